@@ -1,0 +1,61 @@
+# Two commands matter: `make demo` and `make test`. Everything else is a piece of them.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+UV_VERSION := 0.13.8
+
+.PHONY: help demo test test-core test-compose up down doctor setup servers lint generate bench clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
+	@$(BIN)/hindcast demo
+
+test: setup lint test-core servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
+	@$(BIN)/pytest -m "not compose"
+
+test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
+	@$(BIN)/uv run --quiet --isolated --locked --no-default-groups --group core-test pytest detectors
+
+test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
+	@$(BIN)/pytest -m compose tests/compose
+
+up: setup servers ## Start the stack and leave it running
+	@$(BIN)/hindcast stack up
+
+down: setup ## End the stack that `make up` started
+	@$(BIN)/hindcast stack down
+
+doctor: setup ## Say what this machine lacks, and how to get it
+	@$(BIN)/hindcast doctor
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "hindcast needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1). Remedy: apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	@echo "setting up .venv (the first time takes about half a minute)"
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed. Remedy: apt-get install python3-venv"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv sync --locked --quiet --extra all
+	@touch $@
+
+servers: setup ## Fetch and build Kafka, Prometheus, Alertmanager and Thanos into the user's cache
+	@$(BIN)/hindcast stack build
+
+lint: setup ## Format, lint, types, boundaries, lock file, generated files
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache 2>&1 | tail -n 12; exit $${PIPESTATUS[0]}
+	@$(BIN)/uv lock --check --quiet
+
+generate: setup ## Write the files that are made from the code (committed; `make test` checks them)
+	@$(BIN)/hindcast generate
+
+bench: setup servers ## Run every benchmark and print the ratios
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove the environment and caches of this checkout (built servers and recordings stay in the user's cache)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

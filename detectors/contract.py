@@ -1,0 +1,195 @@
+"""The whole vocabulary between telemetry and findings, on one page.
+
+Time is `Instant`: integer milliseconds since the Unix epoch, UTC, always event time. Nothing here, and nothing in a
+detector, reads a clock, a file or a socket.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from detectors.fleet import Fleet
+
+Instant = int
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+Kind = Literal["dcgm", "nic", "switch", "bmc", "steps", "storage"]
+KINDS: tuple[Kind, ...] = ("bmc", "switch", "nic", "storage", "steps", "dcgm")
+"""Telemetry kinds in the order in which the engine hands over one stretch of event time; logs come before all."""
+
+Fault = Literal[
+    "power_throttle", "thermal_throttle", "pcie_degraded", "ecc_uncorrectable", "ecc_correctable_storm",
+    "row_remap_pending", "row_remap_failure", "straggler", "nvlink_fault", "gpu_lost", "node_down", "link_down",
+    "link_flap", "link_errors", "fabric_congestion", "storage_slow", "job_hang", "loss_anomaly", "telemetry_gap",
+]  # fmt: skip
+Severity = Literal["page", "ticket", "info"]
+State = Literal["firing", "resolved"]
+Evidence = Mapping[str, float | int | str]
+Entity = Mapping[str, str | int]
+"""Keys as in labels.jsonl: node, gpu, nic, switch, port, mount, job_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Readings of one kind: a stretch of event time, for the entities that reported in it.
+
+    `entities` (e,) are indices into ``fleet.entities(kind)``. Everything else has shape (ticks, e): `at` holds the
+    time of each reading, `present` whether there was one (an entity that reported less often than others has its
+    readings first), `values[f]` the readings of field f and `valid[f]` whether that field was reported: missing is
+    not NaN, as a diverged loss is NaN and valid. Along a column, times ascend.
+    """
+
+    kind: Kind
+    entities: IntArray
+    at: IntArray
+    present: BoolArray
+    values: Mapping[str, FloatArray]
+    valid: Mapping[str, BoolArray]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One line of a log, as in events.jsonl."""
+
+    at: Instant
+    source: str
+    message: str
+    severity: str = "info"
+    node: str | None = None
+    job_id: str | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a detector says of one entity: that a fault began (firing) or is over (resolved).
+
+    `started_at` is the best estimate of the onset, `detected_at` when the data sufficed to say so; `score` lies in
+    [0, 1]; `evidence` gives numbers by name with their unit in the name, the peers' beside the culprit's.
+    """
+
+    id: str
+    detector: str
+    fault: Fault
+    entity: Entity
+    state: State
+    started_at: Instant
+    detected_at: Instant
+    severity: Severity
+    score: float
+    summary: str
+    recommended_action: str
+    evidence: Evidence = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the finding as one line of canonical JSON: the same finding is the same bytes."""
+        return json.dumps(
+            {
+                "id": self.id,
+                "detector": self.detector,
+                "fault": self.fault,
+                "entity": dict(sorted(self.entity.items())),
+                "state": self.state,
+                "started_at": rfc3339(self.started_at),
+                "detected_at": rfc3339(self.detected_at),
+                "severity": self.severity,
+                "score": round(self.score, 4),
+                "summary": self.summary,
+                "recommended_action": self.recommended_action,
+                "evidence": {
+                    name: round(value, 6) if isinstance(value, float) else value
+                    for name, value in sorted(self.evidence.items())
+                },
+            },
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+
+
+def finding_id(detector: str, entity: Entity, started_at: Instant, *, bucket_ms: int = 1000) -> str:
+    """Return the identity of a finding: a hash of detector, entity and onset bucket, the same on every run."""
+    key = json.dumps([detector, dict(sorted(entity.items())), started_at // bucket_ms], separators=(",", ":"))
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def rfc3339(at: Instant) -> str:
+    """Return an instant as RFC 3339 UTC with milliseconds."""
+    return datetime.fromtimestamp(at / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class DetectorConfig(BaseModel):
+    """Base of every detector's configuration: frozen, unknown names refused; the defaults are detector.yaml's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Default(BaseModel):
+    """One default of a detector's configuration, with where the figure comes from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    value: float | int | str | bool
+    unit: str
+    source: str
+
+
+class DetectorSpec(BaseModel):
+    """What detector.yaml declares."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    version: int
+    faults: tuple[Fault, ...]
+    reads: tuple[Literal[Kind, "logs"], ...]
+    fields: Mapping[Kind, tuple[str, ...]]
+    """Which fields of each kind; the others are not even converted."""
+    urgent: Mapping[Kind, Mapping[str, int]] = {}
+    """Bits of a field at whose sight the detector is advanced at once, and not at the next point of the grid."""
+    latency_s: float
+    """Promised delay from the fault's beginning to `detected_at`, on readings every 5 s."""
+    defaults: Mapping[str, Default]
+
+
+class Detector(Protocol):
+    """What every detector is.
+
+    The engine calls `logs` and `observe` with stretches of event time that end anywhere, and `advance` on a fixed
+    grid, data or none, and at the time of every reading that has a bit of `spec.urgent`. Findings must not depend on
+    where the stretches were cut. The recipe: decide on *events* (a bit that is set, a line in a log) row by row in
+    `observe` and `logs`, with nothing but the row and what was
+    known at the last `advance`; compare with peers and with the past in `advance`.
+    """
+
+    spec: ClassVar[DetectorSpec]
+    config_type: ClassVar[type[DetectorConfig]]
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet) -> None: ...
+
+    def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
+        """Take log lines in order of time."""
+        ...
+
+    def observe(self, batch: Batch) -> Sequence[Finding]:
+        """Score a batch against the past, then learn from it."""
+        ...
+
+    def advance(self, now: Instant) -> Sequence[Finding]:
+        """Take note that event time has come to `now`, a point of the grid; called whether data came or not."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """Return the whole state (`detectors.state.pack`; never a pickle)."""
+        ...
+
+    @classmethod
+    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
+        """Return a detector that goes on exactly where `snapshot` was taken."""
+        ...

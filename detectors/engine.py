@@ -1,0 +1,289 @@
+"""The engine of one unit, a (cluster, replay): telemetry in any order in, findings in order of event time out.
+
+Everything waits until the watermark, the least of the streams' marks, has passed it. Then it is handed to the
+detectors in order of event time, in stretches that end at the grid, at the watermark, at a reading that a detector
+calls urgent, and right before a job starts or ends. Within a stretch logs come first, then telemetry in the order of
+`contract.KINDS`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple
+from typing import Any, Self
+
+from detectors.alarms import Alarms
+from detectors.buffer import RowBuffer
+from detectors.contract import KINDS, Detector, DetectorConfig, Finding, Instant, Kind, LogRecord
+from detectors.fleet import Fleet, Job, JobEvent
+from detectors.rows import Rows
+from detectors.state import StateError, pack, unpack
+
+_BEGINNING: Instant = -(2**62)
+GRID_MS = 5000
+"""How often `advance` is called: the usual interval of DCGM telemetry."""
+SILENCE_MS = 3_600_000
+"""After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
+or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
+FORMAT = 1
+
+Choice = tuple[type[Detector], DetectorConfig]
+"""A detector to run, and how it is configured."""
+
+
+class Engine:
+    """Runs detectors over the telemetry of one unit.
+
+    `streams` are those that are fed and marked; of these only the ones that count for some detector hold back the
+    watermark (`self.streams`), and only what some detector reads need be fed (`self.fields`).
+    """
+
+    def __init__(
+        self,
+        topology: Mapping[str, Any] | None,
+        choices: Sequence[Choice],
+        streams: Iterable[str],
+        *,
+        grid_ms: int = GRID_MS,
+    ) -> None:
+        self._choices = tuple(choices)
+        self._grid = grid_ms
+        self._topology = topology
+        self.fields = fields_read(choices)
+        self.streams = streams_read(choices) & set(streams)
+        self._fleet = Fleet(topology)
+        self._detectors: list[Detector] = [kind(config, self._fleet) for kind, config in self._choices]
+        self._buffers = {kind: RowBuffer(kind, self.fields[kind]) for kind in KINDS if kind in self.fields}
+        self._logs: list[LogRecord] = []
+        self._jobs: list[JobEvent] = []
+        self._marks: dict[str, Instant] = {}
+        self._ended: set[str] = set()
+        self._last: Instant | None = None
+        self._alarms = Alarms()
+        self.event_time: Instant = _BEGINNING
+        """Everything up to here was handed over."""
+        self.late_rows = 0
+        """Rows and log lines that came when event time had passed them, and were dropped."""
+
+    def feed(self, rows: Rows) -> None:
+        """Take rows of one kind, in any order; those that event time has passed are dropped and counted."""
+        buffer = self._buffers.get(rows.kind)
+        if buffer is not None:
+            self.late_rows += buffer.add(rows, self.event_time)
+
+    def feed_logs(self, records: Iterable[LogRecord]) -> None:
+        """Take log lines, in any order."""
+        for record in records:
+            if record.at > self.event_time:
+                self._logs.append(record)
+            else:
+                self.late_rows += 1
+
+    def feed_jobs(self, events: Iterable[JobEvent]) -> None:
+        """Take starts and ends of jobs, in any order; one that comes late takes effect at once."""
+        self._jobs.extend(events)
+
+    def mark(self, stream: str, at: Instant, *, end: bool = False) -> None:
+        """Note that all of `stream` up to `at` was fed; with `end`, that no more will follow."""
+        self._marks[stream] = max(at, self._marks.get(stream, _BEGINNING))
+        if end:
+            self._ended.add(stream)
+
+    def pending(self, stream: str) -> int:
+        """Return how many rows, lines or events of a stream wait for the watermark."""
+        if stream == "logs":
+            return len(self._logs)
+        if stream == "jobs":
+            return len(self._jobs)
+        buffer = self._buffers.get(stream)  # type: ignore[call-overload]  # any name may be asked for
+        return len(buffer) if buffer is not None else 0
+
+    @property
+    def watermark(self) -> Instant:
+        """The time up to which every stream was fed."""
+        if not self.streams:
+            return max(self._marks.values(), default=_BEGINNING)
+        marks = {stream: self._marks.get(stream, _BEGINNING) for stream in self.streams}
+        open_marks = [at for stream, at in marks.items() if stream not in self._ended]
+        return min(open_marks) if open_marks else max(marks.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether every stream has come to its end and all of it was handed over."""
+        return self.streams <= self._ended and self.event_time >= self.watermark
+
+    def finish(self, at: Instant) -> list[Finding]:
+        """End every stream at `at` and return the last findings."""
+        for stream in self.streams:
+            self.mark(stream, at, end=True)
+        return self.process()
+
+    def process(self) -> list[Finding]:
+        """Hand over all up to the watermark; return the findings, by (detected_at, detector, entity, state)."""
+        upto = self.watermark
+        if upto <= self.event_time:
+            return []
+        self._logs.sort(key=log_order)
+        self._jobs.sort(key=_by_time)
+        found: list[Finding] = []
+        while self.event_time < upto:
+            while self._jobs and self._jobs[0].at <= self.event_time + 1:
+                self._fleet.happen(self._jobs.pop(0))
+            stop, urged = self._urgent(self._next_stop(upto))
+            found += self._stretch(stop)
+            self.event_time = stop
+            on_grid = stop % self._grid == 0 and not self._resting(stop)
+            for detector in self._detectors if on_grid else urged:
+                found += detector.advance(stop)
+        return self._alarms.admit(found)
+
+    def _next_stop(self, upto: Instant) -> Instant:
+        stops = [upto]
+        if self._jobs:
+            stops.append(self._jobs[0].at - 1)
+        after = self.event_time
+        grid = (after // self._grid + 1) * self._grid
+        if not self._resting(after):
+            stops.append(grid)
+        elif (first := self._first()) is not None:
+            stops.append(grid if first == after + 1 else first - 1)
+        return min(stops)
+
+    def _urgent(self, stop: Instant) -> tuple[Instant, list[Detector]]:
+        """Return the first time up to `stop` that some detectors want to decide at, and those; else `stop` and none."""
+        wanted: dict[int, Instant] = {}
+        for number, detector in enumerate(self._detectors):
+            for kind, fields in detector.spec.urgent.items():
+                for name, bits in fields.items():
+                    first = self._buffers[kind].first_with(name, bits, stop)
+                    if first is not None:
+                        wanted[number] = min(first, wanted.get(number, first))
+        stop = min(wanted.values(), default=stop)
+        return stop, [self._detectors[number] for number, first in wanted.items() if first == stop]
+
+    def _resting(self, at: Instant) -> bool:
+        return self._last is None or at - self._last > SILENCE_MS
+
+    def _first(self) -> Instant | None:
+        times = [first for buffer in self._buffers.values() if (first := buffer.first()) is not None]
+        if self._logs:
+            times.append(self._logs[0].at)
+        return min(times, default=None)
+
+    def _stretch(self, stop: Instant) -> list[Finding]:
+        found: list[Finding] = []
+        count = 0
+        while count < len(self._logs) and self._logs[count].at <= stop:
+            count += 1
+        if count:
+            lines = list(dict.fromkeys(self._logs[:count]))
+            del self._logs[:count]
+            self._last = max(self._last or lines[-1].at, lines[-1].at)
+            for detector in self._detectors:
+                if "logs" in detector.spec.reads:
+                    found += detector.logs(lines)
+        for kind, buffer in self._buffers.items():
+            batch = buffer.hand_out(stop, self._fleet)
+            if batch is None:
+                continue
+            latest = int(batch.at.max(initial=_BEGINNING, where=batch.present))
+            self._last = max(self._last or latest, latest)
+            for detector in self._detectors:
+                if kind in detector.spec.reads:
+                    found += detector.observe(batch)
+        return found
+
+    def snapshot(self) -> bytes:
+        """Return all that is needed to go on from here."""
+        arrays: dict[str, Any] = {}
+        names: dict[str, Any] = {}
+        states = [detector.snapshot() for detector in self._detectors]
+        for kind, buffer in self._buffers.items():
+            names[kind], rows = buffer.snapshot()
+            arrays |= {f"{kind}/{name}": array for name, array in rows.items()}
+        document = {
+            "format": FORMAT,
+            "detectors": self._fingerprint(),
+            "names": names,
+            "fleet": self._fleet.snapshot(),
+            "logs": [astuple(record) for record in self._logs],
+            "jobs": [asdict(event) for event in self._jobs],
+            "marks": self._marks,
+            "ended": sorted(self._ended),
+            "last": self._last,
+            "alarms": self._alarms.snapshot(),
+            "event_time": self.event_time,
+            "late_rows": self.late_rows,
+            "states": [len(state) for state in states],
+        }
+        own = pack(document, arrays)
+        return b"".join((len(own).to_bytes(8, "little"), own, *states))
+
+    def _fingerprint(self) -> list[Any]:
+        return [[kind.spec.name, kind.spec.version, config.model_dump()] for kind, config in self._choices]
+
+    @classmethod
+    def restore(
+        cls,
+        topology: Mapping[str, Any] | None,
+        choices: Sequence[Choice],
+        streams: Iterable[str],
+        state: bytes,
+        *,
+        grid_ms: int = GRID_MS,
+    ) -> Self:
+        """Return an engine that goes on exactly where `snapshot` was taken.
+
+        Raises StateError if the bytes are damaged, or were written by other detectors or another configuration.
+        """
+        length = int.from_bytes(state[:8], "little")
+        document, arrays = unpack(state[8 : 8 + length])
+        engine = cls(topology, choices, streams, grid_ms=grid_ms)
+        if document["format"] != FORMAT or document["detectors"] != engine._fingerprint():
+            raise StateError("the state was written by other detectors, or with another configuration")
+        for kind, buffer in engine._buffers.items():
+            own = {name: arrays[f"{kind}/{name}"] for name in ("times", "keys", "values", "valid", "index")}
+            buffer.restore(document["names"][kind], own)
+        engine._fleet = Fleet.restore(topology, document["fleet"])
+        engine._logs = [LogRecord(*record) for record in document["logs"]]
+        engine._jobs = [_job_event(event) for event in document["jobs"]]
+        engine._marks = document["marks"]
+        engine._ended = set(document["ended"])
+        engine._last = document["last"]
+        engine._alarms = Alarms.restore(document["alarms"])
+        engine.event_time = document["event_time"]
+        engine.late_rows = document["late_rows"]
+        at = 8 + length
+        engine._detectors = []
+        for (detector, config), size in zip(engine._choices, document["states"], strict=True):
+            engine._detectors.append(detector.restore(config, engine._fleet, state[at : at + size]))
+            at += size
+        return engine
+
+
+def fields_read(choices: Sequence[Choice]) -> dict[Kind, tuple[str, ...]]:
+    """Return the fields of each kind that some detector reads."""
+    wanted: dict[Kind, set[str]] = {kind: set() for kind in KINDS if any(kind in d.spec.reads for d, _ in choices)}
+    for detector, _ in choices:
+        for kind, names in detector.spec.fields.items():
+            wanted[kind].update(names)
+    return {kind: tuple(sorted(names)) for kind, names in wanted.items()}
+
+
+def streams_read(choices: Sequence[Choice]) -> set[str]:
+    """Return the streams that matter: what some detector reads, and the jobs."""
+    return {"jobs"}.union(*(detector.spec.reads for detector, _ in choices))
+
+
+def log_order(record: LogRecord) -> tuple[Any, ...]:
+    """Return what puts log lines in an order that their arrival has no part in."""
+    return record.at, record.source, record.node or "", record.job_id or "", record.rank or -1, record.message
+
+
+def _by_time(event: JobEvent) -> tuple[Any, ...]:
+    return event.at, event.event == "start", event.job.job_id
+
+
+def _job_event(document: Mapping[str, Any]) -> JobEvent:
+    job = document["job"]
+    parts = {node: tuple(gpus) for node, gpus in job["gpus"].items()}
+    made = Job(job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts)
+    return JobEvent(document["at"], document["event"], made)

@@ -1,0 +1,106 @@
+"""What is known of the machines and jobs at one moment of event time.
+
+The engine owns the fleet and moves it forward: a job appears at its start and leaves at its end, never sooner.
+Detectors only read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EntityKey = tuple[str | int, ...]
+KEYS: dict[str, tuple[str, ...]] = {
+    "dcgm": ("node", "gpu"),
+    "nic": ("node", "nic"),
+    "switch": ("switch", "port"),
+    "bmc": ("node", "sensor"),
+    "steps": ("job_id", "rank"),
+    "storage": ("node", "mount"),
+}
+"""The columns that name an entity of each kind, as in RECORDING.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as known while it runs; `start` is epoch milliseconds."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    start: int
+    gpus_per_node: int | None = None
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Only where a job has part of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """The start or the end of a job, at `at` (epoch milliseconds)."""
+
+    at: int
+    event: str
+    """``start`` or ``end``."""
+    job: Job
+
+
+class Fleet:
+    """Topology, entities seen, and jobs running at this moment of event time."""
+
+    def __init__(self, topology: Mapping[str, Any] | None = None) -> None:
+        self.topology: Mapping[str, Any] = topology or {}
+        self.jobs: dict[str, Job] = {}
+        self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
+        self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
+        self.nodes: dict[str, Mapping[str, Any]] = {node["name"]: node for node in self.topology.get("nodes", ())}
+        for node in self.nodes.values():
+            for gpu in node.get("gpus", ()):
+                self.index("dcgm", (node["name"], int(gpu["gpu"])))
+
+    def entities(self, kind: str) -> list[EntityKey]:
+        """Return all entities of a kind, by index; it only grows, in an order that the data alone decides."""
+        return self._entities[kind]
+
+    def index(self, kind: str, key: EntityKey) -> int:
+        """Return the index of an entity, adding it if it is new."""
+        known = self._index[kind]
+        if key not in known:
+            known[key] = len(known)
+            self._entities[kind].append(key)
+        return known[key]
+
+    def happen(self, event: JobEvent) -> None:
+        """Let a job start or end; the end of a job that is not known is no news."""
+        if event.event == "start":
+            self.jobs[event.job.job_id] = event.job
+        else:
+            self.jobs.pop(event.job.job_id, None)
+
+    def job_of(self, node: str, gpu: int | None = None) -> Job | None:
+        """Return the job that has a node now, or that GPU of it; the latest to start, where several do."""
+        having = [
+            job
+            for job in self.jobs.values()
+            if node in job.nodes and (gpu is None or gpu in job.gpus.get(node, (gpu,)))
+        ]
+        return max(having, key=lambda job: (job.start, job.job_id), default=None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what cannot be had from the topology again, as JSON can say it."""
+        return {
+            "entities": self._entities,
+            "jobs": [
+                [job.job_id, job.nodes, job.start, job.gpus_per_node, {node: list(g) for node, g in job.gpus.items()}]
+                for job in self.jobs.values()
+            ],
+        }
+
+    @classmethod
+    def restore(cls, topology: Mapping[str, Any] | None, state: Mapping[str, Any]) -> "Fleet":
+        """Return the fleet of a snapshot, over the same topology."""
+        fleet = cls(topology)
+        for kind, keys in state["entities"].items():
+            for key in keys:
+                fleet.index(kind, tuple(key))
+        for job_id, nodes, start, gpus_per_node, gpus in state["jobs"]:
+            parts = {node: tuple(indices) for node, indices in gpus.items()}
+            fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)
+        return fleet

@@ -1,0 +1,201 @@
+"""What every detector must obey, whatever it detects; `test_laws.py` runs all of it on every detector found.
+
+A law takes a detector with its configuration and a tape, and raises AssertionError where it is broken. Each detector
+brings, in its `examples.py`, tapes on which it must be quiet and tapes on which it must fire.
+"""
+
+import builtins
+import importlib
+import io
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import numpy as np
+from pydantic import ValidationError
+
+from detectors.contract import Batch, Detector, Entity, Finding, Instant, LogRecord
+from detectors.engine import GRID_MS, Choice
+from detectors.spec import configure
+from detectors.tape import Handling, Tape, play
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A tape with a fault: which entity must be named, counted from when."""
+
+    tape: Tape
+    entity: Entity
+    onset: Instant
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a detector's `examples.py` offers as EXAMPLES."""
+
+    healthy: Sequence[Tape]
+    faults: Sequence[Fault]
+
+    @property
+    def tapes(self) -> list[Tape]:
+        """Return all tapes."""
+        return [*self.healthy, *(fault.tape for fault in self.faults)]
+
+
+def examples_of(kind: type[Detector]) -> Examples:
+    """Return a detector's examples."""
+    examples = importlib.import_module(f"detectors.{kind.spec.name}.examples").EXAMPLES
+    assert isinstance(examples, Examples)
+    assert examples.healthy, "a detector needs a tape on which it must be quiet"
+    assert examples.faults, "a detector needs a tape on which it must fire"
+    return examples
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as canonical JSON."""
+    return [finding.to_json() for finding in findings]
+
+
+def deterministic_however_handled(choice: Choice, tape: Tape, handling: Handling) -> None:
+    """Demand the same findings in the same order, however the tape is cut, shuffled, repeated and carried over."""
+    whole, _ = play(tape, [choice])
+    handled, _ = play(tape, [choice], handling)
+    assert lines(handled) == lines(whole)
+
+
+def causal(choice: Choice, tape: Tape, at: Instant) -> None:
+    """Demand that what comes after a time never changes what was found up to it."""
+    upto = at // GRID_MS * GRID_MS
+    early, _ = play(tape.until(upto), [choice])
+    whole, _ = play(tape, [choice])
+    assert lines(early) == lines([finding for finding in whole if finding.detected_at <= upto])
+
+
+def sound(choice: Choice, tape: Tape) -> None:
+    """Demand well-formed findings, and at most one resolved after each firing, of what the detector itself says."""
+    kind, config = choice
+    raw: list[Finding] = []
+    play(tape, [(_overheard(kind, raw), config)])
+    open_ids: set[str] = set()
+    seen: set[str] = set()
+    for finding in raw:
+        assert finding.detector == kind.spec.name
+        assert finding.fault in kind.spec.faults
+        assert 0 <= finding.score <= 1
+        assert finding.started_at <= finding.detected_at <= tape.end
+        assert json.loads(finding.to_json())["id"] == finding.id
+        if finding.state == "firing":
+            assert finding.id not in seen, "an id fires twice"
+            seen.add(finding.id)
+            open_ids.add(finding.id)
+        else:
+            assert finding.id in open_ids, "resolved, but not firing"
+            open_ids.remove(finding.id)
+
+
+def quiet(choice: Choice, tape: Tape) -> None:
+    """Demand that nothing is found on a healthy tape."""
+    found, _ = play(tape, [choice])
+    assert lines(found) == []
+
+
+def prompt(choice: Choice, fault: Fault) -> None:
+    """Demand that the culprit, and nothing but it, is named within the promised latency."""
+    found, _ = play(fault.tape, [choice])
+    firing = [finding for finding in found if finding.state == "firing"]
+    assert [dict(finding.entity) for finding in firing] == [dict(fault.entity)]
+    delay_s = (firing[0].detected_at - fault.onset) / 1000
+    assert 0 <= delay_s <= choice[0].spec.latency_s
+
+
+def bounded(choice: Choice, tape: Tape) -> None:
+    """Demand that the state does not grow with time: at a tape's end it is hardly more than halfway."""
+    _, half = play(tape.until((tape.start + tape.end) // 2), [choice])
+    _, whole = play(tape, [choice])
+    assert len(whole.snapshot()) <= 1.1 * len(half.snapshot()) + 2048
+
+
+def pure(choice: Choice, tape: Tape) -> None:
+    """Demand that no file, socket or clock is touched."""
+    with _sealed():
+        play(tape, [choice], Handling(cuts=[(tape.start + tape.end) // 2], carried=True))
+
+
+def configurable(choice: Choice) -> None:
+    """Demand that the configuration is frozen, refuses unknown names, and survives JSON."""
+    kind, config = choice
+    assert kind.config_type.model_validate_json(config.model_dump_json()) == config
+    for wrong in ({"no_such_setting": 1},):
+        try:
+            configure(kind.config_type, kind.spec, wrong)
+        except ValidationError:
+            continue
+        raise AssertionError("an unknown setting is accepted")
+    name = next(iter(type(config).model_fields))
+    try:
+        setattr(config, name, getattr(config, name))
+    except ValidationError:
+        return
+    raise AssertionError("the configuration can be changed")
+
+
+def _overheard(kind: type[Detector], raw: list[Finding]) -> type[Detector]:
+    """Return the detector with its own findings noted in `raw`, before the engine has looked at them."""
+
+    class Overheard(kind):  # type: ignore[misc, valid-type]  # the base is chosen at run time
+        def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
+            return self._note(super().logs(records))
+
+        def observe(self, batch: Batch) -> Sequence[Finding]:
+            return self._note(super().observe(batch))
+
+        def advance(self, now: Instant) -> Sequence[Finding]:
+            return self._note(super().advance(now))
+
+        def _note(self, found: Sequence[Finding]) -> Sequence[Finding]:
+            raw.extend(found)
+            return found
+
+    return Overheard
+
+
+@contextmanager
+def _sealed() -> Iterator[None]:
+    """Make every way to a file, a socket or a clock raise."""
+
+    def refused(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise AssertionError("a detector touched a file, a socket or a clock")
+
+    ways: list[tuple[Any, str]] = [(builtins, "open"), (io, "open"), (os, "open"), (socket, "socket")]
+    ways += [(time, name) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "sleep")]
+    with ExitStack() as stack:
+        for module, name in ways:
+            stack.enter_context(patch.object(module, name, refused))
+        yield
+
+
+def spoiled(tape: Tape, seed: int) -> Tape:
+    """Return the tape with a good part of its readings lost, frozen, or turned into NaN, infinity and huge numbers."""
+    chance = np.random.default_rng(seed)
+    rows = []
+    for whole in tape.rows:
+        values, valid = {}, {}
+        for name, column in whole.values.items():
+            dirty, kept = column.copy(), whole.valid[name] & (chance.random(len(column)) > 0.1)
+            bad = chance.random(len(column)) < 0.1
+            dirty[bad] = chance.choice(
+                [np.nan, np.inf, -np.inf, 1e300, -1e300, -1.0, 0.0, 2.0**63], size=int(bad.sum())
+            )
+            if chance.random() < 0.2:
+                dirty[:] = dirty[0]
+            if chance.random() < 0.2:
+                continue
+            values[name], valid[name] = dirty, kept
+        rows.append(type(whole)(whole.kind, whole.times, whole.keys, values, valid))
+    return Tape(tape.start, tape.end, rows, tape.logs, tape.jobs, tape.topology)

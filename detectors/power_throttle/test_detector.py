@@ -1,0 +1,206 @@
+"""power_throttle on what clusters do: braked in many ways, and healthy in ways that look braked."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, LogRecord
+from detectors.power_throttle.detector import PowerThrottle
+from detectors.power_throttle.examples import START, Brake, Scene, name, tape_of
+from detectors.power_throttle.readings import HW_POWER_BRAKE, SW_POWER_CAP
+from detectors.power_throttle.supply import supply_failure
+from detectors.registry import choose
+from detectors.rows import Rows
+from detectors.tape import Tape, play, take
+
+BRAKED = Scene(brakes=[Brake(2, 200, 320)])
+UNTOLD = replace(BRAKED, supply_lines=False)
+REASONS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
+VIOLATION = "DCGM_FI_DEV_POWER_VIOLATION"
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    choices = [c for c in choose({"power_throttle": overrides}) if c[0] is PowerThrottle]
+    return play(tape, choices)[0]
+
+
+def firing(tape: Tape, **overrides: Any) -> list[Finding]:
+    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
+
+
+def changed(tape: Tape, field: str, change: Any) -> Tape:
+    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
+    dcgm = tape.rows[0]
+    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
+    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values[field])}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, dcgm.valid), *tape.rows[1:]])
+
+
+def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
+    found = run(tape_of(BRAKED))
+    assert [(finding.state, dict(finding.entity)) for finding in found] == [
+        ("firing", {"node": name(2)}),
+        ("resolved", {"node": name(2)}),
+    ]
+    fired, resolved = found
+    assert fired.id == resolved.id
+    assert fired.started_at == START + 198_500, "the line of the supply is the onset"
+    assert fired.detected_at <= START + 210_000
+    assert START + 320_000 < resolved.detected_at <= START + 365_000
+    evidence = fired.evidence
+    assert evidence["gpus_braked"] == evidence["gpus_busy"] == 8
+    assert evidence["throttle_reasons"] == "0x88"
+    assert float(evidence["power_w"]) == pytest.approx(150)
+    assert float(evidence["power_before_w"]) > 330
+    assert float(evidence["sm_clock_mhz"]) < 0.4 * float(evidence["sm_clock_peers_mhz"])
+    assert float(evidence["sm_clock_peer_deviations"]) < -5
+    assert float(evidence["power_violation_fraction"]) > 0.9 > float(evidence["power_violation_fraction_peers"])
+    assert evidence["supply_alarm"] == "Power Supply #0x51 | Failure detected | Asserted"
+    assert (evidence["job_id"], evidence["peers"], evidence["feed_nodes_braked"]) == ("812", 24, 1)
+    assert fired.score == 1.0
+
+
+def test_without_the_bmc_two_readings_must_agree() -> None:
+    (fired,) = firing(tape_of(UNTOLD))
+    assert fired.entity == {"node": name(2)}
+    assert 195_000 <= fired.started_at - START <= 205_000
+    assert fired.detected_at - START <= 215_000
+    assert fired.score == 0.8
+
+
+def test_one_gpu_is_named_alone() -> None:
+    (fired,) = firing(tape_of(replace(UNTOLD, brakes=[Brake(1, 200, 300, gpus=[6])])))
+    assert fired.entity == {"node": name(1), "gpu": 6}
+
+
+def test_gpus_that_follow_one_by_one_become_a_finding_on_the_node() -> None:
+    brakes = [Brake(1, 200, 400, gpus=[0]), Brake(1, 260, 400, gpus=[1, 2, 3, 4, 5, 6, 7])]
+    found = run(tape_of(replace(UNTOLD, brakes=brakes)))
+    assert [(finding.state, dict(finding.entity)) for finding in found] == [
+        ("firing", {"node": name(1), "gpu": 0}),
+        ("resolved", {"node": name(1), "gpu": 0}),
+        ("firing", {"node": name(1)}),
+        ("resolved", {"node": name(1)}),
+    ]
+
+
+def test_nodes_of_one_feed_are_one_finding_each_and_say_so() -> None:
+    found = firing(tape_of(replace(UNTOLD, brakes=[Brake(2, 200, 300), Brake(3, 200, 300)])))
+    assert [dict(finding.entity) for finding in found] == [{"node": name(2)}, {"node": name(3)}]
+    assert all(finding.evidence["feed_nodes_braked"] == finding.evidence["feed_nodes"] == 2 for finding in found)
+
+
+@pytest.mark.parametrize("unit_ns", [1.0, 1000.0])
+def test_the_counters_alone_suffice_in_either_unit(unit_ns: float) -> None:
+    fields = [field for field in Scene.fields if field != REASONS]
+    (fired,) = firing(tape_of(replace(UNTOLD, fields=fields, violation_unit_ns=unit_ns)))
+    assert fired.entity == {"node": name(2)}
+    assert float(fired.evidence["power_violation_fraction"]) > 0.5
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        replace(UNTOLD, missing=0.3),
+        replace(UNTOLD, fields=[field for field in Scene.fields if field != VIOLATION]),
+        replace(UNTOLD, fields=[field for field in Scene.fields if field != "DCGM_FI_DEV_GPU_UTIL"]),
+        replace(UNTOLD, models=("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")),
+        replace(UNTOLD, job_known=False),
+        replace(UNTOLD, topology_known=False),
+        replace(UNTOLD, interval_s=1.0, minutes=6),
+        replace(UNTOLD, interval_s=15.0),
+        replace(UNTOLD, brakes=[Brake(2, 0, 200)]),
+    ],
+    ids=["missing scrapes", "no counter", "no utilisation", "two models", "no job", "no topology", "every second",
+         "every 15 s", "braked from the first reading"],
+)  # fmt: skip
+def test_the_node_is_named_with_less_to_go_on(scene: Scene) -> None:
+    assert [dict(finding.entity) for finding in firing(tape_of(scene))] == [{"node": name(2)}]
+
+
+def test_a_counter_that_is_reset_raises_nothing_and_hides_nothing() -> None:
+    fields = [field for field in Scene.fields if field != REASONS]
+
+    def reset(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where(seconds > 150, values - values[seconds > 150].min(), values)
+
+    found = firing(changed(tape_of(replace(UNTOLD, fields=fields)), VIOLATION, reset))
+    assert [dict(finding.entity) for finding in found] == [{"node": name(2)}]
+
+
+def test_a_node_alone_is_judged_by_its_limit() -> None:
+    (fired,) = firing(tape_of(Scene(nodes=1, brakes=[Brake(0, 0, 120)], supply_lines=False)))
+    assert fired.entity == {"node": name(0)}
+
+
+def healthy(**changes: Any) -> Tape:
+    return tape_of(Scene(**changes))
+
+
+def test_a_blip_of_one_reading_is_nothing() -> None:
+    assert firing(tape_of(replace(UNTOLD, brakes=[Brake(2, 200, 204)], missing=0))) == []
+
+
+def test_the_bit_alone_with_clocks_and_power_as_they_were_is_nothing() -> None:
+    def stuck(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where(node == name(1), HW_POWER_BRAKE, values)
+
+    assert firing(changed(healthy(), REASONS, stuck)) == []
+
+
+def test_idle_gpus_are_not_looked_at_whatever_their_bits_say() -> None:
+    def set_while_idle(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where((seconds >= 120) & (seconds < 200), 0x89, values)
+
+    assert firing(changed(healthy(pauses=[(120, 200)]), REASONS, set_while_idle)) == []
+
+
+def test_a_software_cap_at_a_lowered_limit_is_nobodys_fault() -> None:
+    def capped(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where((node == name(1)) & (seconds > 200), SW_POWER_CAP, values)
+
+    def halved(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where((node == name(1)) & (seconds > 200), 0.4 * values, values)
+
+    tape = healthy()
+    for field in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        tape = changed(tape, field, halved)
+    assert firing(changed(tape, REASONS, capped)) == []
+
+
+def test_a_supply_that_fails_without_any_brake_is_not_a_throttle() -> None:
+    line = LogRecord(START + 200_000, "sel", "Power Supply #0x51 | Failure detected | Asserted", "critical", name(1))
+    assert firing(replace(healthy(), logs=[line])) == []
+
+
+def test_a_brake_at_a_checkpoint_is_one_finding_over_the_pause() -> None:
+    found = run(tape_of(replace(BRAKED, pauses=[(240, 255)])))
+    assert [finding.state for finding in found] == ["firing", "resolved"]
+
+
+def test_a_node_that_falls_silent_stays_open() -> None:
+    tape = tape_of(replace(BRAKED, brakes=[Brake(2, 200, 9999)]))
+    dcgm = tape.rows[0]
+    heard = np.flatnonzero((dcgm.keys["node"].codes != 2) | (dcgm.times < START + 230_000))
+    found = run(replace(tape, rows=[take(dcgm, heard), *tape.rows[1:]]))
+    assert [finding.state for finding in found] == ["firing"]
+
+
+@pytest.mark.parametrize(
+    ("message", "failed"),
+    [
+        ("1 | 04/01/2024 | 09:29:59 | Power Supply #0x51 | Failure detected | Asserted", True),
+        ("2 | 04/01/2024 | 09:29:59 | Power Unit #0x01 | Redundancy Lost | Asserted", True),
+        ("Power Supply #0x52 | Power Supply AC lost | Asserted", True),
+        ("PSU1 input out-of-range", True),
+        ("Power Supply #0x51 | Failure detected | Deasserted", False),
+        ("Power Unit #0x01 | Fully Redundant | Asserted", False),
+        ("Power Supply #0x51 | Presence detected | Asserted", False),
+        ("Memory #0x87 | Correctable ECC | Asserted", False),
+        ("Fan #0x30 | Lower Critical going low | Asserted", False),
+    ],
+)
+def test_lines_of_the_event_log(message: str, failed: bool) -> None:
+    assert supply_failure(LogRecord(START, "sel", message, node="v001")) is failed

@@ -1,0 +1,117 @@
+"""Finds the detectors: every package in this folder that has a detector.yaml."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+import detectors
+from detectors.contract import Detector, DetectorConfig
+from detectors.engine import Choice
+from detectors.spec import configure
+
+_METHODS = ("logs", "observe", "advance", "snapshot", "restore")
+
+
+class RegistryError(ValueError):
+    """Detectors or their configuration are wrong; `problems` lists everything that is."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@cache
+def discover() -> dict[str, type[Detector]]:
+    """Return every detector by name. Raises RegistryError listing every folder that is not what it should be."""
+    found: dict[str, type[Detector]] = {}
+    problems: list[str] = []
+    for module in pkgutil.iter_modules(detectors.__path__):
+        package = f"detectors.{module.name}"
+        if not module.ispkg or not (resources.files(package) / "detector.yaml").is_file():
+            continue
+        try:
+            kind = _detector_in(package)
+        except (ImportError, ValueError) as error:
+            problems.append(f"{package}: {error}")
+            continue
+        wrong = _disagreements(module.name, kind)
+        problems += [f"{package}: {problem}" for problem in wrong]
+        found[module.name] = kind
+    if problems:
+        raise RegistryError(problems)
+    return found
+
+
+def _detector_in(package: str) -> type[Detector]:
+    module = importlib.import_module(f"{package}.detector")
+    own = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__]
+    kinds = [kind for kind in own if hasattr(kind, "spec") and hasattr(kind, "config_type")]
+    if len(kinds) != 1:
+        raise ValueError(f"detector.py has {len(kinds)} classes with a spec and a config_type, one is expected")
+    return cast("type[Detector]", kinds[0])
+
+
+def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
+    """Return where detector.yaml and the class do not agree."""
+    spec, known = kind.spec, set(kind.config_type.model_fields)
+    problems = [f"{kind.__name__} has no method {name}" for name in _METHODS if not hasattr(kind, name)]
+    if spec.name != folder:
+        problems.append(f"detector.yaml names it {spec.name}, its folder {folder}")
+    problems += [f"detector.yaml has a default for {name}, which nothing reads" for name in set(spec.defaults) - known]
+    problems += [f"detector.yaml has no default for {name}" for name in sorted(known - set(spec.defaults))]
+    problems += [f"fields of {name} are named, which it does not read" for name in set(spec.fields) - set(spec.reads)]
+    problems += [
+        f"{name} of {stream} is urgent, which is not among its fields"
+        for stream, named in spec.urgent.items()
+        for name in named
+        if name not in spec.fields.get(stream, ())
+    ]
+    if not problems:
+        try:
+            configure(kind.config_type, spec, {})
+        except ValidationError as error:
+            problems += [f"default of {text}" for text in _texts(error)]
+    return problems
+
+
+def choose(overrides: Mapping[str, Any] | None = None) -> list[Choice]:
+    """Return the detectors to run with their configuration: all of them, by name.
+
+    `overrides` has, by detector, a mapping of what differs from the defaults; ``enabled: false`` leaves one out.
+    Raises RegistryError that lists everything wrong with it.
+    """
+    known = discover()
+    overrides = overrides or {}
+    problems = [
+        f"{name}: no such detector; there are {', '.join(sorted(known))}" for name in overrides if name not in known
+    ]
+    choices: list[Choice] = []
+    for name, kind in sorted(known.items()):
+        given = overrides.get(name) or {}
+        if not isinstance(given, Mapping):
+            problems.append(f"{name}: {given!r} is not a mapping of settings")
+            continue
+        settings = dict(given)
+        enabled = settings.pop("enabled", True)
+        if not isinstance(enabled, bool):
+            problems.append(f"{name}.enabled: {enabled!r} is neither true nor false")
+        try:
+            config: DetectorConfig = configure(kind.config_type, kind.spec, settings)
+        except ValidationError as error:
+            problems += [f"{name}.{text}" for text in _texts(error)]
+            continue
+        if enabled is True:
+            choices.append((kind, config))
+    if problems:
+        raise RegistryError(problems)
+    return choices
+
+
+def _texts(error: ValidationError) -> list[str]:
+    return [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]

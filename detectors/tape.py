@@ -1,0 +1,103 @@
+"""A stretch of telemetry in memory, and the playing of it to an engine in any cuts and any order of arrival."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from detectors.contract import Finding, Instant, IntArray, LogRecord
+from detectors.engine import Choice, Engine
+from detectors.fleet import JobEvent
+from detectors.rows import KeyColumn, Rows
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Telemetry of one unit from `start` to `end` (ms): one `Rows` a kind, log lines, and starts and ends of jobs."""
+
+    start: Instant
+    end: Instant
+    rows: Sequence[Rows]
+    logs: Sequence[LogRecord] = ()
+    jobs: Sequence[JobEvent] = ()
+    topology: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams that are marked."""
+        return ("jobs", "logs", *(rows.kind for rows in self.rows))
+
+    def until(self, at: Instant) -> "Tape":
+        """Return the part up to `at`."""
+        return replace(
+            self,
+            end=min(at, self.end),
+            rows=[take(rows, np.flatnonzero(rows.times <= at)) for rows in self.rows],
+            logs=[record for record in self.logs if record.at <= at],
+            jobs=[event for event in self.jobs if event.at <= at],
+        )
+
+
+@dataclass(frozen=True)
+class Handling:
+    """How a tape is handed over: where it is cut, in what disorder, and whether the engine is carried over a cut."""
+
+    cuts: Sequence[Instant] = ()
+    seed: int | None = None
+    """With a seed, each stretch comes shuffled, in pieces, with duplicates, and with rows that are late."""
+    carried: bool = False
+    """At every cut the engine is snapshotted and restored."""
+
+
+def take(rows: Rows, which: IntArray) -> Rows:
+    """Return some of the rows."""
+    return Rows(
+        rows.kind,
+        rows.times[which],
+        {name: KeyColumn(column.codes[which], column.categories) for name, column in rows.keys.items()},
+        {name: values[which] for name, values in rows.values.items()},
+        {name: valid[which] for name, valid in rows.valid.items()},
+    )
+
+
+def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling()) -> tuple[list[Finding], Engine]:
+    """Return the findings of a tape, and the engine at its end."""
+    engine = Engine(tape.topology, choices, tape.streams)
+    chance = None if handling.seed is None else np.random.default_rng(handling.seed)
+    found: list[Finding] = []
+    before = tape.start - 1
+    for upto in [*sorted({cut for cut in handling.cuts if tape.start <= cut < tape.end}), tape.end]:
+        _feed(engine, tape, before, upto, chance)
+        for stream in tape.streams:
+            engine.mark(stream, upto)
+        found += engine.process()
+        before = upto
+        if handling.carried:
+            engine = Engine.restore(tape.topology, choices, tape.streams, engine.snapshot())
+    return found + engine.finish(tape.end), engine
+
+
+def _feed(engine: Engine, tape: Tape, after: Instant, upto: Instant, chance: np.random.Generator | None) -> None:
+    engine.feed_jobs(event for event in tape.jobs if (event.at > after or after < tape.start) and event.at <= upto)
+    lines = [record for record in tape.logs if after < record.at <= upto]
+    if chance is not None:
+        lines = [lines[n] for n in chance.permutation(len(lines))] * 2
+    engine.feed_logs(lines)
+    pieces: list[Rows] = []
+    for rows in tape.rows:
+        due = np.flatnonzero((rows.times > after) & (rows.times <= upto))
+        if chance is None:
+            pieces.append(take(rows, due))
+            continue
+        again = chance.choice(due, size=len(due) // 5) if len(due) else due
+        late = np.flatnonzero(rows.times <= after)[-10:]
+        pieces += [take(rows, part) for part in _pieces(np.concatenate([due, again, late]), chance)]
+    order = range(len(pieces)) if chance is None else chance.permutation(len(pieces))
+    for number in order:
+        engine.feed(pieces[number])
+
+
+def _pieces(rows: IntArray, chance: np.random.Generator) -> Iterator[IntArray]:
+    shuffled = chance.permutation(rows)
+    yield from np.array_split(shuffled, int(chance.integers(1, 4)))

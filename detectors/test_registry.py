@@ -1,0 +1,52 @@
+from typing import Any
+
+import pytest
+
+from detectors import registry
+from detectors.power_throttle.detector import PowerThrottle
+from detectors.registry import RegistryError, choose, discover
+
+
+def test_every_folder_with_a_detector_yaml_is_found() -> None:
+    assert discover()["power_throttle"] is PowerThrottle
+
+
+def test_the_defaults_are_those_of_detector_yaml() -> None:
+    choices = dict(choose())
+    config = choices[PowerThrottle].model_dump()
+    assert config == {name: default.value for name, default in PowerThrottle.spec.defaults.items()}
+
+
+def test_an_override_counts_and_a_detector_can_be_left_out() -> None:
+    (_, config), *_ = [c for c in choose({"power_throttle": {"confirm_readings": 3}}) if c[0] is PowerThrottle]
+    assert config.model_dump()["confirm_readings"] == 3
+    assert PowerThrottle not in dict(choose({"power_throttle": {"enabled": False}}))
+
+
+def test_everything_that_is_wrong_is_listed() -> None:
+    wrong: dict[str, Any] = {
+        "power_throttel": {},
+        "power_throttle": {"clock_ratio": 1.5, "colour": "red", "confirm_readings": "many", "enabled": "perhaps"},
+    }
+    with pytest.raises(RegistryError) as raised:
+        choose(wrong)
+    text = str(raised.value)
+    for name in ("power_throttel", "clock_ratio", "colour", "confirm_readings", "enabled"):
+        assert name in text
+    assert len(raised.value.problems) == 5
+
+
+def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = PowerThrottle.spec
+    defaults = {name: default for name, default in spec.defaults.items() if name != "stale_s"}
+    broken = spec.model_copy(update={"name": "other", "reads": ("dcgm",), "defaults": defaults})
+
+    class Broken(PowerThrottle):
+        pass
+
+    Broken.spec = broken
+    problems = registry._disagreements("power_throttle", Broken)
+    text = "\n".join(problems)
+    assert "other" in text
+    assert "no default for stale_s" in text
+    assert "fields of bmc" in text

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.statistics import CounterRate, masked_median, peer_distance
+
+
+@given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.booleans()), max_size=20))
+def test_the_masked_median_is_the_median_of_what_is_valid(cells: list[tuple[float, bool]]) -> None:
+    values = np.array([value for value, _ in cells], dtype=float)
+    valid = np.array([flag for _, flag in cells], dtype=bool)
+    got = masked_median(values, valid)
+    if valid.any():
+        assert got == pytest.approx(np.median(values[valid]), rel=1e-12, abs=1e-6)
+    else:
+        assert np.isnan(got)
+
+
+def test_the_masked_median_goes_along_the_last_axis() -> None:
+    values = np.array([[1.0, 2.0, np.nan], [9.0, np.inf, 7.0]])
+    valid = np.array([[True, True, False], [True, False, True]])
+    np.testing.assert_array_equal(masked_median(values, valid), [1.5, 8.0])
+
+
+def test_peers_that_all_say_the_same_do_not_make_a_trifle_infinite() -> None:
+    peers = np.full(7, 1410.0)
+    np.testing.assert_allclose(peer_distance(np.array([1410.0, 1395.0, 705.0]), peers, 15.0), [0.0, -1.0, -47.0])
+
+
+def test_a_spread_wider_than_the_floor_counts() -> None:
+    peers = np.array([300.0, 340.0, 380.0, np.nan])
+    assert peer_distance(np.array([340.0 - 5 * 1.4826 * 40]), peers, 1.0)[0] == pytest.approx(-5.0)
+
+
+def test_no_peers_no_distance() -> None:
+    assert np.isnan(peer_distance(np.array([1.0]), np.array([np.nan]), 1.0)).all()
+
+
+def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:
+    counter = CounterRate.empty(1, hold_ms)
+    one = np.array([0])
+    return [
+        float(counter.update(one, np.array([at]), np.array([value]), np.array([np.isfinite(value)]))[0])
+        for at, value in readings
+    ]
+
+
+def test_a_counters_rate_survives_resets_gaps_and_cached_copies() -> None:
+    got = rates([(0, 100.0), (5000, 5100.0), (10_000, np.nan), (15_000, 15_100.0), (20_000, 50.0), (25_000, 5050.0)])
+    np.testing.assert_array_equal(got, [np.nan, 1.0, np.nan, 1.0, np.nan, 1.0])
+
+
+def test_a_reading_that_repeats_is_no_news_until_it_has_repeated_for_long() -> None:
+    got = rates([(0, 0.0), (5000, 0.0), (10_000, 10_000.0), (15_000, 10_000.0), (80_000, 10_000.0)])
+    np.testing.assert_array_equal(got, [np.nan, np.nan, 1.0, np.nan, 0.0])

@@ -1,0 +1,4 @@
+FROM hindcast-base
+COPY thanos /bin/
+USER 1001
+ENTRYPOINT ["/bin/thanos"]

@@ -1,0 +1,39 @@
+"""`hindcast generate`: the files that are made from the code, and are committed."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import typer
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(hidden=True)(generate)
+
+
+def generate() -> None:
+    """Write every generated file of the repository."""
+    for path, text in generated().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        typer.echo(path.relative_to(_ROOT))
+
+
+def generated() -> dict[Path, str]:
+    """Return the generated files by path: the replay service's OpenAPI, and the JSON schemas of what Kafka carries."""
+    from services.kit.kafka import KafkaSettings
+    from services.kit.replays import ReplayState
+    from services.replay.api import build
+    from services.replay.manager import Manager
+    from services.replay.settings import ReplaySettings
+
+    with tempfile.TemporaryDirectory() as nowhere:
+        settings = ReplaySettings(state_dir=Path(nowhere))
+        api = build(Manager(settings, KafkaSettings()), settings)
+    documents = {"replay.openapi.json": api.openapi(), "replays.schema.json": ReplayState.model_json_schema()}
+    return {
+        _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n" for name, document in documents.items()
+    }

@@ -1,0 +1,28 @@
+"""`hindcast`: one command for everything; each group of commands lives in a module of its own."""
+
+import importlib
+import sys
+
+import typer
+
+from services.kit.errors import UserError
+
+app = typer.Typer(
+    name="hindcast",
+    help="Replay GPU-cluster telemetry through the real observability stack, and see what your detectors would say.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+COMMANDS = ("recordings", "run", "replay", "topics", "stack", "demo", "webhook", "generate")
+for _name in COMMANDS:
+    importlib.import_module(f"services.cli.{_name}").register(app)
+
+
+def main() -> None:
+    """Run the command line; a UserError is printed plainly and its exit code kept."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"hindcast: {error}\n")
+        raise SystemExit(error.exit_code) from None

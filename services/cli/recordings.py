@@ -1,0 +1,185 @@
+"""Commands about recordings: validate, show, cut, make, list, import."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Directory = Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)]
+_Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command()(validate)
+    app.command()(show)
+    app.command()(cut)
+    app.command()(make)
+    app.command("list")(list_scenarios)
+    imports = typer.Typer(no_args_is_help=True, help="Convert what others recorded.")
+    imports.command("mlperf-power")(import_mlperf_power)
+    app.add_typer(imports, name="import")
+
+
+def validate(directory: _Directory) -> None:
+    """Check a recording against the format; list every violation and exit 1 if there is any."""
+    from services.recording.validate import validate_recording
+
+    violations = validate_recording(directory)
+    for violation in violations:
+        typer.echo(str(violation))
+    if violations:
+        typer.echo(f"{directory}: {len(violations)} violation(s)", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{directory}: valid")
+
+
+def show(directory: _Directory) -> None:
+    """Print what is in a recording."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.recording.instants import format_instant
+    from services.recording.reader import Recording
+    from services.recording.schema import STREAMS
+
+    recording, console = Recording.open(directory), Console(highlight=False)
+    manifest, cluster = recording.manifest, recording.manifest.cluster
+    minutes = (manifest.end - manifest.start) / 60_000
+    console.print(f"[bold]{manifest.title}[/bold]\n{manifest.summary.strip()}\n")
+    console.print(f"cluster   {cluster.name}: {cluster.nodes} nodes, {cluster.gpus} GPUs, {cluster.gpu_model}")
+    console.print(
+        f"time      {format_instant(manifest.start)} to {format_instant(manifest.end)}, {minutes:.0f} minutes"
+    )
+    console.print(f"origin    {manifest.origin}" + ("" if manifest.seed is None else f", seed {manifest.seed}"))
+    for key, value in manifest.source.items():
+        if isinstance(value, str):
+            console.print(f"  {key}: {value}", soft_wrap=True)
+    table = Table("stream", "every", "rows", "columns", "size", box=None, header_style="bold")
+    for name, info in manifest.streams.items():
+        if name not in STREAMS:
+            continue
+        path = directory / STREAMS[name].file
+        every = "" if info.interval_s is None else f"{info.interval_s:g} s"
+        table.add_row(name, every, f"{info.rows:,}", str(_column_count(path)), _size(path.stat().st_size))
+    console.print()
+    console.print(table)
+    total = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+    console.print(f"\nsize      {_size(total)}; {sum(1 for _ in recording.events()):,} log records")
+    for job in recording.jobs():
+        end = "still running" if job.end is None else f"to {format_instant(job.end)}"
+        where = f"{len(job.nodes)} nodes, {format_instant(job.start)} {end}, {job.state}"
+        console.print(f"job       {job.job_id} {job.name}: {where}")
+    labels = list(recording.labels())
+    for label in labels:
+        if not label.distractor:
+            entity = " ".join(f"{key}={value}" for key, value in label.entity.items())
+            span = f"{format_instant(label.onset)} to {format_instant(label.end)}"
+            console.print(f"fault     {label.fault} at {entity}, {span}, due within {label.within_s:g} s")
+    console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+
+
+def _column_count(path: Path) -> int:
+    from services.recording.reader import open_stream
+
+    with open_stream(path) as file:
+        return len(file.schema_arrow.names)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
+
+
+def cut(
+    directory: _Directory,
+    start: Annotated[str | None, typer.Option("--from", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
+    out: _Out = None,
+) -> None:
+    """Cut a stretch out of a recording; without --out it goes to NAME-cut beside the original."""
+    from services.recording.cut import cut_recording
+    from services.recording.reader import Recording
+
+    recording = Recording.open(directory)
+    begin = recording.manifest.start
+    target = out or directory.resolve().parent / f"{recording.manifest.name}-cut"
+    cut_recording(
+        recording,
+        target,
+        start=None if start is None else _instant("--from", start, begin),
+        end=None if end is None else _instant("--to", end, begin),
+        name=None if out is None else _recording_name(out),
+    )
+    typer.echo(f"{target}: written")
+
+
+def _instant(option: str, text: str, start_ms: int) -> int:
+    from services.kit.errors import UserError
+    from services.recording.instants import resolve_instant
+
+    try:
+        return resolve_instant(text, start_ms)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", remedy="write 2024-04-01T09:20:00Z or +01:20:00", exit_code=2) from error
+
+
+def _recording_name(out: Path) -> str:
+    """Return the name a recording written to ``out`` has: the directory's own."""
+    import re
+
+    from services.kit.errors import UserError
+
+    name = out.resolve().name
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise UserError(
+            f"--out {out}: {name!r} is no name for a recording",
+            remedy="use lower-case letters, digits and hyphens",
+            exit_code=2,
+        )
+    return name
+
+
+def make(
+    scenario: Annotated[str, typer.Argument(help="a scenario's name (see `hindcast list`) or its file")],
+    out: _Out = None,
+    seed: Annotated[int | None, typer.Option(help="instead of the scenario's own")] = None,
+) -> None:
+    """Make the recording of a scenario; one made before from the same scenario, seed and code is kept."""
+    from services.synth.make import ensure_recording
+
+    with _progress(f"making {scenario}") as progress:
+        made = ensure_recording(scenario, out=out, seed=seed, progress=progress)
+    typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[float], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+def list_scenarios() -> None:
+    """List the scenarios that can be made."""
+    from services.synth.make import scenario_paths
+    from services.synth.scenario import load_scenario
+
+    for name, path in scenario_paths().items():
+        typer.echo(f"{name:<28} {load_scenario(path)[0].title}")
+
+
+def import_mlperf_power(
+    directory: Annotated[Path, typer.Argument(help="a results folder: result_*.txt and power/*/node_*.txt below it")],
+    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet")],
+) -> None:
+    """Import an MLPerf Training result with per-node power: node watts and step times."""
+    from services.recording.importers.mlperf_power import import_mlperf_power as convert
+
+    _recording_name(out)
+    summary = convert(directory, out)
+    typer.echo(f"{out}: {summary}")

@@ -1,0 +1,61 @@
+"""`hindcast replay` without a replay service: where it looks, and what it says."""
+
+import socket
+import threading
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from services.cli.replay import control_url, register
+from services.kit.errors import UserError
+
+
+def failure(*words: str) -> UserError:
+    app = Typer()
+    register(app)
+    error = CliRunner().invoke(app, ["replay", *words]).exception
+    assert isinstance(error, UserError)
+    return error
+
+
+def test_an_unreachable_service_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{held.getsockname()[1]}"
+        monkeypatch.setenv("HINDCAST_REPLAY_URL", address)
+        error = failure("list")
+    assert (error.exit_code, error.message) == (3, f"no replay service answers at {address} (ConnectError)")
+    assert "HINDCAST_REPLAY_URL" in error.remedy
+
+
+def test_something_else_at_that_address_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setenv("HINDCAST_REPLAY_URL", f"http://127.0.0.1:{other.getsockname()[1]}")
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        error = failure("status", "vela")
+        thread.join()
+    assert error.exit_code == 3
+    assert "answers 404, and not as the replay service does" in error.message
+
+
+@pytest.mark.parametrize("speed", ["fast", "", "1x"])
+def test_a_speed_that_is_none_is_refused(speed: str) -> None:
+    error = failure("start", ".", "--speed", speed)
+    assert (error.exit_code, error.remedy) == (2, "give 1 to 1000, or max")
+
+
+def test_without_a_setting_or_a_stack_it_is_the_default_port(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.delenv("HINDCAST_REPLAY_URL", raising=False)
+    monkeypatch.setenv("HINDCAST_STACK_STATE_DIR", str(tmp_path_factory.mktemp("no-stack")))
+    assert control_url() == "http://127.0.0.1:8480"

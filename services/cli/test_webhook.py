@@ -1,0 +1,58 @@
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from services.cli import webhook
+from services.kit.errors import UserError
+from services.kit.wait import until
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz").is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[str]:
+    """The receiver as a process of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    settings = {"HINDCAST_RECEIVER_PORT": str(port), "HINDCAST_RECEIVER_STATE_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-m", "services.notify.receiver"], env=os.environ | settings) as process:
+        until(lambda: _answers(url), timeout_s=60, what="the receiver")
+        yield url
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def command() -> typer.Typer:
+    command = typer.Typer()
+    webhook.register(command)
+    return command
+
+
+def test_webhook_test_delivers_and_says_so(command: typer.Typer, receiver: str) -> None:
+    done = CliRunner().invoke(command, ["webhook", "test", f"{receiver}/webhook"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [f"delivered: {receiver}/webhook answered 200 OK", '{"alerts":1}']
+    (entry,) = httpx.get(f"{receiver}/received").json()
+    assert entry["body"]["alerts"][0]["labels"]["test"] == "true"
+
+
+def test_webhook_test_of_nothing_that_listens_is_a_plain_error(command: typer.Typer) -> None:
+    done = CliRunner().invoke(command, ["webhook", "test", "http://127.0.0.1:1/webhook"])
+    assert isinstance(done.exception, UserError)
+    assert done.exception.exit_code == 3
+    assert "no answer from http://127.0.0.1:1/webhook" in str(done.exception)

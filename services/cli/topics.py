@@ -1,0 +1,19 @@
+"""`hindcast topics`: the explicit step that creates the Kafka topics."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    group = typer.Typer(help="The Kafka topics, as declared in services/kit/topics.yaml.", no_args_is_help=True)
+    app.add_typer(group, name="topics")
+
+    @group.command()
+    def create() -> None:
+        """Create the topics that are missing."""
+        from services.kit.kafka import KafkaSettings
+        from services.kit.settings import load
+        from services.kit.topics import create as create_topics
+
+        created = create_topics(load(KafkaSettings))
+        typer.echo(f"created: {', '.join(created)}" if created else "all topics are there")

@@ -1,0 +1,273 @@
+"""The loop: telemetry from Kafka to engines, findings back to Kafka, snapshots to disk.
+
+Order is what makes a crash harmless: findings are acknowledged before the snapshot that has made them is stored, and
+the snapshot is stored before the offsets are committed. After a crash records are read again from the committed
+offsets; a unit passes over those that its snapshot knows, and says again, in the same bytes, what it said since.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
+from prometheus_client import Counter, Gauge
+
+from detectors.engine import Choice
+from detectors.state import StateError
+from services.detect.settings import DetectSettings
+from services.detect.store import SnapshotStore, Stored
+from services.detect.unit import Plan, Unit
+from services.detect.warmup import Line
+from services.kit import topics
+from services.kit.deadletter import DeadLetter
+from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings, Record, admin, consumer, producer
+from services.kit.replays import ReplayDirectory
+from services.kit.wire import Origin, WireError, origin_of
+
+_log = logging.getLogger(__name__)
+GROUP = "hindcast-detect"
+_POLL_MS = 50
+_FOLLOW_S = 1.0
+_IDLE_STORE_S = 0.5
+_FLUSH_S = 30.0
+
+EVENT_TIME = Gauge("hindcast_detect_event_time_seconds", "Event time that a unit has come to.", ["unit"])
+FINDINGS = Counter("hindcast_detect_findings_total", "Findings sent.", ["unit", "state"])
+LATE = Gauge("hindcast_detect_late_rows", "Rows that came when event time had passed them, and were dropped.", ["unit"])
+PENDING = Gauge("hindcast_detect_pending_rows", "Rows that wait for the watermark.", ["unit"])
+LAG = Gauge("hindcast_detect_lag_records", "Records in Kafka that are not taken yet.", ["topic", "partition"])
+
+
+class Detect:
+    """All units whose partitions this instance was given. Raises UserError (exit code 3) if Kafka does not answer."""
+
+    def __init__(self, settings: DetectSettings, kafka: KafkaSettings, choices: Sequence[Choice]) -> None:
+        self._settings = settings
+        self._choices = choices
+        self._streams = topics.declared().streams()
+        self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, self._streams))
+        self._directory = ReplayDirectory(kafka)
+        self._producer: KafkaProducer = producer(kafka, linger_ms=0)
+        self._dead = DeadLetter(self._producer, "detect")
+        self._unacknowledged: list[Any] = []
+        self._units: dict[str, Unit] = {}
+        self._stored_s = self._followed_s = time.monotonic()
+        self._moved = False
+        self._consumer: KafkaConsumer = consumer(
+            kafka,
+            group=GROUP,
+            group_instance_id=settings.instance,
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=10_000,
+            fetch_max_bytes=16 * 1024 * 1024,
+            max_poll_records=200,
+        )
+        self._consumer.subscribe(list(self._streams), listener=_Rebalance(self))
+
+    def run(self, stop: threading.Event, ready: threading.Event) -> None:
+        """Detect until `stop` is set; `ready` is set once Kafka has given this instance its partitions."""
+        self._forget_removed()
+        while not stop.is_set():
+            polled = self._consumer.poll(timeout_ms=_POLL_MS)
+            if not ready.is_set() and self._consumer.assignment():
+                ready.set()
+            self._take(polled)
+            since_s = time.monotonic() - self._stored_s
+            if since_s >= self._settings.snapshot_interval_s or (not polled and since_s >= _IDLE_STORE_S):
+                self.store()
+            if time.monotonic() - self._followed_s >= _FOLLOW_S:
+                self._follow()
+        self.store()
+
+    def close(self) -> None:
+        """Leave the group and close all connections."""
+        self._consumer.close()
+        self._producer.close()
+        self._directory.close()
+
+    def _take(self, polled: dict[TopicPartition, list[Record]]) -> None:
+        monotonic_s, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for partition, records in polled.items():
+            stream = self._streams[partition.topic]
+            for record in records:
+                self._moved = True
+                try:
+                    unit = self._unit_of(origin_of(list(record.headers)), record.partition)
+                    if unit is not None:
+                        unit.take(stream, record, monotonic_s=monotonic_s, wall_ms=wall_ms)
+                except WireError as error:
+                    self._dead.send(record, str(error))
+        for unit in self._units.values():
+            lines = unit.process(monotonic_s=monotonic_s)
+            if lines:
+                self._say(unit, lines)
+
+    def _say(self, unit: Unit, lines: Sequence[Line]) -> None:
+        for name, state, body in lines:
+            key = f"{unit.origin.unit}/{unit.origin.generation}/{name}/{state}".encode()
+            headers = unit.origin.headers(b"application/json")
+            sent = self._producer.send(topics.FINDINGS, value=body, key=key, headers=headers, partition=unit.partition)
+            self._unacknowledged.append(sent)
+            FINDINGS.labels(unit.origin.unit, state).inc()
+            _log.info("finding unit=%s state=%s %s", unit.origin.unit, state, body.decode())
+
+    def _unit_of(self, origin: Origin, partition: int) -> Unit | None:
+        """Return the unit a record is for; None if it is of a generation, or a replay, that is over and done with."""
+        known = self._units.get(origin.unit)
+        if known is not None and known.origin.generation == origin.generation:
+            return known
+        if known is not None and known.origin.generation > origin.generation:
+            return None
+        stored = known.stored() if known is not None else self._load(origin.unit)
+        if stored is not None and stored.generation > origin.generation:
+            return None
+        self._directory.refresh()
+        state = self._directory.states.get(origin.unit)
+        if state is not None and state.state == "removed":
+            return None
+        plan = Plan(
+            choices=self._choices,
+            topology=self._directory.topologies.get(origin.unit),
+            announced=state if origin.replay != "live" else None,
+            streams=tuple(self._streams.values()),
+            idle_timeout_s=self._settings.idle_timeout_s,
+            lateness_ms=int(self._settings.lateness_s * 1000),
+        )
+        unit = self._make(origin, partition, plan, stored)
+        self._units[origin.unit] = unit
+        return unit
+
+    def _make(self, origin: Origin, partition: int, plan: Plan, stored: Stored | None) -> Unit:
+        goes_on = stored is not None and stored.generation == origin.generation
+        _log.info("%s unit=%s generation=%d", "going on with" if goes_on else "new", origin.unit, origin.generation)
+        try:
+            return Unit(origin, partition, plan, stored)
+        except StateError as error:
+            _log.warning("starting afresh unit=%s reason=%s", origin.unit, error)
+            return Unit(origin, partition, plan)
+
+    def _load(self, unit: str) -> Stored | None:
+        try:
+            return self._store.load(unit)
+        except StateError as error:
+            _log.warning("passing over a snapshot unit=%s reason=%s", unit, error)
+            return None
+
+    def store(self) -> None:
+        """Make sure of all that was taken: findings in Kafka, then snapshots on disk, then the offsets."""
+        self._stored_s = time.monotonic()
+        self._measure()
+        if not self._moved and not any(unit.changed for unit in self._units.values()):
+            return
+        self._flush()
+        for unit in self._units.values():
+            if unit.changed:
+                self._store.save(unit.stored())
+                unit.changed = False
+        try:
+            self._consumer.commit()
+        except KafkaError as error:
+            _log.warning("offsets not committed, trying again error=%s", type(error).__name__)
+            return
+        self._moved = False
+        # One that has come to its end needs no memory; should more of it come, it is loaded again.
+        for name in [name for name, unit in self._units.items() if unit.engine.ended]:
+            del self._units[name]
+
+    def _flush(self) -> None:
+        try:
+            self._producer.flush(timeout=_FLUSH_S)
+            for sent in self._unacknowledged:
+                sent.get(timeout=0)
+        except KafkaError as error:
+            raise UserError(
+                f"findings could not be handed to Kafka ({type(error).__name__})",
+                remedy="see to Kafka and start detect again: it goes on from its last snapshot",
+                exit_code=3,
+            ) from error
+        self._unacknowledged.clear()
+
+    def _measure(self) -> None:
+        for name, unit in self._units.items():
+            if unit.engine.event_time > 0:
+                EVENT_TIME.labels(name).set(unit.engine.event_time / 1000)
+            LATE.labels(name).set(unit.engine.late_rows)
+            PENDING.labels(name).set(sum(unit.engine.pending(stream) for stream in unit.engine.streams))
+        for partition in self._consumer.assignment():
+            end, at = self._consumer.highwater(partition), self._consumer.position(partition, timeout_ms=0)
+            if end is not None and at is not None:
+                LAG.labels(partition.topic, partition.partition).set(max(end - at, 0))
+
+    def _follow(self) -> None:
+        self._followed_s = time.monotonic()
+        self._directory.refresh()
+        self._forget_removed()
+
+    def _forget_removed(self) -> None:
+        """Forget what belongs to replays that were removed, in memory and on disk."""
+        for name in {*self._store.units(), *self._units}:
+            state = self._directory.states.get(name)
+            unit = self._units.get(name)
+            if state is not None and state.state != "removed":
+                if unit is None or unit.origin.generation <= state.generation:
+                    continue
+            elif state is None and not (unit.announced if unit is not None else self._was_announced(name)):
+                continue
+            _log.info("forgetting unit=%s, its replay was removed", name)
+            self._units.pop(name, None)
+            self._store.forget(name)
+            for gauge in (EVENT_TIME, LATE, PENDING):
+                gauge.remove_by_labels({"unit": name})
+
+    def _was_announced(self, name: str) -> bool:
+        stored = self._load(name)
+        return stored is None or stored.announced
+
+    def release(self, revoked: Collection[TopicPartition]) -> None:
+        """Store everything and let go of the units of partitions that another instance takes over."""
+        if not revoked:
+            return
+        self.store()
+        numbers = {partition.partition for partition in revoked}
+        for name in [name for name, unit in self._units.items() if unit.partition in numbers]:
+            del self._units[name]
+        _log.info("released partitions=%s", sorted(numbers))
+
+    def lose(self, lost: Collection[TopicPartition]) -> None:
+        """Let go of the units of partitions that were taken away: another instance goes on from its own reading."""
+        numbers = {partition.partition for partition in lost}
+        for name in [name for name, unit in self._units.items() if unit.partition in numbers]:
+            del self._units[name]
+        _log.warning("lost partitions=%s", sorted(numbers))
+
+
+class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """State moves with the partitions: stored before they go, loaded when the first record of a unit comes."""
+
+    def __init__(self, detect: Detect) -> None:
+        self._detect = detect
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._detect.release(revoked)
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        _log.info("assigned partitions=%s", sorted({partition.partition for partition in assigned}))
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        self._detect.lose(lost)
+
+
+def _topic_ids(kafka: KafkaSettings, names: Collection[str]) -> dict[str, str]:
+    with admin(kafka) as client:
+        found = {topic["name"]: topic for topic in client.describe_topics(sorted(names))}
+    missing = [name for name in sorted(names) if name not in found or not found[name].get("partitions")]
+    if missing:
+        raise UserError(
+            f"topic(s) {', '.join(missing)} do not exist", remedy="create them: hindcast topics create", exit_code=3
+        )
+    return {name: str(topic.get("topic_id")) for name, topic in found.items()}

@@ -1,0 +1,30 @@
+"""Settings of detect: HINDCAST_DETECT_* in the environment."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from services.kit.settings import Settings
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class DetectSettings(Settings):
+    """What is detected, and where state survives a crash."""
+
+    model_config = SettingsConfigDict(env_prefix="HINDCAST_DETECT_", extra="forbid")
+
+    state_dir: Path
+    """A directory that survives the process; instances that take over from each other must share it."""
+    config: Path | None = None
+    """A detectors.yaml; without it every detector runs with its defaults."""
+    instance: str | None = None
+    """A name that stays the same over restarts: Kafka then gives this instance its partitions back at once, and a
+    crash costs no session timeout. Each instance needs its own."""
+    snapshot_interval_s: Seconds = 5.0
+    idle_timeout_s: Seconds = 10.0
+    """A stream of a feed without marks that is silent for so long no longer holds the others back."""
+    lateness_s: Annotated[float, Field(ge=0)] = 2.0
+    """How far behind the latest reading of a stream others may still come, in a feed without marks."""

@@ -1,0 +1,98 @@
+"""Snapshots on disk: one file a unit, with the offsets it belongs to, replaced atomically."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from detectors.state import StateError, pack, unpack
+from services.kit.errors import UserError
+
+_SUFFIX = ".state"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of a unit when all records before `offsets` (next offset by topic) have been taken."""
+
+    unit: str
+    generation: int
+    offsets: Mapping[str, int]
+    warm: str
+    """Findings of the warm-up that are held back, as JSON."""
+    announced: bool
+    """Whether the unit was in the directory of replays: it is forgotten when it is there no more."""
+    engine: bytes
+
+
+class SnapshotStore:
+    """A directory of snapshots. Raises UserError (exit code 2) if it cannot be written to.
+
+    `topics` identifies the topics that the offsets are of, id by name.
+    """
+
+    def __init__(self, directory: Path, topics: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._topics = dict(topics)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            probe = directory / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UserError(
+                f"{directory}: state cannot be kept there: {error.strerror}",
+                remedy="set HINDCAST_DETECT_STATE_DIR to a directory that can be written to",
+                exit_code=2,
+            ) from None
+
+    def _path(self, unit: str) -> Path:
+        return self._directory / f"{quote(unit, safe='')}{_SUFFIX}"
+
+    def save(self, stored: Stored) -> None:
+        """Replace a unit's snapshot; after a crash at any moment either the old or the new one is there."""
+        head = pack(
+            {
+                "unit": stored.unit,
+                "generation": stored.generation,
+                "offsets": dict(stored.offsets),
+                "warm": stored.warm,
+                "announced": stored.announced,
+                "topics": self._topics,
+            }
+        )
+        path = self._path(stored.unit)
+        draft = path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head + stored.engine)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def load(self, unit: str) -> Stored | None:
+        """Return a unit's snapshot, None if there is none. Raises StateError if it is damaged or outdated."""
+        try:
+            content = self._path(unit).read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(content) < 8:
+            raise StateError(f"{self._path(unit)}: too short to be a snapshot")
+        end = 8 + int.from_bytes(content[:8], "little")
+        head, _ = unpack(content[8:end])
+        if head["topics"] != self._topics:
+            raise StateError(f"{self._path(unit)}: its offsets are those of topics that were since made anew")
+        return Stored(head["unit"], head["generation"], head["offsets"], head["warm"], head["announced"], content[end:])
+
+    def units(self) -> list[str]:
+        """Return the units that have a snapshot."""
+        return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in self._directory.glob(f"*{_SUFFIX}"))
+
+    def forget(self, unit: str) -> None:
+        """Remove a unit's snapshot, if there is one."""
+        self._path(unit).unlink(missing_ok=True)

@@ -1,0 +1,154 @@
+"""The parts of detect that need no server: state on disk, marks of live feeds, the warm-up, what records carry."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from detectors.contract import Finding, Instant
+from detectors.engine import Engine
+from detectors.registry import choose
+from detectors.state import StateError
+from services.detect.choices import load_choices
+from services.detect.idle import ArrivalMarks
+from services.detect.intake import feed
+from services.detect.store import SnapshotStore, Stored
+from services.detect.warmup import Warmup
+from services.kit.errors import UserError
+from services.kit.wire import WireError
+
+TOPICS = {"logs": "id-1", "jobs": "id-2"}
+STORED = Stored("vela/a b", 3, {"logs": 7}, "[]", True, b"engine")
+
+
+def test_a_snapshot_comes_back_and_is_replaced_whole(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "state", TOPICS)
+    assert store.load("vela/a b") is None
+    store.save(STORED)
+    store.save(Stored("vela/a b", 4, {"logs": 9}, "[]", False, b"later"))
+    assert store.load("vela/a b") == Stored("vela/a b", 4, {"logs": 9}, "[]", False, b"later")
+    assert store.units() == ["vela/a b"]
+    store.forget("vela/a b")
+    store.forget("vela/a b")
+    assert store.units() == []
+
+
+def test_a_crash_while_writing_leaves_the_old_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SnapshotStore(tmp_path, TOPICS)
+    store.save(STORED)
+
+    def fails(_descriptor: int) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no space"):
+        store.save(Stored("vela/a b", 4, {"logs": 9}, "[]", True, b"half"))
+    assert store.load("vela/a b") == STORED
+
+
+def test_offsets_of_topics_that_were_made_anew_count_for_nothing(tmp_path: Path) -> None:
+    SnapshotStore(tmp_path, TOPICS).save(STORED)
+    with pytest.raises(StateError, match="made anew"):
+        SnapshotStore(tmp_path, TOPICS | {"logs": "id-3"}).load("vela/a b")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:5], lambda b: b"\xff" * len(b), lambda b: b[:30] + b"!" + b[31:]])
+def test_a_damaged_snapshot_is_noticed(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    store = SnapshotStore(tmp_path, TOPICS)
+    store.save(STORED)
+    (path,) = tmp_path.glob("*.state")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StateError):
+        store.load("vela/a b")
+
+
+def test_a_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file") as raised:
+        SnapshotStore(tmp_path / "file", TOPICS)
+    assert raised.value.exit_code == 2
+
+
+def arrivals() -> ArrivalMarks:
+    return ArrivalMarks(idle_timeout_s=10, lateness_ms=2000)
+
+
+def test_a_live_feed_is_marked_behind_what_came() -> None:
+    marks = arrivals()
+    assert marks.marks(["dcgm", "logs"], monotonic_s=0) == {}
+    marks.arrived("dcgm", 100_000, monotonic_s=1, wall_ms=100_000)
+    assert marks.marks(["dcgm", "logs"], monotonic_s=2) == {"dcgm": 98_000}, "logs may still begin"
+    marks.arrived("logs", 99_000, monotonic_s=3, wall_ms=103_000)
+    marks.arrived("dcgm", 95_000, monotonic_s=3, wall_ms=103_000)
+    assert marks.marks(["dcgm", "logs"], monotonic_s=3) == {"dcgm": 98_000, "logs": 97_000}
+
+
+def test_a_silent_stream_does_not_hold_the_others_back_for_ever() -> None:
+    marks = arrivals()
+    marks.arrived("dcgm", 100_000, monotonic_s=0, wall_ms=100_000)
+    marks.arrived("logs", 100_000, monotonic_s=0, wall_ms=100_000)
+    marks.arrived("dcgm", 111_000, monotonic_s=11, wall_ms=111_000)
+    assert marks.marks(["dcgm", "logs", "jobs"], monotonic_s=11) == {"dcgm": 109_000, "logs": 109_000, "jobs": 109_000}
+    assert marks.marks(["dcgm", "logs"], monotonic_s=30) == {}, "all silent: time stands"
+
+
+def test_a_stray_reading_from_the_future_does_not_make_all_others_late() -> None:
+    marks = arrivals()
+    marks.arrived("dcgm", 10**15, monotonic_s=0, wall_ms=100_000)
+    assert marks.marks(["dcgm"], monotonic_s=0) == {"dcgm": 158_000}
+
+
+def finding(name: str, state: str, at: Instant) -> Finding:
+    return Finding(name, "d", "straggler", {"node": name}, state, 0, at, "info", 0.5, "", "")  # type: ignore[arg-type]  # a State
+
+
+def test_of_the_warm_up_only_what_is_still_open_is_said_and_at_its_end() -> None:
+    warmup = Warmup(1000)
+    assert warmup.release([finding("a", "firing", 100), finding("b", "firing", 200)], 500) == []
+    warmup = Warmup.restore(1000, warmup.snapshot())
+    assert warmup.release([finding("b", "resolved", 600)], 900) == []
+    said = warmup.release([finding("c", "firing", 1000), finding("a", "resolved", 1100)], 1200)
+    assert [(line[0], line[1]) for line in said] == [("a", "firing"), ("c", "firing"), ("a", "resolved")]
+    assert said[0][2] == finding("a", "firing", 100).to_json().encode()
+
+
+def test_without_a_warm_up_everything_is_said_at_once() -> None:
+    assert [line[0] for line in Warmup(None).release([finding("a", "firing", 100)], 100)] == ["a"]
+
+
+def engine() -> Engine:
+    return Engine(None, choose(), ("dcgm", "logs", "jobs"))
+
+
+def test_what_is_no_good_is_refused_whole() -> None:
+    of = engine()
+    good = {"timestamp": "2024-04-01T08:00:00Z", "source": "sel", "message": "m"}
+    with pytest.raises(WireError, match=r"line 2: 'message' is missing"):
+        feed(of, "logs", [good, {"timestamp": "2024-04-01T08:00:00Z", "source": "sel"}])
+    assert of.pending("logs") == 0
+    with pytest.raises(WireError, match="line 1: event 'pause'"):
+        feed(of, "jobs", [{"timestamp": "2024-04-01T08:00:00Z", "event": "pause", "job": {}}])
+    with pytest.raises(WireError, match="JSON lines are expected"):
+        feed(of, "logs", pa.record_batch({"timestamp": [1]}))
+    with pytest.raises(WireError, match="key column node does not hold text"):
+        feed(of, "dcgm", [{"timestamp": "2024-04-01T08:00:00Z", "node": 3, "gpu": 0}])
+
+
+def test_rows_written_by_hand_are_taken() -> None:
+    of = engine()
+    row = {"timestamp": "2024-04-01T08:00:05Z", "node": "v001", "gpu": 0, "DCGM_FI_DEV_POWER_USAGE": 390.5}
+    assert feed(of, "dcgm", [row]) == 1_711_958_405_000
+    job = {"job_id": 7, "nodes": ["v001"], "start": "2024-04-01T08:00:00Z", "gpus": {"v001": [0, 1]}}
+    assert feed(of, "jobs", [{"timestamp": "2024-04-01T08:00:00Z", "event": "start", "job": job}]) == 1_711_958_400_000
+    assert (of.pending("dcgm"), of.pending("jobs")) == (1, 1)
+
+
+def test_a_configuration_that_leaves_nothing_to_do_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "detectors.yaml"
+    config.write_text("power_throttle: {enabled: false}\n")
+    with pytest.raises(UserError, match="no detector enabled"):
+        load_choices(config)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_choices(tmp_path / "absent.yaml")

@@ -1,0 +1,91 @@
+"""One unit, a (cluster, replay): its engine, how far into Kafka it has come, and what it has to say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from detectors.engine import Choice, Engine
+from services.detect.idle import ArrivalMarks
+from services.detect.intake import feed
+from services.detect.store import Stored
+from services.detect.warmup import Line, Warmup
+from services.kit.kafka import Record
+from services.kit.replays import ReplayState, Topology
+from services.kit.wire import Mark, Origin, WireError, payload_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a unit is made from: what runs, and what is known of the feed."""
+
+    choices: Sequence[Choice]
+    topology: Topology | None
+    announced: ReplayState | None
+    """None for a live feed, and for one that nobody announced."""
+    streams: tuple[str, ...]
+    """All streams there are, for a feed that does not say which it has."""
+    idle_timeout_s: float
+    lateness_ms: int
+
+
+class Unit:
+    """Takes the records of one generation of a unit; a newer generation needs a new Unit."""
+
+    def __init__(self, origin: Origin, partition: int, plan: Plan, stored: Stored | None = None) -> None:
+        self.origin = origin
+        self.partition = partition
+        self.offsets: dict[str, int] = dict(stored.offsets) if stored is not None else {}
+        """The next offset to take, by topic."""
+        self.changed = False
+        announced = plan.announced
+        self.announced = announced is not None
+        self._arrivals: ArrivalMarks | None = None
+        if announced is None:
+            self._arrivals = ArrivalMarks(idle_timeout_s=plan.idle_timeout_s, lateness_ms=plan.lateness_ms)
+        from_ms = announced.from_ms if announced is not None else None
+        streams = announced.streams if announced is not None else plan.streams
+        if stored is not None and stored.generation == origin.generation:
+            self.engine = Engine.restore(plan.topology, plan.choices, streams, stored.engine)
+            self._warmup = Warmup.restore(from_ms, stored.warm)
+        else:
+            self.engine = Engine(plan.topology, plan.choices, streams)
+            self._warmup = Warmup(from_ms)
+
+    def take(self, stream: str, record: Record, *, monotonic_s: float, wall_ms: int) -> None:
+        """Take a record; one that was taken before the snapshot is passed over. Raises WireError if it is no good."""
+        if record.partition != self.partition:
+            raise WireError(f"the records of {self.origin.unit} are in partition {self.partition}: it is the key's")
+        if record.offset < self.offsets.get(record.topic, 0):
+            return
+        self.offsets[record.topic] = record.offset + 1
+        self.changed = True
+        if stream not in self.engine.streams:
+            return
+        payload = payload_of(record)
+        if isinstance(payload, Mark):
+            self._arrivals = None
+            self.engine.mark(stream, payload.at_ms, end=payload.end)
+            return
+        latest_ms = feed(self.engine, stream, payload)
+        if self._arrivals is not None:
+            self._arrivals.arrived(stream, latest_ms, monotonic_s=monotonic_s, wall_ms=wall_ms)
+
+    def process(self, *, monotonic_s: float) -> list[Line]:
+        """Go as far as the watermark allows; return the findings to be sent."""
+        if self._arrivals is not None:
+            for stream, at_ms in self._arrivals.marks(self.engine.streams, monotonic_s=monotonic_s).items():
+                self.engine.mark(stream, at_ms)
+        before = self.engine.event_time
+        findings = self.engine.process()
+        self.changed |= self.engine.event_time != before
+        return self._warmup.release(findings, self.engine.event_time)
+
+    def stored(self) -> Stored:
+        """Return the snapshot of this moment."""
+        return Stored(
+            self.origin.unit,
+            self.origin.generation,
+            dict(self.offsets),
+            self._warmup.snapshot(),
+            self.announced,
+            self.engine.snapshot(),
+        )

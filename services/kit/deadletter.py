@@ -1,0 +1,41 @@
+"""What cannot be used goes to `dead-letter` with the reason, is counted, and the stream goes on."""
+
+import logging
+
+from kafka import KafkaProducer
+from prometheus_client import Counter
+
+from services.kit import topics
+from services.kit.kafka import Record
+
+_log = logging.getLogger(__name__)
+DEAD = Counter("hindcast_dead_letters_total", "Records sent to dead-letter.", ["service", "topic"])
+
+
+class DeadLetter:
+    """Sends bad records, or parts of them, to the dead-letter topic."""
+
+    def __init__(self, producer: KafkaProducer, service: str) -> None:
+        self._producer = producer
+        self._service = service
+
+    def send(self, record: Record, reason: str, value: bytes | None = None) -> None:
+        """Send `record`, or only the `value` part of it, with `reason` and where it came from."""
+        headers = [
+            *record.headers,
+            ("dead-letter-reason", reason.encode()),
+            ("dead-letter-service", self._service.encode()),
+            ("dead-letter-topic", record.topic.encode()),
+            ("dead-letter-partition", b"%d" % record.partition),
+            ("dead-letter-offset", b"%d" % record.offset),
+        ]
+        body = record.value if value is None else value
+        self._producer.send(topics.DEAD_LETTER, key=record.key, value=body, headers=headers)
+        DEAD.labels(self._service, record.topic).inc()
+        _log.warning(
+            "dead letter topic=%s partition=%d offset=%d reason=%s",
+            record.topic,
+            record.partition,
+            record.offset,
+            reason,
+        )

@@ -1,0 +1,19 @@
+"""Errors that a user can act on."""
+
+
+class UserError(Exception):
+    """Something the user can mend: says what is wrong, where, and what to do.
+
+    The command line prints it without a traceback and ends with `exit_code`: 1 for bad data, 2 for bad
+    configuration or usage, 3 for a server that cannot be reached.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        """Return the message, and the remedy on a line of its own."""
+        return f"{self.message}\n  remedy: {self.remedy}" if self.remedy else self.message

@@ -1,0 +1,119 @@
+"""What is being replayed: the `replays` topic, written by replay, read by everybody.
+
+Two compacted records a replay: its state (key ``cluster/replay``) and, before it, the topology it needs to be
+understood with (key ``cluster/replay/topology``). A live feed is a replay named ``live`` with no shift.
+"""
+
+import json
+import logging
+from typing import Any, Literal
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from prometheus_client import Counter
+from pydantic import BaseModel, ConfigDict
+
+from services.kit import topics
+from services.kit.kafka import KafkaSettings, consumer
+from services.kit.wire import Origin
+
+_log = logging.getLogger(__name__)
+UNREADABLE = Counter("hindcast_replays_unreadable_total", "Records of the topic replays that could not be read.")
+Topology = dict[str, Any]
+REMOVED_MARK = "hindcast-removed"
+"""A file of this name in a tenant's folder of Receive: the replay is removed, and the folder is to go."""
+
+
+class ReplayState(BaseModel):
+    """The public state of one replay; times are epoch milliseconds of recording time."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: Literal["hindcast.replay/v1"] = "hindcast.replay/v1"
+    cluster: str
+    replay: str
+    generation: int
+    shift_ms: int
+    target: str
+    recording: str
+    from_ms: int
+    to_ms: int
+    warm_from_ms: int
+    """Where this generation's data begin: before `from_ms` after a seek, so that detectors are warm."""
+    speed: float
+    """Times real time; 0 is `max`."""
+    state: Literal["running", "paused", "ended", "stopped", "failed", "removed"]
+    streams: tuple[str, ...]
+    """The streams that are fed and marked: the watermark is the least of their marks."""
+    intervals_s: dict[str, float] = {}
+    """Sampling interval by stream, where the recording gives one: without it nobody can tell a missed scrape."""
+
+    @property
+    def unit(self) -> str:
+        """Return ``cluster/replay``."""
+        return f"{self.cluster}/{self.replay}"
+
+    @property
+    def origin(self) -> Origin:
+        """Return the origin that this generation's records carry."""
+        return Origin(self.cluster, self.replay, self.generation, self.shift_ms, self.target)
+
+    @property
+    def over(self) -> bool:
+        """Return whether no more data will come in this generation."""
+        return self.state in ("ended", "stopped", "failed", "removed")
+
+
+def announce_topology(producer: KafkaProducer, unit: str, topology: Topology) -> Any:
+    """Send a replay's topology and return the producer's future; to be acknowledged before its first state is sent."""
+    return producer.send(topics.REPLAYS, key=f"{unit}/topology".encode(), value=json.dumps(topology).encode())
+
+
+def announce(producer: KafkaProducer, state: ReplayState) -> Any:
+    """Send a replay's state and return the producer's future."""
+    return producer.send(topics.REPLAYS, key=state.unit.encode(), value=state.model_dump_json().encode())
+
+
+class ReplayDirectory:
+    """All replays and their topologies, followed from the start of the topic."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._consumer: KafkaConsumer = consumer(settings, group=None)
+        self._partition = TopicPartition(topics.REPLAYS, 0)
+        self._consumer.assign([self._partition])
+        self._consumer.seek_to_beginning(self._partition)
+        self.states: dict[str, ReplayState] = {}
+        self.topologies: dict[str, Topology] = {}
+        self.refresh()
+
+    def refresh(self) -> list[ReplayState]:
+        """Read on to the topic's present end; return the states that came, in order."""
+        end = self._consumer.end_offsets([self._partition])[self._partition]
+        came: list[ReplayState] = []
+        while self._consumer.position(self._partition) < end:
+            for record in self._consumer.poll(timeout_ms=200).get(self._partition, []):
+                try:
+                    state = self._take(record.key.decode(), record.value)
+                except (ValueError, AttributeError) as error:
+                    # Every reader meets it at every start: counted, not sent to dead-letter again and again.
+                    UNREADABLE.inc()
+                    _log.warning("unreadable topic=%s offset=%d error=%s", topics.REPLAYS, record.offset, error)
+                    continue
+                if state is not None:
+                    came.append(state)
+        return came
+
+    def _take(self, key: str, value: bytes | None) -> ReplayState | None:
+        if value is None:
+            self.states.pop(key, None)
+            self.topologies.pop(key.removesuffix("/topology"), None)
+            return None
+        if key.endswith("/topology"):
+            self.topologies[key.removesuffix("/topology")] = json.loads(value)
+            return None
+        state = ReplayState.model_validate_json(value)
+        self.states[state.unit] = state
+        return state
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()

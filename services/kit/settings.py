@@ -1,0 +1,57 @@
+"""Settings from the environment: all errors at once, and exit code 2 before anything is connected."""
+
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.kit.errors import UserError
+
+
+class Settings(BaseSettings):
+    """Base of every settings class: frozen, unknown names refused."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load(kind: type[S], **given: Any) -> S:
+    """Return settings of `kind` from the environment, with `given` on top.
+
+    Raises UserError (exit code 2) that lists every wrong setting by its environment name; values are not
+    shown, as they may be secrets.
+    """
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise _refusal(_lines(kind, error)) from None
+
+
+def check(*kinds: type[Settings]) -> None:
+    """Raise UserError (exit code 2) that lists what is wrong in the environment for all of `kinds` together."""
+    wrong: list[str] = []
+    for kind in kinds:
+        try:
+            kind()
+        except ValidationError as error:
+            wrong += _lines(kind, error)
+    if wrong:
+        raise _refusal(wrong)
+
+
+def _lines(kind: type[Settings], error: ValidationError) -> list[str]:
+    prefix = kind.model_config.get("env_prefix", "")
+    return [
+        f"{prefix}{'__'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+        for item in error.errors(include_input=False, include_url=False)
+    ]
+
+
+def _refusal(lines: list[str]) -> UserError:
+    return UserError(
+        f"{len(lines)} wrong setting(s):\n  " + "\n  ".join(lines),
+        remedy="mend the environment variables named above",
+        exit_code=2,
+    )

@@ -1,0 +1,152 @@
+"""The wire format: what a Kafka record of a unit topic looks like.
+
+Key: ``cluster/replay``. Headers say whose the record is (`Origin`) and what the value is (`content-type`):
+
+=====================================  =================================================================
+``application/vnd.apache.arrow.stream``  one Arrow IPC stream: rows of one recording stream, by its columns
+``application/x-ndjson``                 one JSON object a line: the same rows written by hand, or jobs and logs
+``application/x-hindcast-mark``          no value: a watermark (`Mark`)
+=====================================  =================================================================
+
+Times in values and marks are recording time, always; `Origin.shift_ms` is added only where data leaves hindcast.
+A jobs line is ``{"timestamp": T, "event": "start"|"end", "job": {...a line of jobs.jsonl...}}``; at its start a job's
+``end`` is null and its state RUNNING. A logs line is a line of events.jsonl.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from services.kit.kafka import Record
+
+SCHEMA = b"hindcast.telemetry/v1"
+ARROW = b"application/vnd.apache.arrow.stream"
+NDJSON = b"application/x-ndjson"
+MARK = b"application/x-hindcast-mark"
+
+Headers = list[tuple[str, bytes]]
+
+
+class WireError(ValueError):
+    """A record that cannot be decoded; its text is the reason given in dead-letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose a record is: the (cluster, replay) unit, its generation, and where and when it shall land."""
+
+    cluster: str
+    replay: str
+    generation: int = 0
+    shift_ms: int = 0
+    target: str = "prometheus"
+
+    @property
+    def unit(self) -> str:
+        """Return the Kafka key: all records of a unit share it, and so their partition."""
+        return f"{self.cluster}/{self.replay}"
+
+    def headers(self, content_type: bytes) -> Headers:
+        """Return the headers of a record of this origin."""
+        return [
+            ("schema", SCHEMA),
+            ("content-type", content_type),
+            ("cluster", self.cluster.encode()),
+            ("replay", self.replay.encode()),
+            ("generation", b"%d" % self.generation),
+            ("shift-ms", b"%d" % self.shift_ms),
+            ("target", self.target.encode()),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A watermark: every row of this topic with a time up to `at_ms` was sent before it; `end`: none will follow."""
+
+    at_ms: int
+    end: bool = False
+
+    def headers(self) -> Headers:
+        """Return the headers that carry the mark, to be added to its origin's."""
+        return [("mark-ms", b"%d" % self.at_ms), ("mark-end", b"1" if self.end else b"0")]
+
+
+Row = dict[str, Any]
+Payload = pa.RecordBatch | list[Row] | Mark
+
+
+def encode_batch(batch: pa.RecordBatch) -> bytes:
+    """Return one Arrow IPC stream with this batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def encode_rows(rows: Iterable[Row]) -> bytes:
+    """Return JSON lines. NaN is written as NaN: a diverged loss is a value."""
+    return "\n".join(json.dumps(row, separators=(",", ":")) for row in rows).encode()
+
+
+def origin_of(headers: Sequence[tuple[str, bytes]]) -> Origin:
+    """Return whose a record is; raise WireError if its headers do not say."""
+    found = dict(headers)
+    if found.get("schema") != SCHEMA:
+        raise WireError(f"unknown schema {found.get('schema', b'(none)')!r}, this version reads {SCHEMA!r}")
+    try:
+        return Origin(
+            cluster=found["cluster"].decode(),
+            replay=found["replay"].decode(),
+            generation=int(found["generation"]),
+            shift_ms=int(found["shift-ms"]),
+            target=found.get("target", b"prometheus").decode(),
+        )
+    except KeyError as missing:
+        raise WireError(f"header {missing} is missing") from None
+    except ValueError as error:
+        raise WireError(f"a header cannot be read: {error}") from None
+
+
+def payload_of(record: Record) -> Payload:
+    """Return what a record carries; raise WireError, naming the reason, if it cannot be decoded."""
+    headers = dict(record.headers)
+    content = headers.get("content-type")
+    if content == MARK:
+        try:
+            return Mark(int(headers["mark-ms"]), headers.get("mark-end") == b"1")
+        except (KeyError, ValueError):
+            raise WireError("a mark without a readable mark-ms header") from None
+    if not record.value:
+        raise WireError("the record has no value")
+    if content == ARROW:
+        return _decode_arrow(record.value)
+    if content == NDJSON:
+        return _decode_rows(record.value)
+    raise WireError(f"unknown content-type {content!r}")
+
+
+def _decode_arrow(value: bytes) -> pa.RecordBatch:
+    try:
+        with pa.ipc.open_stream(value) as stream:
+            batches = list(stream)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise WireError(f"not an Arrow stream: {str(error).splitlines()[0]}") from None
+    if len(batches) != 1:
+        raise WireError(f"an Arrow stream of {len(batches)} batches, one is expected")
+    return batches[0]
+
+
+def _decode_rows(value: bytes) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in enumerate(value.splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise WireError(f"line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise WireError(f"line {number} is not a JSON object")
+        rows.append(row)
+    return rows

@@ -1,0 +1,89 @@
+"""Alertmanager's API v2, and what its answers mean for what was sent."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import httpx
+from prometheus_client import Counter, Histogram
+
+from services.notify.settings import NotifySettings
+
+_log = logging.getLogger(__name__)
+REQUESTS = Counter("hindcast_notify_requests_total", "Requests to Alertmanager by what became of them.", ["outcome"])
+SECONDS = Histogram("hindcast_notify_request_seconds", "Duration of requests to Alertmanager.")
+
+# These say that the alerts themselves are wrong. Other 4xx (401, 403, 404) speak of the address or of credentials:
+# the alerts are good and go out once the operator has mended the setting.
+_REFUSALS = frozenset({400, 413, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`accepted`: it has them; `refused`: it never will; `away`: try again. `words`: what the server said."""
+
+    outcome: Literal["accepted", "refused", "away"]
+    words: str = ""
+
+
+class Alerting(Protocol):
+    """What takes alerts."""
+
+    def post(self, alerts: Sequence[object]) -> Answer:
+        """Send alerts as of API v2."""
+        ...
+
+    def started(self) -> str | None:
+        """Return when it was started, as it says; None while it cannot be reached."""
+        ...
+
+
+class Alertmanager:
+    """One Alertmanager, or several behind one address."""
+
+    def __init__(self, settings: NotifySettings) -> None:
+        auth = None
+        headers = {}
+        if settings.username is not None and settings.password is not None:
+            auth = httpx.BasicAuth(settings.username, settings.password.get_secret_value())
+        if settings.bearer_token is not None:
+            headers["Authorization"] = f"Bearer {settings.bearer_token.get_secret_value()}"
+        self._client = httpx.Client(
+            base_url=str(settings.alertmanager_url).rstrip("/") + "/api/v2/",
+            auth=auth,
+            headers=headers,
+            timeout=settings.timeout_s,
+        )
+
+    def post(self, alerts: Sequence[object]) -> Answer:
+        """Send alerts."""
+        answer = self._post(alerts)
+        REQUESTS.labels(answer.outcome).inc()
+        return answer
+
+    def _post(self, alerts: Sequence[object]) -> Answer:
+        try:
+            with SECONDS.time():
+                response = self._client.post("alerts", json=list(alerts))
+        except httpx.TransportError as error:
+            return Answer("away", f"{type(error).__name__}: {error}")
+        if response.is_success:
+            return Answer("accepted")
+        words = f"{response.status_code} {response.text.strip()[:2000]}"
+        return Answer("refused" if response.status_code in _REFUSALS else "away", words)
+
+    def started(self) -> str | None:
+        """Return when it was started."""
+        try:
+            response = self._client.get("status")
+            if not response.is_success:
+                return None
+            return str(response.json()["uptime"])
+        except (httpx.TransportError, ValueError, KeyError) as error:
+            _log.debug("status not read error=%s", type(error).__name__)
+            return None
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()

@@ -1,0 +1,67 @@
+"""How a finding is said to Alertmanager: labels that never change, and annotations with all the rest.
+
+Alertmanager knows an alert by its labels alone. Whatever differs from one moment, generation or run to the next
+(values, times, ids) is therefore an annotation.
+"""
+
+from collections.abc import Mapping
+
+from services.kit.times import format_time
+from services.notify.sighting import Sighting
+
+Labels = tuple[tuple[str, str], ...]
+LIVE = "live"
+
+
+def labels_of(sighting: Sighting) -> Labels:
+    """Return the labels of a finding's alert, sorted by name: those of ARCHITECTURE.md, "Alerts"."""
+    finding, origin = sighting.finding, sighting.origin
+    found = {
+        **{name: str(value) for name, value in finding.entity.items()},
+        "alertname": "".join(word.capitalize() for word in finding.fault.split("_")),
+        "fault": finding.fault,
+        "severity": finding.severity,
+        "cluster": origin.cluster,
+        "replay": origin.replay or LIVE,
+        "source": "detector",
+        "detector": finding.detector,
+    }
+    return tuple(sorted((name, value) for name, value in found.items() if value))
+
+
+def annotations_of(sighting: Sighting, *, runbook_base_url: str | None) -> dict[str, str]:
+    """Return what there is to say of a finding. Times are recording time; of a replay, also as they are shown now."""
+    finding, origin = sighting.finding, sighting.origin
+    evidence = [f"{name}: {_number(value)}" for name, value in sorted(finding.evidence.items())]
+    said = {
+        "summary": finding.summary,
+        "description": "\n".join([finding.summary, f"Do: {finding.recommended_action}", *evidence]),
+        "evidence": "\n".join(evidence),
+        "recommended_action": finding.recommended_action,
+        "score": _number(finding.score),
+        "finding_id": finding.id,
+        "generation": str(origin.generation),
+        "started_at": format_time(finding.started_at),
+        "detected_at": format_time(finding.detected_at),
+    }
+    if origin.replay != LIVE:
+        said["started_at_shifted"] = format_time(sighting.onset_ms)
+        said["detected_at_shifted"] = format_time(sighting.said_ms)
+    if runbook_base_url:
+        said["runbook_url"] = f"{runbook_base_url.rstrip('/')}/{finding.detector}/runbook.md"
+    return said
+
+
+def alert(labels: Labels, annotations: Mapping[str, str], *, starts_ms: int, ends_ms: int) -> dict[str, object]:
+    """Return one alert as `POST /api/v2/alerts` takes it; it is resolved if `ends_ms` lies in the past."""
+    return {
+        "labels": dict(labels),
+        "annotations": dict(annotations),
+        "startsAt": format_time(starts_ms),
+        # Alertmanager refuses an end before the start.
+        "endsAt": format_time(max(starts_ms, ends_ms)),
+    }
+
+
+def _number(value: float | str) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

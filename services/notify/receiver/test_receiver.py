@@ -1,0 +1,104 @@
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from services.kit.errors import UserError
+from services.kit.wait import until
+from services.notify.receiver.app import app
+from services.notify.receiver.payload import Notification
+from services.notify.receiver.store import Store
+from services.notify.sample import post_sample, sample
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def url(store: Store) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app(store), host="127.0.0.1", port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    until(lambda: server.started, timeout_s=30, what="the receiver")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+def body(replay: str) -> dict[str, object]:
+    made = sample(datetime(2026, 1, 1, tzinfo=UTC))
+    made["alerts"] = [{**alert, "labels": {"replay": replay}} for alert in made["alerts"]]  # type: ignore[attr-defined] # a list
+    return made
+
+
+def test_the_sample_is_what_the_receiver_takes() -> None:
+    assert Notification.model_validate(sample(datetime.now(UTC))).alerts[0].labels["test"] == "true"
+
+
+def test_what_is_received_is_given_back_as_it_came_by_replay(url: str) -> None:
+    for replay in ("a", "b"):
+        httpx.post(f"{url}/webhook", json=body(replay)).raise_for_status()
+    assert [entry["body"] for entry in httpx.get(f"{url}/received").json()] == [body("a"), body("b")]
+    assert [e["body"] for e in httpx.get(f"{url}/received", params={"replay": "b"}).json()] == [body("b")]
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [({"version": "3"}, "version"), ({"alerts": []}, "alerts"), ({"status": "perhaps"}, "status")],
+)
+def test_what_is_no_notification_is_refused_with_a_reason(url: str, broken: dict[str, object], words: str) -> None:
+    answer = httpx.post(f"{url}/webhook", json=body("a") | broken)
+    assert answer.status_code == 400
+    assert words in answer.text
+    assert httpx.get(f"{url}/received").json() == []
+
+
+def test_a_restart_keeps_everything_but_half_a_line(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    first.add(body("a"))
+    first.close()
+    with (tmp_path / "received.jsonl").open("a") as file:
+        file.write('{"received_at": "2026')
+    second = Store(tmp_path)
+    second.add(body("b"))
+    assert [entry["body"] for entry in second.entries(None)] == [body("a"), body("b")]
+    second.close()
+    lines = (tmp_path / "received.jsonl").read_text().splitlines()
+    assert [json.loads(line)["body"] for line in lines] == [body("a"), body("b")]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write") as refused:
+        Store(tmp_path / "file")
+    assert refused.value.exit_code == 2
+
+
+def test_a_sample_that_is_posted_arrives_and_the_answer_is_told(url: str) -> None:
+    assert "answered 200 OK" in post_sample(f"{url}/webhook")
+    assert len(httpx.get(f"{url}/received").json()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "exit_code"),
+    [
+        ("{url}/nowhere", "answered 404", 1),
+        ("http://127.0.0.1:1/webhook", "no answer from", 3),
+        ("webhook", "is not a URL", 2),
+    ],
+)
+def test_a_sample_that_cannot_be_posted_says_what_is_wrong(url: str, path: str, words: str, exit_code: int) -> None:
+    with pytest.raises(UserError) as failed:
+        post_sample(path.format(url=url))
+    assert words in failed.value.message
+    assert failed.value.exit_code == exit_code

@@ -1,0 +1,152 @@
+"""The loop: Kafka in, Alertmanager out, offsets committed when Alertmanager has what they stand for."""
+
+import logging
+import threading
+import time
+from collections import deque
+
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError
+from prometheus_client import Counter, Gauge
+
+from services.kit import topics
+from services.kit.deadletter import DeadLetter
+from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings, Record, consumer, producer
+from services.kit.replays import ReplayDirectory
+from services.kit.wire import WireError
+from services.notify.alertmanager import Alertmanager
+from services.notify.board import Board
+from services.notify.delivery import Delivery
+from services.notify.ledger import Ledger, Marks
+from services.notify.settings import NotifySettings
+from services.notify.sighting import Position, Sighting, sighting_of
+
+_log = logging.getLogger(__name__)
+GROUP = "hindcast-notify"
+RECORDS = Counter("hindcast_notify_records_total", "Records read of the findings topic.", ["state"])
+ALERTS = Gauge("hindcast_notify_alerts", "Alerts known, by state.", ["state"])
+
+_POLL_MS = 100
+_KAFKA_PAUSE_S = 1.0
+
+
+def wall_ms() -> int:
+    """Return wall time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Notify:
+    """Follows the findings topic from its start: what is firing is known from it, after a crash too.
+
+    All partitions are assigned, without a group's rebalancing: the state of a unit is small, one notify carries all,
+    and a second one beside it says what Alertmanager already knows.
+    """
+
+    def __init__(self, settings: NotifySettings, kafka: KafkaSettings) -> None:
+        self._consumer: KafkaConsumer = consumer(kafka, group=GROUP)
+        self._producer: KafkaProducer = producer(kafka)
+        self._dead = DeadLetter(self._producer, "notify")
+        self._replays = ReplayDirectory(kafka)
+        numbers = self._consumer.partitions_for_topic(topics.FINDINGS)
+        if not numbers:
+            raise UserError("there is no topic findings", remedy="create it: hindcast topics create", exit_code=3)
+        self._partitions = [TopicPartition(topics.FINDINGS, number) for number in sorted(numbers)]
+        self._consumer.assign(self._partitions)
+        self._ends: dict[TopicPartition, int] = self._consumer.end_offsets(self._partitions)
+        marks = {partition.partition: self._committed(partition) for partition in self._partitions}
+        self._ledger = Ledger(marks)
+        base = settings.runbook_base_url
+        self._board = Board(settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
+        self._server = Alertmanager(settings)
+        # Read, and not taken yet: a failure of Kafka between the two must not lose them.
+        self._inbox: deque[Record] = deque()
+        self._delivery = Delivery(
+            self._board,
+            self._server,
+            refused=self._refused,
+            monotonic=time.monotonic,
+            wall_ms=wall_ms,
+            longest_pause_s=settings.backoff_max_s,
+        )
+
+    def rebuild(self) -> None:
+        """Read the topic from its start to its present end, and send nothing before that."""
+        self._consumer.seek_to_beginning(*self._partitions)
+        while any(self._consumer.position(partition) < end for partition, end in self._ends.items()):
+            self._read()
+        counts = self._board.counts()
+        _log.info("rebuilt from topic=%s firing=%d held=%d", topics.FINDINGS, counts["firing"], counts["held"])
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver until `stop` is set. While Kafka is away, what is firing is still said."""
+        while not stop.is_set():
+            try:
+                self._read()
+                self._delivery.deliver()
+                self._commit()
+            except KafkaError as error:
+                _log.warning("kafka cannot be used, trying again error=%s", type(error).__name__)
+                self._delivery.deliver()
+                stop.wait(_KAFKA_PAUSE_S)
+            for state, count in self._board.counts().items():
+                ALERTS.labels(state).set(count)
+
+    def close(self) -> None:
+        """Close all connections; what is not committed is done again by the next run."""
+        self._server.close()
+        self._replays.close()
+        self._producer.close()
+        self._consumer.close()
+
+    def _read(self) -> None:
+        for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
+            self._inbox.extend(records)
+        # After the findings: a stream's state is announced before its first record, so that it is known by now.
+        self._replays.refresh()
+        self._board.follow(self._replays.states, wall_ms=wall_ms())
+        while self._inbox:
+            self._take(self._inbox[0])
+            self._inbox.popleft()
+
+    def _take(self, record: Record) -> None:
+        position = Position(record.partition, record.offset)
+        if record.value is None:  # a finding that was deleted with its replay
+            self._ledger.read(position)
+            return
+        try:
+            sighting = sighting_of(record)
+        except WireError as error:
+            self._ledger.read(position)
+            RECORDS.labels("unreadable").inc()
+            if not self._ledger.was_delivered(position, firing=False):
+                self._dead.send(record, str(error))
+            return
+        RECORDS.labels(sighting.finding.state).inc()
+        self._board.take(sighting, now=time.monotonic(), wall_ms=wall_ms())
+
+    def _refused(self, sighting: Sighting, reason: str) -> None:
+        self._dead.send(sighting.record, reason)
+
+    def _commit(self) -> None:
+        marks = self._ledger.to_commit()
+        if not marks:
+            return
+        self._producer.flush()  # a dead letter must be in the topic before its record counts as done
+        self._consumer.commit(
+            {
+                TopicPartition(topics.FINDINGS, number): OffsetAndMetadata(mark.done, mark.metadata, -1)
+                for number, mark in marks.items()
+            }
+        )
+        self._ledger.committed(marks)
+
+    def _committed(self, partition: TopicPartition) -> Marks:
+        found = self._consumer.committed(partition, metadata=True)
+        if found is None:
+            return Marks(0, 0)
+        marks = Marks.of_commit(found.offset, found.metadata)
+        if marks.fired > self._ends[partition]:
+            _log.warning("the topic is shorter than what was committed: made anew partition=%d", partition.partition)
+            return Marks(0, 0)
+        return marks

@@ -1,0 +1,52 @@
+"""Settings of notify: HINDCAST_NOTIFY_* in the environment."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.kit.settings import Settings
+from services.notify.episode import ENDS_AFTER_RESENDS, Policy
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class NotifySettings(Settings):
+    """Where alerts go, and how often they are said."""
+
+    model_config = SettingsConfigDict(env_prefix="HINDCAST_NOTIFY_", extra="forbid")
+
+    alertmanager_url: HttpUrl = HttpUrl("http://127.0.0.1:9093")
+    username: str | None = None
+    """With `password`: basic auth."""
+    password: SecretStr | None = None
+    bearer_token: SecretStr | None = None
+    timeout_s: Seconds = 10.0
+    resend_interval_s: Seconds = 30.0
+    """A firing alert is sent again this often, and ends by itself four such intervals after the last time."""
+    resolve_hold_s: Seconds = 6.0
+    """From the acceptance of a firing to its resolve. Not less than Alertmanager's group_wait + group_interval (1 s
+    and 5 s in alert-rules/alertmanager.yaml): of a shorter alert only the resolve would be delivered."""
+    resolve_resend_s: Seconds = 300.0
+    """For how long a resolve is said again, against an Alertmanager that lost it."""
+    backoff_max_s: Seconds = 10.0
+    """Longest pause between two attempts while Alertmanager cannot be reached."""
+    runbook_base_url: HttpUrl | None = None
+    """Where the folder detectors/ of this repository is published; runbook_url is left out without it."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        if self.bearer_token is not None and self.username is not None:
+            raise ValueError("choose either a bearer token or username and password")
+        if self.resolve_hold_s >= ENDS_AFTER_RESENDS * self.resend_interval_s:
+            raise ValueError(
+                f"resolve_hold_s must be less than {ENDS_AFTER_RESENDS} times resend_interval_s: "
+                "held back any longer, an alert ends by itself"
+            )
+        return self
+
+    def policy(self) -> Policy:
+        """Return when alerts are said again."""
+        return Policy(self.resend_interval_s, self.resolve_hold_s, self.resolve_resend_s)

@@ -1,0 +1,68 @@
+import pytest
+
+from services.kit.wire import WireError
+from services.notify.conftest import MadeRecord, Make
+from services.notify.payload import annotations_of, labels_of
+from services.notify.sighting import sighting_of
+
+
+def test_labels_follow_the_schema_and_hold_nothing_that_changes(make: Make) -> None:
+    labels = dict(labels_of(sighting_of(make(1))))
+    assert labels == {
+        "alertname": "PowerThrottle",
+        "fault": "power_throttle",
+        "severity": "page",
+        "cluster": "vela",
+        "node": "node-7",
+        "replay": "drill",
+        "source": "detector",
+        "detector": "power_throttle",
+    }
+
+
+def test_labels_of_another_run_generation_and_state_are_the_same(make: Make) -> None:
+    one = labels_of(sighting_of(make(1)))
+    other = labels_of(sighting_of(make(9, "resolved", onset_ms=1_700_000_900_000, generation=3, shift_ms=77)))
+    assert one == other
+
+
+def test_annotations_tell_recording_time_and_shifted_time(make: Make) -> None:
+    said = annotations_of(sighting_of(make(1, shift_ms=3_600_000)), runbook_base_url="https://runbooks.example/d/")
+    assert said["started_at"] == "2023-11-14T22:13:20.000Z"
+    assert said["started_at_shifted"] == "2023-11-14T23:13:20.000Z"
+    assert said["detected_at_shifted"] == "2023-11-14T23:13:35.000Z"
+    assert said["evidence"] == "gpus: 8\npeers_power_w: 398.5\npower_w: 151.25"
+    assert said["runbook_url"] == "https://runbooks.example/d/power_throttle/runbook.md"
+
+
+def test_a_live_alert_has_one_time_only(make: Make) -> None:
+    said = annotations_of(sighting_of(make(1, replay="live")), runbook_base_url=None)
+    assert "started_at" in said
+    assert not [name for name in said if name.endswith("_shifted") or name == "runbook_url"]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"not json", "Invalid JSON"),
+        (b"", "no value"),
+        (b"{}", "id: Field required"),
+        (b'{"started_at": "yesterday"}', "started_at: Value error, 'yesterday' is not a time"),
+        (b'{"started_at": 5}', "started_at: Value error, not a time as text"),
+        (b'{"fault": "gremlins"}', "fault: Input should be"),
+    ],
+)
+def test_an_unreadable_finding_is_named(make: Make, value: bytes, reason: str) -> None:
+    record = MadeRecord(value, make(1).headers, 1)
+    with pytest.raises(WireError, match=reason):
+        sighting_of(record)
+
+
+def test_a_finding_that_ends_before_it_began_is_refused(make: Make) -> None:
+    with pytest.raises(WireError, match="before started_at"):
+        sighting_of(make(1, at_ms=1))
+
+
+def test_a_record_without_origin_is_refused(make: Make) -> None:
+    with pytest.raises(WireError, match="unknown schema"):
+        sighting_of(MadeRecord(make(1).value, [], 1))

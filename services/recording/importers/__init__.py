@@ -1,0 +1,1 @@
+"""Importers: what others recorded, converted to recordings."""

@@ -1,0 +1,56 @@
+"""Instants as hindcast counts them: whole milliseconds since 1970-01-01T00:00:00Z, written as RFC 3339 in UTC."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET = re.compile(r"\+(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+(?:\.\d+)?)")
+
+
+def parse_instant(value: object) -> int:
+    """Milliseconds since the epoch of an RFC 3339 string or an aware datetime; finer digits are cut off.
+
+    Raises ValueError for anything else, above all for a time without an offset: it would mean another instant on
+    another machine. A number is refused too, because seconds and milliseconds look alike.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not an RFC 3339 time such as 2024-04-01T08:00:00Z") from None
+    if not isinstance(value, datetime):
+        raise ValueError(f"{value!r} is not an RFC 3339 time such as 2024-04-01T08:00:00Z")  # noqa: TRY004 - pydantic turns ValueError into a located message
+    if value.tzinfo is None:
+        raise ValueError(f"{value.isoformat()} has no time zone; write it in UTC with a trailing Z")
+    return (value - _EPOCH) // timedelta(milliseconds=1)
+
+
+def format_instant(ms: int) -> str:
+    """RFC 3339 in UTC; the milliseconds are written only where there are any."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{ms % 1000:03d}Z" if ms % 1000 else "Z")
+
+
+def parse_offset(text: str) -> int:
+    """Milliseconds of an offset written ``+HH:MM:SS`` or ``+MM:SS`` (fractions of a second allowed)."""
+    match = _OFFSET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not an offset such as +01:30:00")
+    minutes = int(match["h"] or 0) * 60 + int(match["m"])
+    return minutes * 60_000 + round(float(match["s"]) * 1000)
+
+
+def resolve_instant(text: str, start_ms: int) -> int:
+    """Return an instant given absolutely (RFC 3339) or as an offset (``+HH:MM:SS``) from ``start_ms``."""
+    return start_ms + parse_offset(text) if text.startswith("+") else parse_instant(text)
+
+
+def _to_ms(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else parse_instant(value)
+
+
+# In a model: an int of milliseconds inside, RFC 3339 outside. Code may pass the int it already has.
+InstantMs = Annotated[int, BeforeValidator(_to_ms), PlainSerializer(format_instant, when_used="json")]

@@ -1,0 +1,280 @@
+"""Reads a recording: documents whole, streams batch by batch, never more than a few batches in memory."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from services.kit.errors import UserError
+from services.recording.instants import format_instant, parse_instant
+from services.recording.model import Event, Job, Label, Manifest, Topology
+from services.recording.schema import FORMAT, STREAMS, StreamSchema
+
+Times = NDArray[np.int64]
+
+_Line = TypeVar("_Line", bound=BaseModel)
+_READ_BUFFER = 1 << 18  # bytes kept per column while streaming, instead of the column's whole chunk
+
+
+def describe(error: ValidationError) -> str:
+    """Return pydantic's complaints on one line: field and reason, without its links."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc']) or 'record'}: {item['msg'].removeprefix('Value error, ')}"
+        for item in error.errors()
+    )
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return recording.yaml of a directory. UserError where it is missing, unreadable or of another format version."""
+    path = directory / "recording.yaml"
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such recording", remedy="give the directory that holds recording.yaml")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing, so this is no recording (or one whose writing was broken off)",
+            remedy="give the directory that holds recording.yaml, or make the recording again",
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}", remedy="correct the file") from error
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
+        raise UserError(
+            f"{path}: format is {version!r}, and this program reads {FORMAT!r}",
+            remedy="use the version of hindcast that wrote it, or convert it with `hindcast import`",
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe(error)}", remedy="correct the manifest") from error
+
+
+def read_topology(directory: Path) -> Topology:
+    """Return topology.json of a directory. UserError where it is missing or malformed."""
+    path = directory / "topology.json"
+    try:
+        return Topology.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing", remedy="every recording has a topology.json; make it again") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {describe(error)}", remedy="correct the topology") from error
+
+
+def read_lines(path: Path, model: type[_Line]) -> Iterator[_Line]:
+    """Yield the records of a JSON-lines file; nothing where the file is absent. UserError names the line."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield model.model_validate_json(line)
+            except ValidationError as error:
+                raise UserError(f"{path}: line {number}: {describe(error)}", remedy="correct the line") from error
+
+
+def open_stream(path: Path) -> pq.ParquetFile:
+    """Return a stream's Parquet file, opened for streaming. UserError where it is missing or truncated."""
+    try:
+        return pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing, although recording.yaml lists it", remedy="make or copy the recording again"
+        ) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"{path}: not a readable Parquet file (truncated?): {' '.join(str(error).split())[:200]}",
+            remedy="copy the file again from where it came from, and check it with `hindcast validate`",
+        ) from error
+
+
+def times_of(batch: pa.RecordBatch) -> Times:
+    """Return a batch's ``timestamp`` column, which must hold no null, as int64 milliseconds since the epoch."""
+    column = batch.column("timestamp").cast(pa.int64())
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An opened recording. Streams are read anew at every call; nothing is kept open in between."""
+
+    path: Path
+    manifest: Manifest
+    topology: Topology
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Read manifest and topology, and check that every listed stream file is there."""
+        directory = Path(path)
+        manifest = read_manifest(directory)
+        recording = cls(directory, manifest, read_topology(directory))
+        for stream in recording.streams():
+            if not (directory / STREAMS[stream].file).exists():
+                open_stream(directory / STREAMS[stream].file)
+        return recording
+
+    def streams(self) -> tuple[str, ...]:
+        """Return the streams this recording has and this version knows, in the format's order."""
+        return tuple(name for name in STREAMS if name in self.manifest.streams)
+
+    def batches(
+        self,
+        stream: str,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        max_rows: int = 65536,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a stream with ``start <= timestamp < end`` (ms), in order, at most ``max_rows`` at a time.
+
+        Row groups outside the range are skipped by their statistics. ``columns`` picks value columns; timestamp and
+        keys always come. Memory stays at a few batches however large the file's row groups are. Names come as
+        dictionary<int32, string>, each batch with a dictionary of its own. UserError: the stream is absent, its
+        file unreadable, a column missing, or a timestamp null, out of order or outside the recording.
+        """
+        if stream not in self.streams():
+            raise UserError(
+                f"{self.path}: has no stream {stream!r}",
+                remedy=f"it has: {', '.join(self.streams()) or 'no stream at all'}",
+            )
+        schema = STREAMS[stream]
+        path = self.path / schema.file
+        with open_stream(path) as file:
+            names = self._columns(path, file, schema, columns)
+            clock = _Clock(path, self.manifest)
+            try:
+                for group in range(file.num_row_groups):
+                    if not _overlaps(file, group, start, end):
+                        clock.row += file.metadata.row_group(group).num_rows
+                        continue
+                    for raw in file.iter_batches(max_rows, [group], names, use_threads=False):
+                        batch = _canonical(raw, schema, path)
+                        batch = _within(batch, clock.times(batch), start, end)
+                        if batch.num_rows:
+                            yield batch
+            except (pa.ArrowInvalid, OSError) as error:
+                raise UserError(
+                    f"{path}: damaged data: {' '.join(str(error).split())[:200]}",
+                    remedy="copy the file again from where it came from, and check it with `hindcast validate`",
+                ) from error
+
+    def _columns(
+        self, path: Path, file: pq.ParquetFile, schema: StreamSchema, wanted: Sequence[str] | None
+    ) -> list[str]:
+        present = file.schema_arrow.names
+        asked = list(schema.must_have) if wanted is None else ["timestamp", *schema.key_names, *wanted]
+        missing = [name for name in asked if name not in present]
+        if missing:
+            raise UserError(
+                f"{path}: column {missing[0]!r} is missing",
+                remedy=f"a {schema.name} stream needs {', '.join(schema.must_have)}; make or import it again",
+            )
+        return list(present) if wanted is None else [name for name in present if name in asked]
+
+    def events(self, start: int | None = None, end: int | None = None) -> Iterator[Event]:
+        """Yield log records with ``start <= timestamp < end``, in the file's order."""
+        for event in read_lines(self.path / "events.jsonl", Event):
+            if (start is None or event.timestamp >= start) and (end is None or event.timestamp < end):
+                yield event
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield the jobs. Whoever replays must not show an end before event time has passed it."""
+        yield from read_lines(self.path / "jobs.jsonl", Job)
+
+    def labels(self) -> Iterator[Label]:
+        """Yield the truth: for the scorer only, never for a detector."""
+        yield from read_lines(self.path / "labels.jsonl", Label)
+
+
+class _Clock:
+    """Follows a stream's timestamps, so that a wrong one is named instead of misleading everyone downstream."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self._path, self._start, self._end = path, manifest.start, manifest.end
+        self._latest = manifest.start
+        self.row = 0
+
+    def times(self, batch: pa.RecordBatch) -> Times:
+        """Return the times of the stream's next rows; UserError if they cannot be."""
+        nulls = batch.column("timestamp").is_null().to_numpy(zero_copy_only=False)
+        if nulls.any():
+            raise self._wrong(int(np.argmax(nulls)), "is null")
+        times = times_of(batch)
+        if not len(times):
+            return times
+        back = np.diff(times, prepend=self._latest) < 0
+        if back.any() and times[np.argmax(back)] >= self._start:
+            raise self._wrong(int(np.argmax(back)), "is before that of the row before")
+        outside = (times < self._start) | (times > self._end)
+        if outside.any():
+            at = int(np.argmax(outside))
+            span = f"{format_instant(self._start)} to {format_instant(self._end)}"
+            raise self._wrong(at, f"{format_instant(int(times[at]))} lies outside the recording, {span}")
+        self._latest = int(times[-1])
+        self.row += len(times)
+        return times
+
+    def _wrong(self, index: int, problem: str) -> UserError:
+        return UserError(
+            f"{self._path}: row {self.row + index}: timestamp {problem}",
+            remedy="`hindcast validate` lists every such row; correct them, or start and end in recording.yaml",
+        )
+
+
+def _milliseconds(value: object) -> int:
+    return parse_instant(value) if isinstance(value, datetime) else int(str(value))
+
+
+def _overlaps(file: pq.ParquetFile, group: int, start: int | None, end: int | None) -> bool:
+    if start is None and end is None:
+        return True
+    index = file.schema_arrow.names.index("timestamp")
+    statistics = file.metadata.row_group(group).column(index).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    first, last = _milliseconds(statistics.min), _milliseconds(statistics.max)
+    return (start is None or last >= start) and (end is None or first < end)
+
+
+def _canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path) -> pa.RecordBatch:
+    """Timestamp and keys in the types of the format, whoever wrote the file."""
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        wanted = schema.key_type(field.name)
+        if wanted is None or field.type == wanted:
+            columns.append(column)
+            continue
+        try:
+            if pa.types.is_dictionary(wanted) and not pa.types.is_dictionary(field.type):
+                columns.append(column.cast(pa.string()).dictionary_encode())
+            else:
+                columns.append(column.cast(wanted))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UserError(
+                f"{path}: column {field.name!r} is {field.type}, which is no {wanted}",
+                remedy="run `hindcast validate` for every such column, then make or import the recording again",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _within(batch: pa.RecordBatch, times: Times, start: int | None, end: int | None) -> pa.RecordBatch:
+    low = 0 if start is None else int(np.searchsorted(times, start, side="left"))
+    high = len(times) if end is None else int(np.searchsorted(times, end, side="left"))
+    return batch.slice(low, max(0, high - low))
+
+
+def to_json_line(record: BaseModel) -> str:
+    """Return one line of a JSON-lines file: times in RFC 3339, keys that are null by default left out."""
+    return json.dumps(record.model_dump(mode="json", exclude_unset=True), ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,115 @@
+"""What is kept of a replay so that it goes on after a crash: one small file each, replaced whole or not at all."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from services.kit.errors import UserError
+from services.kit.replays import ReplayState
+from services.replay.spec import ReplaySpec
+
+State = Literal["running", "paused", "ended", "stopped", "failed"]
+
+
+class Entry(BaseModel):
+    """One replay: what it is, which generation runs, and how far Kafka has acknowledged it.
+
+    `position_ms`: every row of the generation with a time up to it is acknowledged; `rows` and `samples` count them by
+    stream. `warm_from_ms` is where the generation's data begin, `from_ms` where it is paced from.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    format: Literal["hindcast.replay-journal/v1"] = "hindcast.replay-journal/v1"
+    spec: ReplaySpec
+    speed: float
+    state: State
+    generation: int
+    warm_from_ms: int
+    from_ms: int
+    position_ms: int
+    rows: dict[str, int] = {}
+    samples: dict[str, int] = {}
+    streams: tuple[str, ...] = ()
+    """The streams that are fed and marked; known once the recording has been opened."""
+    intervals_s: dict[str, float] = {}
+    """How often each periodic stream is sampled, by the recording."""
+    error: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Return whether nothing more is sent unless someone asks."""
+        return self.state in ("ended", "stopped", "failed")
+
+    def public(self, *, removed: bool = False) -> ReplayState:
+        """Return what the `replays` topic says of it."""
+        return ReplayState(
+            cluster=self.spec.cluster,
+            replay=self.spec.name,
+            generation=self.generation,
+            shift_ms=self.spec.shift_ms,
+            target=self.spec.target,
+            recording=self.spec.recording,
+            from_ms=self.from_ms,
+            to_ms=self.spec.to_ms,
+            warm_from_ms=self.warm_from_ms,
+            speed=self.speed,
+            state="removed" if removed else self.state,
+            streams=self.streams,
+            intervals_s=self.intervals_s,
+        )
+
+
+class Journal:
+    """The state files of all replays of one service, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be made: {error.strerror}",
+                remedy="set HINDCAST_REPLAY_STATE_DIR to a folder that can be written",
+                exit_code=2,
+            ) from error
+
+    def save(self, entry: Entry) -> None:
+        """Write an entry: after a crash at any moment the file holds the old entry or the new one."""
+        path = self._path(entry.spec.name)
+        draft = path.with_suffix(".draft")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(entry.model_dump_json())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        self._sync_folder()
+
+    def load(self) -> list[Entry]:
+        """Return all entries by name; raise UserError naming a file that is not one."""
+        entries = []
+        for path in sorted(self._folder.glob("*.json")):
+            try:
+                entries.append(Entry.model_validate_json(path.read_bytes()))
+            except ValidationError as error:
+                raise UserError(
+                    f"{path}: not the state of a replay: {error.errors()[0]['msg']}",
+                    remedy="remove the file; that replay then has to be started anew",
+                ) from error
+        return entries
+
+    def remove(self, name: str) -> None:
+        """Forget a replay."""
+        self._path(name).unlink(missing_ok=True)
+        self._sync_folder()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _sync_folder(self) -> None:
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,48 @@
+"""Settings of the replay service: HINDCAST_REPLAY_* in the environment."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.kit.folders import state_dir
+from services.kit.settings import Settings
+
+
+class ReplaySettings(Settings):
+    """Where the control API listens, what it may read, and what it keeps."""
+
+    model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8480
+    # One small file a replay: what is needed to go on after a crash.
+    state_dir: Path = Field(default_factory=lambda: state_dir("replay"))
+    # Folders that recordings may lie in. Without any, and bound to loopback, every recording may be replayed.
+    recordings: tuple[Path, ...] = ()
+    # Where Thanos Receive keeps its tenants, if that is on this machine: `rm` marks the replay's tenant there, and
+    # the stack deletes what is marked before it starts Receive next.
+    receive_data: Path | None = None
+    # What may be on its way to the broker at a time, by replay.
+    in_flight_bytes: Annotated[int, Field(ge=1024 * 1024)] = 32 * 1024 * 1024
+    # Event time before the target of a seek that is sent first, so that detectors are warm.
+    warm_s: Annotated[float, Field(ge=0)] = 600.0
+
+    @property
+    def loopback(self) -> bool:
+        """Return whether only this machine can reach the control API."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @model_validator(mode="after")
+    def _roots_needed(self) -> Self:
+        if not self.loopback and not self.recordings:
+            raise ValueError(
+                "HINDCAST_REPLAY_HOST is not a loopback address: name the folders that may be read in "
+                "HINDCAST_REPLAY_RECORDINGS"
+            )
+        return self

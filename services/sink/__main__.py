@@ -1,0 +1,52 @@
+"""`python -m services.sink`: settings, ports, run."""
+
+import logging
+
+from services.kit import kafka, service
+from services.kit.replays import ReplayDirectory
+from services.kit.settings import check, load
+from services.sink.settings import SinkSettings
+from services.sink.sink import Sink
+
+_log = logging.getLogger(__name__)
+
+
+def body() -> None:
+    """Run a sink until it is told to stop."""
+    check(SinkSettings, kafka.KafkaSettings, service.StatusSettings)
+    settings = load(SinkSettings)
+    to = load(kafka.KafkaSettings)
+    status = service.StatusServer(load(service.StatusSettings))
+    stop = service.stop_on_signals()
+    producer = kafka.producer(to)
+    consumer = kafka.consumer(
+        to,
+        group=settings.group,
+        max_poll_records=1000,
+        fetch_max_bytes=16 * 1024 * 1024,
+        # A sink that was killed keeps its partitions for so long: its successor must not wait for Kafka's usual 45 s.
+        session_timeout_ms=10_000,
+        heartbeat_interval_ms=3_000,
+    )
+    directory = ReplayDirectory(to)
+    sink = Sink(settings, consumer, producer, directory)
+    status.ready.set()
+    _log.info(
+        "started target=%s url=%s protocol=%s status_port=%d",
+        settings.target,
+        settings.url,
+        settings.protocol,
+        status.port,
+    )
+    try:
+        sink.run(stop)
+    finally:
+        consumer.close()
+        producer.close()
+        directory.close()
+        status.close()
+    _log.info("stopped target=%s", settings.target)
+
+
+if __name__ == "__main__":
+    service.run("sink", body)

@@ -1,0 +1,50 @@
+"""What a sink is told: HINDCAST_SINK_* in the environment. One process feeds one target."""
+
+from typing import Literal, Self
+
+from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.kit.settings import Settings
+
+
+class SinkSettings(Settings):
+    """The target, how it is reached, and how much is on its way at once."""
+
+    model_config = SettingsConfigDict(env_prefix="HINDCAST_SINK_", extra="forbid")
+
+    target: str = "prometheus"
+    """Only records whose header `target` says this are taken; the consumer group is ``hindcast-sink-<target>``."""
+    url: HttpUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
+    protocol: Literal["v2", "v1"] = "v2"
+    """v2 for Prometheus; v1 for Thanos Receive, whose 0.42 answers 200 to a v2 request and stores nothing of it."""
+    username: str | None = None
+    password: SecretStr | None = None
+    bearer: SecretStr | None = None
+    tenant_header: str | None = None
+    """Header that carries the replay's name, such as THANOS-TENANT; none for a target without tenants."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    retry_first_s: float = Field(default=0.1, gt=0)
+    retry_most_s: float = Field(default=15.0, gt=0)
+    """Backoff doubles, with jitter, from the first to the most; a Retry-After above it is honoured."""
+    samples_per_series: int = Field(default=64, ge=1, le=500)
+    """Most timestamps of one series in one request; 1 sends tick by tick."""
+    lanes: int = Field(default=2, ge=1, le=16)
+    """Requests on their way at once; a series always takes the same lane, so its samples stay in order."""
+    batch_samples: int = Field(default=300_000, ge=1)
+    """What is gathered from Kafka at most before it is encoded: bounds memory."""
+    topology_wait_s: float = Field(default=2.0, ge=0)
+    """How long a replay that nobody has announced yet is waited for before its rows are named without a topology."""
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> Self:
+        if self.bearer and (self.username or self.password):
+            raise ValueError("set either BEARER, or USERNAME and PASSWORD")
+        if bool(self.username) != bool(self.password):
+            raise ValueError("USERNAME and PASSWORD go together")
+        return self
+
+    @property
+    def group(self) -> str:
+        """Return the consumer group: one per target."""
+        return f"hindcast-sink-{self.target}"

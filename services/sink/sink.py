@@ -1,0 +1,192 @@
+"""Kafka to remote-write: what is read becomes requests, and offsets are committed when those are through."""
+
+import json
+import logging
+import math
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from services.kit.deadletter import DeadLetter
+from services.kit.kafka import Record
+from services.kit.replays import ReplayDirectory
+from services.kit.times import format_time
+from services.sink import metrics
+from services.sink.delivery import Delivery, Parcel
+from services.sink.encode import Samples, by_page
+from services.sink.intake import Intake, telemetry_topics
+from services.sink.offsets import Ledger, Ticket
+from services.sink.pages import PAGE_SERIES
+from services.sink.settings import SinkSettings
+from services.sink.units import Outcome, Unit
+
+_log = logging.getLogger(__name__)
+
+POLL_RECORDS = 1000
+SCHEMA_BYTES = 3_900
+"""What a message of DCGM takes beside its readings (schema, names): to tell about how many it holds."""
+SAMPLE_BYTES = 4
+COMMIT_EVERY_S = 0.5
+HANDOVER_S = 20.0
+"""How long requests on their way are waited for when another sink takes a partition over."""
+
+
+class Sink:
+    """One consumer, one target."""
+
+    def __init__(
+        self, settings: SinkSettings, consumer: KafkaConsumer, producer: KafkaProducer, directory: ReplayDirectory
+    ) -> None:
+        self._settings = settings
+        self._consumer = consumer
+        self._producer = producer
+        self._intake = Intake(settings, directory, DeadLetter(producer, settings.group))
+        self._dead = DeadLetter(producer, settings.group)
+        self._delivery = Delivery(settings, self._refused)
+        self._ledger = Ledger()
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_due_s = 0.0
+        self._record_samples = 1.0
+        """What a record of the last poll held, about: large messages are not to be taken by the thousand."""
+        consumer.subscribe(list(telemetry_topics()), listener=_Handover(self))
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set. Raises UserError if the target can't be used at all."""
+        try:
+            while not stop.is_set():
+                polled = self._gather()
+                if polled:
+                    self._take(polled)
+                if time.monotonic() >= self._commit_due_s:
+                    self._commit()
+                if self._delivery.failure is not None:
+                    raise self._delivery.failure
+        finally:
+            self._delivery.drained(COMMIT_EVERY_S)
+            self._commit()
+            self._delivery.close()
+
+    def hand_over(self, places: Sequence[TopicPartition]) -> None:
+        """Finish what was read of partitions that are being taken away."""
+        self._delivery.drained(HANDOVER_S)
+        self._commit()
+        self._intake.forget(places)
+        for place in places:
+            self._committed.pop(place, None)
+
+    def _gather(self) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return a batch of records; none, but still a member of the group, while the target keeps us waiting."""
+        if not self._delivery.has_room(COMMIT_EVERY_S):
+            assigned = self._consumer.assignment()
+            self._consumer.pause(*assigned)
+            self._consumer.poll(timeout_ms=0)
+            self._consumer.resume(*self._consumer.assignment())
+            return {}
+        gathered: dict[TopicPartition, list[Record]] = {}
+        # What is there is taken together, nothing more is waited for.
+        room, wait_ms = self._settings.batch_samples, 100
+        while room > 0:
+            most = max(1, min(POLL_RECORDS, int(room / self._record_samples)))
+            polled = self._consumer.poll(timeout_ms=wait_ms, max_records=most)
+            if not polled:
+                break
+            wait_ms = 0
+            for place, records in polled.items():
+                gathered.setdefault(place, []).extend(records)
+                samples = sum(max(1, (len(r.value or b"") - SCHEMA_BYTES) // SAMPLE_BYTES) for r in records)
+                self._record_samples = samples / len(records)
+                room -= samples
+        return gathered
+
+    def _take(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        by_unit: dict[str, tuple[Unit, Outcome]] = {}
+        for place, records in polled.items():
+            for unit, outcome in self._intake.take(place, records):
+                _, whole = by_unit.setdefault(unit.name, (unit, Outcome()))
+                whole.merge(outcome)
+        ticket = Ticket(
+            {place: self._intake.safe_offset(place, records[-1].offset + 1) for place, records in polled.items()}
+        )
+        parcels: list[Parcel] = []
+        for unit, outcome in by_unit.values():
+            metrics.SENT.labels(self._settings.target).inc(outcome.rows)
+            metrics.MADE.labels(self._settings.target).inc(outcome.made)
+            parcels.extend(self._parcels(unit, outcome.in_order(), ticket))
+        ticket.expect(len(parcels))
+        self._ledger.add(ticket)
+        for parcel in parcels:
+            self._delivery.submit(parcel)
+        metrics.SERIES.labels(self._settings.target).set(sum(u.catalogue.size for u in self._intake.units.values()))
+        self._intake.forget_ended()
+
+    def _parcels(self, unit: Unit, blocks: Sequence[Samples], ticket: Ticket) -> list[Parcel]:
+        """Return the requests: a page and so many timestamps of each series in one, the earlier ones first."""
+        parts: dict[tuple[int, int], list[Samples]] = {}
+        most = self._settings.samples_per_series
+        for block in blocks:
+            for page, samples in by_page(block):
+                for turn in range(math.ceil(samples.times.shape[1] / most)):
+                    cut = slice(turn * most, (turn + 1) * most)
+                    piece = Samples(samples.series, samples.times[:, cut], samples.values[:, cut])
+                    parts.setdefault((turn, page), []).append(piece)
+        start = zlib.crc32(unit.name.encode())
+        return [
+            Parcel(unit.catalogue.pages[page], found, unit.name, unit.replay, start + page, ticket)
+            for (_, page), found in sorted(parts.items(), key=_turn_and_page)
+        ]
+
+    def _refused(self, parcel: Parcel, samples: Samples, words: str) -> None:
+        """Send refused samples to dead-letter, one JSON line each; called by a lane."""
+        lines = []
+        for series, times, values in zip(samples.series, samples.times, samples.values, strict=True):
+            labels = parcel.page.names[int(series) % PAGE_SERIES]
+            for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
+                lines.append(json.dumps({"labels": labels, "timestamp": format_time(at_ms), "value": value}))
+        self._dead.send(self._intake.last[parcel.unit], words, "\n".join(lines).encode())
+
+    def _commit(self) -> None:
+        """Commit what has become safe; what is in dead-letter must be there before."""
+        self._commit_due_s = time.monotonic() + COMMIT_EVERY_S
+        assigned = self._consumer.assignment()
+        safe = {
+            place: offset
+            for place, offset in self._ledger.safe().items()
+            if place in assigned and offset > self._committed.get(place, -1)
+        }
+        if not safe:
+            return
+        self._producer.flush()
+        try:
+            self._consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in safe.items()})
+        except KafkaError as error:
+            # Nothing is lost: what was not committed is read, and written, again.
+            _log.warning("commit failed error=%s", type(error).__name__)
+            return
+        self._committed.update(safe)
+        ends = self._consumer.end_offsets(list(assigned))
+        metrics.LAG.labels(self._settings.target).set(
+            sum(end - self._consumer.position(place) for place, end in ends.items())
+        )
+
+
+class _Handover(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python is untyped
+    """Tells the sink when the group gives a partition to another."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        if revoked:
+            self._sink.hand_over(list(revoked))
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        _log.info("partitions assigned count=%d", len(assigned))
+
+
+def _turn_and_page(item: tuple[tuple[int, int], list[Samples]]) -> tuple[int, int]:
+    return item[0]

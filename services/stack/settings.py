@@ -1,0 +1,85 @@
+"""Settings of the native stack: HINDCAST_STACK_* in the environment."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, HttpUrl
+from pydantic_settings import SettingsConfigDict
+
+from services.kit import folders
+from services.kit.errors import UserError
+from services.kit.settings import Settings, load
+
+ENV_PREFIX = "HINDCAST_STACK_"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+# What Prometheus, Thanos and Alertmanager accept as a duration of one unit.
+Duration = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h|d|w|y)$")]
+
+
+def default_cache_dir() -> Path:
+    """Where built servers are kept: `$XDG_CACHE_HOME/hindcast/servers`."""
+    return folders.cache_dir("servers")
+
+
+def default_state_dir() -> Path:
+    """Where a stack keeps data, configuration and logs: `$XDG_STATE_HOME/hindcast/stack`."""
+    return folders.state_dir("stack")
+
+
+class StackSettings(Settings):
+    """What can be chosen about the native stack. Every port is on 127.0.0.1; 0 lets the system choose."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    cache_dir: Path = Field(default_factory=default_cache_dir)
+    state_dir: Path = Field(default_factory=default_state_dir)
+
+    kafka_port: Port = 0
+    kafka_controller_port: Port = 0
+    prometheus_port: Port = 0
+    alertmanager_port: Port = 0
+    sidecar_http_port: Port = 0
+    sidecar_grpc_port: Port = 0
+    receive_write_port: Port = 0
+    receive_http_port: Port = 0
+    receive_grpc_port: Port = 0
+    store_http_port: Port = 0
+    store_grpc_port: Port = 0
+    query_http_port: Port = 0
+    query_grpc_port: Port = 0
+    compact_http_port: Port = 0
+
+    # Maximum heap of the broker. 512m carries the demo and the tests (about 350 MB resident).
+    kafka_heap: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "512m"
+    # How far behind the newest sample Prometheus and Receive still accept one: room for a second replay.
+    out_of_order_window: Duration = "12h"
+    prometheus_retention: Duration = "30d"
+    # Length of the blocks of Prometheus and Receive. 2h in operation; tests that want a block sooner make it shorter.
+    block_duration: Duration = "2h"
+    # Rule files that Prometheus evaluates at wall time; none unless given.
+    rule_files: tuple[Path, ...] = ()
+    # The Alertmanager configuration, used as it is.
+    alertmanager_config: Path = Path(__file__).resolve().parents[2] / "alert-rules" / "alertmanager.yaml"
+    # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.
+    webhook_url: HttpUrl | None = None
+    # How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty.
+    start_timeout_s: Annotated[float, Field(gt=0)] = 180.0
+
+
+def load_settings(**given: object) -> StackSettings:
+    """Return the settings from the environment, with `given` on top.
+
+    Raises UserError (exit code 2) naming every wrong value, and every HINDCAST_STACK_* variable that is not a setting:
+    pydantic-settings ignores those, and a misspelt port would go unnoticed.
+    """
+    known = {f"{ENV_PREFIX}{name}".upper() for name in StackSettings.model_fields}
+    unknown = sorted(name for name in os.environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
+    if unknown:
+        raise UserError(
+            f"unknown setting(s) in the environment: {', '.join(unknown)}",
+            remedy=f"the settings are {', '.join(sorted(known))}",
+            exit_code=2,
+        )
+    return load(StackSettings, **given)

@@ -1,0 +1,108 @@
+"""Management controllers: power supplies, node power, air and fans, once a minute per node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from services.recording.schema import TIMESTAMP, name_column
+from services.synth.collector import Beats, to_ms
+from services.synth.job import Run, Workload
+from services.synth.power import Floats, PowerModel
+from services.synth.profile import ClusterProfile
+from services.synth.scenario import PowerBrake
+from services.synth.thermal import ThermalModel
+
+_WINDOW_S = 1.0
+_FAN_FLOOR_C, _FAN_CEILING_C = 38.0, 85.0  # the fan curve's ends, by the hottest GPU
+_AIR_K_PER_W = 0.0036  # what node power adds to the exhaust's temperature
+_NOMINAL, _CRITICAL = 0, 2
+_SUPPLY_STEP_W, _FAN_STEP_RPM = 4, 75  # resolution of the sensors
+
+
+class BmcModel:
+    """Makes the bmc stream."""
+
+    def __init__(
+        self,
+        profile: ClusterProfile,
+        power: PowerModel,
+        thermal: ThermalModel,
+        runs: Sequence[Run],
+        failures: Sequence[PowerBrake],
+        rng: np.random.Generator,
+    ) -> None:
+        self._profile, self._power, self._thermal = profile, power, thermal
+        self._workload = Workload(runs, profile)
+        self._failures, self._rng = list(failures), rng
+        self._balance = 0.5 + 0.012 * rng.standard_normal(profile.nodes)  # two supplies never share exactly
+        self._fan_trim = 1 + 0.01 * rng.standard_normal((profile.nodes, profile.node.fans))
+
+    def rows(self, beats: Beats, hottest: Floats, first_tick: int, start_ms: int) -> pa.RecordBatch:
+        """Return the rows of some ticks, ordered by timestamp.
+
+        ``hottest`` is the hottest GPU's temperature per DCGM tick and node, from tick ``first_tick`` on.
+        """
+        times, nodes = beats.times, self._profile.nodes
+        tick = np.floor(times / self._profile.collector_interval_s).astype(np.int64) - first_tick
+        hot = hottest[np.clip(tick, 0, len(hottest) - 1), np.arange(nodes)]
+        sensors = self._sensors(times, hot)
+        names = [name for name, _, _, _ in sensors]
+        count, rows = len(names), times.size * len(names)
+        stamps = np.repeat(to_ms(times, start_ms).ravel(), count)
+        kept = np.flatnonzero(np.repeat(beats.kept.ravel(), count))
+        order = kept[np.argsort(stamps[kept], kind="stable")]
+        node_codes = np.repeat(np.tile(np.arange(nodes, dtype=np.int32), len(times)), count)
+        sensor_codes = np.tile(np.arange(count, dtype=np.int32), rows // count)
+        units = sorted({unit for _, unit, _, _ in sensors})
+        unit_codes = np.tile(np.array([units.index(unit) for _, unit, _, _ in sensors], dtype=np.int32), rows // count)
+        readings = np.stack([reading.ravel() for _, _, reading, _ in sensors], axis=1).ravel()
+        states = np.stack([state.ravel() for _, _, _, state in sensors], axis=1).ravel()
+        return pa.RecordBatch.from_pydict(
+            {
+                "timestamp": pa.array(stamps[order]).cast(TIMESTAMP),
+                "node": name_column(node_codes[order], self._profile.node_names),
+                "sensor": name_column(sensor_codes[order], names),
+                "reading": pa.array(readings[order].astype(np.float64)),
+                "unit": name_column(unit_codes[order], units),
+                "state": pa.array(states[order].astype(np.uint8)),
+            }
+        )
+
+    def _sensors(self, times: Floats, hot: Floats) -> list[tuple[str, str, Floats, Floats]]:
+        """Return (sensor, unit, reading, state) with arrays of shape (ticks, nodes)."""
+        node, rng, shape = self._profile.node, self._rng, times.shape
+        activity = self._workload.activity(times, _WINDOW_S)
+        gpu_w = self._power.read(activity, times, _WINDOW_S, rng).power_w.reshape(*shape, node.gpus).sum(axis=2)
+        load = (activity.busy + activity.collective + 0.6 * activity.copying).reshape(*shape, node.gpus).mean(axis=2)
+        speed = np.clip((hot - _FAN_FLOOR_C) / (_FAN_CEILING_C - _FAN_FLOOR_C), 0.0, 1.0)
+        fan_w = node.fan_full_w * (0.15 + 0.85 * speed) ** 3
+        host_w = node.host_idle_w + (node.host_busy_w - node.host_idle_w) * load
+        input_w = (gpu_w + host_w * (1 + 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
+        share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
+        failed = np.zeros((2, *shape), dtype=bool)
+        for failure in self._failures:
+            at = self._profile.node_index(failure.node)
+            failed[failure.psu - 1][:, at] |= (times[:, at] >= failure.at) & (times[:, at] < failure.until)
+        share[failed] = 0.0
+        share[failed[::-1]] = 1.0
+        share[failed] = 0.0
+        lost = failed.any(axis=0)
+        nominal = np.full(shape, _NOMINAL)
+        inlet = self._thermal.inlet(times) + 0.15 * rng.standard_normal(shape)
+        sensors: list[tuple[str, str, Floats, Floats]] = []
+        for psu in (0, 1):
+            state = np.where(failed[psu], _CRITICAL, _NOMINAL)
+            watts = np.round(share[psu] * input_w / _SUPPLY_STEP_W) * _SUPPLY_STEP_W
+            sensors.append((f"psu{psu + 1}_input_power", "W", watts, state))
+            sensors.append((f"psu{psu + 1}_status", "state", state.astype(np.float64), state))
+        redundancy = np.where(lost, _CRITICAL, _NOMINAL)
+        sensors.append(("psu_redundancy", "state", redundancy.astype(np.float64), redundancy))
+        sensors.append(("node_power", "W", np.round(input_w * ~failed.all(axis=0)), nominal))
+        sensors.append(("inlet_temp", "Cel", np.round(inlet), nominal))
+        sensors.append(("exhaust_temp", "Cel", np.round(inlet + _AIR_K_PER_W * input_w), nominal))
+        rpm = node.fan_idle_rpm + (node.fan_full_rpm - node.fan_idle_rpm) * speed
+        for fan in range(node.fans):
+            turning = rpm * self._fan_trim[:, fan] * (1 + 0.004 * rng.standard_normal(shape))
+            sensors.append((f"fan{fan + 1}", "RPM", np.round(turning / _FAN_STEP_RPM) * _FAN_STEP_RPM, nominal))
+        return sensors

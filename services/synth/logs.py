@@ -1,0 +1,172 @@
+"""Log lines as their writers write them: ipmitool's SEL list, Slurm's controller, the trainer, the kernel.
+
+An event's time is when the collector received the line; a BMC's own clock, which drifts, stays in the message.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import numpy as np
+
+from services.recording.model import Event
+from services.synth.job import Run
+from services.synth.profile import ClusterProfile
+from services.synth.scenario import HostMemoryError, PowerBrake
+
+Severity = Literal["info", "warning", "error", "critical"]
+
+_BMC_SKEW_S = 2.5  # standard deviation of a BMC's clock
+_SEL_DELAY_S = (0.6, 1.4)  # from the event to the collector; a node's own, so that its lines keep their order
+_KERNEL_LINES_PER_NODE_HOUR = 0.6
+_KERNEL_LINES = (
+    "perf: interrupt took too long ({a} > {b}), lowering kernel.perf_event_max_sample_rate to {c}000",
+    "systemd-journald[1187]: Data hash table of system.journal has a fill level at 75.0 ({a} of 233016 items)",
+    "TCP: request_sock_TCP: Possible SYN flooding on port {a}. Sending cookies.",
+)
+
+
+class Logs:
+    """Makes the log records of a recording."""
+
+    def __init__(self, profile: ClusterProfile, start_ms: int, duration_s: float, rng: np.random.Generator) -> None:
+        self._profile, self._start_ms, self._duration = profile, start_ms, duration_s
+        self._rng = rng
+        self._skew = _BMC_SKEW_S * rng.standard_normal(profile.nodes)
+        self._sel_delay = rng.uniform(*_SEL_DELAY_S, profile.nodes)
+        self._sel_id = rng.integers(40, 900, profile.nodes)
+
+    def _at(self, seconds: float) -> int:
+        return self._start_ms + int(seconds * 1000)
+
+    def _clock(self, seconds: float) -> datetime:
+        return datetime.fromtimestamp(self._start_ms / 1000, tz=UTC) + timedelta(seconds=seconds)
+
+    def sel(self, node: str, at: float, severity: Severity, sensor: str, text: str, asserted: str) -> Event:
+        """Return one SEL record as ``ipmitool sel elist`` prints it, with the BMC's own time."""
+        index = self._profile.node_index(node)
+        own = self._clock(at + float(self._skew[index]))
+        self._sel_id[index] += 1
+        fields = f"{self._sel_id[index]:4x}", f"{own:%m/%d/%Y}", f"{own:%H:%M:%S}", sensor, text, asserted
+        received = at + float(self._sel_delay[index])
+        return Event(
+            timestamp=self._at(received),
+            source="sel",
+            node=node,
+            severity=severity,
+            message=" | ".join(fields),
+        )
+
+    def power_supply(self, faults: Sequence[PowerBrake]) -> Iterator[Event]:
+        """Yield what the SEL says of failed supplies: failure, lost redundancy, reseating, recovery."""
+        for fault in faults:
+            supply, node, gone = f"Power Supply #0x{0x50 + fault.psu:02x}", fault.node, fault.until - 48
+            yield self.sel(node, fault.at, "critical", supply, "Failure detected", "Asserted")
+            yield self.sel(node, fault.at + 0.2, "critical", "Power Unit #0x01", "Redundancy Lost", "Asserted")
+            if gone > fault.at:
+                yield self.sel(node, gone, "info", supply, "Presence detected", "Deasserted")
+                yield self.sel(node, fault.until - 1.5, "info", supply, "Presence detected", "Asserted")
+            yield self.sel(node, fault.until, "info", supply, "Failure detected", "Deasserted")
+            yield self.sel(node, fault.until + 0.2, "info", "Power Unit #0x01", "Fully Redundant", "Asserted")
+
+    def host_memory(self, errors: Sequence[HostMemoryError]) -> Iterator[Event]:
+        """Yield the SEL and kernel lines of corrected errors in hosts' memory."""
+        for error in errors:
+            yield self.sel(error.node, error.at, "warning", "Memory #0x87", "Correctable ECC", "Asserted")
+            yield Event(
+                timestamp=self._at(error.at + 0.1),
+                source="kernel",
+                node=error.node,
+                severity="warning",
+                message="mce: [Hardware Error]: Machine check events logged",
+            )
+
+    def background(self) -> Iterator[Event]:
+        """Yield the lines that kernels write on any day."""
+        expected = _KERNEL_LINES_PER_NODE_HOUR * self._profile.nodes * self._duration / 3600
+        for _ in range(int(self._rng.poisson(expected))):
+            line = _KERNEL_LINES[int(self._rng.integers(len(_KERNEL_LINES)))]
+            a, c = int(self._rng.integers(2501, 9000)), int(self._rng.integers(20, 80))
+            yield Event(
+                timestamp=self._at(float(self._rng.uniform(0, self._duration - 1))),
+                source="kernel",
+                node=self._profile.node_names[int(self._rng.integers(self._profile.nodes))],
+                severity="info",
+                message=line.format(a=a, b=a - 12, c=c),
+            )
+
+    def job(self, run: Run) -> Iterator[Event]:
+        """Yield the scheduler's and the trainer's lines of a job, as far as the recording goes."""
+        spec, training = run.spec, run.spec.training
+        yield self._scheduler(
+            spec.submit, spec.id, f"_slurm_rpc_submit_batch_job: JobId={spec.id} InitPrio=4294901214 usec=1184"
+        )
+        names = [self._profile.node_names[node] for node in run.nodes]
+        where = f"NodeList={compress(names)} #CPUs={96 * len(names)} Partition={spec.partition}"
+        yield self._scheduler(spec.start, spec.id, f"sched: Allocate JobId={spec.id} {where}")
+        last = len(run.gpus) - 1
+        yield self._trainer(run, spec.start + training.launch_s, 0, f"> initialized {last + 1} ranks, NCCL ready")
+        resumed = training.first_iteration - 1
+        if resumed:
+            text = (
+                f"  successfully loaded checkpoint from {self._profile.mount}/ckpt/{spec.name} at iteration {resumed}"
+            )
+            yield self._trainer(run, run.loading[1], 0, text)
+        for step in range(training.log_every - 1, len(run.start), training.log_every):
+            yield self._trainer(run, float(run.start[step] + run.total[step]), last, self._iteration(run, step))
+        for begin, end in run.checkpoints:
+            done = int(np.searchsorted(run.start, begin, side="left"))
+            iteration = training.first_iteration + done - 1
+            place = f"iteration {iteration:7d} to {self._profile.mount}/ckpt/{spec.name}"
+            yield self._trainer(run, begin, 0, f"saving checkpoint at {place}")
+            yield self._trainer(run, end, 0, f"  successfully saved checkpoint at {place}")
+        if spec.end is not None:
+            yield self._scheduler(spec.end, spec.id, f"_job_complete: JobId={spec.id} WEXITSTATUS 0")
+
+    def _iteration(self, run: Run, step: int) -> str:
+        """Return Megatron's line; its time is the mean since the line before."""
+        training = run.spec.training
+        iteration = training.first_iteration + step
+        mean_ms = 1000 * float(run.total[step + 1 - training.log_every : step + 1].mean())
+        stamp = self._clock(float(run.start[step] + run.total[step]))
+        samples = iteration * (training.tokens_per_step // 8192)
+        return (
+            f" [{stamp:%Y-%m-%d %H:%M:%S}] iteration {iteration:8d}/{training.last_iteration:8d} |"
+            f" consumed samples: {samples:12d} | elapsed time per iteration (ms): {mean_ms:.1f} |"
+            f" learning rate: 1.500000E-04 | global batch size: {training.tokens_per_step // 8192:5d} |"
+            f" lm loss: {run.loss[step]:.6E} | loss scale: 1.0 | grad norm: {run.grad_norm[step]:.3f} |"
+            " number of skipped iterations:   0 | number of nan iterations:   0 |"
+        )
+
+    def _scheduler(self, at: float, job: str, message: str) -> Event:
+        return Event(
+            timestamp=self._at(at), source="scheduler", job_id=job, severity="info", message=f"slurmctld: {message}"
+        )
+
+    def _trainer(self, run: Run, at: float, rank: int, message: str) -> Event:
+        return Event(
+            timestamp=self._at(at),
+            source="job",
+            node=self._profile.node_names[int(run.gpus[rank]) // self._profile.node.gpus],
+            job_id=run.spec.id,
+            rank=rank,
+            severity="info",
+            message=message,
+        )
+
+
+def compress(names: Sequence[str]) -> str:
+    """Return Slurm's short form of node names, as in ``v[001-096]``; a single name stays as it is."""
+    prefix = names[0].rstrip("0123456789")
+    width = len(names[0]) - len(prefix)
+    if len(names) == 1 or not width or any(not name.startswith(prefix) or len(name) != len(names[0]) for name in names):
+        return ",".join(names)
+    numbers = sorted(int(name[len(prefix) :]) for name in names)
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    parts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in ranges]
+    return f"{prefix}[{','.join(parts)}]"

@@ -1,0 +1,63 @@
+"""Images under the official names, made on this machine: docker/standins says of what."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from services.kit.errors import UserError
+from services.stack import build
+from services.stack.settings import load_settings
+from tests.compose.engine import ROOT, Docker, cache
+
+STANDINS = ROOT / "docker" / "standins"
+_BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "wget", "openjdk-17-jre-headless")
+PYTHON_IMAGE = "python:3.11-slim"
+
+
+def make(docker: Docker) -> None:
+    """Make every image that docker-compose.yml names but Grafana's, of which nothing can be made."""
+    if not docker("images", "-q", "hindcast-base").strip():
+        _base(docker)
+    _build(docker, "base", PYTHON_IMAGE, Path(), ())
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    servers = build.ensure(load_settings().cache_dir, ("kafka", "prometheus", "alertmanager", "thanos"))
+    for name, folder in servers.items():
+        service = "query" if name == "thanos" else name
+        _build(docker, name, services[service]["image"], folder, tuple(path.name for path in folder.iterdir()))
+    # The host's network and trust store: the package index may be reachable no other way.
+    docker("build", "--network", "host", "-f", "docker/Dockerfile", "-t", services["notify"]["image"], ".")
+
+
+def _base(docker: Docker) -> None:
+    if shutil.which("debootstrap") is None:
+        _run("apt-get", "install", "-y", "--no-install-recommends", "debootstrap")
+    with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+        rootfs = Path(scratch) / "rootfs"
+        _run("debootstrap", "--variant=minbase", f"--include={','.join(_BASE_PACKAGES)}", "bookworm", str(rootfs))
+        certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+        if certificates.exists():
+            shutil.copy(certificates, rootfs / "etc/ssl/certs/ca-certificates.crt")
+        archive = Path(scratch) / "base.tar"
+        _run("tar", "-C", str(rootfs), "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(archive), ".")
+        docker("import", str(archive), "hindcast-base")
+
+
+def _build(docker: Docker, name: str, tag: str, folder: Path, files: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+        context = Path(scratch)
+        shutil.copy(STANDINS / f"{name}.Dockerfile", context / "Dockerfile")
+        for file in files:
+            shutil.copy(folder / file, context / file)
+        script = STANDINS / f"{name}-run.sh"
+        if script.exists():
+            shutil.copy(script, context / "run.sh")
+        docker("build", "--network", "none", "-t", tag, str(context))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{' '.join(command[:3])} … failed:\n{done.stderr[-4000:]}")

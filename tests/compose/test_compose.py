@@ -1,0 +1,85 @@
+"""docker-compose.yml, brought up for real: a recording goes in by the command line, a webhook comes out."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.kit.wait import until
+from tests.compose import images
+from tests.compose.engine import ROOT, Docker, engine
+from tests.small import Brake, small_recording
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+# A project of its own: a hindcast that somebody runs beside it keeps its volumes.
+COMPOSE = ("compose", "-p", "hindcast-compose-test", "-f", "docker-compose.yml")
+NODE = "v003"
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Docker]:
+    with engine() as docker:
+        yield docker
+
+
+@pytest.fixture(scope="module")
+def recordings() -> Iterator[Path]:
+    """A folder that the containers' user may read."""
+    with tempfile.TemporaryDirectory(prefix="hindcast-recordings-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def up(docker: Docker, recordings: Path) -> Iterator[Docker]:
+    compose: tuple[str, ...] = COMPOSE
+    if docker.ours:  # on the machine's own engine the official images are pulled, and no name of theirs is taken
+        images.make(docker)
+        compose = (*COMPOSE, "-f", "docker/standins/override.yaml")
+    docker.env["HINDCAST_RECORDINGS"] = str(recordings)
+    docker(*compose, "down", "--volumes", "--remove-orphans")
+    try:
+        docker(*compose, "up", "--detach", "--wait", "--wait-timeout", "240")
+        yield docker
+    finally:
+        docker(*compose, "down", "--volumes", "--timeout", "20")
+
+
+def test_the_file_is_valid_with_and_without_grafana(docker: Docker) -> None:
+    docker("compose", "config", "-q")
+    docker("compose", "--profile", "grafana", "config", "-q")
+    services = docker("compose", "--profile", "grafana", "config", "--services").split()
+    assert "grafana" in services
+    sys.stderr.write("grafana: not run, no image of it can be had here; its part of the file is checked only\n")
+
+
+def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: Docker, recordings: Path) -> None:
+    recording = small_recording(recordings, "brake", nodes=6, minutes=12, brakes=[Brake(NODE, 300, 480)])
+    hindcast = [sys.executable, "-m", "services.cli", "replay", "start", str(recording)]
+    done = subprocess.run(
+        [*hindcast, "--speed", "60", "--name", "composed", "--wait"],
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def heard() -> list[tuple[str, str]] | None:
+        answer = httpx.get("http://127.0.0.1:9099/received", params={"replay": "composed"}).json()
+        alerts = [alert for entry in answer for alert in entry["body"]["alerts"]]
+        said = [(alert["status"], alert["labels"]["node"]) for alert in alerts]
+        return said if len(said) >= 2 else None
+
+    said = until(heard, timeout_s=120, what="a firing and a resolved webhook", interval_s=0.5)
+    assert said == [("firing", NODE), ("resolved", NODE)]
+
+    def landed() -> bool:
+        query = 'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{replay="composed"}[1h]))'
+        answer = httpx.get("http://127.0.0.1:10902/api/v1/query", params={"query": query}).json()
+        result = answer["data"]["result"]
+        return bool(result) and float(result[0]["value"][1]) == 6 * 8
+
+    until(landed, timeout_s=60, what="the series of 48 GPUs, by Thanos Query", interval_s=0.5)

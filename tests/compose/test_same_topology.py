@@ -1,0 +1,119 @@
+"""docker-compose.yml and services/stack describe one topology: same servers, versions, flags and files."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.stack import configs
+from services.stack.hindcast_services import ServiceContext, services
+from services.stack.ports import PortBook
+from services.stack.recipes import RECIPES
+from services.stack.settings import StackSettings
+from services.stack.spec import ProcessSpec
+from services.stack.topology import SERVERS, Topology, describe
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+# Containers only: they prepare what the native runner does by itself, or cannot be had natively.
+ONLY_CONTAINERS = {"volumes", "grafana"}
+# Flags whose values are addresses or paths, and so differ.
+PLACES = re.compile(r"address|listen|config[.-]?file|config-file|path|dir|url|endpoint")
+IMAGES = {"kafka": "apache/kafka:{}", "alertmanager": "prom/alertmanager:v{}", "thanos": "quay.io/thanos/thanos:v{}"}
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topology, list[ProcessSpec]]]:
+    book = PortBook()
+    folder = tmp_path_factory.mktemp("stack")
+    topology = describe(StackSettings(), folder, {}, book)
+    own = services(ServiceContext(topology.addresses, folder / "services", book, lambda _url: None))
+    yield topology, list(own)
+    book.close()
+
+
+def flags_of(argv: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for word in argv:
+        name, _, value = word.partition("=")
+        if name.startswith("--"):
+            found.setdefault(name, []).append("" if PLACES.search(name) else value)
+    return found
+
+
+def properties_of(text: str) -> dict[str, str]:
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_both_run_the_same_processes(native: tuple[Topology, list[ProcessSpec]]) -> None:
+    topology, own = native
+    assert set(COMPOSE["services"]) - ONLY_CONTAINERS == {spec.name for spec in [*topology.processes, *own]}
+
+
+@pytest.mark.parametrize("name", list(SERVERS))
+def test_each_server_has_the_same_version(name: str) -> None:
+    image = COMPOSE["services"][name]["image"]
+    if name == "prometheus":
+        # Prometheus' Go module counts v0.<3 digits> for 3.<2 digits>.
+        major, minor, patch = RECIPES["prometheus"].version.split(".")
+        assert image == f"prom/prometheus:v{int(minor) // 100}.{int(minor) % 100}.{patch}"
+        assert major == "0"
+    else:
+        server = name if name in IMAGES else "thanos"
+        assert image == IMAGES[server].format(RECIPES[server].version)
+
+
+@pytest.mark.parametrize("name", [name for name in SERVERS if name != "kafka"])
+def test_each_server_has_the_same_flags(name: str, native: tuple[Topology, list[ProcessSpec]]) -> None:
+    spec = next(spec for spec in native[0].processes if spec.name == name)
+    assert flags_of(COMPOSE["services"][name]["command"]) == flags_of(list(spec.argv))
+
+
+def test_the_brokers_properties_are_the_same_but_for_where_it_listens() -> None:
+    contained = properties_of((ROOT / "docker/config/server.properties").read_text(encoding="utf-8"))
+    native = properties_of(configs.kafka(port=9092, controller_port=9093, data=Path("/var/lib/kafka/data")))
+    assert contained.keys() == native.keys()
+    where = {"listeners", "advertised.listeners", "listener.security.protocol.map", "inter.broker.listener.name"}
+    assert {k: v for k, v in contained.items() if k not in where} == {k: v for k, v in native.items() if k not in where}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("prometheus.yml", configs.prometheus(alertmanager="alertmanager:9093", out_of_order_window="12h")),
+        ("bucket.yml", configs.object_store("/bucket")),
+        ("compact-selector.yml", configs.compact_selector()),
+    ],
+)
+def test_configuration_files_say_the_same(file: str, text: str) -> None:
+    assert yaml.safe_load((ROOT / "docker/config" / file).read_text(encoding="utf-8")) == yaml.safe_load(text)
+
+
+def test_hindcasts_services_get_the_same_settings(native: tuple[Topology, list[ProcessSpec]]) -> None:
+    outside = {"HINDCAST_RECEIVER_HOST", "HINDCAST_REPLAY_HOST", "HINDCAST_REPLAY_RECORDINGS"}
+    for spec in native[1]:
+        contained = COMPOSE["services"][spec.name]
+        assert contained["command"][0] == spec.argv[2], spec.name
+        assert set(contained["environment"]) - outside - {"HINDCAST_STATUS_PORT"} == set(spec.env) - {
+            "HINDCAST_STATUS_PORT"
+        }, spec.name
+
+
+def test_everything_is_published_on_loopback_only() -> None:
+    published = [port for entry in COMPOSE["services"].values() for port in entry.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_every_container_is_confined() -> None:
+    for name, entry in COMPOSE["services"].items():
+        assert entry["cap_drop"] == ["ALL"], name
+        assert entry["security_opt"] == ["no-new-privileges:true"], name
+        assert entry["init"] is True, name
+        assert "healthcheck" in entry, name
+        # Kafka's and Grafana's images write their configuration into themselves as they start.
+        assert entry.get("read_only") or name in {"kafka", "grafana"}, name

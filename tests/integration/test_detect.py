@@ -1,0 +1,371 @@
+"""services/detect against a real broker: the findings are those of the embedded engine, whatever happens on the way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from services.cli.run import findings_of
+from services.kit import replays, topics, wire
+from services.kit.kafka import KafkaSettings, Record, consumer, producer
+from services.kit.replays import ReplayState
+from services.kit.wait import until
+from services.kit.wire import Mark, Origin
+from services.recording.reader import Recording, times_of
+from services.replay.lines import job_lines, log_lines
+from services.stack.runner import Stack
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+_WAIT_S = 60.0
+Message = tuple[int, str, wire.Headers, bytes | None]
+"""Time by which it is due, stream, headers, value."""
+
+Start = Callable[..., "Detect"]
+FeedOf = Callable[[str], "Feed"]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Four nodes, ten minutes, two brakes, one of which is over before the end."""
+    brakes = [Brake("v002", 240, 330), Brake("v003", 420, 599)]
+    folder = tmp_path_factory.mktemp("recordings")
+    return Recording.open(small_recording(folder, "two-brakes", nodes=4, minutes=10, brakes=brakes))
+
+
+@pytest.fixture(scope="module")
+def expected(recording: Recording) -> list[str]:
+    """What the embedded engine says, canonically sorted: two firing, one resolved."""
+    lines = [finding.to_json() for finding in findings_of(recording)]
+    assert [json.loads(line)["state"] for line in lines] == ["firing", "resolved", "firing"]
+    return lines
+
+
+@pytest.fixture(scope="module")
+def kafka(stack: Stack) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
+    topics.create(settings)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
+    from_kafka = consumer(kafka, group=None)
+    yield from_kafka
+    from_kafka.close()
+
+
+@pytest.fixture(scope="module")
+def feed_of(kafka: KafkaSettings, reader: KafkaConsumer, recording: Recording) -> Iterator[FeedOf]:
+    """Return the recording as the replay of a name."""
+    to_kafka = producer(kafka)
+    yield lambda replay: Feed(recording, to_kafka, reader, replay)
+    to_kafka.close()
+
+
+@dataclass
+class Detect:
+    """`python -m services.detect` as a process of its own."""
+
+    kafka: KafkaSettings
+    folder: Path
+    name: str = "detect"
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        env = os.environ | {
+            "HINDCAST_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
+            "HINDCAST_DETECT_STATE_DIR": str(self.folder / "state"),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "services.detect"], env=env | self.env, stderr=log)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def end(self, signum: int = signal.SIGTERM) -> int | None:
+        if self.process is None:
+            return None
+        self.process.send_signal(signum)
+        code = self.process.wait(timeout=_WAIT_S)
+        self.process = None
+        return code
+
+
+@pytest.fixture
+def start(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Start]:
+    """Start detect; whatever was started is ended."""
+    started: list[Detect] = []
+
+    def begin(**options: object) -> Detect:
+        detect = Detect(kafka, tmp_path, **options)  # type: ignore[arg-type]  # the fields of Detect
+        detect.start()
+        started.append(detect)
+        return detect
+
+    yield begin
+    for detect in started:
+        code = detect.end()
+        sys.stdout.write(detect.log.read_text())  # shown where the test failed
+        assert code in (0, None)
+
+
+class Feed:
+    """A recording as Kafka messages, in whatever sizes and order."""
+
+    def __init__(self, recording: Recording, to_kafka: KafkaProducer, from_kafka: KafkaConsumer, replay: str) -> None:
+        self.origin = Origin(recording.manifest.cluster.name, replay)
+        self._recording = recording
+        self._reader = from_kafka
+        self._producer = to_kafka
+        manifest = recording.manifest
+        self.start_ms = manifest.start
+        state = ReplayState(
+            cluster=self.origin.cluster,
+            replay=replay,
+            generation=0,
+            shift_ms=0,
+            target="prometheus",
+            recording=manifest.name,
+            from_ms=manifest.start,
+            to_ms=manifest.end,
+            warm_from_ms=manifest.start,
+            speed=0,
+            state="running",
+            streams=("jobs", "logs", *recording.streams()),
+        )
+        topology = recording.topology.model_dump(mode="json", exclude_unset=True)
+        replays.announce_topology(self._producer, state.unit, topology).get(timeout=_WAIT_S)
+        replays.announce(self._producer, state).get(timeout=_WAIT_S)
+
+    def messages(self, rows: int) -> list[Message]:
+        """Return all messages, of at most `rows` rows of dcgm and fewer of what is sparse, and marks, by time."""
+        start, end = self._recording.manifest.start, self._recording.manifest.end
+        data: dict[str, list[tuple[int, Message]]] = {}
+        sparse, lines_each = max(1, rows // 20), max(1, rows // 200)
+        for stream in self._recording.streams():
+            lane = data.setdefault(stream, [])
+            size = rows if stream == "dcgm" else sparse
+            for batch in self._recording.batches(stream, start, end + 1, max_rows=size):
+                times = times_of(batch)
+                headers = self.origin.headers(wire.ARROW)
+                lane.append((int(times[0]), (int(times[-1]), stream, headers, wire.encode_batch(batch))))
+        lines = {
+            "jobs": job_lines(self._recording.jobs(), start, end),
+            "logs": list(log_lines(self._recording.events(start, end + 1))),
+        }
+        for stream, all_lines in lines.items():
+            lane = data.setdefault(stream, [])
+            for first in range(0, len(all_lines), lines_each):
+                some = all_lines[first : first + lines_each]
+                value = b"\n".join(line for _, line in some)
+                lane.append((some[0][0], (some[-1][0], stream, self.origin.headers(wire.NDJSON), value)))
+        return [*self._in_order(data, start, end), *(self._mark(stream, end, end, end=True) for stream in data)]
+
+    def _in_order(self, data: dict[str, list[tuple[int, Message]]], start: int, end: int) -> list[Message]:
+        found = [message for lane in data.values() for _, message in lane]
+        for stream, lane in data.items():
+            for due in range(start, end, 5000):
+                first_unsent = min((first for first, message in lane if message[0] > due), default=end)
+                found.append(self._mark(stream, due, min(due, first_unsent - 1)))
+        return sorted(found, key=lambda message: (message[0], message[3] is None))
+
+    def _mark(self, stream: str, due: int, at_ms: int, *, end: bool = False) -> Message:
+        return (due, stream, [*self.origin.headers(wire.MARK), *Mark(at_ms, end).headers()], None)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for _, stream, headers, value in messages:
+            topic = topics.declared().of_stream(stream)
+            self._producer.send(topic, key=self.origin.unit.encode(), value=value, headers=headers)
+        self._producer.flush(timeout=_WAIT_S)
+
+    def findings(self) -> list[bytes]:
+        """Return the findings as they stand in Kafka, without those that were said again after a crash."""
+        prefix = f"{self.origin.unit}/0/".encode()
+        said = [(r.key, r.value) for r in _all(self._reader, topics.FINDINGS) if (r.key or b"").startswith(prefix)]
+        bodies = dict(said)
+        assert all(bodies[key] == value for key, value in said), "a finding was said again in other bytes"
+        return [body for body in bodies.values() if body is not None]
+
+    def wait_for(self, count: int) -> list[str]:
+        lines = until(lambda: f if len(f := self.findings()) >= count else None, timeout_s=_WAIT_S, what="findings")
+        return sorted((line.decode() for line in lines), key=_canonical)
+
+
+def _canonical(line: str) -> tuple[str, str, str, str]:
+    finding = json.loads(line)
+    return finding["detected_at"], finding["detector"], json.dumps(finding["entity"]), finding["state"]
+
+
+def _all(reader: KafkaConsumer, topic: str) -> list[Record]:
+    parts = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
+    ends = reader.end_offsets(parts)
+    reader.assign(parts)
+    reader.seek_to_beginning(*parts)
+    found: list[Record] = []
+    while any(reader.position(part) < ends[part] for part in parts):
+        for records in reader.poll(timeout_ms=200).values():
+            found += records
+    return found
+
+
+def _shuffled_across_topics(messages: list[Message], seed: int) -> list[Message]:
+    """Keep the order within each stream, as Kafka does, and none between them; send every third message twice."""
+    lanes: dict[str, list[Message]] = {}
+    for number, message in enumerate(messages):
+        lanes.setdefault(message[1], []).extend([message] * (2 if number % 3 == 0 else 1))
+    order = [stream for stream, lane in lanes.items() for _ in lane]
+    random.Random(seed).shuffle(order)  # noqa: S311 - a reproducible shuffle, no secret
+    heads = {stream: iter(lane) for stream, lane in lanes.items()}
+    return [next(heads[stream]) for stream in order]
+
+
+@pytest.mark.parametrize(("rows", "shuffled"), [(50, False), (8192, False), (500, True)])
+def test_findings_through_kafka_are_those_of_the_embedded_engine(
+    feed_of: FeedOf, expected: list[str], start: Start, rows: int, shuffled: bool
+) -> None:
+    feed = feed_of(f"same-{rows}-{shuffled}")
+    messages = feed.messages(rows)
+    start()
+    feed.send(_shuffled_across_topics(messages, rows) if shuffled else messages)
+    assert feed.wait_for(len(expected)) == expected
+
+
+def test_all_streams_one_after_the_other(feed_of: FeedOf, expected: list[str], start: Start) -> None:
+    feed = feed_of("one-by-one")
+    feed.send(sorted(feed.messages(1000), key=lambda message: message[1], reverse=True))
+    start()
+    assert feed.wait_for(len(expected)) == expected
+
+
+def test_killed_in_the_middle_it_says_the_same(feed_of: FeedOf, expected: list[str], start: Start) -> None:
+    feed = feed_of("killed")
+    messages = feed.messages(100)
+    middle = _braked(feed, messages)
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.2", "HINDCAST_DETECT_INSTANCE": "killed"})
+    feed.send(messages[:middle])
+    assert feed.wait_for(1) == expected[:1]
+    until(lambda: _stored(detect.folder), timeout_s=_WAIT_S, what="a snapshot")
+    detect.end(signal.SIGKILL)
+    feed.send(messages[middle : middle + 40])
+    detect.start()
+    feed.wait_for(1)
+    detect.end(signal.SIGKILL)  # and once more, wherever it is by now
+    detect.start()
+    feed.send(messages[middle + 40 :])
+    assert feed.wait_for(len(expected)) == expected
+    assert "going on with unit" in detect.log.read_text()
+
+
+def test_killed_before_any_snapshot_it_reads_again(feed_of: FeedOf, expected: list[str], start: Start) -> None:
+    feed = feed_of("killed-early")
+    feed.send(feed.messages(50))
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "3600", "HINDCAST_DETECT_INSTANCE": "early"})
+    until(lambda: "new unit" in detect.log.read_text(), timeout_s=_WAIT_S, what="the unit", interval_s=0.005)
+    detect.end(signal.SIGKILL)
+    assert not _stored(detect.folder)
+    detect.start()
+    assert feed.wait_for(len(expected)) == expected
+
+
+def test_a_poison_record_goes_to_dead_letter_and_the_rest_flows(
+    feed_of: FeedOf, reader: KafkaConsumer, expected: list[str], start: Start
+) -> None:
+    feed = feed_of("poisoned")
+    messages = feed.messages(500)
+    headers = feed.origin.headers
+    no_gpu = b'{"timestamp":"2024-04-01T08:00:00Z","node":"v001"}'
+    text_gpu = b'{"timestamp":"2024-04-01T08:00:00Z","node":"v001","gpu":"first"}'
+    poison: list[tuple[Message, str]] = [
+        ((0, "dcgm", headers(wire.ARROW), b"garbage"), "not an Arrow stream"),
+        ((0, "dcgm", headers(wire.NDJSON), no_gpu), "column(s) gpu missing"),
+        ((0, "dcgm", headers(wire.NDJSON), text_gpu), "key column gpu"),
+        ((0, "bmc", [], b"no headers"), "unknown schema"),
+        ((0, "logs", headers(wire.NDJSON), b'{"timestamp":"yesterday"}'), "line 1"),
+        ((0, "jobs", headers(wire.NDJSON), b'{"timestamp":"2024-04-01T08:00:00Z"}\n{'), "line 2 is not JSON"),
+        ((0, "steps", headers(b"text/plain")[:-4], b"x"), "header"),
+    ]
+    for number, (message, _) in enumerate(poison):
+        messages.insert(20 * number, message)
+    start()
+    feed.send(messages)
+    assert feed.wait_for(len(expected)) == expected
+    wanted = {(topics.declared().of_stream(message[1]), message[3] or b""): reason for message, reason in poison}
+
+    def reasons() -> dict[tuple[str, bytes], str] | None:
+        found = {}
+        for record in _all(reader, topics.DEAD_LETTER):
+            told = dict(record.headers)
+            if told["dead-letter-service"] == b"detect":
+                found[told["dead-letter-topic"].decode(), record.value or b""] = told["dead-letter-reason"].decode()
+        return found if wanted.keys() <= found.keys() else None
+
+    found = until(reasons, timeout_s=_WAIT_S, what="dead letters")
+    for key, reason in wanted.items():
+        assert reason in found[key]
+
+
+def test_partitions_move_to_a_second_instance_with_their_state(
+    feed_of: FeedOf, expected: list[str], start: Start
+) -> None:
+    feeds = [feed_of(f"moved-{number}") for number in range(6)]
+    halves = [feed.messages(100) for feed in feeds]
+    first = start(name="first")
+    for feed, messages in zip(feeds, halves, strict=True):
+        feed.send(messages[: _braked(feed, messages)])
+    for feed in feeds:
+        feed.wait_for(1)
+    second = start(name="second")
+    until(lambda: "assigned partitions=[" in second.log.read_text(), timeout_s=_WAIT_S, what="partitions to move")
+    for feed, messages in zip(feeds, halves, strict=True):
+        feed.send(messages[_braked(feed, messages) :])
+    for feed in feeds:
+        assert feed.wait_for(len(expected)) == expected
+    assert "released partitions" in first.log.read_text()
+    assert "going on with unit" in second.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("power_throttle: {clock_ratio: 7, colour: red}\npower_throttel: {}\n", ("clock_ratio", "colour", "throttel")),
+        ("[", ("not YAML",)),
+        ("- power_throttle\n", ("not a mapping",)),
+    ],
+)
+def test_a_bad_configuration_is_told_whole_and_before_anything_is_connected(
+    tmp_path: Path, text: str, told: tuple[str, ...]
+) -> None:
+    config = tmp_path / "detectors.yaml"
+    config.write_text(text)
+    env = os.environ | {
+        "HINDCAST_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+        "HINDCAST_DETECT_STATE_DIR": str(tmp_path / "state"),
+        "HINDCAST_DETECT_CONFIG": str(config),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "services.detect"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for word in (*told, "detectors.yaml", "remedy"):
+        assert word in done.stderr
+
+
+def _braked(feed: Feed, messages: list[Message]) -> int:
+    """Return how many messages come before the middle of the first brake."""
+    return sum(message[0] <= feed.start_ms + 290_000 for message in messages)
+
+
+def _stored(folder: Path) -> list[Path]:
+    return list((folder / "state").glob("*.state"))

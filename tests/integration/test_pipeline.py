@@ -1,0 +1,272 @@
+"""The whole pipeline on the real servers: what goes in lands, once; what is found is found everywhere alike."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.cli.expected import expected
+from services.cli.landed import Held, held
+from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
+from services.cli.run import findings_of
+from services.kit import topics, wire
+from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings, producer
+from services.kit.times import parse_time
+from services.kit.wait import until
+from services.recording.model import Label
+from services.recording.reader import Recording
+from services.stack.hindcast_services import services
+from services.stack.runner import Stack
+from tests.data import mlperf_power
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+BRAKE = Brake("v004", 150, 280)
+LONG = Brake("v002", 400, 900)
+_WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recordings")
+
+
+@pytest.fixture(scope="module")
+def brake(folder: Path) -> Path:
+    """Six nodes, twelve minutes, one brake."""
+    return small_recording(folder, "brake", nodes=6, minutes=12, brakes=[BRAKE])
+
+
+@pytest.fixture(scope="module")
+def two_brakes(folder: Path) -> Path:
+    """Eight nodes, twenty minutes, two brakes, one of them long: something to crash in the middle of."""
+    return small_recording(folder, "two-brakes", nodes=8, minutes=20, brakes=[BRAKE, LONG])
+
+
+@pytest.fixture(scope="module")
+def running(stack: Stack) -> Iterator[Stack]:
+    """Run all services of hindcast on the servers of the session, and end them."""
+    own = services(stack.service_context())
+    for spec in own:
+        stack.add_process(spec)
+    yield stack
+    for spec in reversed(own):
+        stack.process(spec.name).stop()
+
+
+@pytest.fixture
+def pipeline(running: Stack) -> Pipeline:
+    running.check()
+    return Pipeline(KafkaSettings(bootstrap=running.addresses.kafka), running.addresses.services)
+
+
+def _root(recording: Path) -> Label:
+    return next(label for label in Recording.open(recording).labels() if label.root)
+
+
+def _settle(pipeline: Pipeline, name: str, target: str = "prometheus") -> dict[str, object]:
+    status = pipeline.wait_over(name, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(sink_group(target), DETECT_GROUP, timeout_s=_WAIT_S)
+    return status
+
+
+def _same(got: dict[str, Held], want: dict[str, Held]) -> None:
+    """Every metric has as many samples as it should, and the same sum of values."""
+    found = {name: entry for name, entry in got.items() if name != "up"}
+    assert {name: entry.samples for name, entry in found.items()} == {n: e.samples for n, e in want.items()}
+    for name, entry in want.items():
+        same = math.isclose(found[name].total, entry.total, rel_tol=1e-9, abs_tol=1e-6)
+        assert same or (math.isnan(entry.total) and math.isnan(found[name].total)), name
+
+
+def _landed(url: str, recording: Path, name: str, shift_ms: int) -> dict[str, Held]:
+    manifest = Recording.open(recording).manifest
+    return held(url, replay=name, start_ms=manifest.start + shift_ms, end_ms=manifest.end + shift_ms)
+
+
+def _served(stack: Stack, recording: Path, name: str, shift_ms: int, want: dict[str, Held]) -> dict[str, Held]:
+    """Return what Thanos Query holds, once it is all: it looks for its stores every few seconds, not at once."""
+    total = sum(entry.samples for entry in want.values())
+    got: dict[str, Held] = {}
+
+    def all_there() -> bool:
+        got.update(_landed(stack.addresses.thanos_query, recording, name, shift_ms))
+        return sum(entry.samples for metric, entry in got.items() if metric != "up") >= total
+
+    with contextlib.suppress(UserError):  # the comparison says what is missing
+        until(all_there, timeout_s=60, what="Thanos Query to serve everything", interval_s=1)
+    return got
+
+
+def _expected(recording: Path) -> dict[str, Held]:
+    opened = Recording.open(recording)
+    return expected(opened, start_ms=opened.manifest.start, end_ms=opened.manifest.end)
+
+
+def _embedded(recording: Path) -> list[str]:
+    return sorted(finding.to_json() for finding in findings_of(Recording.open(recording)))
+
+
+def _check_all(pipeline: Pipeline, stack: Stack, recording: Path, name: str) -> None:
+    """Samples as sent, findings as embedded, one webhook and its resolve a fault."""
+    status = pipeline.status(name)
+    want = _expected(recording)
+    shift_ms = int(str(status["shift_ms"]))
+    assert sum(status["samples"].values()) == sum(entry.samples for entry in want.values())
+    _same(_landed(stack.addresses.prometheus, recording, name, shift_ms), want)
+    _same(_served(stack, recording, name, shift_ms, want), want)
+    embedded = _embedded(recording)
+    assert pipeline.findings(f"{status['cluster']}/{name}") == embedded
+    nodes = sorted({json.loads(line)["entity"]["node"] for line in embedded})
+    for word in ("firing", "resolved"):
+        assert sorted(_delivered(pipeline, name, word, len(nodes))) == nodes, word
+
+
+def _delivered(pipeline: Pipeline, name: str, word: str, at_least: int) -> list[str]:
+    """Return the nodes of the alerts that webhooks of status `word` carried, one entry a webhook."""
+
+    def enough() -> list[str] | None:
+        hooks = [hook["body"] for hook in pipeline.webhooks(name) if hook["body"]["status"] == word]
+        nodes = [alert["labels"]["node"] for hook in hooks for alert in hook["alerts"]]
+        return nodes if len(nodes) >= at_least else None
+
+    return until(enough, timeout_s=_WAIT_S, what=f"{at_least} webhook(s) {word} of {name}")
+
+
+@pytest.mark.parametrize("speed", [60, "max"])
+def test_replay_lands_exactly_and_finds_what_the_embedded_engine_finds(
+    running: Stack, pipeline: Pipeline, brake: Path, speed: float | str
+) -> None:
+    name = f"brake-{speed}"
+    pipeline.start_replay(str(brake), speed=speed, name=name)
+    _settle(pipeline, name)
+    _check_all(pipeline, running, brake, name)
+
+
+def test_the_webhook_names_the_node_in_time(pipeline: Pipeline, brake: Path) -> None:
+    firing = [json.loads(line) for line in _embedded(brake) if '"state":"firing"' in line]
+    label = _root(brake)
+    assert [finding["entity"] for finding in firing] == [{"node": BRAKE.node}]
+    assert 0 <= parse_time(firing[0]["detected_at"]) - label.onset <= 30_000
+
+
+def test_history_is_served_from_the_object_store_alone(running: Stack, pipeline: Pipeline, brake: Path) -> None:
+    pipeline.start_replay(str(brake), speed="max", shift="keep", name="kept")
+    _settle(pipeline, "kept", "receive")
+    running.flush_receive()
+    receive = running.process("receive")
+    receive.stop()
+    try:
+        want = _expected(brake)
+        _same(_served(running, brake, "kept", 0, want), want)
+    finally:
+        receive.start()
+
+
+@pytest.mark.parametrize("victim", ["replay", "sink-prometheus", "detect", "notify"])
+def test_a_kill_in_the_middle_changes_nothing(
+    running: Stack, pipeline: Pipeline, two_brakes: Path, victim: str
+) -> None:
+    name = f"killed-{victim}"
+    pipeline.start_replay(str(two_brakes), speed=60, name=name)
+    root = _root(two_brakes)
+    until(
+        lambda: parse_time(pipeline.status(name)["event_time"]) > root.onset + 60_000,
+        timeout_s=_WAIT_S,
+        what="the middle of the replay",
+    )
+    running.process(victim).kill()
+    running.process(victim).start()
+    _settle(pipeline, name)
+    _check_all(pipeline, running, two_brakes, name)
+
+
+def test_prometheus_away_for_thirty_seconds_loses_nothing(running: Stack, pipeline: Pipeline, two_brakes: Path) -> None:
+    pipeline.start_replay(str(two_brakes), speed=60, name="outage")
+    prometheus = running.process("prometheus")
+    until(lambda: pipeline.status("outage")["progress"] > 0.2, timeout_s=_WAIT_S, what="the replay to be under way")
+    prometheus.stop()
+    # Twenty minutes at 60 times real time: all of the rest is sent while Prometheus is away.
+    pipeline.wait_over("outage", timeout_s=_WAIT_S)
+    assert pipeline.lag(sink_group("prometheus")) > 0
+    prometheus.start()
+    _settle(pipeline, "outage")
+    _check_all(pipeline, running, two_brakes, "outage")
+
+
+def test_two_replays_at_once_are_kept_apart(running: Stack, pipeline: Pipeline, brake: Path, two_brakes: Path) -> None:
+    pipeline.start_replay(str(brake), speed=120, name="left")
+    pipeline.start_replay(str(two_brakes), speed=120, name="right")
+    for name in ("left", "right"):
+        _settle(pipeline, name)
+    _check_all(pipeline, running, brake, "left")
+    _check_all(pipeline, running, two_brakes, "right")
+
+
+def test_a_seek_back_tells_the_story_again(running: Stack, pipeline: Pipeline, brake: Path) -> None:
+    pipeline.start_replay(str(brake), speed=120, name="sought")
+    _settle(pipeline, "sought")
+    pipeline.command("sought", "seek", to="+00:04:00")
+    status = _settle(pipeline, "sought")
+    assert status["generation"] == 1
+    again = pipeline.findings(f"{status['cluster']}/sought", generation=1)
+    first = pipeline.findings(f"{status['cluster']}/sought")
+    assert [json.loads(line)["entity"] for line in again] == [json.loads(line)["entity"] for line in first]
+    want = _expected(brake)
+    _same(_landed(running.addresses.prometheus, brake, "sought", int(str(status["shift_ms"]))), want)
+
+
+def test_poison_on_every_topic_goes_to_dead_letter_and_the_rest_flows(
+    running: Stack, pipeline: Pipeline, brake: Path
+) -> None:
+    before = len(pipeline.records(topics.DEAD_LETTER))
+    poisoned = [*topics.declared().streams(), topics.FINDINGS]
+    client = producer(pipeline.kafka)
+    for topic in poisoned:
+        origin = wire.Origin("vela", "poison")
+        client.send(topic, key=b"vela/poison", value=b"\x00 no such thing", headers=origin.headers(wire.ARROW)).get(10)
+        client.send(topic, key=b"vela/poison", value=b"no headers at all").get(10)
+    client.close()
+    pipeline.start_replay(str(brake), speed="max", name="after-poison")
+    _settle(pipeline, "after-poison")
+    pipeline.wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
+    _check_all(pipeline, running, brake, "after-poison")
+    dead = [dict(record.headers) for record in pipeline.records(topics.DEAD_LETTER)[before:]]
+    assert {headers["dead-letter-topic"].decode() for headers in dead} == set(poisoned)
+    assert all(headers["dead-letter-reason"] for headers in dead)
+
+
+def test_real_power_of_64_nodes_lands_exactly_and_raises_nothing(
+    running: Stack, pipeline: Pipeline, folder: Path
+) -> None:
+    recording = mlperf_power(folder / "mlperf-power")
+    pipeline.start_replay(str(recording), speed="max", name="mlperf")
+    status = _settle(pipeline, "mlperf")
+    _same(
+        _landed(running.addresses.prometheus, recording, "mlperf", int(str(status["shift_ms"]))), _expected(recording)
+    )
+    assert pipeline.findings(f"{status['cluster']}/mlperf") == []
+    assert pipeline.webhooks("mlperf") == []
+
+
+def test_removing_a_replay_takes_its_tenant_with_it(running: Stack, pipeline: Pipeline, brake: Path) -> None:
+    pipeline.start_replay(str(brake), speed="max", shift="keep", name="gone")
+    _settle(pipeline, "gone", "receive")
+    url = f"{running.addresses.services['replay']}/api/v1/replays"
+    assert httpx.delete(f"{url}/gone", timeout=30).is_success
+    assert "gone" not in [replay["name"] for replay in httpx.get(url).json()]
+    with pytest.raises(UserError, match="still holds"):
+        pipeline.start_replay(str(brake), speed="max", shift="keep", name="gone")
+    running.process("receive").restart()
+    assert not (running.state_dir / "data" / "receive" / "gone").exists()
+    until(
+        lambda: not _landed(running.addresses.thanos_query, brake, "gone", 0),
+        timeout_s=_WAIT_S,
+        what="the removed replay to be served no more",
+        interval_s=1,
+    )

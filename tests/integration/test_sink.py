@@ -1,0 +1,373 @@
+"""The sink between a real broker and real targets: all lands, once, whatever is killed or poisoned on the way."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from kafka import KafkaProducer, TopicPartition
+
+from services.kit import topics, wire
+from services.kit.kafka import KafkaSettings, admin, consumer, producer
+from services.kit.wait import until
+from services.stack.hindcast_services import python_service
+from services.stack.runner import Stack
+from tests.integration.feed import FIELDS, INTERVAL_MS, START_MS, XID, Cluster, Feed
+
+pytestmark = pytest.mark.integration
+_WAIT_S = 90.0
+_NUMBERS = itertools.count(1)
+DCGM = "telemetry.dcgm"
+
+
+@pytest.fixture(scope="module")
+def kafka(stack: Stack) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
+    topics.create(settings)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
+    client = producer(kafka)
+    yield client
+    client.close()
+
+
+class Running:
+    """A sink process with a target name, and so a consumer group, of its own."""
+
+    def __init__(self, stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, env: dict[str, str]) -> None:
+        self.target = f"test-{next(_NUMBERS)}"
+        self._kafka = kafka
+        self._sender = sender
+        port = stack.service_context().ports.take()
+        env = {
+            "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
+            "HINDCAST_STATUS_PORT": str(port),
+            "HINDCAST_SINK_TARGET": self.target,
+            "HINDCAST_SINK_RETRY_MOST_S": "0.5",
+        } | env
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = stack.add_process(python_service(f"sink-{self.target}", "services.sink", port=port, env=env))
+
+    def feed(self, replay: str, cluster: Cluster) -> Feed:
+        """Return a feed whose last tick lands now."""
+        shift_ms = int(time.time() * 1000) - cluster.end_ms
+        feed = Feed(self._sender, wire.Origin("vela", f"{replay}-{self.target}", 0, shift_ms, self.target))
+        feed.announce(cluster)
+        return feed
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return the offsets that the sink has committed in the topic, by partition."""
+        with admin(self._kafka) as client:
+            offsets = client.list_group_offsets({f"hindcast-sink-{self.target}": None})
+        found: dict[TopicPartition, Any] = next(iter(offsets.values()), {})
+        return {place: max(0, entry.offset) for place, entry in found.items() if place.topic == DCGM}
+
+    def committed(self) -> int:
+        """Return the sum of the offsets that the sink has committed."""
+        return sum(self.offsets().values())
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return where the topic's partitions end."""
+        reader = consumer(self._kafka, group=None)
+        try:
+            places = [TopicPartition(DCGM, number) for number in sorted(reader.partitions_for_topic(DCGM))]
+            ends: dict[TopicPartition, int] = reader.end_offsets(places)
+            return ends
+        finally:
+            reader.close()
+
+    def moved_past(self, before: int) -> int:
+        """Wait until more than `before` is committed; return how much is."""
+        until(lambda: self.committed() > before, timeout_s=_WAIT_S, what=f"{self.target} to commit past {before}")
+        return self.committed()
+
+    def caught_up(self) -> None:
+        """Wait until the sink has committed everything that is in the topic."""
+        reader = consumer(self._kafka, group=None)
+        try:
+            places = [TopicPartition(DCGM, p) for p in reader.partitions_for_topic(DCGM) or ()]
+            end = sum(reader.end_offsets(places).values())
+        finally:
+            reader.close()
+        until(lambda: self.committed() >= end, timeout_s=_WAIT_S, what=f"{self.target} to reach offset {end}")
+
+
+@pytest.fixture
+def sink(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> Iterator[Running]:
+    """A sink into Prometheus."""
+    running = Running(stack, kafka, sender, {"HINDCAST_SINK_URL": stack.addresses.prometheus_write})
+    yield running
+    running.process.stop()
+
+
+def query(base: str, text: str, at_ms: int, headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the result of an instant query."""
+    answer = httpx.post(
+        f"{base}/api/v1/query", data={"query": text, "time": f"{at_ms / 1000:.3f}"}, headers=headers, timeout=60
+    )
+    assert answer.status_code == 200, answer.text
+    result: list[dict[str, Any]] = answer.json()["data"]["result"]
+    return result
+
+
+def by_series(result: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
+    """Return values by (metric or "", instance, gpu)."""
+    found: dict[tuple[str, str, str], float] = {}
+    for entry in result:
+        labels: dict[str, str] = entry["metric"]
+        found[labels.get("__name__", ""), labels["instance"], labels.get("gpu", "")] = float(entry["value"][1])
+    return found
+
+
+def check_landed(base: str, cluster: Cluster, feed: Feed, headers: dict[str, str] | None = None) -> None:
+    """Assert that every reading is held once, with its value and time, and nothing else."""
+    replay, shift = feed.origin.replay, feed.origin.shift_ms
+    at = cluster.end_ms + shift
+    reach = f"[{cluster.ticks * INTERVAL_MS}ms]"
+    for index, name in enumerate(FIELDS):
+        selector = f'{name}{{replay="{replay}"}}{reach}'
+        counts = by_series(query(base, f"sum by (instance, gpu) (count_over_time({selector}))", at, headers))
+        sums = by_series(query(base, f"sum by (instance, gpu) (sum_over_time({selector}))", at, headers))
+        want_counts, want_sums = {}, {}
+        for node in range(cluster.nodes):
+            there = cluster.there[:, node]
+            for gpu in range(cluster.gpus):
+                key = ("", f"{cluster.name(node)}:9400", str(gpu))
+                if there.any():
+                    want_counts[key] = float(there.sum())
+                    want_sums[key] = float(cluster.values[there, node, gpu, index].sum())
+        assert counts == want_counts, name
+        assert sums == pytest.approx(want_sums, rel=1e-12), name
+    check_node(base, cluster, feed, 0, headers)
+
+
+def check_node(base: str, cluster: Cluster, feed: Feed, node: int, headers: dict[str, str] | None) -> None:
+    """Assert every raw sample of one node, XIDs aside (their labels change): time and value, bit for bit."""
+    replay, shift = feed.origin.replay, feed.origin.shift_ms
+    instance = f"{cluster.name(node)}:9400"
+    raw = query(
+        base,
+        f'{{instance="{instance}",replay="{replay}",gpu!=""}}[{cluster.ticks * INTERVAL_MS}ms]',
+        cluster.end_ms + shift,
+        headers,
+    )
+    ticks = np.flatnonzero(cluster.there[:, node])
+    seen = 0
+    for entry in raw:
+        labels, points = entry["metric"], entry["values"]
+        if labels["__name__"] == FIELDS[XID]:
+            continue
+        seen += 1
+        assert labels["UUID"] == f"GPU-{node:04d}-{labels['gpu']}"
+        assert (labels["job"], labels["cluster"], labels["Hostname"]) == ("dcgm-exporter", "vela", cluster.name(node))
+        assert labels["device"] == f"nvidia{labels['gpu']}"
+        values = cluster.values[ticks, node, int(labels["gpu"]), FIELDS.index(labels["__name__"])]
+        times = [cluster.time_ms(int(t), node) + shift for t in ticks]
+        assert [round(point[0] * 1000) for point in points] == times
+        assert [float(point[1]) for point in points] == values.tolist()
+    assert seen == cluster.gpus * (len(FIELDS) - 1)
+
+
+def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) -> None:
+    cluster = Cluster(nodes=6, gpus=4, ticks=60, seed=1)
+    cluster.there[20:23, 2] = False
+    cluster.there[40, 4] = False
+    feed = sink.feed("exact", cluster)
+    feed.ticks(cluster, 0, cluster.ticks)
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+    sink.caught_up()
+    for base in (stack.addresses.prometheus, stack.addresses.thanos_query):
+        check_landed(base, cluster, feed)
+    check_up(stack.addresses.prometheus, cluster, feed)
+
+
+def check_up(base: str, cluster: Cluster, feed: Feed) -> None:
+    """Assert `up`: once a tick and node, 0 exactly where the scrape is missing; and that nothing outlives the end."""
+    replay, shift = feed.origin.replay, feed.origin.shift_ms
+    at, reach = cluster.end_ms + shift, f"[{cluster.ticks * INTERVAL_MS}ms]"
+    counts = by_series(query(base, f'count_over_time(up{{replay="{replay}"}}{reach})', at))
+    sums = by_series(query(base, f'sum_over_time(up{{replay="{replay}"}}{reach})', at))
+    instances = [("", f"{cluster.name(node)}:9400", "") for node in range(cluster.nodes)]
+    assert counts == dict.fromkeys(instances, cluster.ticks)
+    assert sums == {key: float(cluster.there[:, node].sum()) for node, key in enumerate(instances)}
+    assert query(base, f'count({{replay="{replay}"}})', at + 1000) == []
+
+
+def test_a_missed_scrape_ends_the_series_until_the_next(stack: Stack, sink: Running) -> None:
+    cluster = Cluster(nodes=2, gpus=2, ticks=12, seed=2)
+    cluster.there[6:8, 1] = False
+    cluster.values[9:, 0, 1, XID] = 79
+    feed = sink.feed("stale", cluster)
+    feed.ticks(cluster, 0, cluster.ticks)
+    feed.flush()
+    base, replay, shift = stack.addresses.prometheus, feed.origin.replay, feed.origin.shift_ms
+
+    def alive(text: str, tick: float) -> int:
+        return len(query(base, text.format(f'replay="{replay}"'), START_MS + int(tick * INTERVAL_MS) + shift))
+
+    power = "DCGM_FI_DEV_POWER_USAGE{{{}}}"
+    until(lambda: alive("up{{{}}} == 1", 11.99) == 2, timeout_s=_WAIT_S, what="the last tick to land")
+    assert [alive(power, tick) for tick in (5.99, 6.01, 7.99, 8.99)] == [4, 2, 2, 4]
+    assert alive("up{{{}}} == 0", 6.99) == 1
+    xids = query(base, f'DCGM_FI_DEV_XID_ERRORS{{replay="{replay}",gpu="1",Hostname="v001"}}', cluster.end_ms + shift)
+    labels = xids[0]["metric"]
+    assert (len(xids), labels["err_code"], labels["err_msg"]) == (1, "79", "GPU has fallen off the bus")
+
+
+def test_kill_9_in_the_middle_loses_and_repeats_nothing(stack: Stack, sink: Running) -> None:
+    cluster = Cluster(nodes=4, gpus=4, ticks=400, seed=3)
+    cluster.there[np.random.default_rng(3).random(cluster.there.shape) < 0.02] = False
+    feed = sink.feed("killed", cluster)
+    before = sink.committed()
+    for first in range(0, 400, 100):
+        feed.ticks(cluster, first, first + 100)
+        feed.flush()
+        before = sink.moved_past(before)
+        sink.process.kill()
+        sink.process.start()
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+    sink.caught_up()
+    check_landed(stack.addresses.prometheus, cluster, feed)
+    check_up(stack.addresses.prometheus, cluster, feed)
+
+
+def test_a_stopped_prometheus_is_waited_for(stack: Stack, sink: Running) -> None:
+    cluster = Cluster(nodes=4, gpus=4, ticks=120, seed=4)
+    feed = sink.feed("outage", cluster)
+    feed.ticks(cluster, 0, 40)
+    feed.flush()
+    stack.process("prometheus").stop()
+    feed.ticks(cluster, 40, 120)
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+
+    def retried() -> bool:
+        text = httpx.get(f"{sink.url}/metrics").text
+        return any(
+            line.startswith("hindcast_sink_retries_total{") and float(line.split()[-1]) > 3
+            for line in text.splitlines()
+        )
+
+    until(retried, timeout_s=_WAIT_S, what="the sink to have retried")
+    stack.process("prometheus").start()
+    sink.caught_up()
+    check_landed(stack.addresses.prometheus, cluster, feed)
+
+
+def test_poison_goes_to_dead_letter_and_the_rest_lands(stack: Stack, sink: Running, kafka: KafkaSettings) -> None:
+    cluster = Cluster(nodes=2, gpus=2, ticks=10, seed=5)
+    feed = sink.feed("poison", cluster)
+    feed.ticks(cluster, 0, 5)
+    feed.send(b"not an Arrow stream", feed.origin.headers(wire.ARROW))
+    feed.send(b'{"timestamp": "yesterday", "node": "v001", "gpu": 0}', feed.origin.headers(wire.NDJSON))
+    feed.ticks(cluster, 5, 10)
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+    sink.caught_up()
+    check_landed(stack.addresses.prometheus, cluster, feed)
+    reasons = [reason for reason, _ in dead_letters(kafka, feed.origin.unit)]
+    assert len(reasons) == 2
+    assert reasons[0].startswith("not an Arrow stream")
+    assert reasons[1].startswith("row 1: timestamp: 'yesterday' is not a time")
+
+
+def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Running, kafka: KafkaSettings) -> None:
+    cluster = Cluster(nodes=2, gpus=2, ticks=10, seed=6)
+    feed = sink.feed("refused", cluster)
+    # One more row, two days ahead of the others: Prometheus refuses what is that far in the future.
+    ahead = {"timestamp": "2024-04-03T08:00:00Z", "node": "v001", "gpu": 0, "DCGM_FI_DEV_GPU_TEMP": 41.5}
+    feed.ticks(cluster, 0, 5)
+    feed.send(wire.encode_rows([ahead]), feed.origin.headers(wire.NDJSON))
+    feed.ticks(cluster, 5, 10)
+    feed.flush()
+
+    def refused() -> list[tuple[str, bytes]]:
+        return dead_letters(kafka, feed.origin.unit)
+
+    letters = until(refused, timeout_s=_WAIT_S, what="the refused sample in dead-letter")
+    sample = json.loads(letters[0][1])
+    assert (sample["value"], sample["labels"]["__name__"]) == (41.5, "DCGM_FI_DEV_GPU_TEMP")
+    assert letters[0][0].startswith("400 ")
+    assert "too far in the future" in letters[0][0]
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+    sink.caught_up()
+    check_landed(stack.addresses.prometheus, cluster, feed)
+
+
+def dead_letters(kafka: KafkaSettings, unit: str) -> list[tuple[str, bytes]]:
+    """Return reason and value of what a unit has in dead-letter."""
+    reader = consumer(kafka, group=None)
+    try:
+        place = TopicPartition(topics.DEAD_LETTER, 0)
+        reader.assign([place])
+        reader.seek_to_beginning(place)
+        end = reader.end_offsets([place])[place]
+        found: list[tuple[str, bytes]] = []
+        while reader.position(place) < end:
+            found += [
+                (dict(record.headers)["dead-letter-reason"].decode(), record.value)
+                for record in reader.poll(timeout_ms=200).get(place, [])
+                if record.key == unit.encode()
+            ]
+        return found
+    finally:
+        reader.close()
+
+
+def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> None:
+    env = {
+        "HINDCAST_SINK_URL": stack.addresses.thanos_write,
+        "HINDCAST_SINK_PROTOCOL": "v1",
+        "HINDCAST_SINK_TENANT_HEADER": "THANOS-TENANT",
+    }
+    running = Running(stack, kafka, sender, env)
+    try:
+        cluster = Cluster(nodes=3, gpus=4, ticks=60, seed=7)
+        feed = running.feed("tenant", cluster)
+        feed.ticks(cluster, 0, cluster.ticks)
+        feed.mark(cluster.end_ms, end=True)
+        feed.flush()
+        running.caught_up()
+        # Query looks every few seconds which tenants a Receive has.
+        found = f'count({{replay="{feed.origin.replay}"}})'
+        at = cluster.end_ms + feed.origin.shift_ms
+        until(
+            lambda: query(stack.addresses.thanos_query, found, at),
+            timeout_s=_WAIT_S,
+            what="Thanos Query to see the tenant",
+        )
+        check_landed(stack.addresses.thanos_query, cluster, feed)
+    finally:
+        running.process.stop()
+
+
+def test_a_target_that_does_not_know_v2_ends_the_sink_before_anything_is_lost(
+    stack: Stack, kafka: KafkaSettings, sender: KafkaProducer
+) -> None:
+    running = Running(stack, kafka, sender, {"HINDCAST_SINK_URL": stack.addresses.thanos_write})
+    cluster = Cluster(nodes=1, gpus=1, ticks=2, seed=8)
+    feed = running.feed("wrong", cluster)
+    before = running.ends()
+    feed.ticks(cluster, 0, 2)
+    feed.flush()
+    fed = {place: end for place, end in running.ends().items() if end > before[place]}
+    until(lambda: "HINDCAST_SINK_PROTOCOL=v1" in running.process.tail(), timeout_s=_WAIT_S, what="the sink to say why")
+    assert fed
+    # Records of other tests' replays lie before these and may be passed over; these must be read again.
+    committed = running.offsets()
+    assert all(committed.get(place, 0) <= before[place] for place in fed)
+    name = f"sink-{running.target}"
+    (death,) = until(
+        lambda: [death for death in stack.deaths if death.name == name], timeout_s=_WAIT_S, what="its end to be noticed"
+    )
+    stack.deaths.remove(death)  # it was meant to die: the stack, which others use, is well

@@ -1,0 +1,47 @@
+"""Small recordings made by the real generator from the real incident: fewer nodes, less time, brakes where wanted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from services.synth.make import LIBRARY, make_recording
+
+
+@dataclass(frozen=True)
+class Brake:
+    """A power brake on a node, in seconds from the recording's start."""
+
+    node: str
+    at_s: float
+    until_s: float
+
+
+def small_recording(
+    folder: Path, name: str, *, nodes: int, minutes: float, brakes: Sequence[Brake], seed: int = 7
+) -> Path:
+    """Make the recording `name` in `folder`: the job of vela-power-brake on `nodes` nodes, running from the start."""
+    scenario: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    profile: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    template = next(h for h in scenario["happenings"] if h["kind"] == "power_brake")
+    job = scenario["jobs"][0]
+    scenario |= {
+        "name": name,
+        "duration": minutes * 60.0,
+        "distractors": [],
+        "jobs": [job | {"submit": 0.0, "start": 1.0, "training": job["training"] | {"launch_s": 5, "load_s": 5}}],
+        "happenings": [
+            template
+            | {"node": brake.node, "at": brake.at_s, "until": brake.until_s}
+            | {"truth": template["truth"] | {"id": f"f{number}", "root": number == 1}}
+            for number, brake in enumerate(brakes, start=1)
+        ],
+    }
+    files = folder / f"{name}-scenario"
+    (files / "profiles").mkdir(parents=True)
+    (files / name).mkdir()
+    (files / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile | {"nodes": nodes}))
+    (files / name / "scenario.yaml").write_text(yaml.safe_dump(scenario))
+    return make_recording(files / name / "scenario.yaml", folder / name, seed=seed)
