@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.recording.importers.mlperf_power import import_mlperf_power
+from services.recording.importers.mlperf_power import convert as import_mlperf_power
 
 DATA = Path(os.environ.get("HINDCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -1,4 +1,4 @@
-"""Commands about recordings: validate, show, cut, make, list, import."""
+"""Commands about recordings: validate, show, cut, make, list."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +18,6 @@ def register(app: typer.Typer) -> None:
     app.command()(cut)
     app.command()(make)
     app.command("list")(list_scenarios)
-    imports = typer.Typer(no_args_is_help=True, help="Convert what others recorded.")
-    imports.command("mlperf-power")(import_mlperf_power)
-    app.add_typer(imports, name="import")
 
 
 def validate(directory: _Directory) -> None:
@@ -110,7 +107,7 @@ def cut(
         target,
         start=None if start is None else _instant("--from", start, begin),
         end=None if end is None else _instant("--to", end, begin),
-        name=None if out is None else _recording_name(out),
+        name=None if out is None else recording_name(out),
     )
     typer.echo(f"{target}: written")
 
@@ -125,8 +122,8 @@ def _instant(option: str, text: str, start_ms: int) -> int:
         raise UserError(f"{option}: {error}", remedy="write 2024-04-01T09:20:00Z or +01:20:00", exit_code=2) from error
 
 
-def _recording_name(out: Path) -> str:
-    """Return the name a recording written to ``out`` has: the directory's own."""
+def recording_name(out: Path) -> str:
+    """Return the name a recording written to ``out`` has: the directory's own. UserError if it can be none."""
     import re
 
     from services.kit.errors import UserError
@@ -149,13 +146,14 @@ def make(
     """Make the recording of a scenario; one made before from the same scenario, seed and code is kept."""
     from services.synth.make import ensure_recording
 
-    with _progress(f"making {scenario}") as progress:
+    with progress_bar(f"making {scenario}") as progress:
         made = ensure_recording(scenario, out=out, seed=seed, progress=progress)
     typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[float], None]]:
+def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr while the body runs, moved by calls with the share done."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -171,15 +169,3 @@ def list_scenarios() -> None:
 
     for name, path in scenario_paths().items():
         typer.echo(f"{name:<28} {load_scenario(path)[0].title}")
-
-
-def import_mlperf_power(
-    directory: Annotated[Path, typer.Argument(help="a results folder: result_*.txt and power/*/node_*.txt below it")],
-    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet")],
-) -> None:
-    """Import an MLPerf Training result with per-node power: node watts and step times."""
-    from services.recording.importers.mlperf_power import import_mlperf_power as convert
-
-    _recording_name(out)
-    summary = convert(directory, out)
-    typer.echo(f"{out}: {summary}")

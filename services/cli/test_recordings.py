@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from services.cli import recordings
+from services.cli import imports, recordings
 from services.kit.errors import UserError
 from services.recording.reader import Recording
 
@@ -35,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def invoke(*arguments: str) -> Result:
     app = typer.Typer(pretty_exceptions_enable=False)
     recordings.register(app)
+    imports.register(app)
     return CliRunner().invoke(app, list(arguments))
 
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from services.kit.errors import UserError
+from services.recording.importers.contract import Progress, Report, silent
 from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column
 from services.recording.writer import RecordingWriter
@@ -63,24 +64,12 @@ class _JobLog:
     status: str = ""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """What an import brought in."""
-
-    nodes: int
-    readings: int
-    copies: int
-    steps: int
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        return (
-            f"{self.readings} readings of {self.nodes} nodes, {self.steps} steps; "
-            f"{self.copies} node files were copies of others and left out"
-        )
-
-
-def import_mlperf_power(directory: Path, out: Path) -> Imported:
+def convert(
+    directory: Annotated[Path, "a results folder: result_*.txt and power/*/node_*.txt below it"],
+    out: Path,
+    *,
+    progress: Progress = silent,
+) -> Report:
     """Convert one MLPerf result with power into a recording at ``out``, whose name is the directory's.
 
     UserError: there is not exactly one result below ``directory``, a line is malformed (file and line are named),
@@ -89,7 +78,10 @@ def import_mlperf_power(directory: Path, out: Path) -> Imported:
     log_path, node_paths = _find(directory)
     log = _read_log(log_path)
     distinct, copies = _distinct(node_paths)
-    series = [_read_power(path) for path in distinct]
+    series = []
+    for done, path in enumerate(distinct, start=1):
+        series.append(_read_power(path))
+        progress(done / len(distinct))
     names = [path.stem for path in node_paths]
     times, nodes, watts = _merged(series)
     first = int(min(times[0], log.first))
@@ -115,7 +107,13 @@ def import_mlperf_power(directory: Path, out: Path) -> Imported:
         writer.write_events(log.events)
         writer.write_jobs([_job(log, names)])
         writer.finish(_header(out, directory, log, (first, last), distinct, copies), topology)
-    return Imported(len(series), len(times), sum(map(len, copies.values())), len(log.steps))
+    report = Report()
+    report.read["node files"] = len(node_paths)
+    report.made.update({"readings": len(times), "nodes": len(series), "steps": len(log.steps)})
+    copied = sum(map(len, copies.values()))
+    if copied:
+        report.skip("the node file is a copy of another node's", str(node_paths[0].parent), copied)
+    return report
 
 
 def _find(directory: Path) -> tuple[Path, list[Path]]:

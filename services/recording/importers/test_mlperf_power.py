@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.mlperf_power import import_mlperf_power
+from services.recording.importers.mlperf_power import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 
@@ -63,8 +63,9 @@ def result(tmp_path: Path) -> Path:
 
 
 def test_a_result_becomes_a_valid_recording(result: Path, tmp_path: Path) -> None:
-    summary = import_mlperf_power(result, tmp_path / "mine")
-    assert (summary.nodes, summary.readings, summary.copies, summary.steps) == (2, 5, 1, 3)
+    report = convert(result, tmp_path / "mine")
+    assert report.made == {"nodes": 2, "readings": 5, "steps": 3}
+    assert list(report.skipped.values()) == [1]
     assert validate_recording(tmp_path / "mine") == []
     recording = Recording.open(tmp_path / "mine")
     rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
@@ -84,14 +85,14 @@ def test_a_result_becomes_a_valid_recording(result: Path, tmp_path: Path) -> Non
 
 
 def test_copies_and_what_is_no_node_are_told(result: Path, tmp_path: Path) -> None:
-    import_mlperf_power(result, tmp_path / "mine")
+    convert(result, tmp_path / "mine")
     source = Recording.open(tmp_path / "mine").manifest.source
     assert source["copies_left_out"] == {"node_2": ["node_10"]}
     assert {note.split(" ")[0] for note in source["notes"]} >= {"sw_0.txt", "total_power.txt"}
 
 
 def test_the_jobs_own_lines_become_events_with_their_rank(result: Path, tmp_path: Path) -> None:
-    import_mlperf_power(result, tmp_path / "mine")
+    convert(result, tmp_path / "mine")
     events = list(Recording.open(tmp_path / "mine").events())
     assert [event.rank for event in events] == [None, 12, 12, 0, 0]
     assert events[-1].message.startswith(":::MLLOG ")
@@ -126,7 +127,7 @@ def test_a_bad_line_is_named(result: Path, tmp_path: Path, case: str) -> None:
     (path,) = result.rglob(name)
     edit(path, lambda lines: [*lines[:2], line, *lines[2:]])
     with pytest.raises(UserError, match=message):
-        import_mlperf_power(result, tmp_path / "mine")
+        convert(result, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
 
 
@@ -134,30 +135,31 @@ def test_a_cut_off_line_is_named(result: Path, tmp_path: Path) -> None:
     (path,) = result.rglob("node_3.txt")
     path.write_text(path.read_text()[:-30])
     with pytest.raises(UserError, match=r"node_3\.txt: line 4: holds broken JSON"):
-        import_mlperf_power(result, tmp_path / "mine")
+        convert(result, tmp_path / "mine")
 
 
 def test_a_folder_that_is_no_single_result_is_refused(result: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such directory"):
-        import_mlperf_power(tmp_path / "nowhere", tmp_path / "mine")
+        convert(tmp_path / "nowhere", tmp_path / "mine")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="and has none"):
-        import_mlperf_power(tmp_path / "empty", tmp_path / "mine")
+        convert(tmp_path / "empty", tmp_path / "mine")
     second = result / "power" / "result_2"
     second.mkdir()
     (second / "node_1.txt").write_text(node_file(0, [1]))
     with pytest.raises(UserError, match="power/result_1, power/result_2"):
-        import_mlperf_power(result, tmp_path / "mine")
+        convert(result, tmp_path / "mine")
     (second / "node_1.txt").unlink()
     (result / "result_1.txt").unlink()
     with pytest.raises(UserError, match=r"has no job output result_1\.txt"):
-        import_mlperf_power(result, tmp_path / "mine")
+        convert(result, tmp_path / "mine")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the MLPerf result is not at {REAL}; set HINDCAST_DATA to where it is")
 def test_the_real_run_comes_in_exactly(tmp_path: Path) -> None:
-    summary = import_mlperf_power(REAL, tmp_path / "mlperf-gpt3")
-    assert (summary.nodes, summary.copies, summary.steps) == (34, 30, 288)
+    report = convert(REAL, tmp_path / "mlperf-gpt3")
+    assert (report.made["nodes"], report.made["steps"]) == (34, 288)
+    assert list(report.skipped.values()) == [30]
     assert validate_recording(tmp_path / "mlperf-gpt3") == []
     recording = Recording.open(tmp_path / "mlperf-gpt3")
     table = pa.Table.from_batches(recording.batches("bmc"))

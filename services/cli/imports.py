@@ -1,0 +1,50 @@
+"""`hindcast import NAME`: a command for every importer there is, made from its `convert`."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from services.recording.importers.contract import Report
+from services.recording.importers.registry import discover
+
+_OUT = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    imports = typer.Typer(no_args_is_help=True, help="Convert what others recorded.")
+    for name, (text, convert) in discover().items():
+        imports.command(name, help=text)(_command(name, convert))
+    app.add_typer(imports, name="import")
+
+
+def _command(name: str, convert: Callable[..., Report]) -> Callable[..., None]:
+    """Return a function with the signature that typer makes the command from."""
+    hints = get_type_hints(convert, include_extras=True)
+    parameters = []
+    for parameter in inspect.signature(convert).parameters.values():
+        if parameter.name == "progress":
+            continue
+        hint = _OUT if parameter.name == "out" else hints[parameter.name]
+        if parameter.name != "out":
+            plain, words = get_args(hint)
+            option = parameter.kind is parameter.KEYWORD_ONLY
+            hint = Annotated[plain, typer.Option(help=words) if option else typer.Argument(help=words)]
+        parameters.append(parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY))
+
+    @wraps(convert)
+    def run(**given: Any) -> None:
+        from services.cli.recordings import progress_bar, recording_name
+
+        recording_name(given["out"])
+        with progress_bar(f"importing {name}") as progress:
+            report = convert(**given, progress=progress)
+        typer.echo(f"{given['out']}: {report}")
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

@@ -1,0 +1,158 @@
+"""What every importer is made of: how it is found, what it reports, and the recording it fills.
+
+An importer is one module in this folder with a function `convert`. The module's first line is its help text. The
+parameters of `convert` become the command line of `hindcast import NAME`: positional ones arguments, keyword-only
+ones options, each `Annotated` with its help text; `out` and `progress` are there in all of them:
+
+    def convert(
+        source: Annotated[Path, "a file, or a folder of them"],
+        out: Path,
+        *,
+        cluster: Annotated[str, "name of the cluster"] = "imported",
+        progress: Progress = silent,
+    ) -> Report: ...
+
+A module without `convert` (this one, parts that several importers share) is no importer.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from services.kit.errors import UserError
+from services.recording.model import Event, Job, Label, Manifest, Topology
+from services.recording.spool import Spool
+from services.recording.writer import RecordingWriter
+
+Progress = Callable[[float], None]
+"""Told how far the work is, 0 to 1."""
+
+
+def silent(_share: float) -> None:
+    """Take progress, and say nothing."""
+
+
+@dataclass
+class Report:
+    """What an import read, made and left out: every reason with how often, and where it was first."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    """What was read, by what it is: ``files``, ``lines``, ``scrapes``."""
+    made: Counter[str] = field(default_factory=Counter)
+    """Rows made by stream; ``events``, ``jobs``."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def skip(self, reason: str, where: str, count: int = 1) -> None:
+        """Note that something was left out, why, and where (file and line)."""
+        self.skipped[reason] += count
+        self.first.setdefault(reason, where)
+
+    def __str__(self) -> str:
+        """Return it in words, one line a reason."""
+        lines = [
+            f"read {_counted(self.read)}; made {_counted(self.made)}",
+            *(f"skipped {count:,}: {why} (first at {self.first[why]})" for why, count in self.skipped.most_common()),
+            *self.notes,
+        ]
+        return "\n  ".join(lines)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count) or "nothing"
+
+
+class Draft:
+    """A recording being put together from rows in any order, in bounded memory.
+
+    Use as a context manager. UserError where ``out`` exists already or can't be written, and at `finish` where
+    nothing was added at all.
+    """
+
+    def __init__(self, out: Path, report: Report) -> None:
+        self._writer = RecordingWriter(out)
+        self._out, self._report = out, report
+        self._folder = out.with_name(f".{out.name}.{os.getpid()}.spool")
+        self._spools: dict[str, Spool] = {}
+        self._intervals: dict[str, float | None] = {}
+        self._events: list[Event] = []
+        self._jobs: list[Job] = []
+        self._labels: list[Label] = []
+
+    def __enter__(self) -> Self:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, stream: str, batch: pa.RecordBatch, *, interval_s: float | None = None) -> None:
+        """Take rows of a stream, in any order; `interval_s` is how often it was sampled, where that is known."""
+        if stream not in self._spools:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._spools[stream] = Spool(stream, self._folder)
+        self._intervals[stream] = interval_s or self._intervals.get(stream)
+        self._spools[stream].add(batch)
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Take log records, in any order."""
+        self._events.extend(events)
+
+    def add_jobs(self, jobs: Iterable[Job]) -> None:
+        """Take jobs."""
+        self._jobs.extend(jobs)
+
+    def add_labels(self, labels: Iterable[Label]) -> None:
+        """Take labels: only where the source itself tells the truth."""
+        self._labels.extend(labels)
+
+    def finish(self, header: Mapping[str, Any], topology: Topology) -> Manifest:
+        """Write the recording; `header` as for `RecordingWriter.finish`.
+
+        ``start`` and ``end`` may be left out: they are then the first and last time of what was added. What the
+        report says is put into ``source.import``.
+        """
+        first: list[int] = []
+        last: list[int] = []
+        for stream, spool in self._spools.items():
+            for batch in spool.drain():
+                times = batch.column("timestamp").cast(pa.int64())
+                first.append(times[0].as_py())
+                last.append(times[-1].as_py())
+                self._writer.write(stream, batch, interval_s=self._intervals[stream])
+                self._report.made[stream] += batch.num_rows
+            if spool.repeated:
+                self._report.skip("a row of this time and entity was there already", stream, spool.repeated)
+        first += [event.timestamp for event in self._events] + [job.start for job in self._jobs]
+        last += [event.timestamp for event in self._events] + [job.end or job.start for job in self._jobs]
+        if not first:
+            raise UserError(
+                f"{self._out}: nothing in the source could be imported\n  {self._report}",
+                remedy="check that this is the right importer for the source (`hindcast import --help` lists them)",
+            )
+        self._report.made["events"] += len(self._events)
+        self._report.made["jobs"] += len(self._jobs)
+        if self._events:
+            self._writer.write_events(self._events)
+        if self._jobs:
+            self._writer.write_jobs(self._jobs)
+        if self._labels:
+            self._writer.write_labels(self._labels)
+        source = dict(header.get("source", {}))
+        if self._report.skipped:
+            source["skipped"] = dict(self._report.skipped)
+        if self._report.notes:
+            source["notes"] = [*source.get("notes", []), *self._report.notes]
+        span = {"start": min(first), "end": max(last)}
+        return self._writer.finish({**span, **header, "source": source}, topology)
