@@ -9,7 +9,7 @@ from services.cli.pipeline import DETECT_GROUP, Pipeline, sink_group
 from services.kit.kafka import KafkaSettings
 from services.stack.hindcast_services import services
 from services.stack.runner import Stack
-from services.synth.make import cached_recording
+from services.synth.library import cached_recording
 
 WATCHED = ("replay", "sink-prometheus", "detect")
 BAR_MB = 400

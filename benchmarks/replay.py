@@ -15,7 +15,7 @@ from services.kit.kafka import KafkaSettings, consumer, producer
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
-from services.synth.make import cached_recording
+from services.synth.library import cached_recording
 
 ROUNDS = 3
 BAR_SAMPLES_S = 1_500_000

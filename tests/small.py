@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from services.synth.make import LIBRARY, make_recording
+from services.synth.library import LIBRARY
+from services.synth.make import Variant, make_recording
 
 
 @dataclass(frozen=True)
@@ -44,4 +45,4 @@ def small_recording(
     (files / name).mkdir()
     (files / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile | {"nodes": nodes}))
     (files / name / "scenario.yaml").write_text(yaml.safe_dump(scenario))
-    return make_recording(files / name / "scenario.yaml", folder / name, seed=seed)
+    return make_recording(files / name / "scenario.yaml", folder / name, Variant(seed=seed))

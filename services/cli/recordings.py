@@ -141,13 +141,22 @@ def recording_name(out: Path) -> str:
 def make(
     scenario: Annotated[str, typer.Argument(help="a scenario's name (see `hindcast list`) or its file")],
     out: _Out = None,
-    seed: Annotated[int | None, typer.Option(help="instead of the scenario's own")] = None,
+    seed: Annotated[int | None, typer.Option(help="instead of the scenario's own: another case of the same")] = None,
+    scale: Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")] = 1.0,
+    profile: Annotated[Path | None, typer.Option(help="another cluster's profile to put the incident on")] = None,
+    duration: Annotated[str | None, typer.Option(help="+HH:MM:SS, instead of the scenario's own")] = None,
+    interval: Annotated[float | None, typer.Option(min=1, help="seconds between DCGM samples")] = None,
 ) -> None:
-    """Make the recording of a scenario; one made before from the same scenario, seed and code is kept."""
-    from services.synth.make import ensure_recording
+    """Make the recording of a scenario; one made before from the same scenario, options and code is kept."""
+    from services.synth.library import ensure_recording
+    from services.synth.make import Variant
 
+    length_s = None if duration is None else _instant("--duration", duration, 0) / 1000
+    variant = Variant(seed, scale, profile, length_s, interval)
+    if out is not None:
+        recording_name(out)
     with progress_bar(f"making {scenario}") as progress:
-        made = ensure_recording(scenario, out=out, seed=seed, progress=progress)
+        made = ensure_recording(scenario, out=out, variant=variant, progress=progress)
     typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
 
 
@@ -164,7 +173,7 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
 
 def list_scenarios() -> None:
     """List the scenarios that can be made."""
-    from services.synth.make import scenario_paths
+    from services.synth.library import scenario_paths
     from services.synth.scenario import load_scenario
 
     for name, path in scenario_paths().items():

@@ -16,7 +16,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten minutes of four nodes, made by the command itself."""
     import yaml
 
-    from services.synth.make import LIBRARY
+    from services.synth.library import LIBRARY
 
     folder = tmp_path_factory.mktemp("cli")
     (folder / "profiles").mkdir()

@@ -1,16 +1,14 @@
 """Management controllers: power supplies, node power, air and fans, once a minute per node."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
 from services.recording.schema import TIMESTAMP, name_column
 from services.synth.collector import Beats, to_ms
-from services.synth.job import Run, Workload
-from services.synth.power import Floats, PowerModel
+from services.synth.effects import Effects, Floats
+from services.synth.job import Workload
+from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
-from services.synth.scenario import PowerBrake
 from services.synth.thermal import ThermalModel
 
 _WINDOW_S = 1.0
@@ -28,13 +26,12 @@ class BmcModel:
         profile: ClusterProfile,
         power: PowerModel,
         thermal: ThermalModel,
-        runs: Sequence[Run],
-        failures: Sequence[PowerBrake],
+        workload: Workload,
+        effects: Effects,
         rng: np.random.Generator,
     ) -> None:
         self._profile, self._power, self._thermal = profile, power, thermal
-        self._workload = Workload(runs, profile)
-        self._failures, self._rng = list(failures), rng
+        self._workload, self._effects, self._rng = workload, effects, rng
         self._balance = 0.5 + 0.012 * rng.standard_normal(profile.nodes)  # two supplies never share exactly
         self._fan_trim = 1 + 0.01 * rng.standard_normal((profile.nodes, profile.node.fans))
 
@@ -81,9 +78,8 @@ class BmcModel:
         input_w = (gpu_w + host_w * (1 + 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
         share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
         failed = np.zeros((2, *shape), dtype=bool)
-        for failure in self._failures:
-            at = self._profile.node_index(failure.node)
-            failed[failure.psu - 1][:, at] |= (times[:, at] >= failure.at) & (times[:, at] < failure.until)
+        for effect in self._effects.of("node.psu_failed"):
+            failed[int(effect.size) - 1][:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
         share[failed] = 0.0
         share[failed[::-1]] = 1.0
         share[failed] = 0.0

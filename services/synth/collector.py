@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.power import Bools, Floats
+from services.synth.effects import Floats
+from services.synth.power import Bools
 
 _JITTER_S = 0.004  # standard deviation of a scrape around its beat
 _MARGIN_S = 0.05  # beats keep this far from the interval's edges, so that ticks of different nodes never cross

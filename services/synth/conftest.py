@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from services.recording.reader import Recording
-from services.synth.make import LIBRARY, make_recording
-from services.synth.power import Floats
+from services.synth.effects import Floats
+from services.synth.library import LIBRARY
+from services.synth.make import make_recording
 
 NODES, GPUS = 4, 2
 BRAKE_AT, BRAKE_UNTIL = 300.0, 450.0

@@ -3,7 +3,7 @@
 Field names are those that dcgm-exporter emits; units as DCGM gives them (mJ, ns, MiB, bytes per second).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from services.recording.schema import TIMESTAMP, name_column
 from services.synth.collector import Beats, to_ms
+from services.synth.effects import Effects, Floats
 from services.synth.job import Run, Workload
-from services.synth.power import Floats, PowerModel
+from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
-from services.synth.scenario import OldXid
 from services.synth.thermal import ThermalModel
 
 _SENSOR_WINDOW_S = 1.0  # POWER_USAGE and GPU_UTIL look back about a second
@@ -41,13 +41,12 @@ class DcgmModel:
         profile: ClusterProfile,
         power: PowerModel,
         thermal: ThermalModel,
-        runs: Sequence[Run],
-        old_xids: Sequence[OldXid],
+        workload: Workload,
+        effects: Effects,
         rng: np.random.Generator,
     ) -> None:
         self._profile, self._power, self._thermal = profile, power, thermal
-        self._workload = Workload(runs, profile)
-        self._runs, self._rng = list(runs), rng
+        self._workload, self._effects, self._rng = workload, effects, rng
         gpus = profile.gpu_count
         uptime_s = np.repeat(rng.uniform(9, 70, profile.nodes), profile.node.gpus) * 86400
         self._energy_mj = np.floor(uptime_s * rng.uniform(220, 290, gpus) * 1000)
@@ -59,9 +58,6 @@ class DcgmModel:
         self._uncorrectable_rows = (rng.random(gpus) < 0.006).astype(np.float64)
         self._fb_extra = np.round(rng.normal(0, 160, gpus))
         self._efficiency = 1 + 0.012 * rng.standard_normal(gpus)  # where a rank sits in the pipeline
-        self._xid = np.zeros(gpus)
-        for old in old_xids:
-            self._xid[profile.node_index(old.node) * profile.node.gpus + old.gpu] = old.xid
         self._previous: dict[str, Floats] = {}
         names = np.repeat(np.arange(profile.nodes, dtype=np.int32), profile.node.gpus)
         self._node_codes = names
@@ -132,7 +128,7 @@ class DcgmModel:
             "DCGM_FI_DEV_PCIE_LINK_WIDTH": zeros + gpu.pcie_width,
             "DCGM_FI_DEV_GPU_UTIL": np.round(100 * kernels),
             "DCGM_FI_DEV_MEM_COPY_UTIL": np.round(100 * np.clip(1.15 * dram + 0.03 * now.collective, 0, 1)),
-            "DCGM_FI_DEV_XID_ERRORS": zeros + self._xid,
+            "DCGM_FI_DEV_XID_ERRORS": self._xids(at),
             "DCGM_FI_DEV_POWER_VIOLATION": _coarse(
                 self._counted("_violation_ns", self._power.capped_share(mean, times, interval) * interval * 1e9),
                 _VIOLATION_STEP_NS,
@@ -162,7 +158,15 @@ class DcgmModel:
 
     def _of_runs(self, holder: NDArray[np.int64], constant: Callable[[Run], float]) -> Floats:
         """Return a run's constant wherever the run holds the GPU, and 0 elsewhere: shape (ticks, gpus)."""
-        return np.array([0.0, *(constant(run) for run in self._runs)])[holder]
+        return np.array([0.0, *(constant(run) for run in self._workload.runs)])[holder]
+
+    def _xids(self, at: Floats) -> Floats:
+        """Return the last XID of every GPU by ``at`` (ticks, gpus): the gauge never goes back to 0."""
+        shown = np.zeros_like(at)
+        for effect in sorted(self._effects.of("gpu.xid"), key=lambda effect: effect.course.start):
+            columns = effect.columns
+            shown[:, columns] = np.where(at[:, columns] >= effect.course.start, effect.size, shown[:, columns])
+        return shown
 
     def _frame_buffer(self, holder: NDArray[np.int64], at: Floats) -> Floats:
         full = self._of_runs(holder, lambda run: run.spec.training.fb_used_mib) + self._fb_extra

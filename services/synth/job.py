@@ -10,14 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.power import Activity, Braked, Floats, PowerModel
+from services.synth.effects import Effects, Floats
+from services.synth.power import Activity, PowerModel
 from services.synth.profile import ClusterProfile
 from services.synth.scenario import JobSpec, Training
+from services.synth.world import World
 
 _RANK_SPREAD = 0.003  # how much ranks differ for good: memory speed, place in the pipeline; relative deviation
 _COLLECTIVE_NOISE = 0.04  # step to step, relative deviation
 _AFTER_CHECKPOINT = 1.25  # the first step after a checkpoint finds cold caches
 _LOSS_NOISE, _NORM_NOISE = 0.004, 0.06  # batch to batch, relative deviation
+_INSIDE_S = 0.002  # so far after an edge a stretch is asked for its level: past the edge's own jump
 _SLOW_READ_RATE, _SLOW_READ_S = 0.004, 0.8  # now and then a rank's next batch is late: share of steps, mean delay
 
 
@@ -29,17 +32,27 @@ class Speeds:
         self._edges, self._rates = list(edges), rates
 
     @classmethod
-    def of(cls, power: PowerModel, gpus: NDArray[np.int64], clock_bound: float) -> "Speeds":
-        """Return the speeds of the GPUs ``gpus`` (rank order) under their limits and brakes."""
-        edges = sorted({-np.inf, *(t for brake in power.brakes for t in (brake.start, brake.end))})
-        rates = []
-        for edge in edges:
-            clock = power.working_clock()
-            for brake in power.brakes:
-                if brake.start <= edge < brake.end:
-                    clock[brake.gpus] = power.working_clock(brake.cap_w, brake.gpus)
-            rates.append(1.0 / (1.0 - clock_bound + clock_bound / clock[gpus]))
-        return cls(edges, np.array(rates))
+    def of(cls, power: PowerModel, effects: Effects, gpus: NDArray[np.int64], clock_bound: float) -> "Speeds":
+        """Return the speeds of the GPUs ``gpus`` (rank order) under their limits and all that slows them."""
+        slow = [effect for effect in effects.of("gpu.work_factor") if np.isin(effect.columns, gpus).any()]
+        held = [cap for cap in power.caps if np.isin(cap.gpus, gpus).any()]
+        courses = [cap.course for cap in held] + [effect.course for effect in slow]
+        edges = sorted({-np.inf, *(edge for course in courses for edge in course.edges())})
+        rank_of = np.full(int(gpus.max()) + 1, -1)
+        rank_of[gpus] = np.arange(len(gpus))
+        free = power.working_clock()[gpus]
+        rates = np.empty((len(edges), len(gpus)))
+        for row, edge in enumerate(edges):
+            inside = edge + _INSIDE_S
+            clock, longer = free.copy(), np.ones(len(gpus))
+            for cap in held:
+                if np.isfinite(edge) and cap.course.level(np.array(inside)) > 0:
+                    _at_ranks(clock, rank_of, cap.gpus, np.minimum, power.working_clock(cap.watts, cap.gpus))
+            for effect in slow:
+                level = float(effect.course.level(np.array(inside))) if np.isfinite(edge) else 0.0
+                _at_ranks(longer, rank_of, effect.columns, np.multiply, 1.0 + (effect.size - 1.0) * level)
+            rates[row] = 1.0 / ((1.0 - clock_bound + clock_bound / clock) * longer)
+        return cls(edges, rates)
 
     def elapsed(self, start: float, work: Floats) -> Floats:
         """Return how long each rank needs, from ``start``, for ``work`` seconds of computation at full clock."""
@@ -56,6 +69,19 @@ class Speeds:
                 return taken
             left = np.where(done, 0.0, left - span * self._rates[segment])
             start, segment = self._edges[segment + 1], segment + 1
+
+
+def _at_ranks(
+    values: Floats,
+    rank_of: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    combine: np.ufunc,
+    other: Floats | float,
+) -> None:
+    """Combine the ranks' values of some GPUs with others, in place; GPUs of other jobs are left out."""
+    mine = (columns < len(rank_of)) & (rank_of[np.minimum(columns, len(rank_of) - 1)] >= 0)
+    ranks = rank_of[columns[mine]]
+    values[ranks] = combine(values[ranks], np.broadcast_to(other, columns.shape)[mine])
 
 
 @dataclass(frozen=True)
@@ -93,16 +119,12 @@ class Run:
         return float(self.start[done]) if done < len(self.start) else self.end
 
 
-def simulate(
-    spec: JobSpec, profile: ClusterProfile, power: PowerModel, rng: np.random.Generator, horizon: float
-) -> Run:
-    """Lay out a job's steps until its end or ``horizon`` (seconds), whichever comes first."""
-    names = profile.node_names if spec.nodes == "all" else spec.nodes
-    nodes = [profile.node_index(name) for name in names]
-    per_node = np.arange(profile.node.gpus)
-    gpus = np.concatenate([node * profile.node.gpus + per_node for node in nodes])
+def simulate(spec: JobSpec, world: World, power: PowerModel, effects: Effects, rng: np.random.Generator) -> Run:
+    """Lay out a job's steps until its end or the recording's, whichever comes first."""
+    nodes, horizon = world.nodes(spec.nodes), world.duration_s
+    gpus = np.concatenate([world.gpus(node) for node in nodes])
     training = spec.training
-    speeds = Speeds.of(power, gpus, training.clock_bound)
+    speeds = Speeds.of(power, effects, gpus, training.clock_bound)
     own = training.compute_s * (1 + _RANK_SPREAD * rng.standard_normal(len(gpus)))
     end = min(horizon, spec.end if spec.end is not None else horizon)
     now = spec.start + training.launch_s + training.load_s
@@ -160,11 +182,24 @@ def _data_wait(training: Training, rng: np.random.Generator, ranks: int) -> Floa
 
 
 class Workload:
-    """What every GPU of a cluster does, from the runs of its jobs."""
+    """What every GPU of a cluster does, from the runs of its jobs: those that are on the stage now."""
 
-    def __init__(self, runs: Sequence[Run], profile: ClusterProfile) -> None:
-        self._runs = [_Cumulative(run) for run in runs]
+    def __init__(self, profile: ClusterProfile) -> None:
+        self._runs: list[_Cumulative] = []
         self._per_node, self._gpus = profile.node.gpus, profile.gpu_count
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs on the stage; `running` gives places in this list."""
+        return [entry.run for entry in self._runs]
+
+    def add(self, run: Run) -> None:
+        """Put a run on the stage."""
+        self._runs.append(_Cumulative(run))
+
+    def drop(self, run: Run) -> None:
+        """Take a run off: nothing of the time before its end will be asked for any more."""
+        self._runs = [entry for entry in self._runs if entry.run is not run]
 
     def activity(self, times: Floats, window: float) -> Activity:
         """Return what GPUs did in the ``window`` seconds before ``times`` (ticks, nodes)."""
@@ -232,8 +267,3 @@ class _Cumulative:
     def held(self, at: Floats) -> Floats:
         """Seconds for which the job has held its GPUs by ``at``."""
         return np.clip(at, self.run.spec.start, self.run.end) - self.run.spec.start
-
-
-def braked_stretch(run: Run, brake: Braked) -> NDArray[np.bool_]:
-    """Return which of a run's steps lie wholly under a brake."""
-    return np.asarray((run.start >= brake.start) & (run.start + run.total <= brake.end))

@@ -5,15 +5,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from services.recording.model import Label
-from services.synth.job import Run, braked_stretch
-from services.synth.power import Braked
-from services.synth.scenario import PowerBrake, Scenario
+from services.synth.happening import Told
+from services.synth.job import Run
+from services.synth.scenario import Scenario
+from services.synth.world import World
 
 
-def labels_of(scenario: Scenario, runs: Sequence[Run], brakes: Sequence[Braked]) -> Iterator[Label]:
+def labels_of(scenario: Scenario, world: World, runs: Sequence[Run]) -> Iterator[Label]:
     """Yield every label: faults with their measured impact, each job's warm-up and checkpoints, distractors."""
-    for fault, brake in zip(scenario.of_kind(PowerBrake), brakes, strict=True):
-        yield _power_brake(scenario, fault, brake, runs)
+    for happening in scenario.happenings:
+        for told in happening.truths(world):
+            yield _fault(scenario, told, runs)
     for run in runs:
         if len(run.start):
             yield _distractor(
@@ -34,12 +36,14 @@ def labels_of(scenario: Scenario, runs: Sequence[Run], brakes: Sequence[Braked])
                 "the job writes a checkpoint: its GPUs compute nothing, then comes one slow step",
             )
     for declared in scenario.distractors:
-        span = (declared.at, declared.until)
-        yield _distractor(scenario, declared.id, declared.entity, span, declared.note)
+        entity = dict(declared.entity)
+        if isinstance(node := entity.get("node"), str):
+            entity["node"] = world.names[world.node(node)]
+        yield _distractor(scenario, declared.id, entity, (declared.at, declared.until), declared.note)
 
 
 def _ms(scenario: Scenario, seconds: float) -> int:
-    return scenario.start + int(min(seconds, scenario.duration) * 1000)
+    return scenario.start + int(min(max(seconds, 0.0), scenario.duration) * 1000)
 
 
 def _distractor(
@@ -49,43 +53,47 @@ def _distractor(
     return Label(id=name, fault="none", entity=entity, onset=onset, end=end, within_s=0, distractor=True, note=note)
 
 
-def _power_brake(scenario: Scenario, fault: PowerBrake, brake: Braked, runs: Sequence[Run]) -> Label:
-    hit = [run for run in runs if brake.node in run.nodes and braked_stretch(run, brake).any()]
-    truth = fault.truth
+def _fault(scenario: Scenario, told: Told, runs: Sequence[Run]) -> Label:
+    truth, (start, end) = told.truth, told.span
+    hit = [
+        run
+        for run in runs
+        if (run.spec.id in told.jobs or set(told.nodes) & set(run.nodes)) and run.spec.start < end and run.end > start
+    ]
     fields: dict[str, object] = {
         "id": truth.id,
         "fault": truth.fault,
-        "entity": {"node": fault.node},
-        "onset": _ms(scenario, fault.at),
-        "end": _ms(scenario, brake.end),
+        "entity": dict(told.entity),
+        "onset": _ms(scenario, start),
+        "end": _ms(scenario, end),
         "within_s": truth.within_s,
-        "cause": fault.cause,
     }
-    if truth.note:
-        fields["note"] = truth.note
+    if told.also:
+        fields["also"] = [dict(entity) for entity in told.also]
+    for name in ("cause", "note", "incident", "root", "optional"):
+        if value := getattr(truth, name):
+            fields[name] = value
     if hit:
         fields["job_id"] = hit[0].spec.id
-    if truth.incident:
-        fields["incident"] = truth.incident
-    if truth.root:
-        fields["root"] = True
     if truth.root and hit:
-        fields["impact"] = _impact(hit, brake)
+        fields["impact"] = _impact(hit, start, end)
     return Label.model_validate(fields)
 
 
-def _impact(runs: Sequence[Run], brake: Braked) -> dict[str, int | float]:
-    """Return what the brake cost: the jobs' steps are compared with their own healthy ones."""
-    factors, lost, gpus = [], 0.0, 0
+def _impact(runs: Sequence[Run], start: float, end: float) -> dict[str, int | float]:
+    """Return what it cost: the jobs' steps that lie wholly in it, and stalls, are compared with their healthy ones."""
+    factors, lost, gpus = [1.0], 0.0, 0
     for run in runs:
-        braked = braked_stretch(run, brake)
+        stop = run.start + run.total
+        during = (run.start >= start) & (stop <= end)
         healthy = np.arange(len(run.start)) >= len(run.spec.training.warm_up)
-        healthy &= (run.start + run.total <= brake.start) | (run.start >= brake.end)
+        healthy &= (stop <= start) | (run.start >= end)
         usual = float(np.median(run.total[healthy])) if healthy.any() else run.spec.training.compute_s
-        factors.append(float(np.median(run.total[braked])) / usual)
-        stretch = min(brake.end, run.end) - max(brake.start, run.spec.start)
-        lost += len(run.gpus) * stretch / 3600 * (1 - 1 / factors[-1])
+        factor = max(1.0, float(np.median(run.total[during])) / usual) if during.any() else 1.0
+        stretch = min(end, run.end) - max(start, run.spec.start)
+        lost += len(run.gpus) * stretch / 3600 * (1 - 1 / factor)
         gpus += len(run.gpus)
+        factors.append(factor)
     return {
         "gpus": gpus,
         "jobs": len(runs),

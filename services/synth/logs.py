@@ -12,7 +12,6 @@ import numpy as np
 from services.recording.model import Event
 from services.synth.job import Run
 from services.synth.profile import ClusterProfile
-from services.synth.scenario import HostMemoryError, PowerBrake
 
 Severity = Literal["info", "warning", "error", "critical"]
 
@@ -42,44 +41,40 @@ class Logs:
     def _clock(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(self._start_ms / 1000, tz=UTC) + timedelta(seconds=seconds)
 
-    def sel(self, node: str, at: float, severity: Severity, sensor: str, text: str, asserted: str) -> Event:
+    def sel(self, node: int, at: float, severity: Severity, sensor: str, text: str, asserted: str) -> Event:
         """Return one SEL record as ``ipmitool sel elist`` prints it, with the BMC's own time."""
-        index = self._profile.node_index(node)
-        own = self._clock(at + float(self._skew[index]))
-        self._sel_id[index] += 1
-        fields = f"{self._sel_id[index]:4x}", f"{own:%m/%d/%Y}", f"{own:%H:%M:%S}", sensor, text, asserted
-        received = at + float(self._sel_delay[index])
+        own = self._clock(at + float(self._skew[node]))
+        self._sel_id[node] += 1
+        fields = f"{self._sel_id[node]:4x}", f"{own:%m/%d/%Y}", f"{own:%H:%M:%S}", sensor, text, asserted
         return Event(
-            timestamp=self._at(received),
+            timestamp=self._at(at + float(self._sel_delay[node])),
             source="sel",
-            node=node,
+            node=self._profile.node_names[node],
             severity=severity,
             message=" | ".join(fields),
         )
 
-    def power_supply(self, faults: Sequence[PowerBrake]) -> Iterator[Event]:
-        """Yield what the SEL says of failed supplies: failure, lost redundancy, reseating, recovery."""
-        for fault in faults:
-            supply, node, gone = f"Power Supply #0x{0x50 + fault.psu:02x}", fault.node, fault.until - 48
-            yield self.sel(node, fault.at, "critical", supply, "Failure detected", "Asserted")
-            yield self.sel(node, fault.at + 0.2, "critical", "Power Unit #0x01", "Redundancy Lost", "Asserted")
-            if gone > fault.at:
-                yield self.sel(node, gone, "info", supply, "Presence detected", "Deasserted")
-                yield self.sel(node, fault.until - 1.5, "info", supply, "Presence detected", "Asserted")
-            yield self.sel(node, fault.until, "info", supply, "Failure detected", "Deasserted")
-            yield self.sel(node, fault.until + 0.2, "info", "Power Unit #0x01", "Fully Redundant", "Asserted")
+    def kernel(self, node: int, at: float, severity: Severity, message: str) -> Event:
+        """Return one line of a node's kernel."""
+        name = self._profile.node_names[node]
+        return Event(timestamp=self._at(at), source="kernel", node=name, severity=severity, message=message)
 
-    def host_memory(self, errors: Sequence[HostMemoryError]) -> Iterator[Event]:
-        """Yield the SEL and kernel lines of corrected errors in hosts' memory."""
-        for error in errors:
-            yield self.sel(error.node, error.at, "warning", "Memory #0x87", "Correctable ECC", "Asserted")
-            yield Event(
-                timestamp=self._at(error.at + 0.1),
-                source="kernel",
-                node=error.node,
-                severity="warning",
-                message="mce: [Hardware Error]: Machine check events logged",
-            )
+    def fabric_manager(self, node: int, at: float, severity: Severity, message: str) -> Event:
+        """Return one line of a node's fabricmanager.log, with the time that it writes itself."""
+        name = self._profile.node_names[node]
+        stamped = f"[{self._clock(at):%b %d %Y %H:%M:%S}] [{severity.upper()}] [tid 2147] {message}"
+        return Event(timestamp=self._at(at), source="fabricmanager", node=name, severity=severity, message=stamped)
+
+    def scheduler(
+        self, at: float, message: str, *, node: int | None = None, job: str | None = None, severity: Severity = "info"
+    ) -> Event:
+        """Return one line of the scheduler's controller, `message` as it writes it."""
+        about: dict[str, str] = {}
+        if node is not None:
+            about["node"] = self._profile.node_names[node]
+        if job is not None:
+            about["job_id"] = job
+        return Event(timestamp=self._at(at), source="scheduler", severity=severity, message=message, **about)
 
     def background(self) -> Iterator[Event]:
         """Yield the lines that kernels write on any day."""
@@ -87,13 +82,8 @@ class Logs:
         for _ in range(int(self._rng.poisson(expected))):
             line = _KERNEL_LINES[int(self._rng.integers(len(_KERNEL_LINES)))]
             a, c = int(self._rng.integers(2501, 9000)), int(self._rng.integers(20, 80))
-            yield Event(
-                timestamp=self._at(float(self._rng.uniform(0, self._duration - 1))),
-                source="kernel",
-                node=self._profile.node_names[int(self._rng.integers(self._profile.nodes))],
-                severity="info",
-                message=line.format(a=a, b=a - 12, c=c),
-            )
+            at, node = float(self._rng.uniform(0, self._duration - 1)), int(self._rng.integers(self._profile.nodes))
+            yield self.kernel(node, at, "info", line.format(a=a, b=a - 12, c=c))
 
     def job(self, run: Run) -> Iterator[Event]:
         """Yield the scheduler's and the trainer's lines of a job, as far as the recording goes."""
@@ -139,9 +129,7 @@ class Logs:
         )
 
     def _scheduler(self, at: float, job: str, message: str) -> Event:
-        return Event(
-            timestamp=self._at(at), source="scheduler", job_id=job, severity="info", message=f"slurmctld: {message}"
-        )
+        return self.scheduler(at, f"slurmctld: {message}", job=job)
 
     def _trainer(self, run: Run, at: float, rank: int, message: str) -> Event:
         return Event(

@@ -1,37 +1,80 @@
 """Makes a recording from a scenario, a stretch of time after the other, so that memory stays small."""
 
 import hashlib
-import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from services.kit.errors import UserError
 from services.recording.model import Job
-from services.recording.reader import read_manifest, times_of
+from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
 from services.synth.bmc import BmcModel
 from services.synth.collector import beats
 from services.synth.dcgm import DcgmModel
-from services.synth.job import Run, simulate
+from services.synth.effects import Effects
+from services.synth.job import Run
 from services.synth.labels import labels_of
 from services.synth.logs import Logs
-from services.synth.power import PowerModel, brakes_of
-from services.synth.profile import ClusterProfile
+from services.synth.power import PowerModel, caps_of
+from services.synth.profile import ClusterProfile, load_profile
 from services.synth.randomness import generator
-from services.synth.scenario import HostMemoryError, OldXid, PowerBrake, Scenario, load_scenario
+from services.synth.scenario import Scenario, load_scenario
+from services.synth.stage import Stage
 from services.synth.steps import StepsModel
 from services.synth.thermal import ThermalModel
+from services.synth.world import World
 
-LIBRARY = Path(__file__).resolve().parents[2] / "replay-data"
 _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what else decides a recording's bytes
 _STRETCH_S = 300.0  # made at a time
 
 Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is made otherwise than the scenario says: another seed, size, cluster, length, or DCGM interval."""
+
+    seed: int | None = None
+    scale: float = 1.0
+    profile: Path | None = None
+    duration_s: float | None = None
+    interval_s: float | None = None
+
+    @property
+    def suffix(self) -> str:
+        """Return what tells its recording from the scenario's own, as part of a name; empty if nothing differs."""
+        parts = {
+            "seed": self.seed,
+            "scale": None if self.scale == 1.0 else self.scale,
+            "on": None if self.profile is None else self.profile.stem,
+            "for": self.duration_s,
+            "every": self.interval_s,
+        }
+        named = [
+            f"{name}-{value:g}" if isinstance(value, float) else f"{name}-{value}"
+            for name, value in parts.items()
+            if value is not None
+        ]
+        return "".join(f"-{part}" for part in named).replace(".", "-")
+
+
+AS_WRITTEN = Variant()
+
+
+def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World]:
+    """Return a scenario and the cluster it is made on. UserError names the file and every field that is wrong."""
+    scenario, written_for, _ = load_scenario(path, variant.seed)
+    profile = written_for if variant.profile is None else load_profile(variant.profile)
+    changed: dict[str, object] = {"nodes": max(1, round(profile.nodes * variant.scale))}
+    if variant.interval_s is not None:
+        changed["collector_interval_s"] = variant.interval_s
+    profile = ClusterProfile.model_validate(profile.model_dump() | changed)
+    if variant.duration_s is not None:
+        scenario = scenario.model_copy(update={"duration": variant.duration_s})
+    return scenario, World(profile, written_for, scenario.start, scenario.duration)
 
 
 class _Ordered:
@@ -59,76 +102,81 @@ class _Ordered:
         self._waiting = [rows.slice(cut)] if cut < rows.num_rows else []
 
 
-def fingerprint(scenario_path: Path, seed: int | None = None) -> str:
-    """Return a hash of all that decides a recording's bytes: scenario, profile, seed, generator, libraries."""
-    scenario, _, profile_path = load_scenario(scenario_path)
+def fingerprint(scenario_path: Path, variant: Variant = AS_WRITTEN) -> str:
+    """Return a hash of all that decides a recording's bytes: scenario, profile, variant, generator, libraries."""
+    scenario, _, profile_path = load_scenario(scenario_path, variant.seed)
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parent
-    sources = [path for path in sorted(package.glob("*.py")) if not path.name.startswith("test_")]
+    sources = [path for path in sorted(package.rglob("*.py")) if not path.name.startswith(("test_", "conftest"))]
     sources += [package.parent / "recording" / name for name in _FORMAT_SOURCES]
-    for path in (*sources, scenario_path, profile_path):
+    for path in (*sources, scenario_path, variant.profile or profile_path):
         digest.update(path.read_bytes())
-    digest.update(f"{scenario.seed if seed is None else seed} {np.__version__} {pa.__version__}".encode())
+    made_otherwise = (variant.scale, variant.duration_s, variant.interval_s)
+    digest.update(f"{scenario.seed} {made_otherwise} {np.__version__} {pa.__version__}".encode())
     return digest.hexdigest()
 
 
-def make_recording(scenario_path: Path, out: Path, seed: int | None = None, progress: Progress | None = None) -> Path:
+def make_recording(
+    scenario_path: Path,
+    out: Path,
+    variant: Variant = AS_WRITTEN,
+    progress: Progress | None = None,
+    *,
+    name: str | None = None,
+) -> Path:
     """Make the recording of a scenario file in ``out`` and return ``out``.
 
-    The same scenario, profile, seed and code give the same bytes. ``seed`` replaces the scenario's own;
-    ``progress`` is told the share done, 0 to 1. UserError: the scenario is wrong, or ``out`` exists already.
+    The same scenario, profile, variant and code give the same bytes. ``progress`` is told the share done, 0 to 1.
+    UserError: the scenario is wrong, or ``out`` exists already.
     """
-    scenario, profile, _ = load_scenario(scenario_path)
-    chosen = scenario.seed if seed is None else seed
-    made_by = fingerprint(scenario_path, seed)
-    faults = scenario.of_kind(PowerBrake)
-    brakes = brakes_of(profile, faults)
-    power = PowerModel(profile, brakes, generator(chosen, "power"))
-    thermal = ThermalModel(profile, generator(chosen, "thermal"))
-    runs = [
-        simulate(spec, profile, power, generator(chosen, f"job {spec.id}"), scenario.duration) for spec in scenario.jobs
-    ]
+    scenario, world = stage_of(scenario_path, variant)
+    made_by, seed = fingerprint(scenario_path, variant), scenario.seed
+    effects = Effects(effect for happening in scenario.happenings for effect in happening.effects(world))
+    power = PowerModel(world.profile, caps_of(world.profile, effects), generator(seed, "power"))
+    stage = Stage(scenario, world, power, effects, seed)
+    logs = Logs(world.profile, scenario.start, scenario.duration, generator(seed, "logs"))
     with RecordingWriter(out) as writer:
-        _write_streams(writer, scenario, profile, (power, thermal), runs, chosen, progress)
-        logs = Logs(profile, scenario.start, scenario.duration, generator(chosen, "logs"))
-        events = [*logs.power_supply(faults), *logs.host_memory(scenario.of_kind(HostMemoryError)), *logs.background()]
-        for run in runs:
+        events = [event for happening in scenario.happenings for event in happening.lines(world, logs)]
+        events.extend(logs.background())
+        jobs = []
+        for run in _write_streams(writer, scenario, world, stage, effects, power, progress):
             events.extend(logs.job(run))
+            jobs.append(_job(scenario, world.profile, run))
         end_ms = scenario.start + int(scenario.duration * 1000)
         writer.write_events(event for event in events if scenario.start <= event.timestamp < end_ms)
-        writer.write_jobs(_job(scenario, profile, run) for run in runs)
-        writer.write_labels(labels_of(scenario, runs, brakes))
+        writer.write_jobs(jobs)
+        writer.write_labels(labels_of(scenario, world, stage.finished))
         header = {
-            "name": scenario.name,
+            "name": name or scenario.name,
             "title": scenario.title,
             "summary": scenario.summary,
             "origin": "synthetic",
             "source": scenario.source,
-            "seed": chosen,
+            "seed": seed,
             "generator": {"fingerprint": made_by},
             "start": scenario.start,
             "end": end_ms,
-            "cluster": {"name": profile.name},
+            "cluster": {"name": world.profile.name},
         }
-        writer.finish(header, profile.topology())
+        writer.finish(header, world.profile.topology())
     return out
 
 
 def _write_streams(
     writer: RecordingWriter,
     scenario: Scenario,
-    profile: ClusterProfile,
-    physics: tuple[PowerModel, ThermalModel],
-    runs: list[Run],
-    seed: int,
+    world: World,
+    stage: Stage,
+    effects: Effects,
+    power: PowerModel,
     progress: Progress | None,
-) -> None:
-    faults, start = scenario.of_kind(PowerBrake), scenario.start
-    power, thermal = physics
-    xids = scenario.of_kind(OldXid)
-    dcgm = DcgmModel(profile, power, thermal, runs, xids, generator(seed, "dcgm"))
-    bmc = BmcModel(profile, power, thermal, runs, faults, generator(seed, "bmc"))
-    steps = [StepsModel(run, profile, start, generator(seed, f"steps {run.spec.id}")) for run in runs]
+) -> Iterable[Run]:
+    """Write every stream, stretch by stretch; yield each job's run when it begins."""
+    profile, start, seed = world.profile, scenario.start, scenario.seed
+    thermal = ThermalModel(profile, generator(seed, "thermal"))
+    dcgm = DcgmModel(profile, power, thermal, stage.workload, effects, generator(seed, "dcgm"))
+    bmc = BmcModel(profile, power, thermal, stage.workload, effects, generator(seed, "bmc"))
+    steps: list[StepsModel] = []
     scrapes = beats(
         profile.nodes,
         scenario.duration,
@@ -154,6 +202,9 @@ def _write_streams(
     ticks, minutes = round(stretch / profile.collector_interval_s), round(stretch / profile.bmc_interval_s)
     for number in range(int(np.ceil(scenario.duration / stretch))):
         begin, end = number * stretch, min((number + 1) * stretch, scenario.duration)
+        for run in stage.upto(end):
+            steps.append(StepsModel(run, profile, start, generator(seed, f"steps {run.spec.id}")))
+            yield run
         here = scrapes.between(number * ticks, (number + 1) * ticks)
         if len(here.times):
             outputs["dcgm"].add(dcgm.rows(here, start))
@@ -164,8 +215,11 @@ def _write_streams(
             outputs["steps"].add(model.rows(begin, end))
         for output in outputs.values():
             output.release(start + int(end * 1000))
+        stage.clear(end)
+        steps = [model for model in steps if any(model.of(run) for run in stage.workload.runs)]
         if progress is not None:
             progress(end / scenario.duration)
+    stage.clear(np.inf)
 
 
 def _job(scenario: Scenario, profile: ClusterProfile, run: Run) -> Job:
@@ -183,74 +237,3 @@ def _job(scenario: Scenario, profile: ClusterProfile, run: Run) -> Job:
         state="COMPLETED" if over else "RUNNING",
         ranks={"layout": "node-major"},
     )
-
-
-def scenario_paths() -> dict[str, Path]:
-    """Return the scenario files of the library by name."""
-    return {path.parent.name: path for path in sorted(LIBRARY.glob("*/scenario.yaml"))}
-
-
-def find_scenario(name: str) -> Path:
-    """Return the file of a scenario given by name or path; UserError if there is none."""
-    path = Path(name)
-    if path.is_dir() and (path / "scenario.yaml").exists():
-        return path / "scenario.yaml"
-    if path.is_file():
-        return path
-    found = scenario_paths()
-    if name not in found:
-        raise UserError(f"no scenario {name!r}", remedy=f"there are: {', '.join(found) or 'none'}", exit_code=2)
-    return found[name]
-
-
-def cache_dir() -> Path:
-    """Return the folder of made recordings: ``$XDG_CACHE_HOME/hindcast/recordings``, or below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hindcast" / "recordings"
-
-
-def is_made(scenario_path: Path, out: Path, seed: int | None = None) -> bool:
-    """Return whether ``out`` already holds what making the scenario would give."""
-    if not (out / "recording.yaml").exists():
-        return False
-    made_by = (read_manifest(out).model_extra or {}).get("generator")
-    return isinstance(made_by, dict) and made_by.get("fingerprint") == fingerprint(scenario_path, seed)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A recording that is there now, and whether it was there before."""
-
-    path: Path
-    cached: bool
-
-
-def ensure_recording(
-    scenario: str, out: Path | None = None, seed: int | None = None, progress: Progress | None = None
-) -> Made:
-    """Make the recording of a scenario (name or file) unless ``out`` already holds just that.
-
-    Without ``out`` it goes to the cache, where an outdated one of the same name is replaced. UserError: ``out`` is
-    given and holds something else.
-    """
-    path = find_scenario(scenario)
-    target = out or cache_dir() / load_scenario(path)[0].name
-    if is_made(path, target, seed):
-        return Made(target, cached=True)
-    if out is not None:
-        return Made(make_recording(path, target, seed, progress), cached=False)
-    staged = target.with_name(f".{target.name}.{os.getpid()}.made")
-    shutil.rmtree(staged, ignore_errors=True)
-    make_recording(path, staged, seed, progress)
-    if not is_made(path, target, seed):  # another process may have been quicker
-        outdated = target.with_name(f".{target.name}.{os.getpid()}.outdated")
-        if target.exists():
-            target.rename(outdated)
-        staged.rename(target)
-        shutil.rmtree(outdated, ignore_errors=True)
-    shutil.rmtree(staged, ignore_errors=True)
-    return Made(target, cached=False)
-
-
-def cached_recording(name: str) -> Path:
-    """Return the recording of a scenario of the library from the cache; make it first if it is not there."""
-    return ensure_recording(name).path

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from services.synth.effects import Course, Effects, Floats
 from services.synth.profile import ClusterProfile
-from services.synth.scenario import PowerBrake
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x80  # DCGM's clock-event bits
@@ -40,29 +39,24 @@ class Activity:
 
 
 @dataclass(frozen=True)
-class Braked:
-    """One node's GPUs under firmware power brake, from ``start`` to ``end`` (seconds), ``cap_w`` watts each."""
+class Cap:
+    """GPUs of one node held to ``watts`` each while the course is on, and DCGM's ``reasons`` for it."""
 
     node: int
-    gpus: slice
-    start: float
-    end: float
-    cap_w: float
-
-    def share(self, times: Floats, window: float) -> Floats:
-        """Return which part of the window before each of this node's ``times`` (ticks,) was braked."""
-        overlap = np.minimum(times, self.end) - np.maximum(times - window, self.start)
-        return np.clip(overlap / window, 0.0, 1.0)
+    gpus: NDArray[np.int64]
+    course: Course
+    watts: float
+    reasons: int
 
 
-def brakes_of(profile: ClusterProfile, faults: Sequence[PowerBrake]) -> list[Braked]:
-    """Return the stretches in which firmware brakes a node: from and until ``brake_delay_s`` after the supply's."""
-    delay, gpus = profile.node.brake_delay_s, profile.node.gpus
+def caps_of(profile: ClusterProfile, effects: Effects) -> list[Cap]:
+    """Return the caps that firmware sets, node by node."""
     found = []
-    for fault in faults:
-        node = profile.node_index(fault.node)
-        block = slice(node * gpus, (node + 1) * gpus)
-        found.append(Braked(node, block, fault.at + delay, fault.until + delay, fault.gpu_cap_w))
+    for effect in effects.of("gpu.power_cap_w"):
+        nodes = effect.columns // profile.node.gpus
+        for node in np.unique(nodes):
+            columns = effect.columns[nodes == node]
+            found.append(Cap(int(node), columns, effect.course, effect.size, int(effect.detail["reasons"])))
     return found
 
 
@@ -78,11 +72,11 @@ class PowerReading:
 class PowerModel:
     """The power and clocks of every GPU of a cluster; GPUs of one kind differ by a few percent."""
 
-    def __init__(self, profile: ClusterProfile, brakes: Sequence[Braked], rng: np.random.Generator) -> None:
+    def __init__(self, profile: ClusterProfile, caps: Sequence[Cap], rng: np.random.Generator) -> None:
         gpu = profile.gpu
         leak, work = 1 + gpu.power_spread * np.clip(rng.standard_normal((2, profile.gpu_count)), -2.5, 2.5)
         self._gpu = gpu
-        self.brakes = list(brakes)
+        self.caps = list(caps)
         self._idle = gpu.idle_w * leak
         self._resident = gpu.resident_w * leak
         self._collective = (gpu.collective_w - gpu.resident_w) * work
@@ -101,7 +95,7 @@ class PowerModel:
     def _power_at(self, clock: Floats) -> Floats:
         return np.asarray(np.interp(clock, self._clock, self._power), dtype=np.float64)
 
-    def working_clock(self, cap_w: float | None = None, gpus: slice = slice(None)) -> Floats:
+    def working_clock(self, cap_w: float | None = None, gpus: NDArray[np.int64] | slice = slice(None)) -> Floats:
         """Return each GPU's relative clock in training under its limit, or under ``cap_w``."""
         limit = min(self._gpu.power_limit_w, cap_w or np.inf)
         return self.clock_within((limit - self._resident[gpus]) / self._steady[gpus])
@@ -117,18 +111,18 @@ class PowerModel:
         """Return mean watts over the window before ``times`` (ticks, nodes): what the energy counter integrates."""
         still = self._still(activity)
         power = still + self._dynamic(activity, self._power_at(self.working_clock()))
-        for brake in self.brakes:
-            share = brake.share(times[:, brake.node], window)[:, None]
-            power[:, brake.gpus] += share * (np.minimum(power[:, brake.gpus], brake.cap_w) - power[:, brake.gpus])
+        for cap in self.caps:
+            share = cap.course.mean(times[:, cap.node], window)[:, None]
+            power[:, cap.gpus] += share * (np.minimum(power[:, cap.gpus], cap.watts) - power[:, cap.gpus])
         return np.minimum(power, self._gpu.power_limit_w)
 
     def capped_share(self, activity: Activity, times: Floats, window: float) -> Floats:
-        """Return which part of the window before ``times`` a GPU's clock was held down, by software or by a brake."""
+        """Return which part of the window before ``times`` a GPU's clock was held down, by software or by firmware."""
         over = self._resident + self._steady - self._gpu.power_limit_w
         share = activity.busy * np.clip(0.5 + over / (2 * _CAP_BAND_W), 0.0, 1.0)
-        for brake in self.brakes:
-            braked = brake.share(times[:, brake.node], window)[:, None]
-            share[:, brake.gpus] += braked * (1.0 - share[:, brake.gpus])
+        for cap in self.caps:
+            held = cap.course.mean(times[:, cap.node], window)[:, None]
+            share[:, cap.gpus] += held * (1.0 - share[:, cap.gpus])
         return np.asarray(share, dtype=np.float64)
 
     def read(self, activity: Activity, times: Floats, window: float, rng: np.random.Generator) -> PowerReading:
@@ -141,31 +135,32 @@ class PowerModel:
         clock = self.clock_within(np.minimum(room, 1.0))
         power = still + np.minimum(dynamic, gpu.power_limit_w - still)
         reasons = np.where(room < 1.0, SW_POWER_CAP, 0)
-        for brake in self.brakes:
-            self._brake(brake, times, window, (still, dynamic, power, clock, reasons))
+        for cap in self.caps:
+            self._hold(cap, times, window, (still, dynamic, power, clock, reasons))
         power += _METER_NOISE_W * rng.standard_normal(shape)
         step = gpu.sm_clock_step_mhz
         mhz = np.round(clock * gpu.sm_clock_mhz / step) * step
         idle = activity.resident <= 0
         mhz[idle] = gpu.sm_clock_idle_mhz
-        reasons[idle & ((reasons & HW_POWER_BRAKE) == 0)] = GPU_IDLE
+        reasons[idle & ((reasons & HW_SLOWDOWN) == 0)] = GPU_IDLE
         return PowerReading(power, mhz, reasons)
 
-    def _brake(
+    def _hold(
         self,
-        brake: Braked,
+        cap: Cap,
         times: Floats,
         window: float,
         state: tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]],
     ) -> None:
-        """Bring the cap into the arrays of ``state``, in place, for the braked node's columns."""
-        still, dynamic, power, clock, reasons = (array[:, brake.gpus] for array in state)
-        at = times[:, brake.node]
-        now = ((at >= brake.start) & (at < brake.end))[:, None]
-        share = brake.share(at, window)[:, None]
-        room = np.divide(brake.cap_w - still, dynamic, out=np.full(dynamic.shape, 9.0), where=dynamic > 1.0)
+        """Bring a cap into the arrays of ``state``, in place, for its GPUs' columns."""
+        still, dynamic, power, clock, reasons = state
+        at, gpus = times[:, cap.node], cap.gpus
+        now = (cap.course.level(at) > 0)[:, None]
+        share = cap.course.mean(at, window)[:, None]
+        own, moving = still[:, gpus], dynamic[:, gpus]
+        room = np.divide(cap.watts - own, moving, out=np.full(moving.shape, 9.0), where=moving > 1.0)
         # What is worth braking is the work: a brake divides the clock also where little power is drawn.
-        held = np.minimum(self.clock_within(np.minimum(room, 1.0)), self.working_clock(brake.cap_w, brake.gpus) * 1.06)
-        power += share * (still + np.minimum(dynamic, brake.cap_w - still) - power)
-        np.copyto(clock, held, where=now)
-        np.copyto(reasons, HW_SLOWDOWN | HW_POWER_BRAKE, where=now)
+        held = np.minimum(self.clock_within(np.minimum(room, 1.0)), self.working_clock(cap.watts, gpus) * 1.06)
+        power[:, gpus] += share * (own + np.minimum(moving, cap.watts - own) - power[:, gpus])
+        clock[:, gpus] = np.where(now, held, clock[:, gpus])
+        reasons[:, gpus] = np.where(now, cap.reasons, reasons[:, gpus])

@@ -1,22 +1,19 @@
 """A scenario file: which cluster, which jobs, what breaks, and what an on-call engineer should make of it."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from services.kit.errors import UserError
-from services.recording.instants import InstantMs, parse_offset
+from services.recording.instants import InstantMs
 from services.recording.reader import describe
+from services.synth.faults.registry import happening_of
+from services.synth.happening import Happening, Lasting, Offset
 from services.synth.profile import ClusterProfile, Strict, load_profile, load_yaml
+from services.synth.variation import settle
 
-
-def _seconds(value: object) -> object:
-    return parse_offset(value) / 1000 if isinstance(value, str) else value
-
-
-# Seconds since the start of the recording; written "+HH:MM:SS" in a scenario.
-Offset = Annotated[float, BeforeValidator(_seconds)]
+AnyHappening = SerializeAsAny[Annotated[Happening, BeforeValidator(happening_of)]]
 
 
 class Training(Strict):
@@ -53,56 +50,11 @@ class JobSpec(Strict):
     name: str
     user: str
     partition: str = "train"
-    nodes: Literal["all"] | list[str]
+    nodes: str | list[str] = Field(description="all, a range first..last, or names")
     submit: Offset
     start: Offset
     end: Offset | None = None
     training: Training
-
-
-class Truth(Strict):
-    """What a fault's label says beyond where and when."""
-
-    id: str
-    fault: str
-    within_s: float
-    incident: str | None = None
-    root: bool = False
-    note: str = ""
-
-
-class PowerBrake(Strict):
-    """A power supply fails and the firmware brakes all GPUs of its node until it is back."""
-
-    kind: Literal["power_brake"]
-    node: str
-    at: Offset
-    until: Offset
-    gpu_cap_w: float = Field(gt=0)
-    psu: int = Field(default=1, ge=1, le=2)
-    cause: str
-    truth: Truth
-
-
-class HostMemoryError(Strict):
-    """One corrected error of a host's memory: a SEL line that means nothing for the GPUs."""
-
-    kind: Literal["host_memory_error"]
-    node: str
-    at: Offset
-
-
-class OldXid(Strict):
-    """An XID from before the recording: the gauge still shows it."""
-
-    kind: Literal["old_xid"]
-    node: str
-    gpu: int
-    xid: int
-
-
-_Kind = TypeVar("_Kind", bound=Strict)
-Happening = Annotated[PowerBrake | HostMemoryError | OldXid, Field(discriminator="kind")]
 
 
 class Distractor(Strict):
@@ -127,31 +79,35 @@ class Scenario(Strict):
     start: InstantMs
     duration: Offset
     jobs: list[JobSpec]
-    happenings: list[Happening] = Field(default_factory=list)
+    happenings: list[AnyHappening] = Field(default_factory=list)
     distractors: list[Distractor] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _in_time(self) -> "Scenario":
-        for happening in self.happenings:
-            if isinstance(happening, PowerBrake) and not 0 <= happening.at < happening.until <= self.duration:
-                raise ValueError(
-                    f"{happening.kind} on {happening.node}: at and until must lie in the recording, in order"
-                )
+        for number, happening in enumerate(self.happenings):
+            if isinstance(happening, Lasting) and happening.until > self.duration:
+                raise ValueError(f"happenings.{number} ({happening.kind}): at and until must lie in the recording")
         return self
 
-    def of_kind(self, kind: type[_Kind]) -> list[_Kind]:
-        """Return the happenings of one kind, in the file's order."""
-        return [happening for happening in self.happenings if isinstance(happening, kind)]
 
-
-def load_scenario(path: Path) -> tuple[Scenario, ClusterProfile, Path]:
+def load_scenario(path: Path, seed: int | None = None) -> tuple[Scenario, ClusterProfile, Path]:
     """Read a scenario file and its profile (``../profiles/NAME.yaml``); return both and the profile's path.
 
-    UserError names the file and every field that is wrong.
+    `seed` replaces the scenario's own, and with it what the scenario leaves open. UserError names the file and every
+    field that is wrong.
     """
+    content = load_yaml(path, "scenario")
     try:
-        scenario = Scenario.model_validate(load_yaml(path, "scenario"))
+        if isinstance(content, dict):
+            chosen = content.get("seed") if seed is None else seed
+            content |= {"seed": chosen}
+            if isinstance(chosen, int):
+                open_parts = {key: content[key] for key in ("jobs", "happenings", "distractors") if key in content}
+                content |= settle(open_parts, chosen)
+        scenario = Scenario.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: {describe(error)}", remedy="correct the scenario", exit_code=2) from error
+    except ValueError as error:
+        raise UserError(f"{path}: {error}", remedy="correct the scenario", exit_code=2) from error
     profile_path = path.parent.parent / "profiles" / f"{scenario.profile}.yaml"
     return scenario, load_profile(profile_path), profile_path

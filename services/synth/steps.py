@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from services.recording.schema import TIMESTAMP, name_column
 from services.synth.collector import to_ms
+from services.synth.effects import Floats
 from services.synth.job import Run
-from services.synth.power import Floats
 from services.synth.profile import ClusterProfile
 
 _LOGGED_AFTER_S = 0.002  # a rank's clock and its print: mean delay after the step's end
@@ -22,6 +22,10 @@ class StepsModel:
         self._names = profile.node_names
         self._codes = (run.gpus // profile.node.gpus).astype(np.int32)
         self._ends = run.start + run.total
+
+    def of(self, run: Run) -> bool:
+        """Return whether these are the rows of that run."""
+        return self._run is run
 
     def rows(self, begin: float, end: float) -> pa.RecordBatch | None:
         """Return the rows of the steps that ended in ``begin <= t < end`` (seconds), by timestamp; None if none did."""

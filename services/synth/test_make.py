@@ -8,7 +8,8 @@ from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.synth import make
 from services.synth.conftest import NODES, Telemetry, Write
-from services.synth.make import LIBRARY, ensure_recording, find_scenario, fingerprint, make_recording, scenario_paths
+from services.synth.library import LIBRARY, ensure_recording, find_scenario, scenario_paths
+from services.synth.make import Variant, fingerprint, make_recording
 from services.synth.scenario import load_scenario
 
 
@@ -20,7 +21,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(write: Write
     scenario = write({"duration": "+00:07:00", "happenings": []})
     first = contents(make_recording(scenario, tmp_path / "a" / "tiny-brake"))
     again = contents(make_recording(scenario, tmp_path / "b" / "tiny-brake"))
-    other = contents(make_recording(scenario, tmp_path / "c" / "tiny-brake", seed=8))
+    other = contents(make_recording(scenario, tmp_path / "c" / "tiny-brake", Variant(seed=8)))
     assert first == again
     assert first["topology.json"] == other["topology.json"]
     for name in ("dcgm.parquet", "bmc.parquet", "steps.parquet", "events.jsonl"):
@@ -80,8 +81,8 @@ def test_a_second_make_is_a_cache_hit_until_something_changes(
     assert not changed.cached
     assert Recording.open(changed.path).manifest.title == "Another"
     assert contents(changed.path)["dcgm.parquet"] == before["dcgm.parquet"]
-    assert not ensure_recording(str(scenario), seed=99).cached
-    assert sorted(path.name for path in changed.path.parent.iterdir()) == ["tiny-brake"]
+    assert not ensure_recording(str(scenario), variant=Variant(seed=99)).cached
+    assert sorted(path.name for path in changed.path.parent.iterdir()) == ["tiny-brake", "tiny-brake-seed-99"]
 
 
 def test_an_existing_directory_that_was_named_is_never_replaced(write: Write, tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_an_existing_directory_that_was_named_is_never_replaced(write: Write, tm
 
 
 def test_the_fingerprint_depends_on_seed_scenario_and_profile(write: Write) -> None:
-    prints = {fingerprint(write()), fingerprint(write(), seed=8)}
+    prints = {fingerprint(write()), fingerprint(write(), Variant(seed=8))}
     prints |= {fingerprint(write({"title": "T"})), fingerprint(write(profile={"nodes": NODES + 2}))}
     assert len(prints) == 4
     assert fingerprint(write()) in prints

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.synth.power import Floats
+from services.synth.effects import Floats
 from services.synth.profile import ClusterProfile
 
 _COOLING_SPREAD = 0.05  # relative deviation of thermal resistance between GPUs: paste, place in the air stream

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.recording.model import Label
 from services.recording.reader import Recording
-from services.synth.make import cached_recording
+from services.synth.library import cached_recording
 
 NAME = "vela-power-brake"
 _BEFORE_MS = 10 * 60_000

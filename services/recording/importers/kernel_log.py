@@ -1,0 +1,162 @@
+"""Imports kernel and system logs: dmesg, journalctl, syslog files, /dev/kmsg, and fabricmanager.log.
+
+Every line becomes an event; its message is the line without the collector's time, host and ``kernel:`` tag. A line's
+node is its host column; where the form has none, ``--node``, or else the file's or folder's name.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from services.kit.errors import UserError
+from services.recording.importers.contract import Draft, Progress, Report, silent
+from services.recording.importers.imported_header import imported
+from services.recording.importers.log_judgement import interesting, severity_of
+from services.recording.importers.log_lines import LogLine, LogLines
+from services.recording.importers.moments import instant_option, zone_of
+from services.recording.importers.source_files import SourceFiles, clean, where
+from services.recording.model import Event, Gpu, Node, Topology
+
+_BATCH = 10_000
+_MAX_CONTINUATION = 16_384  # characters of one record of several lines
+_GENERIC = re.compile(
+    r"(dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|log|testdata)\b.*", re.I
+)
+_GPU_UUID = re.compile(r"NVRM: GPU at (?:PCI:)?([0-9a-fA-F:]+): (GPU-[0-9a-fA-F-]{36})")
+_GPU_NUMBER = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]+)\).* from GPU(\d{1,2}) GSP")
+_QUIET = "a line that is not about the cluster's hardware (--only-interesting)"
+
+
+def convert(
+    source: Annotated[Path, "a log file (.gz too), or a folder of them"],
+    out: Path,
+    *,
+    node: Annotated[str, "the node, for lines that carry no host"] = "",
+    year: Annotated[int, "year of the first line, for times without one"] = 0,
+    boot: Annotated[str, "time of boot (RFC 3339), for lines in seconds since boot"] = "",
+    zone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
+    only_interesting: Annotated[bool, "keep only lines about GPUs, links, memory, PCIe and storage"] = False,
+    cluster: Annotated[str, "name of the cluster"] = "imported",
+    progress: Progress = silent,
+) -> Report:
+    """Convert logs into a recording of events at ``out``.
+
+    UserError: the source does not exist, an option is malformed, no line could be imported, or ``out`` exists.
+    """
+    if year and not 1970 <= year < 2100:
+        raise UserError(f"--year {year}: is not from 1970 to 2099", remedy="correct the year", exit_code=2)
+    booted, times = instant_option(boot, "--boot"), zone_of(zone)
+    report = Report()
+    files = SourceFiles(source, report, progress)
+    fleet = _Fleet()
+    with Draft(out, report) as draft:
+        for path in files.paths:
+            lines = LogLines(times, year or None, booted)
+            name = node or node_by_path(path, files.root)
+            events: list[Event] = []
+            for line in _records(files, path, lines, report):
+                if only_interesting and not interesting(line.message):
+                    report.skip(_QUIET, where(path))
+                    continue
+                host = line.host or name
+                fleet.take(host, line.message)
+                events.append(
+                    Event(
+                        timestamp=line.at,
+                        source=line.source,
+                        node=host,
+                        severity=severity_of(line.message, line.priority),
+                        message=line.message,
+                    )
+                )
+                if len(events) == _BATCH:
+                    draft.add_events(events)
+                    events = []
+            draft.add_events(events)
+        notes = [f"times that name no zone are taken as {zone}"]
+        if year:
+            notes.append(f"the first line without a year is taken to be of {year}; the year goes up at New Year")
+        if booted is not None:
+            notes.append(f"seconds since boot are counted from {boot}")
+        header = imported(
+            out,
+            cluster,
+            title=f"Logs of {fleet.names()}",
+            summary="Lines of kernel and system logs as events. What was wrong, if anything, is not known.",
+            document="kernel, system and fabric-manager logs",
+            notes=notes,
+        )
+        draft.finish(header, fleet.topology())
+    return report
+
+
+def node_by_path(path: Path, root: Path) -> str:
+    """Return the node that a file without host columns is of: its own name or its folder's, whichever is no log's."""
+    inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+    stem = clean(path.name).split(".")[0]
+    for name in (stem, *(clean(part) for part in reversed(inside.parts[:-1]))):
+        if name and not _GENERIC.fullmatch(name):
+            return name
+    return "node"
+
+
+def _records(files: SourceFiles, path: Path, lines: LogLines, report: Report) -> Iterator[LogLine]:
+    """Yield a file's records; a fabric manager's record of several lines as one."""
+    open_record: LogLine | None = None
+    for number, text in files.lines(path):
+        found = lines.read(text) if text.strip() else ""
+        if isinstance(found, LogLine):
+            if open_record is not None:
+                yield open_record
+            open_record = found
+        elif open_record is not None and open_record.source == "fabricmanager" and found:
+            longer = f"{open_record.message}\n{text}"[:_MAX_CONTINUATION]
+            open_record = LogLine(open_record.at, open_record.host, open_record.priority, longer, open_record.source)
+        elif found:
+            report.skip(found, where(path, number))
+    if open_record is not None:
+        yield open_record
+
+
+class _Fleet:
+    """The nodes that logs speak of, and those of their GPUs whose number a line gives."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, None] = {}
+        self._uuids: dict[tuple[str, str], str] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def take(self, node: str, message: str) -> None:
+        """Note what a line tells. An address alone tells no number: numbers are left out rather than guessed."""
+        self._nodes.setdefault(node)
+        if not message.startswith("NVRM: "):
+            return
+        match = _GPU_UUID.match(message)
+        if match is not None:
+            self._uuids[node, bus_id(match[1])] = match[2]
+        match = _GPU_NUMBER.match(message)
+        if match is not None:
+            self._numbers.setdefault((node, bus_id(match[1])), int(match[2]))
+
+    def names(self) -> str:
+        """Return the nodes in words."""
+        return next(iter(self._nodes)) if len(self._nodes) == 1 else f"{len(self._nodes)} nodes"
+
+    def topology(self) -> Topology:
+        """Return the nodes, with the GPUs that are known by number."""
+        gpus: dict[str, dict[int, Gpu]] = {}
+        for (node, bus), number in sorted(self._numbers.items()):
+            known = Gpu(gpu=number, uuid=self._uuids.get((node, bus)), pci_bus_id=bus)
+            gpus.setdefault(node, {}).setdefault(number, known)
+        nodes = [
+            Node(name=name, gpus=[gpu for _, gpu in sorted(gpus.get(name, {}).items())]) for name in sorted(self._nodes)
+        ]
+        return Topology(nodes=nodes)
+
+
+def bus_id(address: str) -> str:
+    """Return a PCI address as DCGM writes it: ``0000:9b:00`` becomes ``00000000:9b:00.0``."""
+    domain, _, rest = address.lower().rpartition(":")[0].rpartition(":")
+    device = address.lower().rpartition(":")[2]
+    return f"{domain.rjust(8, '0')}:{rest}:{device}" + ("" if "." in device else ".0")

@@ -1,0 +1,216 @@
+"""Reads lines of kernel and system logs in the forms that dmesg, journalctl, syslog daemons and /dev/kmsg write."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Literal
+
+from services.recording.importers.moments import plausible, to_ms
+from services.recording.importers.source_files import clean, parse_json
+
+Source = Literal["kernel", "fabricmanager"]
+
+_MONTHS = {name: number for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
+_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_HOST = re.compile(
+    r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}) (?P<tag>[^\s:\[]{1,64})(?P<pid>\[\d*\])?: ?(?P<text>.*)", re.DOTALL
+)
+_KMSG = re.compile(r"(?P<priority>\d{1,5}),\d+,(?P<microseconds>\d{1,18}),[^;]*;(?P<text>.*)", re.DOTALL)
+_PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:1 (?=\d{4}-))?")
+_LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
+_DECODED = re.compile(r"[a-z]{2,8}\d? *:(?P<level>" + "|".join(_LEVELS) + r") *: ?")  # dmesg --decode
+_UPTIME = re.compile(r"\[ *(?P<seconds>\d{1,9})\.(?P<fraction>\d{1,9})\] ?(?:\[ *[TC]\d+\] ?)?")
+_CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(?P<day>\d\d?) {_CLOCK} (?P<year>\d{{4}})\] ?")  # dmesg -T
+_FABRIC = re.compile(
+    rf"\[{_MONTH} +(?P<day>\d\d?) (?P<year>\d{{4}}) {_CLOCK}\] \[(?P<level>[A-Z]{{4,8}})\] ?(?:\[tid \d+\] ?)?"
+)
+_ISO = re.compile(
+    rf"(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?P<zone>Z|UTC|GMT|[A-Z]{{3,5}}(?= )|[+-]\d\d:?\d\d)? *"
+)
+_SYSLOG = re.compile(rf"{_MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} ")
+_UNIX = re.compile(r"(?P<seconds>\d{9,10})\.(?P<fraction>\d{3,9}) ")
+_STRUCTURED = re.compile(
+    r"(?P<host>\S+) (?P<tag>\S+) (?P<pid>\S+) \S+ (?:-|(?:\[[^\]]*\])+) ?(?:\ufeff)?(?P<text>.*)", re.DOTALL
+)
+_HEADER = re.compile(r"-- .* --$|-- (?:Boot|Reboot|Logs|Journal|No entries)")
+_SPAN = re.compile(r"begins? at [A-Z][a-z]{2} (?P<year>\d{4})-")
+_FABRIC_LEVELS = {"DEBUG": 7, "INFO": 6, "NOTICE": 5, "WARNING": 4, "WARN": 4, "ERROR": 3, "CRITICAL": 2, "FATAL": 2}
+_HALF_YEAR_MS = 180 * 86_400_000
+_FABRIC_TAGS = {"nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager"}
+
+NO_YEAR = "a time without its year (give --year)"
+NO_BOOT = "a time in seconds since boot (give --boot)"
+NO_TIME = "a line without a time in a form that is known"
+BAD_TIME = "a time that cannot be"
+HEADER = "a heading of the log, no record"
+PROPERTY = "a property of the kmsg record before, no record"
+NO_MESSAGE = "a journal entry without a time or a message"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One record: `at` in ms, `priority` as syslog counts (0 emergency to 7 debug), None where the form has none.
+
+    `message` is the line without what the collector put before it (time, host, the kernel's own tag).
+    """
+
+    at: int
+    host: str | None
+    priority: int | None
+    message: str
+    source: Source = "kernel"
+
+
+class LogLines:
+    """Reads the lines of one file, in their order: the year of times without one goes up at New Year.
+
+    `boot` is the time of boot in ms for seconds since then, `zone` that of times which name no zone.
+    """
+
+    def __init__(self, zone: tzinfo, year: int | None, boot: int | None) -> None:
+        self._zone, self._year, self._boot = zone, year, boot
+        self._latest: int | None = None
+
+    def read(self, line: str) -> LogLine | str:
+        """Return a line's record, or why it is none (one of the texts of this module)."""
+        if line.startswith("{"):
+            return self._journal(line)
+        kmsg = _KMSG.match(line)
+        if kmsg is not None:
+            return self._since_boot(int(kmsg["microseconds"]) // 1000, None, int(kmsg["priority"]) & 7, kmsg["text"])
+        if _HEADER.match(line):
+            span = _SPAN.search(line)
+            if span is not None and self._year is None:
+                self._year = int(span["year"])
+            return HEADER
+        if line.startswith(" ") and "=" in line:
+            return PROPERTY
+        return self._text(line)
+
+    def _text(self, line: str) -> LogLine | str:
+        """Read the forms that begin with a priority or a time."""
+        priority, start = None, 0
+        match = _PRIORITY.match(line)
+        if match is not None:
+            priority, start = int(match["priority"]) & 7, match.end()
+        match = _DECODED.match(line, start)
+        if match is not None:
+            priority, start = _LEVELS.index(match["level"]), match.end()
+        bracket = line.startswith("[", start)
+        if bracket:
+            return self._bracketed(line, start, priority)
+        for form in (_ISO, _SYSLOG, _UNIX):
+            match = form.match(line, start)
+            if match is not None:
+                at = self._unix(match) if form is _UNIX else self._moment(match)
+                return at if isinstance(at, str) else self._hosted(at, priority, line[match.end() :])
+        return NO_TIME
+
+    def _bracketed(self, line: str, start: int, priority: int | None) -> LogLine | str:
+        match = _UPTIME.match(line, start)
+        if match is not None:
+            ms = int(match["seconds"]) * 1000 + int(match["fraction"].ljust(3, "0")[:3])
+            rest = line[match.end() :]
+            hosted = _HOST.fullmatch(rest)  # journalctl -o short-monotonic
+            if hosted is not None and hosted["tag"] == "kernel":
+                return self._since_boot(ms, hosted["host"], priority, hosted["text"])
+            return self._since_boot(ms, None, priority, rest)
+        match = _CTIME.match(line, start)
+        if match is not None:
+            at = self._moment(match)
+            return at if isinstance(at, str) else LogLine(at, None, priority, line[match.end() :])
+        match = _FABRIC.match(line, start)
+        if match is None:
+            return NO_TIME
+        at = self._moment(match)
+        if isinstance(at, str):
+            return at
+        # The level stays in the message: it is the writer's, not the collector's.
+        return LogLine(at, None, _FABRIC_LEVELS.get(match["level"]), line[match.start("level") - 1 :], "fabricmanager")
+
+    def _hosted(self, at: int, priority: int | None, rest: str) -> LogLine:
+        """Take host and writer off what follows the time; dmesg --time-format iso has neither."""
+        match = _HOST.fullmatch(rest) or _STRUCTURED.fullmatch(rest)
+        if match is None:
+            return LogLine(at, None, priority, rest)
+        host, tag, text = match["host"], match["tag"], match["text"]
+        if tag == "kernel":
+            uptime = _UPTIME.match(text)
+            return LogLine(at, host, priority, text if uptime is None else text[uptime.end() :])
+        source: Source = "fabricmanager" if tag in _FABRIC_TAGS else "kernel"
+        return LogLine(at, host, priority, f"{tag}{match['pid'] or ''}: {text}", source)
+
+    def _since_boot(self, ms: int, host: str | None, priority: int | None, text: str) -> LogLine | str:
+        if self._boot is None:
+            return NO_BOOT
+        at = self._boot + ms
+        return LogLine(at, host, priority, text) if plausible(at) else BAD_TIME
+
+    def _unix(self, match: re.Match[str]) -> int | str:
+        at = int(match["seconds"]) * 1000 + int(match["fraction"][:3])
+        return at if plausible(at) else BAD_TIME
+
+    def _moment(self, match: re.Match[str]) -> int | str:
+        """Return the time that a match's date and clock say, by its own zone or else the log's."""
+        found = match.groupdict()
+        zone: tzinfo = self._zone
+        named = found.get("zone")
+        try:
+            if named is not None and (named in {"Z", "UTC", "GMT"} or named[0] in "+-"):
+                zone = UTC if named[0] not in "+-" else datetime.strptime(named, "%z").tzinfo or UTC
+            if found.get("date"):
+                year, month, day = (int(part) for part in found["date"].split("-"))
+            else:
+                month, day = _MONTHS[found["month"]], int(found["day"])
+                year = int(found["year"]) if found.get("year") else self._year or 0
+                if not year:
+                    return NO_YEAR
+            at = _instant(year, month, day, match, zone)
+            if not found.get("date") and not found.get("year"):
+                if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
+                    self._year = year + 1
+                    at = _instant(year + 1, month, day, match, zone)
+                self._latest = at
+        except (ValueError, OverflowError):
+            return BAD_TIME
+        return at if plausible(at) else BAD_TIME
+
+    def _journal(self, line: str) -> LogLine | str:
+        """Read an entry of ``journalctl -o json``."""
+        entry = parse_json(line)
+        if not isinstance(entry, dict):
+            return NO_MESSAGE
+        stamp, text = entry.get("__REALTIME_TIMESTAMP"), _journal_text(entry.get("MESSAGE"))
+        if not isinstance(stamp, str | int) or not str(stamp).isdecimal() or len(str(stamp)) > 18 or text is None:
+            return NO_MESSAGE
+        at = int(stamp) // 1000
+        if not plausible(at):
+            return BAD_TIME
+        host, tag, pid = (_plain(entry.get(key)) for key in ("_HOSTNAME", "SYSLOG_IDENTIFIER", "_PID"))
+        priority = _plain(entry.get("PRIORITY"))
+        level = int(priority) if priority is not None and priority in "01234567" else None
+        if entry.get("_TRANSPORT") == "kernel" or tag in {"kernel", None}:
+            return LogLine(at, host, level, text)
+        source: Source = "fabricmanager" if tag in _FABRIC_TAGS else "kernel"
+        return LogLine(at, host, level, f"{tag}[{pid}]: {text}" if pid else f"{tag}: {text}", source)
+
+
+def _instant(year: int, month: int, day: int, match: re.Match[str], zone: tzinfo) -> int:
+    hour, minute, second = (int(part) for part in match["clock"].split(":"))
+    # A leap second is the last that datetime knows.
+    whole = to_ms(datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone))
+    return whole + int((match["fraction"] or "0").ljust(3, "0")[:3])
+
+
+def _journal_text(message: Any) -> str | None:
+    """Return a journal message, which is a list of bytes where it is no UTF-8."""
+    if isinstance(message, str):
+        return clean(message)
+    if isinstance(message, list) and all(isinstance(part, int) and 0 <= part < 256 for part in message):
+        return bytes(message).decode("utf-8", "replace")
+    return None
+
+
+def _plain(value: Any) -> str | None:
+    return clean(value)[:256] if isinstance(value, str) and value else None

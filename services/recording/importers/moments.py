@@ -1,0 +1,125 @@
+"""Times of dumps and log lines: from a file's name, its modification time, or an option; as milliseconds in UTC."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from itertools import pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from services.kit.errors import UserError
+from services.recording.importers.source_files import where
+from services.recording.instants import parse_instant
+
+LATEST = 4_102_444_800_000
+"""2100-01-01: a time after it, or before 1970, is a clock that was never set or a damaged line."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)")
+# Not inside of a longer number or of a hexadecimal one, such as a port's GUID.
+_IN_NAME = re.compile(
+    r"(?<![0-9a-fA-FxX])(?P<year>20\d\d)-?(?P<month>[01]\d)-?(?P<day>[0-3]\d)[T_ .-]?"
+    r"(?P<hour>[012]\d)[-:._]?(?P<minute>[0-5]\d)[-:._]?(?P<second>[0-6]\d)"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?(?![0-9a-fA-F])"
+)
+_UNIX_IN_NAME = re.compile(r"(?<![0-9a-fA-FxX.])(1\d{9})(\d{3})?(?![0-9a-fA-F])")
+
+
+def plausible(ms: int) -> bool:
+    """Whether a time can be one of a telemetry record at all."""
+    return 0 <= ms < LATEST
+
+
+def to_ms(moment: datetime) -> int:
+    """Return milliseconds since the epoch of an aware time."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def zone_of(text: str) -> tzinfo:
+    """Return the time zone that an option names: ``UTC``, ``Europe/Zurich`` or ``+02:00``. UserError for all else."""
+    if text.upper() in {"UTC", "GMT", "Z"}:
+        return UTC
+    match = _OFFSET.fullmatch(text)
+    if match is not None and int(match[2]) < 24 and int(match[3]) < 60:
+        offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
+        return timezone(-offset if match[1] == "-" else offset)
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        remedy = "write a name such as Europe/Zurich, or an offset such as +02:00"
+        raise UserError(f"--zone {text}: no time zone that is known here", remedy=remedy, exit_code=2) from None
+
+
+def instant_option(text: str, option: str) -> int | None:
+    """Return the time an option gives, None where it was not given. UserError where it is no RFC 3339 time."""
+    if not text:
+        return None
+    try:
+        ms = parse_instant(text)
+    except ValueError as error:
+        remedy = "write it as 2024-04-01T08:00:00Z"
+        raise UserError(f"{option}: {error}", remedy=remedy, exit_code=2) from None
+    if not plausible(ms):
+        raise UserError(f"{option}: {text} is before 1970 or after 2099", remedy="correct the time", exit_code=2)
+    return ms
+
+
+def time_in_name(name: str, zone: tzinfo = UTC) -> int | None:
+    """Return the time that a name carries (``…20240401T080000Z…``, ``…2024-04-01_08-00-00…``, ``…1711958400…``)."""
+    for match in _IN_NAME.finditer(name):
+        parts = [int(match[part]) for part in ("year", "month", "day", "hour", "minute", "second")]
+        offset = match["zone"]
+        try:
+            moment = datetime(*parts[:6], tzinfo=zone if offset is None else zone_of(offset))  # type: ignore[arg-type, misc]  # six numbers
+        except (ValueError, UserError):
+            continue
+        return to_ms(moment)
+    unix = _UNIX_IN_NAME.search(name)
+    return None if unix is None else int(unix[1]) * 1000 + int(unix[2] or 0)
+
+
+@dataclass(frozen=True)
+class DumpClock:
+    """When dumps were taken: told by options, by the name of the file or of a folder above it, or by the file's time.
+
+    `at` is the time of the first dump, in milliseconds, and `every_ms` the time between dumps, where options say so.
+    """
+
+    root: Path
+    zone: tzinfo = UTC
+    at: int | None = None
+    every_ms: int = 0
+
+    def of(self, path: Path, index: int = 0) -> tuple[int, str]:
+        """Return the time of dump number `index` at `path`, and whether ``option``, ``name`` or ``mtime`` tells it."""
+        if self.at is not None:
+            return self.at + index * self.every_ms, "option"
+        inside = path.relative_to(self.root).parts if path.is_relative_to(self.root) else (path.name,)
+        for name in (*reversed(inside), self.root.name):
+            found = time_in_name(name, self.zone)
+            if found is not None and plausible(found):
+                return found, "name"
+        try:
+            modified = int(path.stat().st_mtime * 1000)
+        except OSError:
+            modified = 0
+        if not plausible(modified):
+            remedy = "say with --at when the dump was taken"
+            raise UserError(f"{where(path)}: neither its name nor its date tells its time", remedy=remedy)
+        return modified, "mtime"
+
+
+def dump_clock(root: Path, at: str, every_s: float, zone: str) -> DumpClock:
+    """Return the clock that the options ``--at``, ``--every-s`` and ``--zone`` describe. UserError for bad ones."""
+    if not 0 <= every_s <= 1e8:
+        raise UserError(f"--every-s {every_s:g}: not a time between dumps", remedy="give seconds", exit_code=2)
+    first = instant_option(at, "--at")
+    if first is None and every_s:
+        raise UserError("--every-s without --at", remedy="say with --at when the first was taken", exit_code=2)
+    return DumpClock(root, zone_of(zone), first, round(every_s * 1000))
+
+
+def interval_s(times: set[int]) -> float | None:
+    """Return the usual time between moments in seconds: the median; None for fewer than two."""
+    ordered = sorted(times)
+    gaps = sorted(later - earlier for earlier, later in pairwise(ordered))
+    return gaps[len(gaps) // 2] / 1000 if gaps else None

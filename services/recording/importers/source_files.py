@@ -1,0 +1,146 @@
+"""Reads what an importer is given, a file or a folder of them, plain or gzipped: in pieces, never a long line whole."""
+
+import gzip
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from services.kit.errors import UserError
+from services.recording.importers.contract import Progress, Report
+
+MAX_LINE_BYTES = 65_536
+"""What is longer is cut: no log writer writes longer records."""
+MAX_DOCUMENT_BYTES = 256 << 20
+"""A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
+_BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
+_TELL_EVERY = 4096  # lines
+
+
+class SourceFiles:
+    """The files of a source, in order of their names, hidden ones left out; tells how far reading them is.
+
+    UserError where the source does not exist or is a folder without files.
+    """
+
+    def __init__(self, source: Path, report: Report, progress: Progress) -> None:
+        self.root = source if source.is_dir() else source.parent
+        self.paths = _found(source)
+        self._report, self._progress = report, progress
+        self._total = sum(_size(path) for path in self.paths) or 1
+        self._done = 0
+
+    def lines(self, path: Path) -> Iterator[tuple[int, str]]:
+        """Yield the lines of a file with their numbers, from 1; what is no UTF-8 in them is replaced.
+
+        A file that cannot be read, or not to its end, is reported as skipped.
+        """
+        try:
+            with path.open("rb") as raw, _opened(raw, path) as file:
+                yield from self._pieces(path, raw, file)
+        except _BROKEN:
+            self._report.skip("a file that cannot be read to its end", where(path))
+        self._done += _size(path)
+        self._progress(min(self._done / self._total, 1.0))
+        self._report.read["files"] += 1
+
+    def _pieces(self, path: Path, raw: IO[bytes], file: IO[bytes]) -> Iterator[tuple[int, str]]:
+        number, inside = 0, False
+        while piece := file.readline(MAX_LINE_BYTES):
+            whole = piece.endswith(b"\n")
+            if inside:
+                inside = not whole
+                continue
+            number += 1
+            inside = not whole and len(piece) == MAX_LINE_BYTES
+            if inside:
+                self._report.skip(f"the rest of a line after {MAX_LINE_BYTES:,} bytes", where(path, number))
+            if number % _TELL_EVERY == 0:
+                self._progress(min((self._done + raw.tell()) / self._total, 1.0))
+            yield number, piece.decode("utf-8", "replace").rstrip("\r\n")
+        self._report.read["lines"] += number
+
+    def text(self, path: Path) -> str | None:
+        """Return a whole file; None, and reported as skipped, where it is too large or cannot be read."""
+        content = b""
+        try:
+            with path.open("rb") as raw, _opened(raw, path) as file:
+                content = file.read(MAX_DOCUMENT_BYTES + 1)
+        except _BROKEN:
+            self._report.skip("a file that cannot be read to its end", where(path))
+            return None
+        finally:
+            self._done += _size(path)
+            self._progress(min(self._done / self._total, 1.0))
+        if len(content) > MAX_DOCUMENT_BYTES:
+            self._report.skip(f"a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB", where(path))
+            return None
+        self._report.read["files"] += 1
+        return content.decode("utf-8", "replace")
+
+    def document(self, path: Path) -> Any:
+        """Return a JSON file's content; None, and reported as skipped, where it is none."""
+        text = self.text(path)
+        if text is None:
+            return None
+        found = parse_json(text)
+        if found is None:
+            self._report.skip("a file that is no JSON", where(path))
+        return found
+
+
+def parse_json(text: str) -> Any:
+    """Return what JSON holds; None where it is broken, nested too deep, or null."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def number_of(value: object) -> float | None:
+    """Return a finite number from a number or its text (digit groups by comma allowed); None for all else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value.replace(",", "") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def clean(text: str) -> str:
+    """Return text that can be written as UTF-8: JSON escapes and file names may hold halves of characters."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def where(path: Path, line: int | None = None) -> str:
+    """Return how a place in a source is named to the user."""
+    return clean(str(path)) + ("" if line is None else f": line {line}")
+
+
+def _found(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise UserError(f"{where(source)}: no such file or folder", remedy="correct the path", exit_code=2)
+    paths: list[Path] = []
+    for folder, folders, names in os.walk(source):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths.extend(Path(folder) / name for name in sorted(names) if not name.startswith("."))
+    if not paths:
+        raise UserError(f"{where(source)}: holds no files", remedy="give the folder that has them", exit_code=2)
+    return paths
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _opened(raw: IO[bytes], path: Path) -> IO[bytes]:
+    return gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[return-value]  # GzipFile reads as IO[bytes] does

@@ -1,0 +1,42 @@
+"""Finds the kinds of happenings: every module in this folder with one subclass of `Happening` that names its kind."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+
+from pydantic import ValidationError
+
+from services.recording.reader import describe
+from services.synth import faults
+from services.synth.happening import Happening
+
+
+@cache
+def kinds() -> dict[str, type[Happening]]:
+    """Return the class of every kind: the module's name is the kind's."""
+    found: dict[str, type[Happening]] = {}
+    for module in pkgutil.iter_modules(faults.__path__):
+        if module.name == "registry" or module.name.startswith("test_"):
+            continue
+        loaded = importlib.import_module(f"{faults.__name__}.{module.name}")
+        (kind,) = [
+            kind
+            for _, kind in inspect.getmembers(loaded, inspect.isclass)
+            if issubclass(kind, Happening) and kind.__module__ == loaded.__name__
+        ]
+        found[module.name] = kind
+    return found
+
+
+def happening_of(given: object) -> Happening:
+    """Return the happening that a scenario's entry describes; ValueError saying what is wrong with it."""
+    if isinstance(given, Happening):
+        return given
+    if not isinstance(given, Mapping) or given.get("kind") not in kinds():
+        raise ValueError(f"kind: there are {', '.join(sorted(kinds()))}")
+    try:
+        return kinds()[given["kind"]].model_validate(given)
+    except ValidationError as error:
+        raise ValueError(describe(error)) from error
