@@ -21,10 +21,11 @@ from benchmarks.dcgm_load import FIELDS, GPUS, NODES, SERIES, Load
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin
+from services.kit.series import table
 from services.kit.wait import until
 from services.sink.delivery import Delivery, Parcel
 from services.sink.encode import Samples, by_page
-from services.sink.naming import Naming, table
+from services.sink.naming import Naming
 from services.sink.offsets import Ticket
 from services.sink.pages import Catalogue
 from services.sink.settings import SinkSettings

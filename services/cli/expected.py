@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.cli.landed import Held
+from services.kit.series import Stream, table
 from services.recording.reader import Recording
-from services.sink.naming import Stream, table
 
 
 def expected(recording: Recording, *, start_ms: int, end_ms: int) -> dict[str, Held]:

@@ -11,10 +11,10 @@ from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
 from services.kit.kafka import Record
 from services.kit.replays import ReplayDirectory
+from services.kit.series import table
 from services.kit.wait import until
 from services.kit.wire import ARROW, MARK, Mark, Origin, WireError, origin_of, payload_of
 from services.sink import metrics
-from services.sink.naming import table
 from services.sink.pages import Catalogue
 from services.sink.rows import Rows, together
 from services.sink.settings import SinkSettings

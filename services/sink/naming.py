@@ -1,84 +1,15 @@
 """Which series a column of an entity becomes: series.yaml, filled in from the rows and the topology."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from importlib import resources
-from typing import Any, Literal
-
-import yaml
-from pydantic import BaseModel, ConfigDict
+from functools import cached_property
+from typing import Any
 
 from services.kit.replays import Topology
+from services.kit.series import Column, Labels, Stream, table
 
 Key = tuple[str, ...]
 """What a row is about: the texts of the stream's entity columns, "" for null."""
-Labels = dict[str, str]
-
-
-class Column(BaseModel):
-    """One column's metric: its value is ``scale * column + offset``.
-
-    With `code` the value itself (a whole number) is that label's value: every code is a series of its own.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    metric: str
-    scale: float = 1.0
-    offset: float = 0.0
-    code: str | None = None
-    text: str | None = None
-
-
-class Pattern(Column):
-    """The same for every column that `match` matches in full; named groups become labels."""
-
-    match: str
-
-
-class Stream(BaseModel):
-    """One stream of series.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    job: str
-    instance: str
-    entity: tuple[str, ...]
-    target: str | None = None
-    expected: Literal["nodes", "switches"] | None = None
-    having: str | None = None
-    labels: dict[str, str]
-    columns: dict[str, Column]
-    patterns: tuple[Pattern, ...] = ()
-    by_unit: dict[str, dict[str, str]] = {}
-    otherwise: str
-
-    def column(self, name: str) -> tuple[Column, Labels]:
-        """Return the metric of column `name`, and the labels that its name itself gives."""
-        if name in self.columns:
-            return self.columns[name], {}
-        for pattern in self.patterns:
-            found = re.fullmatch(pattern.match, name)
-            if found:
-                return pattern, found.groupdict()
-        snake = re.sub(r"[^a-z0-9_]", "_", name.removeprefix("SAI_PORT_STAT_").lower())
-        plain = re.sub(r"[^a-zA-Z0-9_:]", "_", name)
-        return Column(metric=self.otherwise.format(column=plain, snake=snake)), {}
-
-
-class Table(BaseModel):
-    """All of series.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    streams: dict[str, Stream]
-    xid_messages: dict[int, str]
-
-
-@cache
-def table() -> Table:
-    """Return the table that ships with hindcast."""
-    text = (resources.files("services.sink") / "series.yaml").read_text()
-    return Table.model_validate(yaml.safe_load(text))
 
 
 class _Member:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from services.kit.series import Column
 from services.sink.encode import STALE, Floats, Samples
-from services.sink.naming import Column, Naming
+from services.sink.naming import Naming
 from services.sink.pages import Catalogue, Ints
 from services.sink.rows import Entities, Rows
 

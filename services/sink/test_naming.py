@@ -1,7 +1,8 @@
 import pytest
 
+from services.kit.series import table
 from services.sink.intake import telemetry_topics
-from services.sink.naming import Naming, table
+from services.sink.naming import Naming
 
 TOPOLOGY = {
     "nodes": [

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.sink.naming import Naming, table
+from services.kit.series import table
+from services.sink.naming import Naming
 from services.sink.rows import Entities
 from services.sink.scrapes import Scrapes
 

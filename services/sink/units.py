@@ -8,9 +8,10 @@ import numpy as np
 from kafka import TopicPartition
 
 from services.kit.replays import ReplayState, Topology
+from services.kit.series import table
 from services.kit.wire import Origin
 from services.sink.encode import STALE, Samples
-from services.sink.naming import Naming, table
+from services.sink.naming import Naming
 from services.sink.pages import Catalogue, Ints
 from services.sink.rows import Entities, Reader, Rows
 from services.sink.scrapes import Scrapes, Verdict

@@ -20,11 +20,20 @@ _RAMP_STEP_S = 10.0
 
 QUANTITIES: dict[str, str] = {
     "gpu.power_cap_w": "firmware holds the GPU at `size` watts; detail: reasons (DCGM's clock-event bits)",
-    "gpu.work_factor": "the GPU needs `size` times as long for the same work, and nothing says why",
+    # power and clocks, thermals, PCIe, NVLink, memory: of GPUs
     "gpu.xid": "the XID gauge shows `size` from the course's start on",
+    # power supplies, air, controllers, collectors: of nodes
     "node.psu_failed": "a power supply gives nothing; `size`: its number, 1 or 2",
+    # network: of nics (node-major, as in the topology), of switches
+    # storage
+    # what jobs feel: every piece of physics says it in these words
+    "gpu.work_factor": "the GPU needs `size` times as long for the same work",
+    "node.collective_factor": "the communication of every job on the node takes `size` times as long",
+    "node.data_wait_factor": "the ranks on the node wait `size` times as long for their data",
+    "job.work_factor": "every rank of the job needs `size` times as long: its own doing; detail: job (id)",
+    "job.halted": "no step of the job goes on, its ranks wait in a collective; detail: job (id)",
 }
-"""Quantity: what an effect of it means. The columns are indices: of GPUs for ``gpu.``, of nodes for ``node.``, ..."""
+"""Quantity: what an effect of it means. The columns are indices: of GPUs for ``gpu.``, of nodes for ``node.``; none for ``job.``."""
 
 
 class Course:
@@ -117,6 +126,10 @@ class Effects:
         if quantity not in QUANTITIES:
             raise ValueError(f"{quantity}: no quantity that the physics know of")
         return self._by_quantity.get(quantity, [])
+
+    def and_also(self, more: Iterable[Effect]) -> "Effects":
+        """Return these effects and more."""
+        return Effects([*(effect for effects in self._by_quantity.values() for effect in effects), *more])
 
     def added(self, quantity: str, times: Floats, *, window: float | None = None) -> Floats:
         """Return the sum of size times strength of a quantity.

@@ -14,7 +14,7 @@ from services.recording.writer import RecordingWriter
 from services.synth.bmc import BmcModel
 from services.synth.collector import beats
 from services.synth.dcgm import DcgmModel
-from services.synth.effects import Effects
+from services.synth.effects import Effect, Effects
 from services.synth.job import Run
 from services.synth.labels import labels_of
 from services.synth.logs import Logs
@@ -31,6 +31,8 @@ _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what 
 _STRETCH_S = 300.0  # made at a time
 
 Progress = Callable[[float], None]
+FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = ()
+"""What each piece of physics adds when asked what of the effects jobs feel: PCIe, NVLink, the network, storage."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ def make_recording(
     scenario, world = stage_of(scenario_path, variant)
     made_by, seed = fingerprint(scenario_path, variant), scenario.seed
     effects = Effects(effect for happening in scenario.happenings for effect in happening.effects(world))
+    for felt in FELT:
+        effects = effects.and_also(felt(world, effects))
     power = PowerModel(world.profile, caps_of(world.profile, effects), generator(seed, "power"))
     stage = Stage(scenario, world, power, effects, seed)
     logs = Logs(world.profile, scenario.start, scenario.duration, generator(seed, "logs"))

@@ -6,6 +6,7 @@ node is its host column; where the form has none, ``--node``, or else the file's
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.imported_header import imported
 from services.recording.importers.log_judgement import interesting, severity_of
-from services.recording.importers.log_lines import LogLine, LogLines
+from services.recording.importers.log_lines import NO_TIME, LogLine, LogLines
 from services.recording.importers.moments import instant_option, zone_of
 from services.recording.importers.source_files import SourceFiles, clean, where
 from services.recording.model import Event, Gpu, Node, Topology
@@ -21,7 +22,8 @@ from services.recording.model import Event, Gpu, Node, Topology
 _BATCH = 10_000
 _MAX_CONTINUATION = 16_384  # characters of one record of several lines
 _GENERIC = re.compile(
-    r"(dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|log|testdata)\b.*", re.I
+    r"(dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|log|testdata)\b.*",
+    re.IGNORECASE,
 )
 _GPU_UUID = re.compile(r"NVRM: GPU at (?:PCI:)?([0-9a-fA-F:]+): (GPU-[0-9a-fA-F-]{36})")
 _GPU_NUMBER = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]+)\).* from GPU(\d{1,2}) GSP")
@@ -110,9 +112,9 @@ def _records(files: SourceFiles, path: Path, lines: LogLines, report: Report) ->
             if open_record is not None:
                 yield open_record
             open_record = found
-        elif open_record is not None and open_record.source == "fabricmanager" and found:
+        elif open_record is not None and found == NO_TIME and open_record.continues:
             longer = f"{open_record.message}\n{text}"[:_MAX_CONTINUATION]
-            open_record = LogLine(open_record.at, open_record.host, open_record.priority, longer, open_record.source)
+            open_record = replace(open_record, message=longer)
         elif found:
             report.skip(found, where(path, number))
     if open_record is not None:

@@ -24,17 +24,15 @@ _INTERESTING = re.compile(
 )
 
 # What raises a line above its priority: drivers log much of this as a warning.
-_RAISED: tuple[tuple[re.Pattern[str], Severity], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), severity)
-    for pattern, severity in (
-        (r"fallen off the bus|kernel panic|uncorrected \(fatal\)|severity: fatal|hardware error.*\bfatal", "critical"),
-        (r"SXid.*\bfatal\b(?<!non-fatal)|BUG: unable to handle|Oops: |hard LOCKUP", "critical"),
-        (r"SXid|uncorrected|uncorrectable|\bUE\b.*EDAC|EDAC.*\bUE\b|LustreError: |soft lockup", "error"),
-        (r"health compromised|insufficient power on the PCIe|High Temperature|machine check|NETDEV WATCHDOG", "error"),
-        (r"link (?:is )?down\b|lost carrier|cable unplugged|mce: |hardware error|\bCE\b.*EDAC|EDAC.*\bCE\b", "warning"),
-        (r"PCIe Bus Error|severity: corrected|blocked for more than|segfault at|above threshold|throttled", "warning"),
-    )
+_RAISING: tuple[tuple[str, Severity], ...] = (
+    (r"fallen off the bus|kernel panic|uncorrected \(fatal\)|severity: fatal|hardware error.*\bfatal", "critical"),
+    (r"SXid.*\bfatal\b(?<!non-fatal)|BUG: unable to handle|Oops: |hard LOCKUP", "critical"),
+    (r"SXid|uncorrected|uncorrectable|\bUE\b.*EDAC|EDAC.*\bUE\b|LustreError: |soft lockup", "error"),
+    (r"health compromised|insufficient power on the PCIe|High Temperature|machine check|NETDEV WATCHDOG", "error"),
+    (r"link (?:is )?down\b|lost carrier|cable unplugged|mce: |hardware error|\bCE\b.*EDAC|EDAC.*\bCE\b", "warning"),
+    (r"PCIe Bus Error|severity: corrected|blocked for more than|segfault at|above threshold|throttled", "warning"),
 )
+_RAISED = tuple((re.compile(pattern, re.IGNORECASE), severity) for pattern, severity in _RAISING)
 # Only for lines that carry no priority: the words alone then tell.
 _ERROR = re.compile(r"\b(?:error|errors|failed|failure|fatal|panic)\b", re.IGNORECASE)
 _WARNING = re.compile(r"\b(?:warn|warning)\b", re.IGNORECASE)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Literal
 
 from services.recording.importers.moments import plausible, to_ms
@@ -10,7 +10,8 @@ from services.recording.importers.source_files import clean, parse_json
 
 Source = Literal["kernel", "fabricmanager"]
 
-_MONTHS = {name: number for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
 _CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 _HOST = re.compile(
@@ -25,9 +26,8 @@ _CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(?P<day>\d\d?) {_CLOCK} (?P<y
 _FABRIC = re.compile(
     rf"\[{_MONTH} +(?P<day>\d\d?) (?P<year>\d{{4}}) {_CLOCK}\] \[(?P<level>[A-Z]{{4,8}})\] ?(?:\[tid \d+\] ?)?"
 )
-_ISO = re.compile(
-    rf"(?:[A-Z][a-z]{{2}} )?(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?P<zone>Z|UTC|GMT|[A-Z]{{3,5}}(?= )|[+-]\d\d:?\d\d)? *"
-)
+_ISO = re.compile(rf"(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d)? *")
+_FULL = re.compile(rf"[A-Z][a-z]{{2}} (?P<date>\d{{4}}-\d\d-\d\d) {_CLOCK} (?P<zone>[A-Z]{{1,5}}|[+-]\d\d(?:\d\d)?) ")
 _SYSLOG = re.compile(rf"{_MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} ")
 _UNIX = re.compile(r"(?P<seconds>\d{9,10})\.(?P<fraction>\d{3,9}) ")
 _STRUCTURED = re.compile(
@@ -60,6 +60,8 @@ class LogLine:
     priority: int | None
     message: str
     source: Source = "kernel"
+    continues: bool = False
+    """Whether lines without a time that follow belong to it."""
 
 
 class LogLines:
@@ -100,7 +102,7 @@ class LogLines:
         bracket = line.startswith("[", start)
         if bracket:
             return self._bracketed(line, start, priority)
-        for form in (_ISO, _SYSLOG, _UNIX):
+        for form in (_ISO, _SYSLOG, _UNIX, _FULL):
             match = form.match(line, start)
             if match is not None:
                 at = self._unix(match) if form is _UNIX else self._moment(match)
@@ -127,7 +129,8 @@ class LogLines:
         if isinstance(at, str):
             return at
         # The level stays in the message: it is the writer's, not the collector's.
-        return LogLine(at, None, _FABRIC_LEVELS.get(match["level"]), line[match.start("level") - 1 :], "fabricmanager")
+        level, text = _FABRIC_LEVELS.get(match["level"]), line[match.start("level") - 1 :]
+        return LogLine(at, None, level, text, "fabricmanager", continues=True)
 
     def _hosted(self, at: int, priority: int | None, rest: str) -> LogLine:
         """Take host and writer off what follows the time; dmesg --time-format iso has neither."""
@@ -158,7 +161,7 @@ class LogLines:
         named = found.get("zone")
         try:
             if named is not None and (named in {"Z", "UTC", "GMT"} or named[0] in "+-"):
-                zone = UTC if named[0] not in "+-" else datetime.strptime(named, "%z").tzinfo or UTC
+                zone = UTC if named[0] not in "+-" else _offset(named)
             if found.get("date"):
                 year, month, day = (int(part) for part in found["date"].split("-"))
             else:
@@ -201,6 +204,12 @@ def _instant(year: int, month: int, day: int, match: re.Match[str], zone: tzinfo
     # A leap second is the last that datetime knows.
     whole = to_ms(datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone))
     return whole + int((match["fraction"] or "0").ljust(3, "0")[:3])
+
+
+def _offset(text: str) -> timezone:
+    """Return the zone of ``+02:00``, ``+0200`` or ``+02``; ValueError where it is none."""
+    shift = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]) if len(text) > 3 else 0)
+    return timezone(-shift if text[0] == "-" else shift)
 
 
 def _journal_text(message: Any) -> str | None:
