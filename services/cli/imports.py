@@ -2,27 +2,53 @@
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
-from services.recording.importers.contract import Report
-from services.recording.importers.registry import discover
+if TYPE_CHECKING:
+    from services.recording.importers.contract import Report
 
 _OUT = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    imports = typer.Typer(no_args_is_help=True, help="Convert what others recorded.")
-    for name, (text, convert) in discover().items():
-        imports.command(name, help=text)(_command(name, convert))
+    imports = typer.Typer(cls=_Importers, no_args_is_help=True, help="Convert what others recorded.")
+    imports.callback()(_nothing)
     app.add_typer(imports, name="import")
 
 
-def _command(name: str, convert: Callable[..., Report]) -> Callable[..., None]:
+def _nothing() -> None:
+    """Convert what others recorded."""
+
+
+class _Importers(TyperGroup):
+    """The importers, loaded when one is asked for: the rest of the program starts without them."""
+
+    @cached_property
+    def _loaded(self) -> TyperGroup:
+        from services.recording.importers.registry import discover
+
+        made = typer.Typer()
+        made.callback()(_nothing)
+        for name, (text, convert) in discover().items():
+            made.command(name, help=text)(_command(name, convert))
+        group = typer.main.get_command(made)
+        assert isinstance(group, TyperGroup)  # noqa: S101 - typer makes a group of what has a callback
+        return group
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return self._loaded.list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self._loaded.get_command(ctx, cmd_name)
+
+
+def _command(name: str, convert: "Callable[..., Report]") -> Callable[..., None]:
     """Return a function with the signature that typer makes the command from."""
     hints = get_type_hints(convert, include_extras=True)
     parameters = []
