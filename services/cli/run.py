@@ -1,24 +1,19 @@
 """`hindcast run`: the engine over a recording, in the process, with no server."""
 
-import heapq
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detectors.contract import Finding, Instant, Kind, LogRecord
+from detectors.contract import Finding
 from services.kit.errors import UserError
 from services.kit.times import format_time
 
 if TYPE_CHECKING:
-    from detectors.engine import Choice, Engine
+    from detectors.engine import Choice
     from services.recording.model import Label
     from services.recording.reader import Recording
-
-_ROWS = 32_768
-_LINES = 8192
 
 
 def register(app: typer.Typer) -> None:
@@ -47,87 +42,18 @@ def run_and_show(recording: "Recording", choices: "list[Choice]") -> list[Findin
     return found
 
 
-def findings_of(recording: "Recording", choices: "list[Choice] | None" = None) -> Iterator[Finding]:
-    """Yield the findings of a recording, by (detected_at, detector, entity, state); by default of every detector."""
-    from detectors.registry import choose
-
-    for _, findings in _steps(recording, choose() if choices is None else choices):
-        yield from findings
-
-
-def _steps(recording: "Recording", choices: "list[Choice]") -> Iterator[tuple[Instant, list[Finding]]]:
-    """Feed the engine stream by stream, always the one that is furthest behind; yield event time and its findings."""
-    from detectors.engine import Engine
-
-    topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-    engine = Engine(topology, choices, ("jobs", "logs", *recording.streams()))
-    end = recording.manifest.end
-    feeds = {"jobs": _feed_jobs(engine, recording), "logs": _feed_logs(engine, recording)}
-    feeds |= {kind: _feed_rows(engine, recording, kind) for kind in engine.fields if kind in engine.streams}
-    behind = [(recording.manifest.start - 1, stream) for stream in feeds]
-    heapq.heapify(behind)
-    while behind:
-        _, stream = heapq.heappop(behind)
-        mark = next(feeds[stream], None)
-        if mark is None:
-            engine.mark(stream, end, end=True)
-        else:
-            engine.mark(stream, mark)
-            heapq.heappush(behind, (mark, stream))
-        findings = engine.process()
-        yield max(engine.event_time, recording.manifest.start), findings
-    yield end, engine.finish(end)
-
-
-def _feed_rows(engine: "Engine", recording: "Recording", kind: Kind) -> Iterator[Instant]:
-    """Feed one stream batch by batch; yield the time up to which all of it was fed."""
-    from services.kit.columns import rows_of
-    from services.recording.reader import open_stream
-    from services.recording.schema import STREAMS
-
-    wanted = engine.fields[kind]
-    with open_stream(recording.path / STREAMS[kind].file) as file:
-        columns = [name for name in file.schema_arrow.names if name in wanted]
-    start, end = recording.manifest.start, recording.manifest.end + 1
-    for batch in recording.batches(kind, start, end, max_rows=_ROWS, columns=columns):
-        rows = rows_of(kind, batch, wanted)
-        engine.feed(rows)
-        yield int(rows.times.max()) - 1
-
-
-def _feed_jobs(engine: "Engine", recording: "Recording") -> Iterator[Instant]:
-    from detectors.fleet import Job, JobEvent
-
-    for entry in recording.jobs():
-        gpus = {node: tuple(indices) for node, indices in (entry.gpus or {}).items()}
-        job = Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus)
-        events = [JobEvent(entry.start, "start", job)]
-        if entry.end is not None:
-            events.append(JobEvent(entry.end, "end", job))
-        engine.feed_jobs(events)
-    yield recording.manifest.end
-
-
-def _feed_logs(engine: "Engine", recording: "Recording") -> Iterator[Instant]:
-    events = recording.events(recording.manifest.start, recording.manifest.end + 1)
-    while chunk := list(itertools.islice(events, _LINES)):
-        engine.feed_logs(
-            LogRecord(line.timestamp, line.source, line.message, line.severity, line.node, line.job_id, line.rank)
-            for line in chunk
-        )
-        yield chunk[-1].timestamp - 1
-
-
 def _with_progress(recording: "Recording", choices: "list[Choice]") -> Iterator[Finding]:
     """Yield the findings while a bar on stderr shows how far event time has come."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from services.recording.embedded import steps
+
     start, end = recording.manifest.start, recording.manifest.end
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[at]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=5) as bar:
         task = bar.add_task(recording.manifest.name, total=max(end - start, 1), at=format_time(start))
-        for at, findings in _steps(recording, choices):
+        for at, findings in steps(recording, choices):
             bar.update(task, completed=at - start, at=format_time(at))
             yield from findings
 

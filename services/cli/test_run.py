@@ -8,8 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 from detectors.alarms import canonical
-from services.cli.run import findings_of, register
+from services.cli.run import register
 from services.kit.errors import UserError
+from services.recording.embedded import findings_of
 from services.recording.reader import Recording
 from tests.small import Brake, small_recording
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from services.cli.run import findings_of
 from services.kit import replays, topics, wire
 from services.kit.kafka import KafkaSettings, Record, consumer, producer
 from services.kit.replays import ReplayState
 from services.kit.wait import until
 from services.kit.wire import Mark, Origin
+from services.recording.embedded import findings_of
 from services.recording.reader import Recording, times_of
 from services.replay.lines import job_lines, log_lines
 from services.stack.runner import Stack

@@ -12,12 +12,12 @@ import pytest
 from services.cli.expected import expected
 from services.cli.landed import Held, held
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
-from services.cli.run import findings_of
 from services.kit import topics, wire
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.times import parse_time
 from services.kit.wait import until
+from services.recording.embedded import findings_of
 from services.recording.model import Label
 from services.recording.reader import Recording
 from services.stack.hindcast_services import services

@@ -1,0 +1,77 @@
+"""The engine over a recording, in this process, with no server: the same findings as through Kafka."""
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+
+from detectors.contract import Finding, Instant, Kind, LogRecord
+from detectors.engine import Choice, Engine
+from detectors.fleet import Job, JobEvent
+from detectors.registry import choose
+from services.kit.columns import rows_of
+from services.recording.reader import Recording, open_stream
+from services.recording.schema import STREAMS
+
+_ROWS = 32_768
+_LINES = 8192
+
+
+def findings_of(recording: Recording, choices: Sequence[Choice] | None = None) -> Iterator[Finding]:
+    """Yield the findings of a recording, by (detected_at, detector, entity, state); by default of every detector."""
+    for _, findings in steps(recording, choose() if choices is None else choices):
+        yield from findings
+
+
+def steps(recording: Recording, choices: Sequence[Choice]) -> Iterator[tuple[Instant, list[Finding]]]:
+    """Feed the engine stream by stream, always the one that is furthest behind; yield event time and its findings."""
+    topology = recording.topology.model_dump(mode="json", exclude_unset=True)
+    engine = Engine(topology, choices, ("jobs", "logs", *recording.streams()))
+    end = recording.manifest.end
+    feeds = {"jobs": _feed_jobs(engine, recording), "logs": _feed_logs(engine, recording)}
+    feeds |= {kind: _feed_rows(engine, recording, kind) for kind in engine.fields if kind in engine.streams}
+    behind = [(recording.manifest.start - 1, stream) for stream in feeds]
+    heapq.heapify(behind)
+    while behind:
+        _, stream = heapq.heappop(behind)
+        mark = next(feeds[stream], None)
+        if mark is None:
+            engine.mark(stream, end, end=True)
+        else:
+            engine.mark(stream, mark)
+            heapq.heappush(behind, (mark, stream))
+        findings = engine.process()
+        yield max(engine.event_time, recording.manifest.start), findings
+    yield end, engine.finish(end)
+
+
+def _feed_rows(engine: Engine, recording: Recording, kind: Kind) -> Iterator[Instant]:
+    """Feed one stream batch by batch; yield the time up to which all of it was fed."""
+    wanted = engine.fields[kind]
+    with open_stream(recording.path / STREAMS[kind].file) as file:
+        columns = [name for name in file.schema_arrow.names if name in wanted]
+    start, end = recording.manifest.start, recording.manifest.end + 1
+    for batch in recording.batches(kind, start, end, max_rows=_ROWS, columns=columns):
+        rows = rows_of(kind, batch, wanted)
+        engine.feed(rows)
+        yield int(rows.times.max()) - 1
+
+
+def _feed_jobs(engine: Engine, recording: Recording) -> Iterator[Instant]:
+    for entry in recording.jobs():
+        gpus = {node: tuple(indices) for node, indices in (entry.gpus or {}).items()}
+        job = Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus)
+        events = [JobEvent(entry.start, "start", job)]
+        if entry.end is not None:
+            events.append(JobEvent(entry.end, "end", job))
+        engine.feed_jobs(events)
+    yield recording.manifest.end
+
+
+def _feed_logs(engine: Engine, recording: Recording) -> Iterator[Instant]:
+    events = recording.events(recording.manifest.start, recording.manifest.end + 1)
+    while chunk := list(itertools.islice(events, _LINES)):
+        engine.feed_logs(
+            LogRecord(line.timestamp, line.source, line.message, line.severity, line.node, line.job_id, line.rank)
+            for line in chunk
+        )
+        yield chunk[-1].timestamp - 1
