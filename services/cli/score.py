@@ -1,0 +1,169 @@
+"""`hindcast score` and `hindcast compare`: what the detectors catch, miss and cry wolf over."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.kit.errors import UserError
+
+if TYPE_CHECKING:
+    from services.score.comparison import Difference
+    from services.score.suite import Scorecard
+
+_Names = Annotated[list[str] | None, typer.Argument(help="recordings' directories, or scenarios of the library")]
+_Seeds = Annotated[int, typer.Option(min=1, help="cases of each scenario, by consecutive seeds")]
+_FirstSeed = Annotated[int | None, typer.Option(help="the first seed; else the scenario's own")]
+_Scale = Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")]
+_Workers = Annotated[int, typer.Option(min=1, help="recordings scored at a time")]
+TEST_SEEDS = 900_000
+"""Seeds from here on are for tests alone: nothing is developed on them."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command()(score)
+    app.command()(compare)
+
+
+def score(
+    names: _Names = None,
+    every: Annotated[bool, typer.Option("--all", help="the whole library")] = False,
+    config: Annotated[Path | None, typer.Option(help="a detectors.yaml: what differs from the defaults")] = None,
+    seeds: _Seeds = 1,
+    first_seed: _FirstSeed = None,
+    scale: _Scale = 1.0,
+    workers: _Workers = 2,
+    out: Annotated[Path | None, typer.Option("--json", help="write the figures there")] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page there")] = None,
+) -> None:
+    """Run the detectors over recordings and score them by the rule of the recording format."""
+    card = _scored(_paths(names, every, seeds, first_seed, scale), config, workers)
+    _print(card, seeds, first_seed)
+    if out is not None:
+        out.write_text(json.dumps(card.as_json(), indent=1) + "\n", encoding="utf-8")
+    if html is not None:
+        from services.score.page import page
+
+        html.write_text(page(card), encoding="utf-8")
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(help="a detectors.yaml")],
+    after: Annotated[Path, typer.Argument(help="the detectors.yaml that is meant to be better")],
+    names: Annotated[list[str], typer.Argument(help="recordings' directories, or scenarios of the library")],
+    seeds: _Seeds = 1,
+    first_seed: _FirstSeed = None,
+    scale: _Scale = 1.0,
+    workers: _Workers = 2,
+) -> None:
+    """Say what a change of the configuration would have caught, missed, delayed, and cried wolf over."""
+    from services.score.comparison import differences
+
+    paths = _paths(names, False, seeds, first_seed, scale)
+    one, other = _scored(paths, before, workers), _scored(paths, after, workers)
+    _print_differences(differences(one, other), one, other)
+
+
+def _paths(names: list[str] | None, every: bool, seeds: int, first: int | None, scale: float) -> list[Path]:
+    """Return the recordings to score; those of scenarios are made first, with progress shown."""
+    from services.cli.recordings import progress_bar
+    from services.synth.library import ensure_recording, scenario_paths
+    from services.synth.make import Variant
+    from services.synth.scenario import load_scenario
+
+    if bool(names) == every:
+        raise UserError("name recordings or scenarios, or say --all", remedy="hindcast score --all", exit_code=2)
+    found: list[Path] = []
+    known = scenario_paths()
+    for name in names or known:
+        if (Path(name) / "recording.yaml").exists():
+            found.append(Path(name))
+            continue
+        own = load_scenario(known[name])[0].seed if name in known else 0
+        for number in range(seeds):
+            seed = None if first is None and number == 0 else (own if first is None else first) + number
+            with progress_bar(f"making {name}") as progress:
+                made = ensure_recording(name, variant=Variant(seed=seed, scale=scale), progress=progress)
+            found.append(made.path)
+    return found
+
+
+def _scored(paths: Iterable[Path], config: Path | None, workers: int) -> "Scorecard":
+    from rich.console import Console
+
+    from services.detect.choices import load_choices
+    from services.score.suite import score_all
+
+    listed = list(paths)
+    with Console(stderr=True).status("scoring") as status:
+        done = 0
+
+        def told(_: object) -> None:
+            nonlocal done
+            done += 1
+            status.update(f"scoring: {done} of {len(listed)} recordings")
+
+        return score_all(listed, load_choices(config), workers=workers, told=told)
+
+
+def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    figures, console = card.as_json(), Console()
+    table = Table(
+        "fault", "labels", "hits", "missed", "late", "false", "repeats", "precision", "recall", "F1", "p50", "p95"
+    )
+    for name, row in figures["faults"].items():
+        table.add_row(name, *_cells(row))
+    for name, row in figures["controls"].items():
+        table.add_row(f"({name} control)", *_cells(row))
+    console.print(table)
+    rate, bound = (figures[f"false_alarms_per_100_node_days{end}"] for end in ("", "_upper_95"))
+    console.print(
+        f"false alarms per 100 node-days: {rate} (upper 95 % bound {bound}) in {figures['node_days']} node-days"
+    )
+    good = card.manners
+    console.print(
+        f"first finding in the job names a culprit: {good.culprit_first} of {good.jobs_hit}; "
+        f"raised once: {good.once} of {good.hits}; "
+        f"resolved within 5 minutes of the end: {good.resolved_in_time} of {good.resolvable}"
+    )
+    for name, outcome in card.false_alarms():
+        console.print(f"false alarm in {name}: {outcome.finding.summary if outcome.finding else ''}", markup=False)
+    for one in figures["recordings"]:
+        for label in one["missed"]:
+            console.print(f"missed in {one['name']}: {label['fault']} of {label['entity']}", markup=False)
+    kind = (
+        "test seeds (nothing was developed on them)" if first is not None and first >= TEST_SEEDS else "training seeds"
+    )
+    console.print(f"{kind}: {seeds} of each scenario" + ("" if first is None else f", from {first}"))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    keys = ("labels", "hits", "misses", "late", "false_alarms", "repeats", "precision", "recall", "f1")
+    cells = ["" if row[key] is None else f"{row[key]:g}" for key in keys]
+    return cells + ["" if row[key] is None else f"{row[key]:.0f} s" for key in ("delay_p50_s", "delay_p95_s")]
+
+
+def _print_differences(found: "list[Difference]", one: "Scorecard", other: "Scorecard") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("recording", "change", "fault", "entity", "by")
+    for entry in found:
+        about = entry.label.entity if entry.label else (entry.after or entry.before).entity  # type: ignore[union-attr]  # one is there
+        words = " ".join(f"{key}={value}" for key, value in about.items())
+        table.add_row(
+            entry.recording, entry.change, entry.fault, words, f"{entry.seconds:+.0f} s" if entry.seconds else ""
+        )
+    console.print(table if found else "no difference: both configurations say the same")
+    for title, card in (("before", one), ("after", other)):
+        counts = card.by_fault["all"]
+        console.print(
+            f"{title}: precision {counts.precision:.3f}, recall {counts.recall:.3f}, {counts.false_alarms} false alarms"
+        )

@@ -1,0 +1,196 @@
+"""Scores detectors over many recordings, and adds up."""
+
+import concurrent.futures
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detectors.contract import Finding
+from detectors.engine import Choice
+from services.recording.embedded import findings_of
+from services.recording.model import Label
+from services.recording.reader import Recording, times_of
+from services.score.controls import chance, constant
+from services.score.matching import Outcome, judge
+from services.score.tally import Manners, Tally, manners, tally, upper_bound
+
+_DAY_MS = 86_400_000
+_CONTROL_SEED = 20260101
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One recording, scored: its outcomes, and those of the two controls."""
+
+    name: str
+    seed: int | None
+    cluster: str
+    node_days: float
+    outcomes: Sequence[Outcome]
+    manners: Manners
+    controls: Mapping[str, Sequence[Outcome]]
+    findings: Sequence[Finding]
+
+
+@dataclass
+class Scorecard:
+    """All recordings together."""
+
+    recordings: list[Scored] = field(default_factory=list)
+
+    @property
+    def node_days(self) -> float:
+        """Days of telemetry, summed over the nodes."""
+        return sum(one.node_days for one in self.recordings)
+
+    @property
+    def by_fault(self) -> dict[str, Tally]:
+        """Counts by fault; under ``all`` those of all."""
+        return tally(outcome for one in self.recordings for outcome in one.outcomes)
+
+    @property
+    def controls(self) -> dict[str, Tally]:
+        """Counts of the detectors that know nothing."""
+        names = sorted({name for one in self.recordings for name in one.controls})
+        return {
+            name: tally(outcome for one in self.recordings for outcome in one.controls[name])["all"] for name in names
+        }
+
+    @property
+    def manners(self) -> Manners:
+        """How findings behaved."""
+        total = Manners()
+        for one in self.recordings:
+            total.merge(one.manners)
+        return total
+
+    def false_alarms(self) -> list[tuple[str, Outcome]]:
+        """Return every false alarm with its recording's name."""
+        return [(one.name, outcome) for one in self.recordings for outcome in one.outcomes if outcome.kind == "false"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures as JSON can say them; what has no value is null."""
+        false_alarms = self.by_fault["all"].false_alarms
+        return {
+            "recordings": [
+                {
+                    "name": one.name,
+                    "seed": one.seed,
+                    "cluster": one.cluster,
+                    "node_days": round(one.node_days, 4),
+                    "outcomes": dict(Counter(outcome.kind for outcome in one.outcomes)),
+                    "missed": [_place(o.label) for o in one.outcomes if o.kind == "miss" and o.label],
+                    "false": [_alarm(o.finding) for o in one.outcomes if o.kind == "false" and o.finding],
+                }
+                for one in self.recordings
+            ],
+            "node_days": round(self.node_days, 3),
+            "false_alarms_per_100_node_days": _number(
+                100 * false_alarms / self.node_days if self.node_days else np.nan
+            ),
+            "false_alarms_per_100_node_days_upper_95": _number(
+                100 * upper_bound(false_alarms) / self.node_days if self.node_days else np.nan
+            ),
+            "faults": {name: _figures(counts) for name, counts in self.by_fault.items()},
+            "controls": {name: _figures(counts) for name, counts in self.controls.items()},
+            "manners": vars(self.manners),
+        }
+
+
+def _figures(counts: Tally) -> dict[str, float | int | None]:
+    return {
+        "labels": counts.labels,
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "late": counts.late,
+        "repeats": counts.repeats,
+        "optional": counts.optional,
+        "false_alarms": counts.false_alarms,
+        "precision": _number(counts.precision),
+        "recall": _number(counts.recall),
+        "f1": _number(counts.f1),
+        "delay_p50_s": _number(counts.delay_s(0.5)),
+        "delay_p95_s": _number(counts.delay_s(0.95)),
+    }
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if np.isfinite(value) else None
+
+
+def _place(label: Label) -> dict[str, Any]:
+    return {"id": label.id, "fault": label.fault, "entity": dict(label.entity)}
+
+
+def _alarm(finding: Finding) -> dict[str, Any]:
+    return {"fault": finding.fault, "entity": dict(finding.entity), "summary": finding.summary}
+
+
+def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scored:
+    """Run the detectors over a recording and judge what they say. UserError: the recording can't be read."""
+    recording = Recording.open(path)
+    findings = list(findings_of(recording, choices))
+    labels = list(recording.labels())
+    outcomes = judge(findings, labels)
+    nodes_of = {job.job_id: set(job.nodes) for job in recording.jobs()}
+    raised = sum(finding.state == "firing" for finding in findings)
+    controls = {"constant": constant(recording), "random": chance(recording, max(raised, len(labels)), _CONTROL_SEED)}
+    return Scored(
+        recording.manifest.name,
+        recording.manifest.seed,
+        recording.manifest.cluster.name,
+        node_days(recording),
+        outcomes,
+        manners(findings, labels, outcomes, nodes_of, recording.manifest.end),
+        {name: judge(found, labels) for name, found in controls.items()},
+        findings,
+    )
+
+
+def node_days(recording: Recording) -> float:
+    """Return the days between each node's first and last sample, summed over the nodes."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for stream in recording.streams():
+        for batch in recording.batches(stream, columns=()):
+            if "node" not in batch.schema.names:
+                continue
+            column: Any = batch.column("node")  # a dictionary of names: the reader sees to that
+            times = times_of(batch)
+            codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            names = column.dictionary.to_pylist()
+            known = codes >= 0
+            low = np.full(len(names), np.iinfo(np.int64).max)
+            high = np.full(len(names), np.iinfo(np.int64).min)
+            np.minimum.at(low, codes[known], times[known])
+            np.maximum.at(high, codes[known], times[known])
+            for name, begin, end in zip(names, low.tolist(), high.tolist(), strict=True):
+                if begin <= end:
+                    first[name] = min(begin, first.get(name, begin))
+                    last[name] = max(end, last.get(name, end))
+    return sum(last[name] - first[name] for name in first) / _DAY_MS
+
+
+def score_all(
+    paths: Iterable[Path],
+    choices: Sequence[Choice] | None = None,
+    *,
+    workers: int = 2,
+    told: Callable[[Scored], None] | None = None,
+) -> Scorecard:
+    """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`."""
+    listed = list(paths)
+    done: dict[Path, Scored] = {}
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting = {pool.submit(score_recording, path, choices): path for path in listed}
+        for future in concurrent.futures.as_completed(waiting):
+            done[waiting[future]] = future.result()
+            if told is not None:
+                told(done[waiting[future]])
+    return Scorecard([done[path] for path in listed])

@@ -1,0 +1,168 @@
+"""Outcomes counted: by fault and over all, with delays, false alarms by node-days, and how well findings behave."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.stats import chi2
+
+from detectors.contract import Finding
+from services.recording.model import Label
+from services.score.matching import Outcome, about
+
+RESOLVE_WITHIN_S = 300.0
+"""So soon after a label's end its finding should be resolved."""
+
+
+@dataclass
+class Tally:
+    """Counts of one fault, or of all; delays in seconds."""
+
+    hits: int = 0
+    misses: int = 0
+    false_alarms: int = 0
+    late: int = 0
+    repeats: int = 0
+    optional: int = 0
+    delays_s: list[float] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        match outcome.kind:
+            case "hit":
+                self.hits += 1
+                self.delays_s.append(outcome.delay_s or 0.0)
+            case "miss":
+                self.misses += 1
+            case "false":
+                self.false_alarms += 1
+            case "late":
+                self.late += 1
+            case "repeat":
+                self.repeats += 1
+            case "optional":
+                self.optional += 1
+
+    @property
+    def labels(self) -> int:
+        """Labels that were owed an alert."""
+        return self.hits + self.misses
+
+    @property
+    def precision(self) -> float:
+        """Hits by alerts that had to explain something; NaN without any."""
+        return _share(self.hits, self.hits + self.false_alarms)
+
+    @property
+    def recall(self) -> float:
+        """Hits by labels; NaN without any."""
+        return _share(self.hits, self.labels)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall, from the counts."""
+        return _share(2 * self.hits, 2 * self.hits + self.false_alarms + self.misses)
+
+    def delay_s(self, share: float) -> float:
+        """Return a quantile of the delays; NaN without any hit."""
+        return float(np.quantile(self.delays_s, share)) if self.delays_s else float("nan")
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
+def tally(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
+    """Return the counts by fault; under ``all`` those of all faults together."""
+    found: dict[str, Tally] = defaultdict(Tally)
+    for outcome in outcomes:
+        found[outcome.fault].add(outcome)
+        found["all"].add(outcome)
+    found.setdefault("all", Tally())
+    return dict(sorted(found.items(), key=_all_last))
+
+
+def _all_last(item: tuple[str, Tally]) -> tuple[bool, str]:
+    return item[0] == "all", item[0]
+
+
+def upper_bound(events: int, confidence: float = 0.95) -> float:
+    """Return the upper bound of a Poisson mean of which `events` were seen (exact, by Garwood 1936)."""
+    return float(chi2.ppf(confidence, 2 * (events + 1)) / 2)
+
+
+@dataclass
+class Manners:
+    """How findings behave around the labels: counts, of labels that were hit unless said otherwise."""
+
+    jobs_hit: int = 0
+    """Owed labels with a job, in whose nodes something was raised while they lasted."""
+    culprit_first: int = 0
+    """Of those: the first finding there was on the culprit."""
+    once: int = 0
+    """Raised no more than once on the entity while the label lasted."""
+    resolvable: int = 0
+    """Labels that ended so long before the recording's end that a resolve was due."""
+    resolved_in_time: int = 0
+    hits: int = 0
+
+    def merge(self, other: "Manners") -> None:
+        """Add another recording's counts."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def manners(
+    findings: Sequence[Finding],
+    labels: Sequence[Label],
+    outcomes: Sequence[Outcome],
+    nodes_of: dict[str, set[str]],
+    end: int,
+) -> Manners:
+    """Return how one recording's findings behaved.
+
+    `nodes_of` gives the nodes of each job, `end` the recording's end (ms).
+    """
+    found = Manners()
+    raised = [finding for finding in findings if finding.state == "firing"]
+    resolved = {finding.id: finding.detected_at for finding in findings if finding.state == "resolved"}
+    for label in labels:
+        if label.distractor or label.optional or label.job_id is None:
+            continue
+        nodes = nodes_of.get(label.job_id, set())
+        there = [
+            finding
+            for finding in raised
+            if label.onset <= finding.detected_at <= label.end
+            and (
+                finding.entity.get("node") in nodes
+                or finding.entity.get("job_id") == label.job_id
+                or about(label, finding.entity)
+            )
+        ]
+        if there:
+            found.jobs_hit += 1
+            first = min(finding.detected_at for finding in there)
+            culprits = [other for other in labels if not other.distractor and other.onset <= first <= other.end]
+            found.culprit_first += any(
+                about(other, finding.entity) for finding in there if finding.detected_at == first for other in culprits
+            )
+    for outcome in outcomes:
+        if outcome.kind != "hit" or outcome.label is None or outcome.finding is None:
+            continue
+        label, entity = outcome.label, outcome.finding.entity
+        found.hits += 1
+        again = [
+            finding
+            for finding in raised
+            if finding.fault == label.fault
+            and finding.entity == entity
+            and label.onset <= finding.detected_at <= label.end
+        ]
+        found.once += len(again) == 1
+        if label.end + RESOLVE_WITHIN_S * 1000 < end:
+            found.resolvable += 1
+            closed = max((resolved.get(finding.id, end) for finding in again), default=end)
+            found.resolved_in_time += closed <= label.end + RESOLVE_WITHIN_S * 1000
+    return found
