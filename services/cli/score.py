@@ -114,13 +114,14 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     from rich.table import Table
 
     figures, console = card.as_json(), Console()
-    table = Table(
-        "fault", "labels", "hits", "missed", "late", "false", "repeats", "precision", "recall", "F1", "p50", "p95"
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("fault", no_wrap=True)
+    for title in ("labels", "hits", "missed", "late", "false", "again", "prec.", "recall", "F1", "p50", "p95"):
+        table.add_column(title, justify="right", no_wrap=True)
     for name, row in figures["faults"].items():
         table.add_row(name, *_cells(row))
     for name, row in figures["controls"].items():
-        table.add_row(f"({name} control)", *_cells(row))
+        table.add_row(f"({name})", *_cells(row))
     console.print(table)
     rate, bound = (figures[f"false_alarms_per_100_node_days{end}"] for end in ("", "_upper_95"))
     console.print(
@@ -145,7 +146,7 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     keys = ("labels", "hits", "misses", "late", "false_alarms", "repeats", "precision", "recall", "f1")
-    cells = ["" if row[key] is None else f"{row[key]:g}" for key in keys]
+    cells = ["" if row[key] is None else f"{row[key]:.3g}" for key in keys]
     return cells + ["" if row[key] is None else f"{row[key]:.0f} s" for key in ("delay_p50_s", "delay_p95_s")]
 
 

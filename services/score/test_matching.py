@@ -64,7 +64,7 @@ def test_eight_alerts_for_eight_gpus_are_one_hit_and_seven_repeats() -> None:
 
 
 def test_the_other_end_of_the_cable_is_as_right() -> None:
-    port = {"switch": "s1", "port": "Ethernet8"}
+    port: dict[str, str | int] = {"switch": "s1", "port": "Ethernet8"}
     truth = label(fault="link_down", entity={"node": "n1", "nic": "mlx5_0"}, also=[port])
     assert about(truth, port)
     assert about(truth, {"switch": "s1"})
