@@ -29,10 +29,10 @@ def _blocks() -> str:
 def _resolve(words: tuple[str, ...]) -> Any:
     command: Any = typer.main.get_command(app)
     for word in words[1:]:
-        if not hasattr(command, "commands") or word.startswith("-"):
+        if not hasattr(command, "list_commands") or word.startswith("-"):
             break
-        assert word in command.commands, f"`{' '.join(words)}`: there is no command {word!r}"
-        command = command.commands[word]
+        assert word in command.list_commands(None), f"`{' '.join(words)}`: there is no command {word!r}"
+        command = command.get_command(None, word)
     return command
 
 
