@@ -36,7 +36,7 @@ class _Importers(TyperGroup):
         made = typer.Typer()
         made.callback()(_nothing)
         for name, (text, convert) in discover().items():
-            made.command(name, help=text)(_command(name, convert))
+            made.command(name, help=text)(command_of(name, convert))
         group = typer.main.get_command(made)
         assert isinstance(group, TyperGroup)  # noqa: S101 - typer makes a group of what has a callback
         return group
@@ -48,7 +48,7 @@ class _Importers(TyperGroup):
         return self._loaded.get_command(ctx, cmd_name)
 
 
-def _command(name: str, convert: "Callable[..., Report]") -> Callable[..., None]:
+def command_of(name: str, convert: "Callable[..., Report]") -> Callable[..., None]:
     """Return a function with the signature that typer makes the command from."""
     hints = get_type_hints(convert, include_extras=True)
     parameters = []
@@ -59,7 +59,9 @@ def _command(name: str, convert: "Callable[..., Report]") -> Callable[..., None]
         if parameter.name != "out":
             plain, words = get_args(hint)
             option = parameter.kind is parameter.KEYWORD_ONLY
-            hint = Annotated[plain, typer.Option(help=words) if option else typer.Argument(help=words)]
+            # A parameter that would be a word of Python (`from_`) loses its underscore.
+            names = [f"--{parameter.name.removesuffix('_')}"] if parameter.name.endswith("_") else []
+            hint = Annotated[plain, typer.Option(*names, help=words) if option else typer.Argument(help=words)]
         parameters.append(parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY))
 
     @wraps(convert)

@@ -14,7 +14,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-COMMANDS = ("recordings", "diff", "imports", "capture", "record", "run", "score", "replay", "topics", "stack", "demo", "webhook", "generate")
+COMMANDS = (
+    "recordings",
+    "sharing",
+    "diff",
+    "imports",
+    "capture",
+    "record",
+    "run",
+    "score",
+    "replay",
+    "topics",
+    "stack",
+    "demo",
+    "webhook",
+    "generate",
+)
 for _name in COMMANDS:
     importlib.import_module(f"services.cli.{_name}").register(app)
 

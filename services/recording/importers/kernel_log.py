@@ -16,15 +16,12 @@ from services.recording.importers.imported_header import imported
 from services.recording.importers.log_judgement import interesting, severity_of
 from services.recording.importers.log_lines import NO_TIME, LogLine, LogLines
 from services.recording.importers.moments import instant_option, zone_of
-from services.recording.importers.source_files import SourceFiles, clean, where
+from services.recording.importers.source_files import SourceFiles, node_by_path, where
 from services.recording.model import Event, Gpu, Node, Topology
 
 _BATCH = 10_000
+_MOST_EVENTS = 1_000_000  # some 1.4 GB: a recording's log records are sorted in memory
 _MAX_CONTINUATION = 16_384  # characters of one record of several lines
-_GENERIC = re.compile(
-    r"(dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|log|testdata)\b.*",
-    re.IGNORECASE,
-)
 _GPU_UUID = re.compile(r"NVRM: GPU at (?:PCI:)?([0-9a-fA-F:]+): (GPU-[0-9a-fA-F-]{36})")
 _GPU_NUMBER = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:]+)\).* from GPU(\d{1,2}) GSP")
 _QUIET = "a line that is not about the cluster's hardware (--only-interesting)"
@@ -51,7 +48,7 @@ def convert(
     booted, times = instant_option(boot, "--boot"), zone_of(zone)
     report = Report()
     files = SourceFiles(source, report, progress)
-    fleet = _Fleet()
+    fleet, taken = _Fleet(), 0
     with Draft(out, report) as draft:
         for path in files.paths:
             lines = LogLines(times, year or None, booted)
@@ -73,10 +70,13 @@ def convert(
                     )
                 )
                 if len(events) == _BATCH:
+                    _check_number(taken := taken + _BATCH, path)
                     draft.add_events(events)
                     events = []
             draft.add_events(events)
         notes = [f"times that name no zone are taken as {zone}"]
+        if not node:
+            notes.append("lines that carry no host are given to a node by the name of their file or folder")
         if year:
             notes.append(f"the first line without a year is taken to be of {year}; the year goes up at New Year")
         if booted is not None:
@@ -93,14 +93,10 @@ def convert(
     return report
 
 
-def node_by_path(path: Path, root: Path) -> str:
-    """Return the node that a file without host columns is of: its own name or its folder's, whichever is no log's."""
-    inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
-    stem = clean(path.name).split(".")[0]
-    for name in (stem, *(clean(part) for part in reversed(inside.parts[:-1]))):
-        if name and not _GENERIC.fullmatch(name):
-            return name
-    return "node"
+def _check_number(taken: int, path: Path) -> None:
+    if taken > _MOST_EVENTS:
+        remedy = "keep those about the hardware (--only-interesting), or import fewer files at a time"
+        raise UserError(f"{where(path)}: the log records so far are more than {_MOST_EVENTS:,}", remedy=remedy)
 
 
 def _records(files: SourceFiles, path: Path, lines: LogLines, report: Report) -> Iterator[LogLine]:

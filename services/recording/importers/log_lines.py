@@ -13,7 +13,8 @@ Source = Literal["kernel", "fabricmanager"]
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
-_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d{1,9}))?"
+_HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}")
 _HOST = re.compile(
     r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}) (?P<tag>[^\s:\[]{1,64})(?P<pid>\[\d*\])?: ?(?P<text>.*)", re.DOTALL
 )
@@ -96,17 +97,22 @@ class LogLines:
         match = _PRIORITY.match(line)
         if match is not None:
             priority, start = int(match["priority"]) & 7, match.end()
-        match = _DECODED.match(line, start)
-        if match is not None:
-            priority, start = _LEVELS.index(match["level"]), match.end()
-        bracket = line.startswith("[", start)
-        if bracket:
+        decoded = _DECODED.match(line, start)
+        if decoded is not None:
+            priority, start = _LEVELS.index(decoded["level"]), decoded.end()
+        if line.startswith("[", start):
             return self._bracketed(line, start, priority)
         for form in (_ISO, _SYSLOG, _UNIX, _FULL):
             match = form.match(line, start)
             if match is not None:
                 at = self._unix(match) if form is _UNIX else self._moment(match)
-                return at if isinstance(at, str) else self._hosted(at, priority, line[match.end() :])
+                rest = line[match.end() :]
+                if isinstance(at, str):
+                    return at
+                # dmesg --time-format iso has no host; it alone writes a comma before the fraction.
+                if form is _ISO and (match["mark"] == "," or decoded is not None):
+                    return LogLine(at, None, priority, rest)
+                return self._hosted(at, priority, rest, always=form is not _ISO)
         return NO_TIME
 
     def _bracketed(self, line: str, start: int, priority: int | None) -> LogLine | str:
@@ -132,11 +138,13 @@ class LogLines:
         level, text = _FABRIC_LEVELS.get(match["level"]), line[match.start("level") - 1 :]
         return LogLine(at, None, level, text, "fabricmanager", continues=True)
 
-    def _hosted(self, at: int, priority: int | None, rest: str) -> LogLine:
-        """Take host and writer off what follows the time; dmesg --time-format iso has neither."""
+    def _hosted(self, at: int, priority: int | None, rest: str, *, always: bool) -> LogLine:
+        """Take host and writer off what follows the time; `always` where the form has a host in every line."""
         match = _HOST.fullmatch(rest) or _STRUCTURED.fullmatch(rest)
         if match is None:
-            return LogLine(at, None, priority, rest)
+            name, _, text = rest.partition(" ")
+            named = always and _HOST_NAME.fullmatch(name) is not None
+            return LogLine(at, name, priority, text) if named else LogLine(at, None, priority, rest)
         host, tag, text = match["host"], match["tag"], match["text"]
         if tag == "kernel":
             uptime = _UPTIME.match(text)

@@ -1,6 +1,7 @@
 """Times of dumps and log lines: from a file's name, its modification time, or an option; as milliseconds in UTC."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import pairwise
@@ -118,8 +119,10 @@ def dump_clock(root: Path, at: str, every_s: float, zone: str) -> DumpClock:
     return DumpClock(root, zone_of(zone), first, round(every_s * 1000))
 
 
-def interval_s(times: set[int]) -> float | None:
-    """Return the usual time between moments in seconds: the median; None for fewer than two."""
-    ordered = sorted(times)
-    gaps = sorted(later - earlier for earlier, later in pairwise(ordered))
+def interval_s(moments: Iterable[set[int]]) -> float | None:
+    """Return the usual time between readings in seconds: the median over the moments (ms) of each entity.
+
+    None where no entity was read twice.
+    """
+    gaps = sorted(later - earlier for times in moments for earlier, later in pairwise(sorted(times)))
     return gaps[len(gaps) // 2] / 1000 if gaps else None

@@ -1,4 +1,4 @@
-"""Import Slurm accounting: `sacct -P` (any fields, with their header) or `sacct --json`.
+"""Imports Slurm accounting: `sacct -P` (any fields, with their header) or `sacct --json`.
 
 Jobs become jobs.jsonl, their nodes the topology, and what ended a job other than its own success a scheduler event.
 Steps (``123.batch``) are folded into their job. The fields JobID, State, Start, End, NodeList are needed;

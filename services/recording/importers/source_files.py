@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,18 @@ from services.recording.importers.contract import Progress, Report
 
 MAX_LINE_BYTES = 65_536
 """What is longer is cut: no log writer writes longer records."""
-MAX_DOCUMENT_BYTES = 256 << 20
+MAX_DOCUMENT_BYTES = 64 << 20
 """A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
+_KIND = (
+    r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
+    r"|sel|e?list|sdr|sensors?|bmc|ipmi|redfish|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt)"
+)
+_GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)
+_KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
+_STAMP = re.compile(
+    r"(?<!\d)(?:20\d\d-?[01]\d-?[0-3]\d(?:[T_ .-]?\d\d[-:._]?\d\d(?:[-:._]?\d\d)?Z?)?|1\d{9}(?:\d{3})?)(?!\d)"
+)
 _TELL_EVERY = 4096  # lines
 
 
@@ -119,6 +129,20 @@ def clean(text: str) -> str:
 def where(path: Path, line: int | None = None) -> str:
     """Return how a place in a source is named to the user."""
     return clean(str(path)) + ("" if line is None else f": line {line}")
+
+
+def node_by_path(path: Path, root: Path) -> str:
+    """Return the node whose dump or log a file is, by its name or that of a folder above it below `root`.
+
+    Names that only say what kind of file it is (``dmesg.txt``, ``sel``, a time) are no node's; ``node`` where all are.
+    """
+    inside = path.relative_to(root).parts[:-1] if path.is_relative_to(root) else ()
+    stem = clean(path.name).split(".")[0]
+    for name in (stem, *(clean(part) for part in reversed(inside))):
+        plain = _STAMP.sub("", name).strip("-_. ")
+        if plain and not _GENERIC.fullmatch(plain):
+            return _KIND_AFTER.sub("", plain)
+    return "node"
 
 
 def _found(source: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from services.recording.schema import STREAMS, TIMESTAMP
 
 Value = float | str | None
 _FLUSH_CELLS = 400_000  # some 50 MB of Python objects
-_INTERVAL_MOMENTS = 10_000  # more moments tell no other median
+_TIMED_ENTITIES, _TIMED_MOMENTS = 64, 2_000  # more entities and moments tell no other interval
 _TYPES: dict[str, pa.DataType] = {"unit": pa.string(), "state": pa.uint8(), "oper_up": pa.uint8()}
 
 
@@ -21,7 +21,7 @@ class StreamRows:
 
     def __init__(self, draft: Draft, stream: str) -> None:
         self._draft, self._schema = draft, STREAMS[stream]
-        self._moments: set[int] = set()
+        self._moments: dict[tuple[str | int, ...], set[int]] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -41,13 +41,15 @@ class StreamRows:
         self._times.append(at)
         self._keys.append(entity)
         self._count += len(values) + 2
-        if len(self._moments) < _INTERVAL_MOMENTS:
-            self._moments.add(at)
+        if entity in self._moments or len(self._moments) < _TIMED_ENTITIES:
+            moments = self._moments.setdefault(entity, set())
+            if len(moments) < _TIMED_MOMENTS:
+                moments.add(at)
         if self._count >= _FLUSH_CELLS:
             self._flush()
 
     def finish(self) -> None:
-        """Hand on what is left. The stream's interval is the median time between moments."""
+        """Hand on what is left. The stream's interval is the median time between the readings of an entity."""
         if self._times:
             self._flush()
 
@@ -69,5 +71,6 @@ class StreamRows:
             held, missing = np.zeros(count), np.ones(count, bool)
             held[rows], missing[rows] = cells, False
             columns[name] = pa.array(held, mask=missing).cast(_TYPES.get(name, pa.float64()))
-        self._draft.add(self._schema.name, pa.RecordBatch.from_pydict(columns), interval_s=interval_s(self._moments))
+        interval = interval_s(self._moments.values())
+        self._draft.add(self._schema.name, pa.RecordBatch.from_pydict(columns), interval_s=interval)
         self._clear()

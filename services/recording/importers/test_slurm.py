@@ -16,13 +16,15 @@ from services.recording.validate import validate_recording
 from tests.mangled import mangled
 
 HEADER = "JobID|JobName|User|State|ExitCode|Submit|Start|End|NodeList|AllocTRES"
+SPANS = {
+    "hour": "2024-04-01T07:00:00|2024-04-01T08:00:00|2024-04-01T09:00:00",
+    "half": "2024-04-01T08:10:00|2024-04-01T09:10:00|2024-04-01T09:40:00",
+}
 ROWS = [
-    "101|llm|ann|COMPLETED|0:0|2024-04-01T07:00:00|2024-04-01T08:00:00|2024-04-01T09:00:00|gpu[01-03,07]|"
-    "billing=8,cpu=64,gres/gpu=32,gres/gpu:h100=32,mem=1T,node=4",
-    "101.batch|batch||COMPLETED|0:0|2024-04-01T08:00:00|2024-04-01T08:00:00|2024-04-01T09:00:00|gpu01|cpu=64",
-    "101.0|torchrun||COMPLETED|0:0|2024-04-01T08:00:00|2024-04-01T08:00:00|2024-04-01T09:00:00|gpu[01-03,07]|cpu=64",
-    "102|half|bob|CANCELLED by 1007|0:15|2024-04-01T08:10:00|2024-04-01T09:10:00|2024-04-01T09:40:00|gpu01|"
-    "cpu=8,gres/gpu=4,gres/gpu:h100=4,mem=1T,node=1",
+    f"101|llm|ann|COMPLETED|0:0|{SPANS['hour']}|gpu[01-03,07]|cpu=64,gres/gpu=32,gres/gpu:h100=32,mem=1T,node=4",
+    f"101.batch|batch||COMPLETED|0:0|{SPANS['hour']}|gpu01|cpu=64",
+    f"101.0|torchrun||COMPLETED|0:0|{SPANS['hour']}|gpu[01-03,07]|cpu=64",
+    f"102|half|bob|CANCELLED by 1007|0:15|{SPANS['half']}|gpu01|cpu=8,gres/gpu=4,gres/gpu:h100=4,mem=1T,node=1",
     "103|other-half|bob|RUNNING|0:0|2024-04-01T08:10:00|2024-04-01T09:20:00|Unknown|gpu01|gres/gpu=4,node=1",
     "104_7|array|cy|NODE_FAIL|1:0|2024-04-01T08:10:00|2024-04-01T08:20:00|2024-04-01T08:30:00|r[1-2]n[08-09]-ib|node=4",
     "105|waits|cy|PENDING|0:0|2024-04-01T08:10:00|Unknown|Unknown|None assigned|",

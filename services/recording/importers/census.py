@@ -1,0 +1,187 @@
+"""Which entity a series is of, by the labels of the usual exporters, and the topology that they add up to."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from services.recording.importers.known_series import Reading, naming_labels, reading_of
+from services.recording.model import Gpu, Mount, Nic, Node, Switch, Topology
+
+Labels = Mapping[str, str]
+Key = tuple[str | int, ...]
+"""An entity: the stream's key columns without those that are read as values (`unit` stands beside a sensor)."""
+
+_EXPORTER_POD = re.compile(r".*(dcgm|exporter).*-[a-z0-9]{5}")
+"""dcgm-exporter in Kubernetes gives its own pod as the host, unless it is told the node's name."""
+_DEVICE = re.compile(r"nvidia(\d+)")
+_PORT = re.compile(r"(.*):\d+")
+_OF_AN_INSTANCE = ("DCGM_FI_PROF_", "DCGM_FI_DEV_FB_")
+"""Fields that a MIG instance has for itself; the others it repeats from its GPU."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a series belongs: the entity, and what its samples are."""
+
+    reading: Reading
+    key: Key
+    job: str | None = None
+    """The batch job that the exporter says uses the GPU."""
+
+
+@dataclass
+class _Machine:
+    model: str | None = None
+    gpus: dict[int, dict[str, str]] = field(default_factory=dict)
+    nics: set[str] = field(default_factory=set)
+
+
+class Census:
+    """Counts the machines by the labels of their series.
+
+    `hosts` gives a node's name by the host part of ``instance``; `node` is the name of those series that name none.
+    """
+
+    def __init__(self, hosts: Mapping[str, str] | None = None, node: str | None = None) -> None:
+        self._hosts = dict(hosts or {})
+        self._node = node
+        self._machines: dict[str, _Machine] = {}
+        self._switches: set[str] = set()
+        self._mounts: set[str] = set()
+        self._managed: set[str] = set()
+        self._sensors: dict[tuple[str, str, str], str] = {}
+        self._gpu_nodes: dict[str, str] = {}
+        self._known: dict[frozenset[tuple[str, str]], Place | str] = {}
+
+    def place(self, metric: str, labels: Labels) -> Place | str:
+        """Return where a series belongs, or in words why nowhere."""
+        identity = frozenset((*labels.items(), ("__name__", metric)))
+        found = self._known.get(identity)
+        if found is None:
+            found = self._known[identity] = self._place(metric, labels)
+        return found
+
+    def _place(self, metric: str, labels: Labels) -> Place | str:
+        reading = reading_of(metric, naming_labels(metric, labels))
+        if reading is None:
+            return "the metric has no place in a recording"
+        made: Key | str = {
+            "dcgm": self._gpu,
+            "nic": self._nic,
+            "switch": self._port,
+            "bmc": self._sensor,
+            "steps": _rank,
+            "storage": self._mount,
+        }[reading.stream](reading, labels)
+        if isinstance(made, str):
+            return made
+        if reading.stream == "steps" and made[2]:
+            self._machine(str(made[2]))
+        return Place(reading, made, labels.get("hpc_job") or None)
+
+    def host(self, labels: Labels) -> str | None:
+        """Return the name of the node that a series is of, None where its labels do not tell."""
+        named = labels.get("Hostname") or labels.get("hostname")
+        if named and not _EXPORTER_POD.fullmatch(named):
+            return named
+        for label in ("node", "kubernetes_node", "nodename"):
+            if labels.get(label):
+                return labels[label]
+        instance = labels.get("instance", "")
+        if instance:
+            host = _PORT.sub(r"\1", instance).strip("[]")
+            return self._hosts.get(host, host) or None
+        return self._node
+
+    def topology(self) -> Topology:
+        """Return the machines seen so far."""
+        managed = {name: _Machine() for name in self._managed - self._switches}
+        return Topology(
+            nodes=[_node(name, machine) for name, machine in sorted((managed | self._machines).items())],
+            switches=[Switch(name=name) for name in sorted(self._switches)],
+            mounts=[Mount(mount=name) for name in sorted(self._mounts)],
+        )
+
+    def _machine(self, node: str) -> _Machine:
+        return self._machines.setdefault(node, _Machine())
+
+    def _gpu(self, reading: Reading, labels: Labels) -> Key | str:
+        if any(labels.get(name) for name in ("nvlink", "nvswitch", "cpu", "cpucore")):
+            return "a series of one link, switch chip or CPU: a recording holds a GPU's sums"
+        if labels.get("GPU_I_ID") and reading.column.startswith(_OF_AN_INSTANCE):
+            return "a series of a MIG instance: a recording holds whole GPUs"
+        uuid = next((labels[name] for name in ("UUID", "gpu_uuid", "uuid") if labels.get(name)), "")
+        # An exporter that names its pod only: a pod started anew has the same GPUs as the one before.
+        node = self.host(labels) or self._gpu_nodes.get(uuid) or labels.get("Hostname") or labels.get("hostname")
+        if not node:
+            return "the labels name no node"
+        if uuid:
+            self._gpu_nodes.setdefault(uuid, node)
+        device = _DEVICE.fullmatch(labels.get("device", ""))
+        number = labels.get("gpu") or (device[1] if device else "")
+        if not (number.isascii() and number.isdigit() and int(number) < 256):
+            return "the labels number no GPU"
+        machine = self._machine(node)
+        facts = machine.gpus.setdefault(int(number), {})
+        for fact, value in (("uuid", uuid), ("pci_bus_id", labels.get("pci_bus_id"))):
+            if value:
+                facts.setdefault(fact, value)
+        machine.model = machine.model or labels.get("modelName") or labels.get("model_name")
+        return node, int(number)
+
+    def _nic(self, _reading: Reading, labels: Labels) -> Key | str:
+        node, device = self.host(labels), labels.get("device", "")
+        if not node or not device:
+            return "the labels name no node and device"
+        port = labels.get("port", "1")
+        nic = device if port == "1" else f"{device}:{port}"
+        self._machine(node).nics.add(nic)
+        return node, nic
+
+    def _port(self, _reading: Reading, labels: Labels) -> Key | str:
+        switch = labels.get("switch") or self.host(labels)
+        port = labels.get("device") or labels.get("interface") or ""
+        if not switch or not port:
+            return "the labels name no switch and port"
+        self._switches.add(switch)
+        return switch, port
+
+    def _sensor(self, reading: Reading, labels: Labels) -> Key | str:
+        node, name = self.host(labels), reading.sensor or labels.get("name") or labels.get("id", "")
+        if not node or not name:
+            return "the labels name no node and sensor"
+        self._managed.add(node)
+        number = labels.get("id", "")
+        # Several sensors of one board may share a name; the number then tells them apart.
+        first = self._sensors.setdefault((node, name, reading.unit), number)
+        return node, name if number == first else f"{name} #{number}", reading.unit
+
+    def _mount(self, _reading: Reading, labels: Labels) -> Key | str:
+        node, mount = labels.get("node") or self.host(labels), labels.get("mount", "")
+        if not node or not mount:
+            return "the labels name no node and mount"
+        self._machine(node)
+        self._mounts.add(mount)
+        return node, mount
+
+
+def _rank(_reading: Reading, labels: Labels) -> Key | str:
+    job, rank = labels.get("job_id", ""), labels.get("rank", "-1")
+    if not job or not re.fullmatch(r"-1|[0-9]{1,9}", rank):
+        return "the labels name no job and rank"
+    node = labels.get("node", "")
+    if (rank == "-1") == bool(node):
+        return "a rank without a node"
+    return job, int(rank), node
+
+
+def _node(name: str, machine: _Machine) -> Node:
+    gpus = [Gpu.model_validate({"gpu": number, **facts}) for number, facts in sorted(machine.gpus.items())]
+    facts: dict[str, object] = {"name": name}
+    if machine.model:
+        facts["gpu_model"] = machine.model
+    if gpus:
+        facts["gpus"] = gpus
+    if machine.nics:
+        facts["nics"] = [Nic(nic=nic) for nic in sorted(machine.nics)]
+    return Node.model_validate(facts)

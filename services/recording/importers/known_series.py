@@ -1,0 +1,178 @@
+"""What a series of the usual exporters is in a recording: stream and column by its name, and the value's unit.
+
+hindcast's own names come from the table that its sink names series by, read backwards; beside it, the other names
+under which exporters give the same readings.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from services.kit.series import table
+
+RENAMED_FIELDS: Mapping[str, str] = {
+    # DCGM 4.6 and its alias section "renamed per DCGM Field Naming Standard": new name to classic one.
+    "DEV_GPU_TEMP_CELSIUS": "DEV_GPU_TEMP",
+    "DEV_MEMORY_TEMP_CELSIUS": "DEV_MEMORY_TEMP",
+    "DEV_GPU_TEMP_MARGIN_CELSIUS": "DEV_GPU_TEMP_LIMIT",
+    "DEV_GPU_TEMP_SLOWDOWN_CELSIUS": "DEV_SLOWDOWN_TEMP",
+    "DEV_GPU_TEMP_SHUTDOWN_CELSIUS": "DEV_SHUTDOWN_TEMP",
+    "DEV_BOARD_POWER_WATTS": "DEV_POWER_USAGE",
+    "DEV_BOARD_POWER_RAW_WATTS": "DEV_POWER_USAGE_INSTANT",
+    "DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS": "DEV_POWER_MGMT_LIMIT",
+    "DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS": "DEV_ENFORCED_POWER_LIMIT",
+    "DEV_XID_ERROR": "DEV_XID_ERRORS",
+    "DEV_PCIE_REPLAY_TOTAL": "DEV_PCIE_REPLAY_COUNTER",
+    # The same field under another name, so percent still, whatever the name says.
+    "DEV_GPU_UTIL_RATIO": "DEV_GPU_UTIL",
+    "DEV_ROW_REMAP_UNCORRECTABLE_TOTAL": "DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    "DEV_ROW_REMAP_CORRECTABLE_TOTAL": "DEV_CORRECTABLE_REMAPPED_ROWS",
+    "DEV_ROW_REMAP_FAILED": "DEV_ROW_REMAP_FAILURE",
+    "DEV_PAGE_RETIRED_SBE_TOTAL": "DEV_RETIRED_SBE",
+    "DEV_PAGE_RETIRED_DBE_TOTAL": "DEV_RETIRED_DBE",
+    "DEV_PAGE_RETIRED_PENDING": "DEV_RETIRED_PENDING",
+    "DEV_CLOCKS_EVENT_REASONS": "DEV_CLOCK_THROTTLE_REASONS",
+    "DEV_NVLINK_THROUGHPUT_TOTAL": "DEV_NVLINK_BANDWIDTH_TOTAL",
+    "PROF_GR_ENGINE_UTIL_RATIO": "PROF_GR_ENGINE_ACTIVE",
+    "PROF_SM_UTIL_RATIO": "PROF_SM_ACTIVE",
+    "PROF_SM_OCCUPANCY_RATIO": "PROF_SM_OCCUPANCY",
+    "PROF_TENSOR_UTIL_RATIO": "PROF_PIPE_TENSOR_ACTIVE",
+    "PROF_DRAM_UTIL_RATIO": "PROF_DRAM_ACTIVE",
+}
+"""DCGM fields that have two names, without ``DCGM_FI_``."""
+
+_OLD_NAMESPACE: Mapping[str, str] = {
+    # dcgm-exporter before version 2 (and `--use-old-namespace`): dcgm_NAME.
+    "sm_clock": "DEV_SM_CLOCK",
+    "memory_clock": "DEV_MEM_CLOCK",
+    "memory_temp": "DEV_MEMORY_TEMP",
+    "gpu_temp": "DEV_GPU_TEMP",
+    "power_usage": "DEV_POWER_USAGE",
+    "total_energy_consumption": "DEV_TOTAL_ENERGY_CONSUMPTION",
+    "pcie_replay_counter": "DEV_PCIE_REPLAY_COUNTER",
+    "gpu_utilization": "DEV_GPU_UTIL",
+    "mem_copy_utilization": "DEV_MEM_COPY_UTIL",
+    "enc_utilization": "DEV_ENC_UTIL",
+    "dec_utilization": "DEV_DEC_UTIL",
+    "xid_errors": "DEV_XID_ERRORS",
+    "power_violation": "DEV_POWER_VIOLATION",
+    "thermal_violation": "DEV_THERMAL_VIOLATION",
+    "sync_boost_violation": "DEV_SYNC_BOOST_VIOLATION",
+    "board_limit_violation": "DEV_BOARD_LIMIT_VIOLATION",
+    "low_util_violation": "DEV_LOW_UTIL_VIOLATION",
+    "reliability_violation": "DEV_RELIABILITY_VIOLATION",
+    "fb_free": "DEV_FB_FREE",
+    "fb_used": "DEV_FB_USED",
+    "ecc_sbe_volatile_total": "DEV_ECC_SBE_VOL_TOTAL",
+    "ecc_dbe_volatile_total": "DEV_ECC_DBE_VOL_TOTAL",
+    "ecc_sbe_aggregate_total": "DEV_ECC_SBE_AGG_TOTAL",
+    "ecc_dbe_aggregate_total": "DEV_ECC_DBE_AGG_TOTAL",
+    "retired_pages_sbe": "DEV_RETIRED_SBE",
+    "retired_pages_dbe": "DEV_RETIRED_DBE",
+    "retired_pages_pending": "DEV_RETIRED_PENDING",
+}
+
+_DCMI_POWER = ("ipmi_dcmi_power_consumption_current_watts", "ipmi_dcmi_power_consumption_watts")
+_FIELD = re.compile(r"DCGM_FI_(?P<name>(?:DEV|PROF)_[A-Z0-9_]+)")
+_GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
+_SAI = re.compile(r"(if|ether|ip|ipv6|pfc|pause|wred|green|yellow|red|ecn|in|out|no|eee|trim)_")
+"""How SAI port statistics begin: what a name without its upper-case prefix is recognised by."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a metric's samples go: the column's value is ``(sample - offset) / scale``.
+
+    `unit` and `sensor` are given for a management controller's: the unit comes from the metric, and a metric that is
+    itself a sensor names it.
+    """
+
+    stream: str
+    column: str
+    scale: float = 1.0
+    offset: float = 0.0
+    unit: str = ""
+    sensor: str = ""
+
+
+KNOWN_METRICS = "DCGM_FI_.+|dcgm_.+|node_infiniband_.+|sonic_interface_.+|ipmi_.+|hindcast_job_.+|hindcast_storage_.+"
+"""A regular expression of the metric names that are worth asking a server for."""
+
+
+@cache
+def stream_of(metric: str) -> str | None:
+    """Return the stream that a metric belongs to, None where a recording has no place for it."""
+    if metric in _patterns():
+        return _patterns()[metric][0]
+    found = reading_of(metric)
+    return found.stream if found else None
+
+
+@cache
+def reading_of(metric: str, more: tuple[tuple[str, str], ...] = ()) -> Reading | None:
+    """Return what a metric's samples are, None where a recording has no place for them.
+
+    `more` are those labels that are part of the column's name (see `naming_labels`).
+    """
+    patterns = _patterns().get(metric)
+    if patterns:
+        stream, match = patterns
+        column = _GROUP.sub(lambda group: dict(more).get(group[1], "?"), match)
+        return Reading(stream, column) if re.fullmatch(match, column) else None
+    known = _columns().get(metric)
+    if known:
+        return known
+    if metric in _DCMI_POWER:
+        return Reading("bmc", "reading", unit="W", sensor="dcmi_power")
+    return _dcgm(metric) or _by_rule(metric)
+
+
+def naming_labels(metric: str, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the labels of a series that say which column it is, such as the priority of a PFC counter."""
+    patterns = _patterns().get(metric)
+    if patterns is None:
+        return ()
+    return tuple((name, labels.get(name, "")) for name in _GROUP.findall(patterns[1]))
+
+
+def _dcgm(metric: str) -> Reading | None:
+    field = _FIELD.fullmatch(metric)
+    if field:
+        return Reading("dcgm", f"DCGM_FI_{RENAMED_FIELDS.get(field['name'], field['name'])}")
+    old = _OLD_NAMESPACE.get(metric.removeprefix("dcgm_")) if metric.startswith("dcgm_") else None
+    return Reading("dcgm", f"DCGM_FI_{old}") if old else None
+
+
+def _by_rule(metric: str) -> Reading | None:
+    """Return what a metric is by the name that columns get which the table does not list."""
+    for name, stream in table().streams.items():
+        head, _, tail = stream.otherwise.partition("{snake}")
+        if not tail and not stream.otherwise.endswith("{snake}"):
+            continue
+        snake = metric[len(head) : len(metric) - len(tail)]
+        if name == "bmc" or not (metric.startswith(head) and metric.endswith(tail) and snake):
+            continue
+        sai = name == "switch" and _SAI.match(snake)
+        return Reading(name, f"SAI_PORT_STAT_{snake.upper()}" if sai else snake)
+    return None
+
+
+@cache
+def _columns() -> dict[str, Reading]:
+    """Return the table's columns by metric."""
+    found: dict[str, Reading] = {}
+    for name, stream in table().streams.items():
+        for column, rule in stream.columns.items():
+            if column not in ("reading", "state") or name != "bmc":
+                found[rule.metric] = Reading(name, column, rule.scale, rule.offset)
+        for unit, metrics in stream.by_unit.items():
+            for column, metric in metrics.items():
+                found[metric] = Reading(name, column, unit=unit)
+    return found
+
+
+@cache
+def _patterns() -> dict[str, tuple[str, str]]:
+    """Return stream and regular expression of the columns that share a metric."""
+    return {rule.metric: (name, rule.match) for name, stream in table().streams.items() for rule in stream.patterns}

@@ -1,0 +1,159 @@
+"""Imports what ipmitool prints: `sel list` and `sel elist` as events, `sdr` and `sensor` as readings of the BMC.
+
+A SEL has only the BMC's own times, which drift: they are kept as the events' times, and ``--clock-skew-s`` says in
+recording.yaml by how much. A record from before the BMC's clock was set is put at the next record that has a time.
+"""
+
+import re
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from services.kit.errors import UserError
+from services.recording.importers.contract import Draft, Progress, Report, silent
+from services.recording.importers.imported_header import imported
+from services.recording.importers.moments import DumpClock, dump_clock, plausible, to_ms
+from services.recording.importers.sel_lines import SelRecord, read_line
+from services.recording.importers.source_files import SourceFiles, node_by_path, number_of, where
+from services.recording.importers.stream_rows import StreamRows
+from services.recording.model import Event, Node, Topology
+
+_STAMP = re.compile(r"[#=\s]*(?P<time>20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|1\d{9}(?:\.\d+)?)[=\s]*")
+_LONGEST_STAMP = 100  # characters
+_UNDATED = "put at the record after it: the BMC's clock was not set yet"
+_REPEATED = "a log record that an earlier dump of the log had"
+_NO_NEIGHBOUR = "a record without a time, with none in its log that has one"
+
+
+def convert(
+    source: Annotated[Path, "a file of ipmitool output, or a folder of them"],
+    out: Path,
+    *,
+    node: Annotated[str, "the node, for lines without a host before them (else the file's name)"] = "",
+    clock_skew_s: Annotated[float, "seconds by which the BMC's clock is ahead of the collector's"] = 0.0,
+    zone: Annotated[str, "time zone of the BMC's clock and of file names: UTC, Europe/Zurich, +02:00"] = "UTC",
+    at: Annotated[str, "time of the first sensor dump (RFC 3339), where its name and date do not tell it"] = "",
+    every_s: Annotated[float, "seconds between sensor dumps, with --at"] = 0.0,
+    cluster: Annotated[str, "name of the cluster"] = "imported",
+    progress: Progress = silent,
+) -> Report:
+    """Convert ipmitool output into a recording at ``out``: SEL records become events, sensors rows of bmc.
+
+    UserError: the source does not exist, an option is malformed, nothing could be imported, or ``out`` exists.
+    """
+    if not abs(clock_skew_s) < 1e9:
+        raise UserError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds", exit_code=2)
+    report = Report()
+    files = SourceFiles(source, report, progress)
+    clock = dump_clock(files.root, at, every_s, zone)
+    with Draft(out, report) as draft:
+        work = _Import(draft, report, clock)
+        for path in files.paths:
+            work.file(files, path, node or node_by_path(path, files.root))
+        work.rows.finish()
+        notes = [f"times of the BMC are taken as {zone}", *work.notes()]
+        skew: dict[str, Any] = {}
+        if clock_skew_s:
+            skew["clock_skew_s"] = dict.fromkeys(sorted(work.with_log), clock_skew_s)
+            notes.append("clock_skew_s: seconds by which a BMC's clock is ahead; the events' times are not corrected")
+        names = sorted(work.nodes)
+        header = imported(
+            out,
+            cluster,
+            title=f"Event log and sensors of {names[0] if len(names) == 1 else f'{len(names)} BMCs'}",
+            summary="What management controllers logged and measured. What was wrong, if anything, is not known.",
+            document="output of ipmitool sel and sdr",
+            notes=notes,
+            **skew,
+        )
+        draft.finish(header, Topology(nodes=[Node(name=name) for name in names]))
+    return report
+
+
+class _Import:
+    """Takes files of ipmitool output into a draft."""
+
+    def __init__(self, draft: Draft, report: Report, clock: DumpClock) -> None:
+        self.rows = StreamRows(draft, "bmc")
+        self.nodes: dict[str, None] = {}
+        self.with_log: set[str] = set()
+        self._draft, self._report, self._clock = draft, report, clock
+        self._undated = 0
+        self._dumps: dict[str, int] = {}
+        self._told_by: set[str] = set()
+        self._known: set[int] = set()
+
+    def file(self, files: SourceFiles, path: Path, name: str) -> None:
+        """Take one file: a SEL, or one dump of sensors or several with a line of the time before each."""
+        moment: int | None = None
+        seen: Counter[tuple[str, str]] = Counter()
+        logs: dict[str, list[SelRecord]] = {}
+        for number, text in files.lines(path):
+            stamp = _STAMP.fullmatch(text) if len(text) < _LONGEST_STAMP else None
+            if stamp is not None:
+                moment, seen = self._stamped(stamp["time"]), Counter()
+                continue
+            if not text.strip():
+                continue
+            found = read_line(text, self._clock.zone)
+            if isinstance(found, str):
+                self._report.skip(found, where(path, number))
+                continue
+            host = found.host or name
+            if isinstance(found, SelRecord):
+                logs.setdefault(host, []).append(found)
+                continue
+            if moment is None:
+                moment, told = self._clock.of(path, self._dumps.get(host, 0))
+                self._dumps[host] = self._dumps.get(host, 0) + 1
+                self._told_by.add(told)
+            # Some BMCs give several sensors one name: their order tells them apart.
+            seen[host, found.sensor] += 1
+            times = seen[host, found.sensor]
+            sensor = found.sensor if times == 1 else f"{found.sensor} #{times}"
+            self.nodes.setdefault(host)
+            self.rows.add(moment, (host, sensor), {"reading": found.reading, "unit": found.unit, "state": found.state})
+        for host, records in logs.items():
+            self._log(host, records, path)
+
+    def _stamped(self, text: str) -> int | None:
+        """Return the time on a line before a dump; None where it is none, so that the file's own time holds."""
+        seconds = number_of(text)
+        if seconds is not None:
+            return int(seconds * 1000)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        ms = to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=self._clock.zone))
+        return ms if plausible(ms) else None
+
+    def _log(self, host: str, records: list[SelRecord], path: Path) -> None:
+        """Add one BMC's records; those without a time at the next that has one, or else at the last before."""
+        dated = [record.at for record in records if record.at is not None]
+        if not dated:
+            self._report.skip(_NO_NEIGHBOUR, where(path), len(records))
+            return
+        at, events = dated[-1], []
+        for record in reversed(records):
+            at = at if record.at is None else record.at
+            line = hash((host, record.message))
+            if line in self._known:
+                self._report.skip(_REPEATED, where(path))
+                continue
+            self._known.add(line)
+            self._undated += record.at is None
+            events.append(
+                Event(timestamp=at, source="sel", node=host, severity=record.severity, message=record.message)
+            )
+        self.nodes.setdefault(host)
+        self.with_log.add(host)
+        self._draft.add_events(reversed(events))
+
+    def notes(self) -> list[str]:
+        """Return what was assumed about times."""
+        notes = [f"{self._undated} log records were {_UNDATED}"] if self._undated else []
+        if "mtime" in self._told_by:
+            notes.append("sensor dumps whose name has no time are given that of their file's last change")
+        return notes

@@ -1,0 +1,52 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from services.kit.errors import UserError
+from services.recording.importers.contract import Report, silent
+from services.recording.importers.source_files import MAX_LINE_BYTES, SourceFiles, clean, number_of, parse_json
+
+
+def test_files_in_order_without_hidden_ones(tmp_path: Path) -> None:
+    for name in ("b/2", "a", "b/1", ".git/x", "b/.hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    files = SourceFiles(tmp_path, Report(), silent)
+    assert [path.relative_to(tmp_path).as_posix() for path in files.paths] == ["a", "b/1", "b/2"]
+
+
+def test_lines_are_cut_and_mended(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * (3 * MAX_LINE_BYTES) + b"\nsecond\xff\r\n\nlast")
+    report = Report()
+    told: list[float] = []
+    files = SourceFiles(tmp_path / "a", report, told.append)
+    lines = list(files.lines(tmp_path / "a"))
+    assert [(number, len(text)) for number, text in lines] == [(1, MAX_LINE_BYTES), (2, 7), (3, 0), (4, 4)]
+    assert lines[1][1] == "second\ufffd"
+    assert sum(report.skipped.values()) == 1
+    assert told[-1] == 1.0
+
+
+def test_a_source_that_is_not_there_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        SourceFiles(tmp_path / "x", Report(), silent)
+    with pytest.raises(UserError, match="holds no files"):
+        SourceFiles(tmp_path, Report(), silent)
+
+
+def test_numbers() -> None:
+    assert [number_of(value) for value in ("1,200", 7, "-1.5e3", 2.5)] == [1200, 7, -1500, 2.5]
+    bad: object
+    for bad in ("", "N/A", "nan", "inf", math.inf, True, None, [], "9" * 400, 10**400, "0x10"):
+        assert number_of(bad) is None
+
+
+def test_json_that_is_none() -> None:
+    assert parse_json('{"a": [1]}') == {"a": [1]}
+    for bad in ("", "{", "[" * 100_000, "9" * 10_000, "nul"):
+        assert parse_json(bad) is None
+
+
+def test_halves_of_characters_are_replaced() -> None:
+    assert clean("a\ud800b").encode() == b"a?b"

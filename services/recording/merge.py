@@ -1,0 +1,311 @@
+"""Joins recordings of one cluster and one time into one: what each of several collectors saw of the same hours.
+
+Rows of the same time and entity become one row with the columns of both; where both have a value and they differ, that
+of the recording named first stays, and the difference is counted. Streams are merged window by window: memory holds a
+batch of each input and no more.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from services.kit.errors import UserError
+from services.recording.importers.contract import Progress, Report, silent
+from services.recording.instants import format_instant
+from services.recording.merge_documents import merged_events, merged_jobs, merged_labels, merged_topology
+from services.recording.reader import Recording, open_stream, times_of
+from services.recording.schema import NAME, STREAMS, StreamSchema
+from services.recording.writer import RecordingWriter
+
+Ints = NDArray[np.int64]
+
+_BATCH_ROWS = 65_536
+
+
+def merge_recordings(
+    recordings: Sequence[Recording], out: Path, *, cluster: str | None = None, progress: Progress = silent
+) -> Report:
+    """Write the union of ``recordings`` to ``out``; the first named wins where two differ.
+
+    The report's ``skipped`` counts the differences and repeats. UserError: fewer than two recordings, clusters of
+    different names (and no ``cluster`` given), times that do not overlap, columns whose types do not go together, or
+    ``out`` exists.
+    """
+    _check(recordings, cluster)
+    report = Report()
+    report.read["recordings"] = len(recordings)
+    present = [name for name in STREAMS if any(name in recording.streams() for recording in recordings)]
+    rows = sum(info.rows for recording in recordings for info in recording.manifest.streams.values()) or 1
+    done = 0
+    with RecordingWriter(out) as writer:
+        for stream in present:
+            having = [recording for recording in recordings if stream in recording.streams()]
+            known = [recording.manifest.streams[stream].interval_s for recording in having]
+            interval = min((one for one in known if one is not None), default=None)
+            for batch in _merged(stream, having, report):
+                writer.write(stream, batch, interval_s=interval)
+                report.made[stream] += batch.num_rows
+                progress(min((done + report.made[stream]) / rows, 1.0))
+            done += sum(recording.manifest.streams[stream].rows for recording in having)
+        events = list(merged_events(recordings, report))
+        if events:
+            writer.write_events(events)
+        topology = merged_topology(recordings, report)
+        jobs = merged_jobs(recordings, topology, report)
+        if jobs:
+            writer.write_jobs(jobs)
+        labels = merged_labels(recordings, report)
+        if labels:
+            writer.write_labels(labels)
+        report.made.update({"events": len(events), "jobs": len(jobs), "labels": len(labels)})
+        writer.finish(_header(recordings, out, cluster, report), topology)
+    return report
+
+
+def _check(recordings: Sequence[Recording], cluster: str | None) -> None:
+    if len(recordings) < 2:
+        raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
+    names = sorted({recording.manifest.cluster.name for recording in recordings})
+    if len(names) > 1 and cluster is None:
+        raise UserError(
+            f"recordings of different clusters: {', '.join(names)}",
+            remedy="merge recordings of one cluster; if it is one under several names, give --cluster NAME",
+            exit_code=2,
+        )
+    # Each must overlap what the earlier ones, in order of time, reach to: a gap would be a stretch without telemetry.
+    reach: int | None = None
+    for recording in sorted(recordings, key=lambda one: one.manifest.start):
+        if reach is not None and recording.manifest.start > reach:
+            raise UserError(
+                f"{recording.path}: begins at {format_instant(recording.manifest.start)}, after the others have ended "
+                f"at {format_instant(reach)}",
+                remedy="merge recordings whose times overlap; check the clocks and time zones of what was imported",
+                exit_code=2,
+            )
+        reach = max(recording.manifest.end, reach or recording.manifest.end)
+
+
+def _header(recordings: Sequence[Recording], out: Path, cluster: str | None, report: Report) -> dict[str, Any]:
+    manifests = [recording.manifest for recording in recordings]
+    origins = {manifest.origin for manifest in manifests}
+    seeds = {manifest.seed for manifest in manifests}
+    # A seed makes the same bytes again only if all parts come from one run of the generator.
+    same = len(origins) == 1 and (origins != {"synthetic"} or len(seeds) == 1)
+    merged = []
+    for recording in recordings:
+        digest = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
+        part = {"name": recording.manifest.name, "manifest_sha256": digest, "source": recording.manifest.source}
+        merged.append({**part, "origin": recording.manifest.origin})
+    source: dict[str, Any] = {"document": "merged by hindcast", "merged": merged}
+    if report.skipped:
+        source["differences"] = dict(report.skipped)
+    if report.notes:
+        source["notes"] = list(report.notes)
+    skews: dict[str, Any] = {}
+    for manifest in reversed(manifests):
+        extra = (manifest.model_extra or {}).get("clock_skew_s")
+        skews |= extra if isinstance(extra, dict) else {}
+    header = {
+        "name": out.resolve().name,
+        "title": " + ".join(dict.fromkeys(manifest.title for manifest in manifests)),
+        "summary": " ".join(dict.fromkeys(manifest.summary.strip() for manifest in manifests)),
+        "origin": manifests[0].origin if same else "imported",
+        "source": source,
+        "start": min(manifest.start for manifest in manifests),
+        "end": max(manifest.end for manifest in manifests),
+        "cluster": {"name": cluster or manifests[0].cluster.name},
+    }
+    if same and manifests[0].seed is not None:
+        header["seed"] = manifests[0].seed
+    return {**header, "clock_skew_s": skews} if skews else header
+
+
+# -- one stream ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Input:
+    """One recording's rows of a stream, as far as they are read."""
+
+    batches: Iterator[pa.RecordBatch]
+    pending: list[pa.RecordBatch]
+    ended: bool = False
+
+    def fill(self) -> None:
+        """Read on, until there are rows or none are left."""
+        batch = next(self.batches, None)
+        self.ended = batch is None
+        if batch is not None:
+            self.pending.append(batch)
+
+    @property
+    def reach(self) -> int:
+        """Time of the last row that was read; further rows of that very time may follow."""
+        return int(times_of(self.pending[-1])[-1])
+
+    def take(self, before: int | None) -> list[pa.RecordBatch]:
+        """Return the rows before a time (None: all) and keep the others."""
+        taken, kept = [], []
+        for batch in self.pending:
+            count = batch.num_rows if before is None else int(np.searchsorted(times_of(batch), before, side="left"))
+            if count:
+                taken.append(batch.slice(0, count))
+            if count < batch.num_rows:
+                kept.append(batch.slice(count))
+        self.pending = kept
+        return taken
+
+
+def _merged(stream: str, recordings: Sequence[Recording], report: Report) -> Iterator[pa.RecordBatch]:
+    """Yield the joined rows of a stream in order of time."""
+    schema = STREAMS[stream]
+    join = _Join(schema, recordings, report)
+    inputs = [_Input(recording.batches(stream, max_rows=_BATCH_ROWS), []) for recording in recordings]
+    while True:
+        for one in inputs:
+            if not one.ended and not one.pending:
+                one.fill()
+        open_inputs = [one for one in inputs if not one.ended]
+        behind = min(open_inputs, key=lambda one: one.reach, default=None)
+        parts = [one.take(None if behind is None else behind.reach) for one in inputs]
+        if any(parts):
+            yield join.window(parts)
+        if behind is None:
+            return
+        # The one that is furthest behind holds the others up: only it need be read on.
+        behind.fill()
+
+
+class _Join:
+    """Joins the rows of one stretch of time; every batch it gives has the same columns."""
+
+    def __init__(self, schema: StreamSchema, recordings: Sequence[Recording], report: Report) -> None:
+        self._schema, self._report = schema, report
+        self._names = [recording.manifest.name for recording in recordings]
+        self._types, self._coarse = _columns(schema, recordings)
+
+    def window(self, parts: Sequence[list[pa.RecordBatch]]) -> pa.RecordBatch:
+        """Return the rows of all inputs, sorted by time and key, those of one time and key joined."""
+        tables = [self._plain(batch) for batches in parts for batch in batches]
+        table = pa.concat_tables(tables).combine_chunks()
+        source = np.repeat(np.arange(len(parts)), [sum(batch.num_rows for batch in batches) for batches in parts])
+        keys = [_codes(table.column(name)) for name in ("timestamp", *self._schema.key_names)]
+        order = np.lexsort((source, *reversed(keys)))
+        new = np.zeros(len(order), dtype=np.bool_)
+        new[:1] = True
+        for key in keys:
+            new[1:] |= np.diff(key[order]) != 0
+        table = table.take(order)
+        if not new.all():
+            table = self._joined(table, np.flatnonzero(new), np.cumsum(new) - 1)
+        return self._finished(table)
+
+    def _plain(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return a batch with all columns there are, names as plain strings."""
+        arrays = {}
+        for name, kind in self._types.items():
+            plain = pa.string() if kind == NAME else kind
+            held: Any = batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+            arrays[name] = held.cast(plain)
+        return pa.table(arrays)
+
+    def _joined(self, table: pa.Table, first: Ints, group: Ints) -> pa.Table:
+        """Return one row for each group: of each column the first value that is not null."""
+        positions = np.arange(table.num_rows)
+        columns = {}
+        for name in table.column_names:
+            column: Any = table.column(name).combine_chunks()
+            if name == "timestamp" or name in self._schema.key_names:
+                columns[name] = column.take(pa.array(first))
+                continue
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            found = np.minimum.reduceat(np.where(valid, positions, table.num_rows), first)
+            chosen = np.where(found < table.num_rows, found, first)
+            columns[name] = column.take(pa.array(chosen))
+            values = _comparable(column, coarse=name in self._coarse)
+            kept = values[chosen[group]]
+            differs = valid & (values != kept) & ~((values != values) & (kept != kept))  # noqa: PLR0124 - NaN is NaN
+            if differs.any():
+                at = int(np.argmax(differs))
+                self._report.skip(
+                    f"{self._schema.name}: {name} has another value at the same time and entity; the first stays",
+                    self._where(table, at),
+                    int(differs.sum()),
+                )
+        self._report.made[f"joined {self._schema.name} rows"] += table.num_rows - len(first)
+        return pa.table(columns)
+
+    def _where(self, table: pa.Table, row: int) -> str:
+        key = [str(table.column(name)[row].as_py()) for name in self._schema.key_names]
+        at = int(table.column("timestamp").cast(pa.int64())[row].as_py())
+        return f"{format_instant(at)} {' '.join(key)}"
+
+    def _finished(self, table: pa.Table) -> pa.RecordBatch:
+        arrays = {}
+        for name, kind in self._types.items():
+            column: Any = table.column(name).combine_chunks()
+            arrays[name] = column.dictionary_encode().cast(NAME) if kind == NAME else column
+        return pa.RecordBatch.from_pydict(arrays)
+
+
+def _columns(schema: StreamSchema, recordings: Sequence[Recording]) -> tuple[dict[str, pa.DataType], set[str]]:
+    """Return the columns of all recordings with types that hold them, and those that are float32 in one of them."""
+    types: dict[str, pa.DataType] = {}
+    coarse: set[str] = set()
+    for recording in recordings:
+        path = recording.path / schema.file
+        with open_stream(path) as file:
+            for column in file.schema_arrow:
+                wanted = schema.key_type(column.name) or column.type
+                if pa.types.is_dictionary(wanted) or pa.types.is_string(wanted) or pa.types.is_large_string(wanted):
+                    wanted = NAME
+                held = types.get(column.name, wanted)
+                both = _common(held, wanted)
+                if both is None:
+                    raise UserError(
+                        f"{path}: column {column.name!r} is {wanted}, and {held} in another of the recordings",
+                        remedy="make or import one of them again, so that the types go together",
+                    )
+                types[column.name] = both
+                if wanted == pa.float32():
+                    coarse.add(column.name)
+    return types, coarse
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None where there is none."""
+    if one == other:
+        return one
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return other if pa.types.is_null(one) else one
+    number = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
+    if not all(number):
+        return None
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return pa.int64() if pa.uint64() not in {one, other} else pa.float64()
+    return pa.float64()
+
+
+def _codes(column: Any) -> Ints:
+    """Return numbers that are equal where the keys are; null is -1."""
+    whole = column.combine_chunks()
+    if pa.types.is_string(whole.type):
+        whole = whole.dictionary_encode().indices
+    return np.asarray(whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _comparable(column: Any, *, coarse: bool) -> NDArray[Any]:
+    """Return values that can be compared; a float32 of one recording equals the float64 it was rounded from."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        numbers = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False))
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float32) if coarse else numbers
+    if pa.types.is_string(column.type):
+        return _codes(pa.chunked_array([column]))
+    return np.array([str(value) for value in column.to_pylist()])
