@@ -25,3 +25,5 @@ class PowerThrottleConfig(DetectorConfig):
     clock_floor_mhz: float = Field(gt=0)
     peer_minimum: int = Field(ge=1)
     peer_deviations: float = Field(gt=0)
+    limit_ratio: float = Field(gt=0, lt=1)
+    limit_confirm_s: float = Field(ge=0)

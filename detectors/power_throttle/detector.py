@@ -4,7 +4,8 @@ A GPU reads as braked when it is at work, says why (the HW_POWER_BRAKE bit, or t
 with neither the software cap nor the temperature to explain it), and its clock and power both lie far below its own
 level of the last minutes. GPUs that wait for a braked one lose power but keep their clock, and say nothing: nothing
 is raised on them. Two readings of three must agree, or one if the node's BMC tells of a failed supply. Most GPUs of
-a node make one finding on the node.
+a node make one finding on the node. A GPU whose power limit stands below that of the others of its model is found too:
+it never gets to their clocks, and the software cap that says so is normal on them.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from detectors.contract import (
 from detectors.fleet import Fleet
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, score, summary
+from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.machines import Machines
 from detectors.power_throttle.peers import Peers
 from detectors.power_throttle.readings import GpuReadings
@@ -45,6 +47,8 @@ class _Open:
     node: str
     gpu: int | None
     started_at: Instant
+    limit: bool = False
+    """It is about a power limit that was lowered, not about a brake."""
 
 
 class PowerThrottle:
@@ -62,6 +66,7 @@ class PowerThrottle:
         self._gpus = GpuReadings(config)
         self._peers = Peers(config, fleet, self._machines, self._gpus)
         self._supplies = Supplies()
+        self._limits = Limits(config)
         self._open: list[_Open] = []
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -76,6 +81,7 @@ class PowerThrottle:
         elif batch.kind == "dcgm":
             self._gpus.take(batch)
             self._machines.extend(self._gpus)
+            self._limits.take(batch, len(self._gpus))
         return ()
 
     def advance(self, now: Instant) -> Sequence[Finding]:
@@ -86,7 +92,45 @@ class PowerThrottle:
         over = self._close(now, fresh)
         suspect = fresh & (self._gpus.register > 0)
         began = self._judge(now, fresh, suspect) if suspect.any() else []
-        return [*over, *began]
+        return [*over, *began, *self._judge_limits(now, fresh)]
+
+    def _judge_limits(self, now: Instant, fresh: BoolArray) -> list[Finding]:
+        """Say where a power limit was lowered, and where that is over; what is silent stays open."""
+        machines = self._machines
+        lowered = self._limits.lowered(now, fresh, machines.model, self._gpus.limit)
+        found: list[Finding] = []
+        for entry in [entry for entry in self._open if entry.limit]:
+            members = self._members(entry)
+            if (members & fresh).any() and not (members & lowered).any():
+                found.append(self._end(now, entry, "the power limit is that of the others again"))
+        held = {(entry.node, entry.gpu) for entry in self._open if entry.limit}
+        for gpu in np.flatnonzero(lowered):
+            node, number = machines.names[machines.node[gpu]], int(machines.gpu[gpu])
+            if (node, number) not in held:
+                found.append(self._fire_limit(now, int(gpu), node, number, fresh))
+        return found
+
+    def _fire_limit(self, now: Instant, gpu: int, node: str, number: int, fresh: BoolArray) -> Finding:
+        started_at = int(self._limits.since[gpu])
+        entity: Entity = {"node": node, "gpu": number}
+        entry = _Open(finding_id(f"{self.spec.name}/limit", entity, started_at), node, number, started_at, limit=True)
+        self._open.append(entry)
+        usual = self._limits.usual(fresh & (self._machines.model == self._machines.model[gpu]))
+        here = float(self._limits.enforced[gpu])
+        return Finding(
+            id=entry.id,
+            detector=self.spec.name,
+            fault="power_throttle",
+            entity=entity,
+            state="firing",
+            started_at=started_at,
+            detected_at=now,
+            severity="ticket",
+            score=min(1.0, 2 * (1 - here / usual)),
+            summary=f"{node} GPU {number}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W",
+            recommended_action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
+            evidence={"power_limit_w": here, "power_limit_peers_w": usual},
+        )
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
         whole = {held.node for held in self._open if held.gpu is None}
@@ -98,7 +142,9 @@ class PowerThrottle:
             node = self._machines.names[number]
             here = np.flatnonzero(suspect & (self._machines.node == number))
             if node not in whole:
-                found += self._judge_node(now, node, here, fresh, suspected | {held.node for held in self._open})
+                found += self._judge_node(
+                    now, node, here, fresh, suspected | {held.node for held in self._open if not held.limit}
+                )
         return found
 
     def _judge_node(
@@ -114,7 +160,7 @@ class PowerThrottle:
         cases: list[tuple[int | None, IntArray]] = [(None, here)]
         if share < self._config.node_share or not (alarm or len(here) > 1):
             cases = [(int(self._machines.gpu[gpu]), np.array([gpu])) for gpu in sure]
-        held = {entry.gpu for entry in self._open if entry.node == node}
+        held = {entry.gpu for entry in self._open if entry.node == node and not entry.limit}
         found: list[Finding] = []
         for gpu, braked in cases:
             if gpu not in held:
@@ -186,7 +232,7 @@ class PowerThrottle:
         """Close what has been free of brake for long enough; what is silent stays open."""
         released = self._gpus.released >= self._config.release_readings
         over: list[Finding] = []
-        for entry in list(self._open):
+        for entry in [entry for entry in self._open if not entry.limit]:
             heard = self._members(entry) & fresh
             if heard.any() and released[heard].all():
                 over.append(self._end(now, entry, "clocks and power are free again"))
@@ -195,7 +241,8 @@ class PowerThrottle:
     def _end(self, now: Instant, entry: _Open, reason: str) -> Finding:
         members = np.flatnonzero(self._members(entry))
         self._open.remove(entry)
-        self._watch(entry, watched=False)
+        if not entry.limit:
+            self._watch(entry, watched=False)
         entity: Entity = {"node": entry.node} if entry.gpu is None else {"node": entry.node, "gpu": entry.gpu}
         where = entry.node if entry.gpu is None else f"{entry.node} GPU {entry.gpu}"
         power, clock = self._gpus.power[members], self._gpus.clock[members]
@@ -212,15 +259,15 @@ class PowerThrottle:
             state="resolved",
             started_at=entry.started_at,
             detected_at=now,
-            severity="page",
+            severity="ticket" if entry.limit else "page",
             score=0.0,
-            summary=f"power brake on {where} is over: {reason}",
+            summary=f"{'lowered power limit' if entry.limit else 'power brake'} on {where} is over: {reason}",
             recommended_action="none",
             evidence={**now_reads, "lasted_s": (now - entry.started_at) / 1000},
         )
 
     def _open_gpus(self, node: str) -> list[_Open]:
-        return [entry for entry in self._open if entry.node == node and entry.gpu is not None]
+        return [entry for entry in self._open if entry.node == node and entry.gpu is not None and not entry.limit]
 
     def _members(self, entry: _Open) -> BoolArray:
         of_node: BoolArray = self._machines.node == self._machines.number(entry.node)
@@ -238,7 +285,7 @@ class PowerThrottle:
             "supplies": self._supplies.snapshot(),
             "open": [asdict(entry) for entry in self._open],
         }
-        return pack(document, arrays)
+        return pack(document, arrays | self._limits.arrays())
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -246,6 +293,7 @@ class PowerThrottle:
         document, arrays = unpack(state)
         detector = cls(config, fleet)
         detector._gpus.load(document["numbers"], arrays)
+        detector._limits.load(arrays)
         detector._machines.extend(detector._gpus)
         detector._supplies = Supplies.restore(document["supplies"])
         detector._open = [_Open(**entry) for entry in document["open"]]

@@ -204,3 +204,38 @@ def test_a_node_that_falls_silent_stays_open() -> None:
 )
 def test_lines_of_the_event_log(message: str, failed: bool) -> None:
     assert supply_failure(LogRecord(START, "sel", message, node="v001")) is failed
+
+
+def limited(tape: Tape, watts: Any) -> Tape:
+    """Return the tape with a power limit of `watts`(seconds, node, gpu) reported."""
+    dcgm = tape.rows[0]
+    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
+    column = np.asarray(watts((dcgm.times - START) / 1000, *keys), float)
+    values = dict(dcgm.values) | {"DCGM_FI_DEV_ENFORCED_POWER_LIMIT": column}
+    valid = dict(dcgm.valid) | {"DCGM_FI_DEV_ENFORCED_POWER_LIMIT": np.ones(len(column), bool)}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
+
+
+def test_a_limit_lowered_on_one_gpu_is_a_ticket_until_it_is_set_back() -> None:
+    def watts(at: Any, node: Any, gpu: Any) -> Any:
+        mine = (node == name(1)) & (gpu == 4) & (at >= 120) & (at < 300)
+        return np.where(mine, 250.0, 400.0)
+
+    fired, resolved = run(limited(tape_of(Scene(seed=4)), watts))
+    assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "ticket")
+    assert START + 120_000 <= fired.started_at <= START + 127_000
+    assert fired.detected_at <= START + 165_000
+    assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
+    assert resolved.id == fired.id
+    assert START + 300_000 <= resolved.detected_at <= START + 310_000
+
+
+def test_a_limit_lowered_on_all_is_a_decision() -> None:
+    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(at > 120, 300.0, 400.0))) == []
+    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.full(len(at), 300.0))) == []
+
+
+def test_two_models_have_two_limits() -> None:
+    models = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+    tape = tape_of(Scene(seed=4, models=models))
+    assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []

@@ -1,0 +1,68 @@
+"""Where a congestion begins: of all ports that are hot together, the one that the others suffer from.
+
+Pauses travel upstream: a switch whose queue to one port is full pauses those who send to it, and these pause theirs.
+So the origin marks, drops and *sends* pauses; who *receives* them, from a switch, is a victim. Only what a host sends
+is its own: a host that pauses its switch port is a receiver too slow, and the end of the chain.
+"""
+
+from dataclasses import dataclass
+
+from detectors.congestion.config import CongestionConfig
+from detectors.congestion.fabric import Fabric, Port
+
+_PART = 0.5
+"""Ports with half of the strongest one's signal are as strong as it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The switch where a congestion begins, the port (empty: the whole switch), by which signals, with whom."""
+
+    switch: str
+    port: str
+    by: str
+    ports: tuple[str, ...]
+
+
+def origin_of(config: CongestionConfig, fabric: Fabric, hot: dict[Port, dict[str, float]]) -> Origin:
+    """Return the origin among hot ports; `hot` has each one's signals in units of their floors."""
+    switch = max(sorted({port[0] for port in hot}), key=lambda name: _source(fabric, hot, name))
+    own = {port: told for port, told in sorted(hot.items()) if port[0] == switch}
+    queued = {port: told.get("mark", 0.0) + told.get("drop", 0.0) for port, told in own.items()}
+    hosts = {port: told.get("rx", 0.0) if port in fabric.host else 0.0 for port, told in own.items()}
+    sent = {port: told.get("tx", 0.0) for port, told in own.items()}
+    paused = {port: told.get("rx", 0.0) for port, told in own.items()}
+    ways = (("marks and drops", queued), ("pauses from its host", hosts), ("pauses sent", sent), ("waits", paused))
+    by, weight = next(((by, weight) for by, weight in ways if max(weight.values()) >= 1), ways[0])
+    most = max(weight.values())
+    strong = [port for port, value in weight.items() if value >= _PART * most]
+    if len(strong) >= max(config.switch_ports, config.switch_share * fabric.size(switch)):
+        return Origin(switch, "", by, tuple(port for _, port in strong))
+    best = max(sorted(strong), key=lambda port: (weight[port], sum(own[port].values()), port))
+    return Origin(switch, best[1], by, (best[1],))
+
+
+def _source(fabric: Fabric, hot: dict[Port, dict[str, float]], switch: str) -> float:
+    """Return how much of a congestion a switch makes, less what it suffers from other switches."""
+    made = 0.0
+    for port, told in hot.items():
+        if port[0] == switch:
+            received = told.get("rx", 0.0) * (1 if port in fabric.host else -1)
+            made += told.get("mark", 0.0) + told.get("drop", 0.0) + told.get("tx", 0.0) + received
+    return made
+
+
+def together(fabric: Fabric, hot: dict[Port, dict[str, float]]) -> list[dict[Port, dict[str, float]]]:
+    """Return the hot ports in lots, each of switches that are cabled to one another."""
+    left = sorted({port[0] for port in hot})
+    lots: list[set[str]] = []
+    while left:
+        lot, edge = {left[0]}, [left[0]]
+        while edge:
+            near = fabric.near(edge.pop())
+            more = [switch for switch in left if switch in near and switch not in lot]
+            lot |= set(more)
+            edge += more
+        lots.append(lot)
+        left = [switch for switch in left if switch not in lot]
+    return [{port: told for port, told in hot.items() if port[0] in lot} for lot in lots]

@@ -1,0 +1,127 @@
+"""congestion on what fabrics do: incasts, elephants, switches that pause; and bursts that are everybody's."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from detectors.congestion.detector import Congestion
+from detectors.congestion.examples import AT_S, END_S, MARKED, OTHERS, PORT, RX, SCENE, TX, incast, pausing_switch
+from detectors.contract import Finding
+from detectors.scene import START, Scene, changed, growing, seconds, tape_of, without
+from detectors.spec import configure
+from detectors.tape import Tape, play
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    return play(tape, [(Congestion, configure(Congestion.config_type, Congestion.spec, overrides))])[0]
+
+
+def entities(tape: Tape, **overrides: Any) -> list[dict[str, str | int]]:
+    return [dict(finding.entity) for finding in run(tape, **overrides) if finding.state == "firing"]
+
+
+def test_the_congested_port_is_named_and_none_of_its_victims_until_it_is_calm() -> None:
+    fired, resolved = run(incast(tape_of(replace(SCENE, minutes=9))))
+    assert (fired.state, resolved.state, fired.id) == ("firing", "resolved", resolved.id)
+    assert dict(fired.entity) == PORT
+    assert abs((fired.started_at - START) / 1000 - AT_S) <= 12
+    assert END_S < (resolved.detected_at - START) / 1000 <= END_S + 300
+    evidence = fired.evidence
+    assert evidence["by"] == "marks and drops"
+    assert int(evidence["ports_hot"]) > 5
+    assert evidence["far_end"] == "v003"
+    assert float(evidence["ecn_marks_per_s"]) > 100 * float(evidence["ecn_marks_per_s_median"])
+    assert float(evidence["drops_per_s"]) == pytest.approx(300, rel=0.3)
+
+
+def test_a_switch_that_pauses_on_all_its_ports_is_named_itself() -> None:
+    assert entities(pausing_switch(tape_of(SCENE))) == [{"switch": "leaf-2"}]
+    all_mark = growing(tape_of(SCENE), "switch", MARKED, 50_000, AT_S, END_S, switch="leaf-2")
+    assert entities(all_mark) == [{"switch": "leaf-2"}]
+
+
+def test_a_host_that_pauses_its_port_is_the_end_of_the_chain() -> None:
+    tape = growing(tape_of(SCENE), "switch", RX, 5000, AT_S, END_S, **PORT)
+    tape = growing(tape, "switch", TX, 3000, AT_S, END_S, switch="leaf-1", port=OTHERS[-1])
+    tape = growing(tape, "switch", RX, 3000, AT_S, END_S, switch="spine-1", port="Ethernet0")
+    (fired,) = [finding for finding in run(tape) if finding.state == "firing"]
+    assert (dict(fired.entity), fired.evidence["by"]) == (PORT, "pauses from its host")
+
+
+def test_an_elephant_on_an_uplink_is_named_at_the_uplink_that_marks() -> None:
+    uplink = {"switch": "leaf-3", "port": "Ethernet101"}
+    tape = growing(tape_of(SCENE), "switch", MARKED, 30_000, AT_S, END_S, switch="leaf-3", port="Ethernet101")
+    tape = growing(tape, "switch", TX, 900, AT_S, END_S, switch="leaf-3", port=["Ethernet0", "Ethernet1"])
+    assert entities(tape) == [uplink]
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_the_cadence_does_not_matter(interval_s: float) -> None:
+    scene = replace(SCENE, interval_s=interval_s, minutes=max(7.0, 14 * interval_s / 60), missing=0.02)
+    at_s = 5.3 * interval_s
+    tape = incast(tape_of(scene), at_s, at_s + 600)
+    (fired,) = [finding for finding in run(tape) if finding.state == "firing"]
+    assert dict(fired.entity) == PORT
+    assert (fired.detected_at - START) / 1000 - at_s <= max(120, 5.5 * interval_s)
+
+
+def test_counters_collected_every_30_s_and_scraped_every_5_s_still_tell() -> None:
+    def cached(rows: Any, values: Any) -> Any:
+        tape_s = seconds(rows)
+        keys = rows.keys["switch"].codes * 10_000 + rows.keys["port"].codes
+        out = values.copy()
+        for key in set(keys.tolist()):
+            own = keys == key
+            held: dict[int, float] = {}
+            for at, value in zip(tape_s[own], values[own], strict=True):
+                held.setdefault(int(at // 30), value)
+            out[own] = [held[int(at // 30)] for at in tape_s[own]]
+        return out
+
+    tape = incast(tape_of(replace(SCENE, minutes=8)), AT_S, 330)
+    octets = ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS")
+    for field in (RX, TX, MARKED, "SAI_PORT_STAT_IF_OUT_DISCARDS", *octets):
+        tape = changed(tape, "switch", field, cached)
+    assert entities(tape) == [PORT]
+
+
+def test_bursts_are_nothing_short_or_everywhere() -> None:
+    assert entities(incast(tape_of(SCENE), until_s=AT_S + 40)) == []
+    assert entities(tape_of(replace(SCENE, bursts=[(60, 320)]))) == []
+    tape = tape_of(replace(SCENE, minutes=12))
+    for since_s in range(60, 700, 150):
+        tape = incast(tape, since_s, since_s + 35)
+    assert entities(tape) == []
+
+
+def test_two_congestions_one_after_the_other_are_two_findings_and_a_stutter_is_one() -> None:
+    tape = incast(incast(tape_of(replace(SCENE, minutes=16)), 122, 250), 600, 760)
+    assert [finding.state for finding in run(tape)] == ["firing", "resolved", "firing", "resolved"]
+    tape = incast(incast(tape_of(replace(SCENE, minutes=9)), 122, 250), 275, 330)
+    assert [finding.state for finding in run(tape)] == ["firing", "resolved"]
+
+
+def test_without_peers_a_port_is_held_against_its_habit() -> None:
+    tape = growing(tape_of(replace(SCENE, nodes=2, nics=1, minutes=9)), "switch", MARKED, 40_000, 300, 500,
+                   switch="leaf-1", port="Ethernet1")  # fmt: skip
+    assert entities(tape) == [{"switch": "leaf-1", "port": "Ethernet1"}]
+
+
+def test_nics_without_credits_speak_for_their_switch_where_it_does_not_report() -> None:
+    scene = replace(SCENE, nodes=8, kinds=("nic",))
+    one = growing(tape_of(scene), "nic", "port_xmit_wait", 2e8, AT_S, END_S, node="v003", nic="mlx5_0")
+    assert entities(one) == [PORT]
+    rail = growing(tape_of(scene), "nic", "port_xmit_wait", 2e8, AT_S, END_S, nic="mlx5_1")
+    assert entities(rail) == [{"switch": "leaf-2"}]
+
+
+def test_counters_that_are_reset_or_start_late_are_nothing() -> None:
+    tape = tape_of(SCENE)
+    assert entities(changed(tape, "switch", MARKED, lambda rows, v: v + (seconds(rows) < AT_S) * 1e9)) == []
+    assert entities(without(tape, "switch", 0, AT_S, switch="leaf-1")) == []
+
+
+def test_lost_scrapes_are_nothing() -> None:
+    for seed in range(3):
+        assert entities(tape_of(Scene(nodes=4, gpus=1, minutes=15, missing=0.08, kinds=SCENE.kinds, seed=seed))) == []

@@ -1,0 +1,215 @@
+"""ecc_memory on what memory does: errors of every kind, and counters that only look like them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding
+from detectors.ecc_memory.detector import EccMemory
+from detectors.ecc_memory.examples import (
+    CLUSTER,
+    DBE,
+    FAILURE,
+    LOST_ROWS,
+    PENDING,
+    ROW_MARKED,
+    SBE,
+    SPARE_ROWS,
+    XID,
+    double_bit_error,
+    memory,
+    reset,
+    stepped,
+    stormy,
+)
+from detectors.gpu_tapes import START, Cluster, name, xid_line
+from detectors.registry import choose
+from detectors.tape import Tape, play
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    choices = [c for c in choose({"ecc_memory": overrides}) if c[0] is EccMemory]
+    return play(tape, choices)[0]
+
+
+def fired(tape: Tape, **overrides: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [(found.fault, dict(found.entity)) for found in run(tape, **overrides) if found.state == "firing"]
+
+
+def gpu(node: int, number: int) -> dict[str, Any]:
+    return {"node": name(node), "gpu": number}
+
+
+def test_one_event_two_faults_each_with_its_end() -> None:
+    columns = stepped(CLUSTER, memory(), [(DBE, 1, 2, 200, 1), (LOST_ROWS, 1, 2, 200, 1), (PENDING, 1, 2, 201, 1)])
+    columns = reset(CLUSTER, columns, CLUSTER.of(1, 2), 400)
+    found = run(CLUSTER.tape(columns, logs=double_bit_error(200, 1, 2)))
+    assert [(f.fault, f.state, dict(f.entity)) for f in found] == [
+        ("ecc_uncorrectable", "firing", gpu(1, 2)),
+        ("row_remap_pending", "firing", gpu(1, 2)),
+        ("ecc_uncorrectable", "resolved", gpu(1, 2)),
+        ("row_remap_pending", "resolved", gpu(1, 2)),
+    ]
+    assert found[0].started_at == START + 200_000, "the kernel's line has the time"
+    assert found[0].detected_at <= START + 205_000
+    assert found[0].id != found[1].id
+    assert (found[0].id, found[1].id) == (found[2].id, found[3].id)
+    assert found[2].detected_at <= START + 410_000
+
+
+def test_the_evidence_has_the_action_its_source_and_the_counters() -> None:
+    columns = stepped(CLUSTER, memory(), [(DBE, 1, 2, 196, 1)])
+    (found,) = run(CLUSTER.tape(columns, logs=double_bit_error(197, 1, 2)))
+    said = found.evidence
+    assert (said["xid"], said["xid_action"], said["xid_action_source"]) == (48, "WORKFLOW_XID_48", "nvidia")
+    assert said["double_bit_errors_since_driver_load"] == 1
+    assert said["xid_seen_in"] == "kernel log"
+    assert "WORKFLOW_XID_48, by nvidia" in found.recommended_action
+
+
+@pytest.mark.parametrize("code", [48, 94, 95, 140])
+def test_each_uncorrectable_code_alone_suffices(code: int) -> None:
+    assert fired(CLUSTER.tape(memory(), logs=[xid_line(100, 2, 1, code)])) == [("ecc_uncorrectable", gpu(2, 1))]
+
+
+def test_the_gauge_alone_suffices_and_a_sticky_one_is_one_event() -> None:
+    assert fired(CLUSTER.tape(stepped(CLUSTER, memory(), [(XID, 0, 2, 100, 95)]))) == [("ecc_uncorrectable", gpu(0, 2))]
+
+
+@pytest.mark.parametrize("code", [63, 64])
+def test_a_remap_for_corrected_errors_is_no_uncorrectable_one(code: int) -> None:
+    lines = [xid_line(100, 2, 1, code, ROW_MARKED)]
+    columns = stepped(CLUSTER, memory(), [(SPARE_ROWS, 2, 1, 100, 1), (XID, 2, 1, 100, code)])
+    assert fired(CLUSTER.tape(columns, logs=lines)) == []
+
+
+def test_a_remap_for_an_uncorrectable_error_is_one() -> None:
+    columns = stepped(CLUSTER, memory(), [(LOST_ROWS, 2, 1, 110, 1), (XID, 2, 1, 100, 63)])
+    lines = [xid_line(100, 2, 1, 63, ROW_MARKED)]
+    assert fired(CLUSTER.tape(columns, logs=lines)) == [("ecc_uncorrectable", gpu(2, 1))]
+
+
+@pytest.mark.parametrize("code", [63, 64])
+def test_without_counters_to_ask_a_recorded_remap_is_believed(code: int) -> None:
+    columns = {XID: memory()[XID]}
+    (found,) = run(CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, code, ROW_MARKED)]))
+    assert (found.fault, dict(found.entity), found.score) == ("ecc_uncorrectable", gpu(2, 1), 0.6)
+    assert found.detected_at <= START + 130_000
+
+
+def test_a_site_can_see_a_code_otherwise() -> None:
+    tape = CLUSTER.tape({XID: memory()[XID]}, logs=[xid_line(100, 2, 1, 63), xid_line(100, 0, 1, 13)])
+    overrides = {63: {"class": "information"}, 13: {"class": "uncorrectable_memory", "action": "REPLACE"}}
+    (found,) = run(tape, xid_overrides=overrides)
+    assert dict(found.entity) == gpu(0, 1)
+    assert (found.evidence["xid_action"], found.evidence["xid_action_source"]) == ("REPLACE", "site")
+
+
+def test_without_a_topology_the_node_is_named_and_the_gauge_adds_nothing() -> None:
+    cluster = replace(CLUSTER, topology_known=False)
+    columns = stepped(cluster, memory(cluster), [(XID, 1, 2, 200, 48)])
+    assert fired(cluster.tape(columns, logs=[xid_line(200, 1, 2, 48)])) == [("ecc_uncorrectable", {"node": name(1)})]
+
+
+def test_a_counter_with_a_past_is_history_a_gauge_that_is_set_is_not() -> None:
+    columns = memory()
+    columns[DBE] += 7
+    columns[LOST_ROWS] += 3
+    columns[FAILURE][:, CLUSTER.of(1, 0)] = 1
+    (found,) = run(CLUSTER.tape(columns))
+    assert (found.fault, dict(found.entity)) == ("row_remap_failure", gpu(1, 0))
+    assert found.evidence["set_since_first_reading"] == 1
+
+
+def test_lifetime_counters_are_asked_where_there_are_no_others() -> None:
+    columns = memory()
+    aggregate = "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL"
+    lifetime = {aggregate: columns[DBE] + 5}
+    lifetime[aggregate][CLUSTER.at_s[:, 4] > 200, 4] += 1
+    assert fired(CLUSTER.tape(lifetime)) == [("ecc_uncorrectable", gpu(1, 0))]
+    assert fired(CLUSTER.tape(columns | lifetime)) == [], "written at a reload, it tells of what was told before"
+
+
+def test_rows_counted_when_a_node_comes_back_are_no_new_error() -> None:
+    columns = stepped(CLUSTER, memory(), [(LOST_ROWS, 0, 1, 300, 1)])
+    gone = (CLUSTER.at_s >= 100) & (CLUSTER.at_s < 300) & (np.arange(12) < 4)
+    assert fired(CLUSTER.tape(columns, gone=gone)) == []
+
+
+def test_a_storm_is_one_finding_with_its_peers_beside_it() -> None:
+    tape = CLUSTER.tape(stormy(CLUSTER, memory(), 5, (100, 260), 2.0))
+    fire, over = run(tape)
+    assert (fire.fault, dict(fire.entity), over.state) == ("ecc_correctable_storm", gpu(1, 1), "resolved")
+    assert float(fire.evidence["single_bit_errors_in_window"]) >= 24
+    assert (fire.evidence["single_bit_errors_peers"], fire.evidence["peers"]) == (0.0, 11)
+    assert over.detected_at <= START + 260_000 + 300_000
+
+
+def test_a_single_burst_is_no_storm_a_very_big_one_is() -> None:
+    assert fired(CLUSTER.tape(stormy(CLUSTER, memory(), 5, (100, 104), 12.0))) == []
+    big = CLUSTER.tape(stormy(CLUSTER, memory(), 5, (100, 104), 60.0))
+    assert fired(big) == [("ecc_correctable_storm", gpu(1, 1))]
+
+
+def test_what_all_gpus_count_is_no_gpus_fault() -> None:
+    columns = memory()
+    for place in range(12):
+        columns = stormy(CLUSTER, columns, place, (100, 400), 3.0)
+    assert fired(CLUSTER.tape(columns)) == []
+
+
+def test_a_gpu_that_always_has_errors_needs_far_more_for_a_storm() -> None:
+    cluster = Cluster(minutes=60, interval_s=30)
+    habit = stormy(cluster, memory(cluster), 5, (0, 3600), 0.06)
+    settings = {"habit_half_life_s": 1200.0}
+    assert fired(cluster.tape(habit), **settings) == []
+    mild = stormy(cluster, habit, 5, (3000, 3300), 0.06)
+    assert fired(cluster.tape(mild), **settings) == [], "twice the habit is no storm"
+    wild = stormy(cluster, habit, 5, (3000, 3300), 3.0)
+    assert fired(cluster.tape(wild), **settings) == [("ecc_correctable_storm", gpu(1, 1))]
+
+
+def test_a_storm_that_comes_and_goes_is_held_after_its_return() -> None:
+    cluster = Cluster(minutes=100, interval_s=15)
+    columns = memory(cluster)
+    for begin in range(300, 4500, 900):
+        columns = stormy(cluster, columns, 5, (begin, begin + 200), 3.0)
+    found = run(cluster.tape(columns))
+    assert [f.state for f in found] == ["firing", "resolved", "firing", "resolved"]
+
+
+def test_the_drivers_complaint_of_the_rate_is_a_storm_where_nothing_counts() -> None:
+    tape = CLUSTER.tape({XID: memory()[XID]}, logs=[xid_line(100, 2, 3, 92)])
+    fire, over = run(tape)
+    assert (fire.fault, dict(fire.entity), fire.evidence["xid"]) == ("ecc_correctable_storm", gpu(2, 3), 92)
+    assert over.state == "resolved"
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 15.0, 30.0, 60.0])
+def test_every_cadence(interval_s: float) -> None:
+    cluster = Cluster(minutes=20, interval_s=interval_s, missing=0.0)
+    columns = stepped(cluster, memory(cluster), [(DBE, 1, 2, 300, 1), (PENDING, 0, 1, 320, 1)])
+    columns = stormy(cluster, columns, 8, (400, 800), 1.0)
+    found = [f for f in run(cluster.tape(columns)) if f.state == "firing"]
+    onsets = {"ecc_uncorrectable": 300, "row_remap_pending": 320, "ecc_correctable_storm": 400}
+    assert {f.fault for f in found} == set(onsets)
+    assert len(found) == 3
+    for f in found:
+        scrapes = 2 if f.fault != "ecc_correctable_storm" else 4
+        assert f.detected_at - START <= onsets[f.fault] * 1000 + max(scrapes * interval_s, 60) * 1000
+
+
+def test_a_contained_error_is_over_when_it_stays_away() -> None:
+    tape = CLUSTER.tape(memory(), logs=[xid_line(100, 2, 1, 94)])
+    assert [f.state for f in run(tape, no_reset_quiet_s=200.0)] == ["firing", "resolved"]
+    tape = CLUSTER.tape(memory(), logs=[xid_line(100, 2, 1, 95)])
+    assert [f.state for f in run(tape, no_reset_quiet_s=200.0)] == ["firing"], "an uncontained one needs a reset"
+
+
+def test_single_bit_counters_that_begin_anew_are_no_errors() -> None:
+    columns = memory()
+    columns[SBE] += 5000
+    columns = reset(CLUSTER, columns, 4, 200)
+    assert fired(CLUSTER.tape(columns)) == []

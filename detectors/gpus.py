@@ -1,0 +1,114 @@
+"""The GPUs of a fleet as arrays by index into ``fleet.entities("dcgm")``: where they sit, and what is kept of each."""
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, BoolArray, Entity, FloatArray, IntArray
+from detectors.fleet import Fleet
+from detectors.xid import normal_address
+
+_EXACT = 2.0**53
+"""From here on a float holds no counts any more."""
+
+
+class GpuLayout:
+    """Which node every GPU sits in; nodes are numbered in the order in which they became known."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.node: IntArray = np.empty(0, np.int64)
+        self.gpu: IntArray = np.empty(0, np.int64)
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._members: list[list[int]] = []
+        self._addresses: dict[tuple[str, str], int] = {}
+        self._told = {
+            (name, int(gpu["gpu"])): address
+            for name, node in fleet.nodes.items()
+            for gpu in node.get("gpus", ())
+            if (address := normal_address(str(gpu.get("pci_bus_id") or ""))) is not None
+        }
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def extend(self) -> None:
+        """Take note of the GPUs that were not known before."""
+        start = len(self.node)
+        keys = self._fleet.entities("dcgm")[start:]
+        if not keys:
+            return
+        nodes, gpus = [], []
+        for offset, key in enumerate(keys):
+            node, gpu = str(key[0]), int(key[1])
+            if node not in self._numbers:
+                self._numbers[node] = len(self.names)
+                self.names.append(node)
+                self._members.append([])
+            nodes.append(self._numbers[node])
+            gpus.append(gpu)
+            self._members[self._numbers[node]].append(start + offset)
+            if (address := self._told.get((node, gpu))) is not None:
+                self._addresses[node, address] = start + offset
+        self.node = np.concatenate([self.node, np.array(nodes, np.int64)])
+        self.gpu = np.concatenate([self.gpu, np.array(gpus, np.int64)])
+
+    def number(self, node: str) -> int:
+        """Return a node's number, -1 if it has no GPU that is known."""
+        return self._numbers.get(node, -1)
+
+    def members(self, node: str) -> IntArray:
+        """Return the GPUs of a node."""
+        number = self.number(node)
+        return np.array(self._members[number] if number >= 0 else [], np.int64)
+
+    def at_address(self, node: str, address: str) -> int | None:
+        """Return the GPU at a PCI address of a node, as far as the topology tells."""
+        return self._addresses.get((node, address))
+
+    def entity(self, gpu: int) -> Entity:
+        """Return what a finding on a GPU names."""
+        return {"node": self.names[self.node[gpu]], "gpu": int(self.gpu[gpu])}
+
+
+class GpuColumns:
+    """Arrays by GPU that grow together; `BLANK` lists them with dtype and the value of a GPU unheard of."""
+
+    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {}
+
+    def __init__(self) -> None:
+        for name, (dtype, _) in self.BLANK.items():
+            setattr(self, name, np.empty(0, dtype))
+        self.count = 0
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` GPUs."""
+        more = count - self.count
+        if more <= 0:
+            return
+        for name, (dtype, blank) in self.BLANK.items():
+            setattr(self, name, np.concatenate([getattr(self, name), np.full(more, blank, dtype)]))
+        self.count = count
+
+    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, for a snapshot."""
+        return {prefix + name: getattr(self, name) for name in self.BLANK}
+
+    def load(self, arrays: dict[str, NDArray[Any]], prefix: str = "") -> Self:
+        """Take what `arrays` returned."""
+        for name in self.BLANK:
+            setattr(self, name, arrays[prefix + name])
+        self.count = len(arrays[prefix + next(iter(self.BLANK))])
+        return self
+
+
+def reported(batch: Batch, name: str, tick: int, here: BoolArray, *, above: float = 0.0) -> FloatArray:
+    """Return a field's readings in one tick for the entities `here`; NaN where there is no plausible number."""
+    if name not in batch.values:
+        return np.full(int(np.count_nonzero(here)), np.nan)
+    value = batch.values[name][tick, here]
+    with np.errstate(invalid="ignore"):
+        sound = batch.valid[name][tick, here] & (value >= above) & (value < _EXACT)
+    return np.where(sound, value, np.nan)

@@ -1,0 +1,92 @@
+"""Which two ports are the ends of one cable: a cable is named once, whichever of its ends tells."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from detectors.contract import Entity
+from detectors.fleet import Fleet
+
+End = tuple[str, str, str]
+"""(kind, node or switch, nic or port)."""
+
+
+def entity_of(end: End) -> Entity:
+    """Return how findings name a port."""
+    kind, owner, port = end
+    return {"node": owner, "nic": port} if kind == "nic" else {"switch": owner, "port": port}
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """A cable and its ends, the NIC's first; one end only, where the topology does not tell the other."""
+
+    ends: tuple[End, ...]
+
+    @property
+    def node(self) -> str | None:
+        """The node on the cable, if there is one."""
+        return next((owner for kind, owner, _ in self.ends if kind == "nic"), None)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The switches on the cable."""
+        return tuple(owner for kind, owner, _ in self.ends if kind == "switch")
+
+
+class Cables:
+    """All cables of the topology, and those of ports that it does not have."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._index: dict[End, int] = {}
+        self._of: dict[End, Cable] = {}
+        self._by_index: dict[str, list[Cable]] = {"nic": [], "switch": []}
+        self._at_switch: dict[str, list[Cable]] = {}
+        for node, told in fleet.nodes.items():
+            for nic in told.get("nics") or ():
+                ends: list[End] = [("nic", node, str(nic.get("nic")))]
+                if nic.get("switch") and nic.get("port"):
+                    ends.append(("switch", str(nic["switch"]), str(nic["port"])))
+                self._lay(ends)
+        for link in fleet.topology.get("links") or ():
+            pair = [str(link.get(end, "")).partition(":") for end in ("a", "b")]
+            self._lay([("switch", switch, port) for switch, _, port in sorted(pair) if port])
+
+    def _lay(self, ends: Iterable[End]) -> None:
+        fresh = tuple(end for end in ends if end not in self._of)
+        if not fresh:
+            return  # the topology names this port twice: its first cable counts
+        cable = Cable(fresh)
+        self._of |= dict.fromkeys(fresh, cable)
+        for switch in cable.switches:
+            self._at_switch.setdefault(switch, []).append(cable)
+
+    def sync(self, kind: str, count: int) -> None:
+        """Take note of the first `count` entities of a kind."""
+        known = self._by_index[kind]
+        for owner, port in self._fleet.entities(kind)[len(known) : count]:
+            end = (kind, str(owner), str(port))
+            if end not in self._of:
+                self._lay([end])
+            self._index[end] = len(known)
+            known.append(self._of[end])
+
+    def of(self, kind: str, index: int) -> Cable:
+        """Return the cable of an entity by its index in the fleet."""
+        return self._by_index[kind][index]
+
+    def with_end(self, end: End) -> Cable:
+        """Return the cable that has an end."""
+        return self._of.get(end) or Cable((end,))
+
+    def at(self, switch: str) -> list[Cable]:
+        """Return the cables of a switch."""
+        return self._at_switch.get(switch, [])
+
+    def index(self, end: End) -> int | None:
+        """Return the index in the fleet of a port that has reported; None of one that has not."""
+        return self._index.get(end)
+
+    def nics_of(self, node: str) -> list[int]:
+        """Return the indices of the NICs of a node that have reported."""
+        return [index for (kind, owner, _), index in self._index.items() if kind == "nic" and owner == node]

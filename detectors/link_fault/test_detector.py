@@ -1,0 +1,212 @@
+"""link_fault on what cables do: down, flapping, erring, silent; and on ports that are down for other reasons."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, LogRecord
+from detectors.link_fault.detector import LinkFault
+from detectors.link_fault.examples import AT_S, NIC, PORT, SCENE, UNCORRECTABLE, cable_lowered, lowered, node_gone
+from detectors.link_fault.lines import Lines
+from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
+from detectors.spec import configure
+from detectors.tape import Tape, play
+
+UPLINK = {"switch": "leaf-1", "port": "Ethernet100"}
+FAR = {"switch": "spine-1", "port": "Ethernet0"}
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    return play(tape, [(LinkFault, configure(LinkFault.config_type, LinkFault.spec, overrides))])[0]
+
+
+def firing(tape: Tape, **overrides: Any) -> list[tuple[str, dict[str, str | int]]]:
+    return [(f.fault, dict(f.entity)) for f in run(tape, **overrides) if f.state == "firing"]
+
+
+def test_a_cable_that_is_down_is_one_finding_at_the_nic_until_it_is_up() -> None:
+    fired, resolved = run(cable_lowered(tape_of(SCENE), [(AT_S, 200.0)]))
+    assert (fired.fault, fired.state, resolved.state, fired.id) == ("link_down", "firing", "resolved", resolved.id)
+    assert dict(fired.entity) == NIC
+    assert AT_S <= (fired.started_at - START) / 1000 <= AT_S + 6
+    assert 200 < (resolved.detected_at - START) / 1000 <= 200 + 90
+    assert fired.evidence["cable"] == "v002 mlx5_0 - leaf-1 Ethernet1"
+    assert (fired.evidence["nic_up"], fired.evidence["port_leaf-1_up"]) == (0, 0)
+
+
+def test_where_nics_do_not_report_the_switch_port_is_named() -> None:
+    tape = lowered(tape_of(replace(SCENE, kinds=("switch", "dcgm"))), "switch", [(AT_S, 1e9)], **PORT)
+    assert firing(tape) == [("link_down", PORT)]
+
+
+def test_between_switches_one_end_is_named() -> None:
+    both = lowered(lowered(tape_of(SCENE), "switch", [(AT_S, 1e9)], **UPLINK), "switch", [(AT_S, 1e9)], **FAR)
+    assert firing(both) == [("link_down", UPLINK)]
+    assert firing(lowered(tape_of(SCENE), "switch", [(AT_S, 1e9)], **FAR)) == [("link_down", FAR)]
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_the_cadence_does_not_matter(interval_s: float) -> None:
+    scene = replace(SCENE, interval_s=interval_s, minutes=40 * interval_s / 60, missing=0.02)
+    at_s = 20.3 * interval_s
+    found = run(cable_lowered(tape_of(scene), [(at_s, 1e9)]))
+    assert [(f.fault, dict(f.entity)) for f in found] == [("link_down", NIC)]
+    assert (found[0].detected_at - START) / 1000 - at_s <= max(30, 3.5 * interval_s)
+
+
+def test_a_node_that_dies_takes_its_ports_down_and_that_is_no_link_fault() -> None:
+    assert firing(node_gone(tape_of(SCENE))) == []
+    assert firing(node_gone(tape_of(replace(SCENE, minutes=8)), until_s=260.0)) == []
+
+
+def test_links_that_train_after_a_boot_are_no_flap() -> None:
+    tape = node_gone(tape_of(replace(SCENE, minutes=12)), until_s=260.0)
+    for since_s in (265.0, 285.0, 305.0):
+        tape = lowered(tape, "switch", [(since_s, since_s + 6)], **PORT)
+    assert firing(tape) == []
+
+
+def test_a_drained_node_may_be_unplugged() -> None:
+    told = line(90, "scheduler", f"Host <{name(1)}> closed by administrator <lsfadmin>. repair", severity="info")
+    assert firing(cable_lowered(tape_of(replace(SCENE, logs=[told])), [(AT_S, 1e9)])) == []
+
+
+def test_one_short_loss_is_nothing_and_three_are_a_flap_held_as_one() -> None:
+    assert firing(cable_lowered(tape_of(SCENE), [(AT_S, AT_S + 6)])) == []
+    times = [(at, at + 6.0) for at in (60.0, 100.0, 140.0, 180.0, 260.0)]
+    found = run(cable_lowered(tape_of(replace(SCENE, minutes=12)), times))
+    assert [(f.fault, f.state) for f in found] == [("link_flap", "firing"), ("link_flap", "resolved")]
+    assert dict(found[0].entity) == NIC
+    assert (found[0].detected_at - START) / 1000 <= 140 + 20
+    assert 266 < (found[1].detected_at - START) / 1000 <= 266 + 300
+
+
+def test_a_link_that_is_lost_for_good_after_a_flap_is_down() -> None:
+    times = [(60.0, 66.0), (80.0, 86.0), (100.0, 106.0), (420.0, 1e9)]
+    found = run(cable_lowered(tape_of(replace(SCENE, minutes=10)), times))
+    assert [(f.fault, f.state) for f in found] == [
+        ("link_flap", "firing"), ("link_flap", "resolved"), ("link_down", "firing"),
+    ]  # fmt: skip
+
+
+def test_a_flap_between_two_readings_shows_in_the_counter_or_in_the_log() -> None:
+    def count(rows: Any, values: Any) -> Any:
+        losses = sum((seconds(rows) >= at).astype(float) for at in (61.0, 101.0, 141.0))
+        return values + np.where(where(rows, **NIC), losses, 0.0)
+
+    assert firing(changed(tape_of(SCENE), "nic", "link_downed", count)) == [("link_flap", NIC)]
+    text = "mlx5_core 0000:0c:00.0 mlx5_0: Link {}"
+    lines = [line(at + late, "kernel", text.format(word), node=name(1))
+             for at in (61, 101, 141) for late, word in ((0, "down"), (2, "up"))]  # fmt: skip
+    assert firing(tape_of(replace(SCENE, logs=lines))) == [("link_flap", NIC)]
+
+
+def test_the_kernel_line_counts_as_a_reading() -> None:
+    told = line(AT_S, "kernel", "mlx5_core 0000:0c:00.0: mlx5_0: Port: 1 Link DOWN", node=name(1))
+    scene = replace(SCENE, interval_s=15.0, minutes=8, kinds=("nic", "dcgm"))
+    bare = run(lowered(tape_of(scene), "nic", [(AT_S, 1e9)], **NIC))
+    sooner = run(lowered(tape_of(replace(scene, logs=[told])), "nic", [(AT_S, 1e9)], **NIC))
+    assert sooner[0].evidence["kernel"] == told.message
+    assert sooner[0].score > bare[0].score
+    assert sooner[0].detected_at <= bare[0].detected_at
+
+
+@pytest.mark.parametrize("end", ["spine-1", "leaf-1"])
+def test_most_cables_of_a_switch_down_at_once_are_the_switch(end: str) -> None:
+    tape = tape_of(replace(SCENE, nics=3, nodes=4))
+    if end == "spine-1":
+        leaves = ["leaf-1", "leaf-2", "leaf-3"]
+        tape = without(lowered(tape, "switch", [(AT_S, 1e9)], switch=leaves, port="Ethernet100"), "switch", AT_S,
+                       switch="spine-1")  # fmt: skip
+    else:
+        tape = lowered(tape, "nic", [(AT_S, 1e9)], nic="mlx5_0")
+        tape = without(tape, "switch", AT_S, switch="leaf-1")
+    assert firing(tape) == [("link_down", {"switch": end})]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "rate", "entity"),
+    [
+        ("switch", UNCORRECTABLE, 5.0, PORT),
+        ("switch", "SAI_PORT_STAT_IF_IN_ERRORS", 40.0, UPLINK),
+        ("switch", "SAI_PORT_STAT_IF_IN_ERRORS", 0.5, UPLINK),
+        ("nic", "symbol_error", 60.0, NIC),
+        ("nic", "symbol_error", 0.1, NIC),
+        ("nic", "port_rcv_errors", 50.0, NIC),
+        ("nic", "link_error_recovery", 0.12, NIC),
+    ],
+)
+def test_errors_at_a_rate_are_named_and_over_when_they_stop(kind: Any, field: str, rate: float, entity: Any) -> None:
+    found = run(growing(tape_of(replace(SCENE, minutes=14)), kind, field, rate, 120, 420, **entity))
+    assert [(f.fault, f.state, dict(f.entity)) for f in found] == [
+        ("link_errors", "firing", entity),
+        ("link_errors", "resolved", entity),
+    ]
+    assert found[0].detected_at - START < 420_000
+    assert (found[1].detected_at - START) / 1000 <= 420 + 300
+
+
+def test_errors_that_all_ports_share_one_burst_or_a_reset_are_nothing() -> None:
+    tape = tape_of(SCENE)
+    assert firing(growing(tape, "nic", "symbol_error", 0.1, 60, 300)) == []
+    assert firing(growing(tape, "nic", "symbol_error", 8.0, AT_S, AT_S + 4, **NIC)) == []
+    reset = changed(tape, "nic", "symbol_error", lambda rows, values: np.where(seconds(rows) < AT_S, 5000.0, 7.0))
+    assert firing(reset) == []
+
+
+def test_collected_every_30_s_and_scraped_every_5_s_is_no_faster_error() -> None:
+    scene = replace(SCENE, collected_s=30.0, minutes=8)
+
+    def slow(rows: Any, values: Any) -> Any:
+        return values + np.where(where(rows, **NIC), np.floor(np.floor(seconds(rows) / 30) * 30 * 0.02), 0)
+
+    assert firing(changed(tape_of(scene), "nic", "symbol_error", slow)) == []
+
+
+def test_a_rail_that_carries_nothing_while_its_siblings_do_is_down() -> None:
+    def still(field: str) -> Any:
+        def stop(rows: Any, values: Any) -> Any:
+            stuck = where(rows, AT_S, **NIC)
+            before = values[where(rows, 0, AT_S, **NIC)].max()
+            return np.where(stuck, before, values)
+
+        return lambda tape: changed(tape, "nic", field, stop)
+
+    tape = still("port_rcv_data")(still("port_xmit_data")(tape_of(SCENE)))
+    (fired,) = run(tape)
+    assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
+    assert (fired.detected_at - START) / 1000 - AT_S <= 90
+    assert firing(tape_of(replace(SCENE, pauses=[(AT_S, 260.0)]))) == []
+
+
+def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
+    assert firing(without(tape_of(SCENE), "nic", AT_S, **NIC)) == [("link_down", NIC)]
+
+
+def test_ports_that_were_never_up_are_not_in_use() -> None:
+    assert firing(lowered(tape_of(SCENE), "switch", [(0, 1e9)], port=["Ethernet1", "Ethernet100"])) == []
+
+
+def test_lost_scrapes_are_nothing() -> None:
+    for seed in range(3):
+        assert firing(tape_of(Scene(nodes=4, gpus=1, minutes=15, missing=0.08, kinds=SCENE.kinds, seed=seed))) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "nic", "down"),
+    [
+        ("mlx5_core 0000:0c:00.0 mlx5_2: Link down", "mlx5_2", True),
+        ("mlx5_core 0000:0c:00.0: mlx5_0: Port: 1 Link DOWN", "mlx5_0", True),
+        ("systemd-networkd[812]: ib3: Lost carrier", "mlx5_3", True),
+        ("systemd-networkd[812]: ib3: Gained carrier", "mlx5_3", False),
+        ("mlx5_core 0000:0c:00.0: mlx5_1: Port module event: module 1, Cable unplugged", "mlx5_1", True),
+        ("mlx5_core 0000:0c:00.0 mlx5_2: Link up", "mlx5_2", False),
+    ],
+)  # fmt: skip
+def test_lines_of_kernels(message: str, nic: str, down: bool) -> None:
+    lines = Lines()
+    lines.take([LogRecord(START, "kernel", message, node="v001")])
+    assert (lines.down_line("v001", nic, 0) is not None) is down
+    assert bool(lines.downs("v001", nic, 0)) is down

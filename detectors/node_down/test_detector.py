@@ -1,0 +1,155 @@
+"""node_down on what clusters do: nodes that die in many ways, and nodes that are silent without being down."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from detectors.contract import Finding
+from detectors.node_down.detector import NodeDown
+from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, silenced
+from detectors.scene import START, Scene, line, name, tape_of, without
+from detectors.spec import configure
+from detectors.tape import Tape, play
+
+CULPRIT = name(1)
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    return play(tape, [(NodeDown, configure(NodeDown.config_type, NodeDown.spec, overrides))])[0]
+
+
+def firing(tape: Tape, **overrides: Any) -> list[Finding]:
+    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
+
+
+def named(tape: Tape) -> list[str | int]:
+    return [finding.entity["node"] for finding in firing(tape)]
+
+
+def test_a_node_that_dies_is_named_with_its_evidence_and_its_return() -> None:
+    tape = dead(tape_of(replace(SCENE, minutes=8)), [CULPRIT], until_s=300)
+    fired, resolved = run(tape)
+    assert (fired.state, resolved.state) == ("firing", "resolved")
+    assert fired.id == resolved.id
+    assert dict(fired.entity) == {"node": CULPRIT}
+    assert DIES_S - 5 <= (fired.started_at - START) / 1000 <= DIES_S + 5
+    assert 300 < (resolved.detected_at - START) / 1000 <= 300 + 120
+    evidence = fired.evidence
+    assert evidence["streams"] == "dcgm, nic"
+    assert float(evidence["usual_interval_s"]) == pytest.approx(5, rel=0.1)
+    assert float(evidence["intervals_missed"]) >= 3
+    assert (evidence["silent_together"], evidence["nodes_reporting"], evidence["job_id"]) == (1, 5, "812")
+    assert evidence["bmc"] == "reports"
+    assert "steps" in str(evidence["support"])
+
+
+def test_the_scheduler_word_decides_sooner_than_the_silence() -> None:
+    alone = firing(dead(tape_of(SCENE), [CULPRIT]))
+    (told,) = firing(dead(tape_of(replace(SCENE, logs=[FAILED])), [CULPRIT]))
+    assert told.detected_at < alone[0].detected_at
+    assert told.detected_at <= FAILED.at + 5000
+    assert told.evidence["scheduler"] == FAILED.message
+    assert told.score > alone[0].score
+
+
+def test_not_responding_alone_is_nothing_while_the_node_reports() -> None:
+    assert firing(tape_of(replace(SCENE, logs=[LOST]))) == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        line(DIES_S - 1, "sel", "1 | 04/01/2024 | Memory #0x87 | Uncorrectable ECC | Asserted", node=CULPRIT),
+        line(DIES_S - 1, "kernel", "Kernel panic - not syncing: Fatal exception in interrupt", node=CULPRIT),
+    ],
+    ids=["event log", "kernel"],
+)
+def test_a_last_word_beside_the_silence_raises_the_score(record: Any) -> None:
+    scene = replace(SCENE, kinds=("nic", "steps", "dcgm"))
+    (bare,) = firing(dead(tape_of(scene), [CULPRIT]))
+    (told,) = firing(dead(tape_of(replace(scene, logs=[record])), [CULPRIT]))
+    assert told.score > bare.score
+    assert told.detected_at <= bare.detected_at
+    assert told.evidence["event_log"] == record.message
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+@pytest.mark.parametrize("missing", [0.0, 0.02])
+def test_the_cadence_does_not_matter(interval_s: float, missing: float) -> None:
+    scene = replace(SCENE, interval_s=interval_s, missing=missing, minutes=40 * interval_s / 60 + 5)
+    dies_s = 22 * interval_s
+    fired = firing(dead(tape_of(scene), [CULPRIT], dies_s))
+    assert [finding.entity["node"] for finding in fired] == [CULPRIT]
+    assert (fired[0].detected_at - START) / 1000 - dies_s <= max(30, 6.5 * interval_s)
+
+
+def test_a_node_whose_job_goes_on_is_not_down_even_when_the_job_ends_later() -> None:
+    tape = silenced(tape_of(SCENE), [CULPRIT])
+    assert firing(tape) == []
+    assert firing(without(tape, "steps", since_s=250)) == []
+
+
+def test_what_the_scheduler_took_out_before_is_maintenance() -> None:
+    assert firing(dead(tape_of(replace(SCENE, logs=[DRAINED])), [CULPRIT])) == []
+    reboot = line(DIES_S - 2, "scheduler", f"slurmctld: reboot_nodes: reboot nodes {CULPRIT}", severity="info")
+    assert firing(dead(tape_of(replace(SCENE, logs=[reboot])), [CULPRIT], until_s=260)) == []
+
+
+def test_a_drain_after_the_crash_excuses_nothing() -> None:
+    late = line(DIES_S + 8, "scheduler", f"slurmctld: update_node: node {CULPRIT} state set to DRAIN")
+    assert named(dead(tape_of(replace(SCENE, logs=[late])), [CULPRIT])) == [CULPRIT]
+
+
+def test_a_node_taken_back_can_be_down_again() -> None:
+    back = line(120, "scheduler", f"slurmctld: node {CULPRIT} returned to service", severity="info")
+    assert named(dead(tape_of(replace(SCENE, logs=[DRAINED, back])), [CULPRIT])) == [CULPRIT]
+
+
+def test_a_rack_that_dies_with_its_job_is_many_dead_nodes() -> None:
+    scene = replace(SCENE, nodes=8, nics=1, seed=7)
+    nodes = [name(n) for n in range(4)]
+    assert sorted(map(str, named(dead(tape_of(scene), nodes)))) == nodes
+
+
+@pytest.mark.parametrize("working", [True, False])
+def test_a_collector_that_dies_is_no_dead_node(working: bool) -> None:
+    scene = replace(SCENE, nodes=8, working=working, kinds=SCENE.kinds if working else ("bmc", "nic", "dcgm"))
+    assert firing(silenced(tape_of(scene), [name(n) for n in range(4)])) == []
+
+
+def test_when_everything_is_silent_nothing_is_said() -> None:
+    tape = silenced(tape_of(SCENE), [name(n) for n in range(SCENE.nodes)])
+    assert firing(without(tape, "steps", since_s=DIES_S)) == []
+
+
+def test_nodes_that_never_reported_are_not_down() -> None:
+    tape = silenced(tape_of(SCENE), [CULPRIT], since_s=0.0)
+    assert firing(tape) == []
+
+
+def test_a_node_that_boots_twice_is_one_finding() -> None:
+    tape = dead(dead(tape_of(replace(SCENE, minutes=9)), [CULPRIT], until_s=220), [CULPRIT], 260, 330)
+    assert [finding.state for finding in run(tape)] == ["firing", "resolved"]
+
+
+def test_lost_scrapes_are_nothing() -> None:
+    for seed in range(3):
+        scene = Scene(nodes=6, gpus=1, nics=1, minutes=20, missing=0.08, working=False, kinds=("dcgm",), seed=seed)
+        assert firing(tape_of(scene)) == []
+
+
+def test_power_at_idle_beside_the_silence_decides_sooner() -> None:
+    scene = replace(SCENE, bmc_interval_s=5.0, kinds=("bmc", "nic", "dcgm"))
+    (fired,) = firing(dead(tape_of(scene), [CULPRIT]))
+    assert "power" in str(fired.evidence["support"])
+    assert float(fired.evidence["node_power_w"]) < 700 < 4000 < float(fired.evidence["node_power_before_w"])
+
+
+def test_an_idle_node_that_draws_what_it_did_is_not_down_until_the_scheduler_misses_it() -> None:
+    scene = replace(SCENE, working=False, kinds=("bmc", "nic", "dcgm"))
+    assert firing(silenced(tape_of(scene), [CULPRIT])) == []
+    missed = line(DIES_S + 90, "scheduler", f"slurmctld: error: Nodes {CULPRIT} not responding")
+    (fired,) = firing(silenced(tape_of(replace(scene, logs=[missed])), [CULPRIT]))
+    assert fired.detected_at - missed.at <= 5000
+    assert named(dead(tape_of(scene), [CULPRIT])) == [CULPRIT]

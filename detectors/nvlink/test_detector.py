@@ -1,0 +1,223 @@
+"""nvlink on what links do: errors, codes and lost traffic, and what only looks like it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, LogRecord
+from detectors.fleet import Job, JobEvent
+from detectors.gpu_tapes import START, Cluster, instant, kernel, name, xid_line
+from detectors.nvlink.detector import Nvlink
+from detectors.nvlink.examples import (
+    CLUSTER,
+    CRC,
+    LONG,
+    RECEIVED,
+    RECOVERY,
+    REPLAY,
+    SENT,
+    XID,
+    counting,
+    link_down,
+    links,
+    switch_fatal,
+    weakened,
+)
+from detectors.nvlink.lines import fabric_line
+from detectors.registry import choose
+from detectors.tape import Tape, play
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    choices = [c for c in choose({"nvlink": overrides}) if c[0] is Nvlink]
+    return play(tape, choices)[0]
+
+
+def fired(tape: Tape, **overrides: Any) -> list[dict[str, Any]]:
+    return [dict(found.entity) for found in run(tape, **overrides) if found.state == "firing"]
+
+
+def gpu(node: int, number: int) -> dict[str, Any]:
+    return {"node": name(node), "gpu": number}
+
+
+def test_an_xid_names_gpu_link_and_action() -> None:
+    (fire,) = run(CLUSTER.tape(links(), logs=link_down(200, 0, 3)))
+    said = fire.evidence
+    assert (dict(fire.entity), fire.started_at) == (gpu(0, 3), START + 200_000)
+    assert fire.detected_at <= START + 210_000
+    assert (said["xid"], said["nvlink_link"], said["nvlink_reg0_says"]) == (74, 6, "signal integrity")
+    assert said["xid_action"] == "WORKFLOW_NVLINK_ERR"
+
+
+@pytest.mark.parametrize(
+    ("field", "rate", "within_s"), [(CRC, 150.0, 15), (CRC, 1.0, 60), (REPLAY, 1.0, 45), (RECOVERY, 0.2, 60)]
+)
+def test_errors_at_a_rate_fire_and_are_over(field: str, rate: float, within_s: float) -> None:
+    cluster = Cluster(nodes=2, gpus=4, minutes=18)
+    tape = cluster.tape(counting(cluster, links(cluster), field, 2, (150, 400), rate))
+    fire, over = run(tape)
+    assert dict(fire.entity) == gpu(0, 2)
+    assert fire.detected_at <= START + (150 + within_s) * 1000
+    assert abs(fire.started_at - START - 150_000) <= within_s * 1000
+    assert over.detected_at <= START + (400 + (660 if field == RECOVERY else 240)) * 1000
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 15.0, 30.0, 60.0])
+def test_every_cadence(interval_s: float) -> None:
+    cluster = Cluster(nodes=2, gpus=4, minutes=20, interval_s=interval_s, missing=0.0)
+    columns = counting(cluster, links(cluster), CRC, 2, (300, 9999), 200.0)
+    columns = weakened(cluster, columns, [5], (700, 9999), 0.4)
+    found = [f for f in run(cluster.tape(columns)) if f.state == "firing"]
+    assert [dict(f.entity) for f in found] == [gpu(0, 2), gpu(1, 1)]
+    assert found[0].detected_at - START <= (300 + 2 * interval_s + 10) * 1000
+    assert found[1].detected_at - START <= (700 + max(180, 6 * interval_s) + 5) * 1000
+
+
+def test_counters_copied_by_a_slow_collector_give_the_same_rates() -> None:
+    cluster = Cluster(nodes=2, gpus=4, missing=0.0)
+    columns = counting(cluster, links(cluster), CRC, 2, (150, 9999), 30.0)
+    held = np.arange(cluster.ticks) // 6 * 6
+    columns[CRC] = columns[CRC][held]
+    (fire,) = run(cluster.tape(columns))
+    assert dict(fire.entity) == gpu(0, 2)
+    assert fire.severity == "page"
+    assert float(fire.evidence["nvlink_crc_errors_per_s"]) == pytest.approx(30, rel=0.2)
+
+
+def test_a_stray_error_a_few_replays_and_a_reset_are_nothing() -> None:
+    columns = links()
+    columns[CRC][:, 1] += np.where(CLUSTER.at_s[:, 1] > 100, 9, 0)
+    columns = counting(CLUSTER, columns, REPLAY, 3, (200, 210), 0.2)
+    for field in (CRC, REPLAY):
+        columns[field] += 1000
+        columns[field][CLUSTER.at_s[:, 0] > 300, :4] -= 1000
+    assert fired(CLUSTER.tape(columns)) == []
+
+
+def test_a_switch_is_the_nodes_and_its_gpus_say_nothing_of_their_own() -> None:
+    columns = links()
+    for place in range(4, 8):
+        columns = counting(CLUSTER, columns, CRC, place, (180, 9999), 180.0)
+    (fire,) = run(CLUSTER.tape(columns, logs=switch_fatal(180, 1)))
+    assert dict(fire.entity) == {"node": name(1)}
+    assert fire.started_at == START + 180_000
+    assert fire.evidence["sxid"] == 20034
+
+
+def test_several_gpus_one_after_the_other_become_a_finding_on_the_node() -> None:
+    columns = counting(CLUSTER, links(), CRC, 4, (150, 9999), 200.0)
+    columns = counting(CLUSTER, columns, RECOVERY, 6, (200, 9999), 0.5)
+    found = run(CLUSTER.tape(columns))
+    assert [(f.state, dict(f.entity)) for f in found] == [
+        ("firing", gpu(1, 0)),
+        ("resolved", gpu(1, 0)),
+        ("firing", {"node": name(1)}),
+    ] or [(f.state, dict(f.entity)) for f in found] == [
+        ("firing", gpu(1, 0)),
+        ("firing", {"node": name(1)}),
+        ("resolved", gpu(1, 0)),
+    ]
+
+
+def test_links_to_a_lost_gpu_are_victims() -> None:
+    lines = [
+        xid_line(200, 0, 1, 74, "NVLink: fatal error detected on link 2"),
+        xid_line(201, 0, 0, 79, "GPU has fallen off the bus."),
+        xid_line(230, 0, 2, 74, "NVLink: fatal error detected on link 0"),
+    ]
+    assert fired(CLUSTER.tape(links(), logs=lines)) == []
+
+
+def test_lost_traffic_is_told_against_the_gpus_own_share_with_the_peers_beside_it() -> None:
+    fire, over = run(LONG.tape(weakened(LONG, links(LONG, pauses=[(200, 231)]), [1], (360, 600), 0.4)))
+    said = fire.evidence
+    assert (dict(fire.entity), over.state) == (gpu(0, 1), "resolved")
+    assert float(said["nvlink_share_now_over_usual"]) == pytest.approx(0.4, abs=0.1)
+    assert float(said["nvlink_bytes_per_s"]) < float(said["nvlink_bytes_per_s_peers"])
+    assert over.detected_at <= START + 600_000 + 300_000
+
+
+def test_a_link_that_was_lost_when_the_job_began_is_seen_beside_its_mates() -> None:
+    tape = LONG.tape(weakened(LONG, links(LONG), [1], (0, 9999), 0.3))
+    assert fired(tape) == [gpu(0, 1)]
+
+
+def test_stages_that_send_less_and_a_new_job_are_no_fault() -> None:
+    columns = weakened(LONG, links(LONG), [4, 5, 6, 7], (400, 9999), 0.3)
+    names = (name(0), name(1))
+    first, second = Job("1", names, START - 60_000, 4), Job("2", names, int(instant(400)), 4)
+    jobs = [
+        JobEvent(first.start, "start", first),
+        JobEvent(int(instant(390)), "end", first),
+        JobEvent(second.start, "start", second),
+    ]
+    assert fired(LONG.tape(columns, jobs=jobs)) == []
+
+
+def test_idle_gpus_and_gpus_without_a_job_are_not_compared() -> None:
+    columns = weakened(LONG, links(LONG), [1], (360, 9999), 0.01)
+    columns["DCGM_FI_DEV_GPU_UTIL"][LONG.at_s[:, 1] > 360, 1] = 0
+    assert fired(LONG.tape(columns)) == []
+    alone = replace(LONG, job_known=False)
+    assert fired(alone.tape(weakened(alone, links(alone), [1], (360, 9999), 0.1))) == []
+
+
+def test_gpus_without_nvlink_are_let_alone() -> None:
+    columns = {field: np.full_like(column, np.nan) for field, column in links().items()}
+    columns[XID] = CLUSTER.steady(0)
+    assert fired(CLUSTER.tape(columns)) == []
+    assert (
+        fired(CLUSTER.tape({field: column for field, column in links().items() if field not in (SENT, RECEIVED)})) == []
+    )
+
+
+def test_a_reset_is_the_end_of_what_an_xid_told() -> None:
+    columns = links()
+    columns[XID][:, 3] = np.where((CLUSTER.at_s[:, 3] > 200) & (CLUSTER.at_s[:, 3] < 350), 74, 0)
+    found = run(CLUSTER.tape(columns, logs=link_down(200, 0, 3)))
+    assert [f.state for f in found] == ["firing", "resolved"]
+
+
+def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
+    cluster = Cluster(nodes=2, gpus=4, minutes=70, interval_s=15)
+    columns = links(cluster)
+    for begin in range(300, 3000, 500):
+        columns = counting(cluster, columns, CRC, 2, (begin, begin + 150), 200.0)
+    assert [f.state for f in run(cluster.tape(columns))] == ["firing", "resolved", "firing", "resolved"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "told"),
+    [
+        ("kernel", "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Fatal, Link 30 sourcetrack timeout error", True),
+        ("kernel", "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 20009, Non-fatal, Link 28 RX Short Error Rate", False),
+        ("kernel", "nvidia-nvswitch2: open (major=510)", False),
+        ("fabricmanager", "[ERROR] [tid 841] detected NVSwitch fatal error 20034 on fid 0 physical id 3 port 33", True),
+        ("fabricmanager", "[ERROR] [tid 12727] detected NVSwitch non-fatal error 12028 on fid 0 port 61", False),
+        ("fabricmanager", "[ERROR] detected number of NVSwitches don't match, aborting fabric manager", True),
+        ("fabricmanager", "[INFO] [tid 1808] multicast group 0 is freed.", False),
+        ("fabricmanager", "[ERROR] failed to find the GPU handle 54 in the multicast team request setup 61.", False),
+        ("job", "detected NVSwitch fatal error 20034", False),
+    ],
+)
+def test_lines_of_the_fabric(source: str, message: str, told: bool) -> None:
+    assert (fabric_line(LogRecord(START, source, message, node="v001")) is not None) is told
+
+
+def test_a_line_that_names_a_gpu_is_that_gpus() -> None:
+    message = "[ERROR] [tid 2147] NVLink fatal error on GPU 0000:17:00.0, link 6; link is inactive"
+    line = LogRecord(int(instant(100)), "fabricmanager", message, "error", name(1))
+    assert fired(CLUSTER.tape(links(), logs=[line])) == [gpu(1, 2)]
+
+
+def test_nvlink_5_says_itself_whether_it_is_fatal() -> None:
+    fatal = xid_line(100, 0, 1, 149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
+    mild = xid_line(100, 0, 2, 145, "RLW_CTRL Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
+    assert fired(CLUSTER.tape(links(), logs=[fatal, mild])) == [gpu(0, 1)]
+
+
+def test_the_switch_drivers_line_needs_its_node() -> None:
+    assert fabric_line(replace(kernel(1, 0, "SXid (PCI:0000:c3:00.0): 1, Fatal, x"), node=None)) is None

@@ -1,0 +1,143 @@
+"""What schedulers say of nodes in their log: taken out on purpose, back, not heard of, down.
+
+Slurm: slurmctld's lines (src/slurmctld: node_mgr.c, ping_nodes.c, job_mgr.c, power_save.c); LSF: mbatchd's and what
+badmin logs. An orderly reboot that the kernel itself announces counts as on purpose too.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from detectors.contract import Instant, LogRecord
+from detectors.fleet import Fleet
+
+Said = Literal["out", "back", "suspect", "down"]
+_REMEMBERED_MS = 7 * 86_400_000
+_KEPT_DOWN_MS = 600_000
+"""For so long "not responding" does not take the place of "down"."""
+_NODES = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
+_WORDINGS: tuple[tuple[Said, str], ...] = (
+    ("down", r"Nodes? NODES not responding, setting DOWN"),
+    ("suspect", r"Nodes? NODES not responding"),
+    ("down", r"on failed nodes? NODES"),
+    ("down", r"due to failure of node NODES"),
+    ("down", r"Node NODES unexpectedly rebooted"),
+    ("down", r"node_?fail\w*\b.*?\bnodes?(?:list)?[ =:]+NODES"),
+    ("down", r"nodes?(?:list)?[ =:]+NODES.*\bNODE_FAIL\b"),
+    ("out", r"nodes? NODES state set to (?:DRAIN|DOWN|FAIL|MAINT|POWER|REBOOT|FUTURE)"),
+    ("out", r"nodes? NODES reason set to:.*state set to (?:DRAIN|DOWN|FAIL|MAINT|POWER|REBOOT)"),
+    ("back", r"nodes? NODES state set to (?:RESUME|IDLE|UNDRAIN|ALLOC|MIXED|POWER_UP)"),
+    ("back", r"nodes? NODES (?:now responding|returned to service)"),
+    ("out", r"(?:reboot\w*|suspending|power(?:ing)? down)\b(?: \w+){0,3}? nodes? NODES"),
+    ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
+    ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
+    ("out", r"hclose\b.*?\b(?:host )?<?NODES>?\s*$"),
+    ("back", r"hopen\b.*?\b(?:host )?<?NODES>?\s*$"),
+    ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
+    ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
+    ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
+)  # fmt: skip
+_FORMS = tuple((said, re.compile(form.replace("NODES", _NODES), re.IGNORECASE)) for said, form in _WORDINGS)
+_ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
+                      r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
+_RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
+_MOST_NODES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What was said of a node, when, and in which line."""
+
+    said: Said
+    at: Instant
+    line: str
+
+
+def words_of(record: LogRecord) -> Iterator[tuple[str, Said]]:
+    """Yield which nodes a log line speaks of, and what it says of them; nothing for most lines."""
+    if record.source == "kernel":
+        if record.node and _ORDERLY.search(record.message):
+            yield record.node, "out"
+        return
+    if record.source != "scheduler":
+        return
+    for said, form in _FORMS:
+        found = form.search(record.message)
+        if found:
+            for node in expand(found["nodes"]):
+                yield node, said
+            return
+
+
+def expand(nodes: str) -> list[str]:
+    """Return the names in Slurm's short form: ``v[001-003,007],w1`` is five nodes."""
+    names: list[str] = []
+    for prefix, ranges, suffix in _RANGE.findall(nodes):
+        if not ranges:
+            names.append(prefix + suffix)
+            continue
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            if not first.isdigit() or (last and not last.isdigit()):
+                continue
+            numbers = range(int(first), int(last or first) + 1)
+            names += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers[: _MOST_NODES - len(names)]]
+    return names
+
+
+class Scheduler:
+    """The last thing said of each node, apart for what was done on purpose and what happened to it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._purpose: dict[str, Word] = {}
+        self._fate: dict[str, Word] = {}
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        """Take log lines in order of time."""
+        for record in records:
+            for node, said in words_of(record):
+                word = Word(said, record.at, record.message[:200])
+                if said in {"out", "back"}:
+                    self._purpose[node] = word
+                    if said == "back":
+                        self._fate.pop(node, None)
+                elif said == "down" or not self._lately_down(node, record.at):
+                    self._fate[node] = word
+
+    def _lately_down(self, node: str, now: Instant) -> bool:
+        word = self._fate.get(node)
+        return word is not None and word.said == "down" and now - word.at <= _KEPT_DOWN_MS
+
+    def on_purpose(self, node: str, now: Instant) -> Word | None:
+        """Return the line by which a node was taken out on purpose, if that still holds.
+
+        It holds until the scheduler takes the node back, or lets a new job start there.
+        """
+        word = self._purpose.get(node)
+        if word is None or word.said != "out" or now - word.at > _REMEMBERED_MS:
+            return None
+        job = self._fleet.job_of(node)
+        return word if job is None or job.start <= word.at else None
+
+    def fate(self, node: str, since: Instant) -> Word | None:
+        """Return the line since `since` that says that a node is down, or does not answer."""
+        word = self._fate.get(node)
+        return word if word is not None and word.at >= since else None
+
+    def said_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
+        """Return the nodes that were said to be down after `since`."""
+        return [(node, word) for node, word in self._fate.items() if word.said == "down" and word.at > since]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON can say it."""
+        return {
+            "purpose": {node: asdict(word) for node, word in self._purpose.items()},
+            "fate": {node: asdict(word) for node, word in self._fate.items()},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take what `snapshot` returned."""
+        self._purpose = {node: Word(**word) for node, word in state["purpose"].items()}
+        self._fate = {node: Word(**word) for node, word in state["fate"].items()}

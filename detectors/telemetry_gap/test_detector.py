@@ -1,0 +1,189 @@
+"""telemetry_gap on what collectors do: streams that stop, hang or repeat, and machines that are silent by right."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, Kind
+from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
+from detectors.spec import configure
+from detectors.tape import Tape, play
+from detectors.telemetry_gap.detector import TelemetryGap
+from detectors.telemetry_gap.examples import AT_S, ENERGY, GAUGES, SCENE, WHOLE, frozen
+
+NODE = name(1)
+EVERYTHING = (*GAUGES, ENERGY)
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    return play(tape, [(TelemetryGap, configure(TelemetryGap.config_type, TelemetryGap.spec, overrides))])[0]
+
+
+def firing(tape: Tape, **overrides: Any) -> list[Finding]:
+    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
+
+
+def entities(tape: Tape) -> list[dict[str, str | int]]:
+    return [dict(finding.entity) for finding in firing(tape)]
+
+
+@pytest.mark.parametrize("kind", ["dcgm", "nic", "bmc"])
+def test_a_stream_that_stops_while_the_node_lives_is_a_gap_until_it_is_back(kind: Kind) -> None:
+    fired, resolved = run(without(tape_of(replace(SCENE, minutes=12)), kind, 242, 480, node=NODE))
+    assert (fired.state, resolved.state) == ("firing", "resolved")
+    assert dict(fired.entity) == {"node": NODE}
+    assert (fired.evidence["stream"], fired.evidence["mode"], fired.evidence["affected"]) == (kind, "silent", 1)
+    interval_s = 60 if kind == "bmc" else 5
+    assert (fired.detected_at - START) / 1000 <= 242 + 6 * interval_s
+    assert 480 < (resolved.detected_at - START) / 1000 <= 480 + 300
+
+
+def test_with_the_whole_agent_gone_the_steps_show_that_the_node_lives() -> None:
+    tape = without(without(tape_of(SCENE), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
+    (fired,) = firing(tape)
+    assert dict(fired.entity) == {"node": NODE}
+    assert fired.evidence["alive_by"] == "steps of job 812"
+
+
+def test_a_dead_node_is_no_gap_though_its_bmc_lives() -> None:
+    tape = without(without(tape_of(SCENE), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
+    assert entities(without(tape, "steps", AT_S)) == []
+
+
+def test_streams_that_come_back_one_by_one_after_a_crash_are_no_gap() -> None:
+    tape = without(without(tape_of(SCENE), "nic", AT_S, 180, node=NODE), "dcgm", AT_S, 230, node=NODE)
+    assert entities(without(tape, "steps", AT_S)) == []
+
+
+@pytest.mark.parametrize("working", [True, False])
+def test_a_whole_collector_gone_is_one_gap(working: bool) -> None:
+    scene = replace(SCENE, nodes=8, gpus=1, working=working, bmc_interval_s=15.0)
+    tape = tape_of(scene if working else replace(scene, kinds=("bmc", "nic", "dcgm")))
+    nodes = [name(n) for n in range(2, 7)]
+    tape = without(without(tape, "nic", AT_S, 200, node=nodes), "dcgm", AT_S, 200, node=nodes)
+    found = run(tape)
+    assert [(f.state, dict(f.entity)) for f in found] == [
+        ("firing", {"node": name(2)}),
+        ("resolved", {"node": name(2)}),
+    ]
+    assert found[0].evidence["affected"] == 5
+
+
+def test_a_rack_that_is_one_gap_is_named() -> None:
+    nodes = [name(n) for n in range(4, 8)]
+    (fired,) = firing(without(tape_of(replace(SCENE, nodes=8, gpus=1)), "dcgm", AT_S, node=nodes))
+    assert (dict(fired.entity), fired.evidence["shared"]) == ({"node": name(4)}, "rack r01")
+
+
+def test_two_nodes_are_two_gaps() -> None:
+    assert entities(without(tape_of(SCENE), "dcgm", AT_S, node=[name(0), name(3)])) == [
+        {"node": name(0)},
+        {"node": name(3)},
+    ]
+
+
+def test_a_frozen_gpu_is_named_and_is_over_when_it_moves() -> None:
+    found = run(frozen(tape_of(replace(SCENE, minutes=7)), "dcgm", EVERYTHING, until_s=300, node=NODE, gpu=0))
+    assert [f.state for f in found] == ["firing", "resolved"]
+    assert dict(found[0].entity) == {"node": NODE, "gpu": 0}
+    assert found[0].evidence["mode"] == "frozen"
+    assert (found[1].detected_at - START) / 1000 <= 300 + 120
+
+
+def test_gauges_that_freeze_while_the_energy_counter_runs_are_a_gap_where_a_job_goes_on() -> None:
+    tape = frozen(tape_of(SCENE), "dcgm", GAUGES, node=NODE, gpu=0)
+    (fired,) = firing(tape)
+    assert dict(fired.entity) == {"node": NODE, "gpu": 0}
+    assert "energy" in str(fired.evidence["alive_by"])
+    assert entities(without(tape, "steps", AT_S)) == []
+
+
+def test_all_gpus_of_a_node_frozen_are_the_node() -> None:
+    assert entities(frozen(tape_of(SCENE), "dcgm", EVERYTHING, node=NODE)) == [{"node": NODE}]
+
+
+def test_all_nodes_frozen_are_one_gap() -> None:
+    (fired,) = firing(frozen(tape_of(SCENE), "dcgm", EVERYTHING))
+    assert dict(fired.entity) == {"node": name(0)}
+    assert fired.evidence["affected"] == 4
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_the_cadence_does_not_matter(interval_s: float) -> None:
+    scene = replace(SCENE, interval_s=interval_s, minutes=40 * interval_s / 60)
+    at_s = 20 * interval_s
+    for tape in (without(tape_of(scene), "dcgm", at_s, node=NODE),
+                 frozen(tape_of(scene), "dcgm", EVERYTHING, at_s, node=NODE)):  # fmt: skip
+        (fired,) = firing(tape)
+        assert dict(fired.entity) == {"node": NODE}
+        assert (fired.detected_at - START) / 1000 - at_s <= max(90, 7 * interval_s)
+
+
+def test_repeats_by_design_are_no_freeze_and_a_freeze_under_them_is() -> None:
+    scene = replace(SCENE, minutes=16, collected_s=30.0, missing=0.02)
+    assert entities(tape_of(scene)) == []
+    assert entities(frozen(tape_of(scene), "dcgm", EVERYTHING, 500, node=NODE, gpu=1)) == [{"node": NODE, "gpu": 1}]
+
+
+def test_idle_gpus_whose_gauges_stand_still_are_idle() -> None:
+    tape = tape_of(replace(SCENE, minutes=10, working=False, kinds=("bmc", "nic", "dcgm")))
+    assert entities(frozen(tape, "dcgm", GAUGES)) == []
+
+
+def test_a_switch_is_frozen_when_no_port_counts_while_nics_on_it_move_data() -> None:
+    octets = ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS")
+    assert entities(frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1")) == [{"switch": "leaf-1"}]
+    assert entities(frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1", port="Ethernet0")) == []
+
+
+def test_all_switches_silent_are_one_gap() -> None:
+    (fired,) = firing(without(tape_of(replace(WHOLE, nics=2)), "switch", AT_S, switch=["leaf-1", "leaf-2", "spine-1"]))
+    assert dict(fired.entity) == {"switch": "leaf-1"}
+    assert fired.evidence["affected"] == 3
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["slurmctld: update_node: node v002 state set to DRAIN", "badmin hclose v002", "slurmctld: reboot nodes v002"],
+)
+def test_what_the_scheduler_took_out_is_silent_by_right(message: str) -> None:
+    told = line(100, "scheduler", message, severity="info")
+    assert entities(without(tape_of(replace(SCENE, logs=[told])), "dcgm", AT_S, node=NODE)) == []
+
+
+def test_nodes_that_never_reported_and_streams_that_end_with_the_recording_are_no_gaps() -> None:
+    tape = without(tape_of(SCENE), "dcgm", 0, node=NODE)
+    assert entities(tape) == []
+    for kind in ("bmc", "nic", "dcgm"):
+        tape = without(tape, kind, 200)
+    assert entities(without(tape, "steps", 200)) == []
+
+
+def test_lost_scrapes_are_nothing() -> None:
+    for seed in range(3):
+        scene = Scene(nodes=4, gpus=1, nics=1, minutes=20, missing=0.08, kinds=("nic", "steps", "dcgm"), seed=seed)
+        assert entities(tape_of(scene)) == []
+
+
+def test_an_idle_node_that_draws_what_it_did_is_a_gap_and_one_that_draws_less_is_not() -> None:
+    tape = tape_of(replace(SCENE, working=False, kinds=("bmc", "nic", "dcgm")))
+    tape = without(without(tape, "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
+    (fired,) = firing(tape)
+    assert (dict(fired.entity), fired.evidence["alive_by"]) == ({"node": NODE}, "watts by its BMC")
+    fallen = changed(
+        tape, "bmc", "reading",
+        lambda rows, watts: np.where(where(rows, AT_S, node=NODE, sensor="node_power"), 300.0, watts),
+    )  # fmt: skip
+    assert entities(fallen) == []
+
+
+def test_a_switch_that_was_down_with_its_links_and_boots_is_no_gap() -> None:
+    tape = without(tape_of(WHOLE), "switch", AT_S, 230, switch="spine-1")
+
+    def down(rows: Any, up: Any) -> Any:
+        return np.where(where(rows, AT_S, 210, switch="leaf-1", port="Ethernet100"), 0.0, up)
+
+    assert entities(changed(tape, "switch", "oper_up", down)) == []
+    assert entities(tape) == [{"switch": "spine-1"}]

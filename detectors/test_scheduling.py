@@ -1,0 +1,75 @@
+import pytest
+
+from detectors.contract import LogRecord
+from detectors.fleet import Fleet, Job, JobEvent
+from detectors.scheduling import Scheduler, expand, words_of
+
+AT = 1_711_958_400_000
+
+
+def said(message: str, source: str = "scheduler", node: str | None = None) -> list[tuple[str, str]]:
+    return list(words_of(LogRecord(AT, source, message, node=node)))
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("slurmctld: error: Nodes v017 not responding", [("v017", "suspect")]),
+        ("slurmctld: error: Nodes v[017,020-021] not responding, setting DOWN",
+         [("v017", "down"), ("v020", "down"), ("v021", "down")]),
+        ("slurmctld: Killing JobId=812 on failed node v017", [("v017", "down")]),
+        ("slurmctld: validate_node_specs: Node v017 unexpectedly rebooted boot_time=1", [("v017", "down")]),
+        ("slurmctld: update_node: node v017 state set to DRAIN", [("v017", "out")]),
+        ("slurmctld: update_node: node v017 reason set to: fan; state set to DRAINED", [("v017", "out")]),
+        ("slurmctld: reboot_nodes: Queuing reboot request for nodes v017", [("v017", "out")]),
+        ("slurmctld: power_save: suspending nodes v017", [("v017", "out")]),
+        ("slurmctld: update_node: node v017 state set to IDLE", [("v017", "back")]),
+        ("slurmctld: Node v017 now responding", [("v017", "back")]),
+        ("Host <bv017> closed by administrator <lsfadmin>. repair", [("bv017", "out")]),
+        ("Host <bv017> opened by administrator <lsfadmin>.", [("bv017", "back")]),
+        ("badmin hclose bv017", [("bv017", "out")]),
+        ("Host <bv017> is unreachable.", [("bv017", "down")]),
+        ("slurmctld: sched: Allocate JobId=812 NodeList=v[001-096] #CPUs=96 Partition=x", []),
+        ("slurmctld: update_node: node v017 reason set to: NHC", []),
+        ("slurmctld: _job_complete: JobId=812 WEXITSTATUS 0", []),
+    ],
+)  # fmt: skip
+def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None:
+    assert said(message) == words
+
+
+def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
+    assert said("slurmctld: error: Nodes v017 not responding", source="job") == []
+    assert said("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
+    assert said("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
+
+
+def test_short_forms_of_node_names() -> None:
+    assert expand("v[001-003,007],w1") == ["v001", "v002", "v003", "v007", "w1"]
+
+
+def test_out_holds_until_the_node_is_back_or_gets_a_new_job() -> None:
+    fleet = Fleet()
+    scheduler = Scheduler(fleet)
+    scheduler.take([LogRecord(AT, "scheduler", "slurmctld: update_node: node v1 state set to DRAIN")])
+    assert scheduler.on_purpose("v1", AT + 1000) is not None
+    assert scheduler.on_purpose("v2", AT + 1000) is None
+    fleet.happen(JobEvent(AT - 5, "start", Job("1", ("v1",), AT - 5)))
+    assert scheduler.on_purpose("v1", AT + 1000) is not None
+    fleet.happen(JobEvent(AT + 500, "start", Job("2", ("v1",), AT + 500)))
+    assert scheduler.on_purpose("v1", AT + 1000) is None
+    again = Scheduler(fleet)
+    again.load(scheduler.snapshot())
+    assert again.snapshot() == scheduler.snapshot()
+
+
+def test_a_node_said_down_is_down_until_it_is_back() -> None:
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "scheduler", "error: Nodes v1 not responding, setting DOWN")])
+    scheduler.take([LogRecord(AT + 1, "scheduler", "error: Nodes v1 not responding")])
+    word = scheduler.fate("v1", AT)
+    assert word is not None
+    assert word.said == "down"
+    assert [node for node, _ in scheduler.said_down(AT - 1)] == ["v1"]
+    scheduler.take([LogRecord(AT + 2, "scheduler", "slurmctld: node v1 returned to service")])
+    assert scheduler.fate("v1", AT) is None

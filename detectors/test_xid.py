@@ -1,0 +1,206 @@
+"""The XID catalogue, the kernel's lines, and the de-duplication of lines and gauge."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from detectors.contract import LogRecord
+from detectors.fleet import Fleet
+from detectors.gpus import GpuLayout
+from detectors.xid import SITE, XIDS, XidCatalogue, XidOverrides, normal_address, parse_line
+from detectors.xid_watch import GAUGE, KERNEL, SAME_MS, XidWatch
+
+DATA = Path(os.environ.get("HINDCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+OVERRIDES: TypeAdapter[dict[str, dict[str, str]]] = TypeAdapter(XidOverrides)
+TOPOLOGY = {
+    "nodes": [{"name": "v001", "gpus": [{"gpu": gpu, "pci_bus_id": f"00000000:0{gpu}:00.0"} for gpu in (1, 2)]}]
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "address", "text"),
+    [
+        ("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+         79, "00000000:05:00.0", "GPU has fallen off the bus."),
+        ("NVRM: Xid (0000:03:00): 14, Channel 00000001", 14, "00000000:03:00.0", "Channel 00000001"),
+        ("NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
+         149, "00000018:01:00.0", "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)"),
+        ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", 79, "00000000:18:00.0", "GPU has fallen off the bus."),
+        ("NVRM: GPU at 0000:B1:00.0 has fallen off the bus.", 79, "00000000:b1:00.0", "GPU has fallen off the bus."),
+        ("[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s",
+         119, "00000000:9b:00.0", "Timeout after 6s"),
+        ("NVRM: Xid (PCI:0000:07:00 GPU-I:05): 94, pid=7194, name=python, Contained: SM (0x1).",
+         94, "00000000:07:00.0", "Contained: SM (0x1)."),
+    ],
+)  # fmt: skip
+def test_lines_in_every_form_of_the_driver(message: str, code: int, address: str, text: str) -> None:
+    line = parse_line(message)
+    assert line is not None
+    assert (line.code, line.address, line.text) == (code, address, text)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NVRM: GPU at PCI:0000:9b:00: GPU-509665ad-b600-ac93-3616-d754b23d636d",
+        "NVRM: GPU4 GSP RPC buffer contains function 103 (GSP_RM_ALLOC) and data 0x0000000000002081",
+        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+        "NVRM: Xid (PCI:zz): seventy-nine",
+        "something has fallen off the bus",
+        "",
+    ],
+)
+def test_other_lines_are_not_about_xids(message: str) -> None:
+    assert parse_line(message) is None
+
+
+@given(st.text())
+def test_any_text_is_survived(text: str) -> None:
+    parse_line(text)
+    parse_line(f"NVRM: Xid ({text}): 79, {text}")
+    parse_line(f"NVRM: {text} fallen off the bus")
+    normal_address(text)
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F))
+def test_addresses_of_kernel_and_topology_are_the_same(domain: int, bus: int, device: int) -> None:
+    told = normal_address(f"PCI:{domain:04x}:{bus:02X}:{device:02x}")
+    assert told == normal_address(f"{domain:08X}:{bus:02x}:{device:02x}.0") == f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+@pytest.mark.parametrize(
+    ("path", "codes"),
+    [
+        ("components/accelerator/nvidia/xid/testdata/dmesg-with-xid-119.log", [119] * 5),
+        ("components/memory/testdata/dmesg.decode.iso.log", [13] * 16 + [43]),
+    ],
+)
+def test_real_kernel_logs(path: str, codes: list[int]) -> None:
+    source = DATA / "fixtures-nvidia" / "gpud" / path
+    if not source.is_file():
+        pytest.skip(f"no kernel log at {source}; set HINDCAST_DATA to the folder that has fixtures-nvidia")
+    lines = [parse_line(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    found = [line for line in lines if line is not None]
+    assert [line.code for line in found] == codes
+    assert len({line.address for line in found}) == 1
+
+
+def test_the_catalogue_has_what_the_faults_are_told_by() -> None:
+    catalogue = XidCatalogue({})
+    assert {48, 94, 95} <= catalogue.codes("uncorrectable_memory")
+    assert {63, 64} == catalogue.codes("remap_recorded")
+    assert {79, 119, 120} == catalogue.codes("gpu_lost")
+    assert {74, *range(144, 151)} <= catalogue.codes("nvlink", "nvlink_leveled")
+    assert {13, 31, 43, 45} == catalogue.codes("follow_on")
+
+
+def test_where_the_sources_disagree_all_are_shown() -> None:
+    said = XIDS[63].evidence()
+    assert (said["xid_action"], said["xid_action_source"]) == ("IGNORE", "nvidia")
+    assert "gpud: reboot" in str(said["xid_other_actions"])
+
+
+def test_a_site_overrules_class_and_action() -> None:
+    given_ = OVERRIDES.validate_python(
+        {63: {"class": "information"}, "94": {"action": "DRAIN"}, 999: {"class": "nvlink"}}
+    )
+    catalogue = XidCatalogue(given_)
+    assert catalogue.of(63).group == "information"
+    assert catalogue.of(94).action == ("DRAIN", SITE)
+    assert catalogue.of(94).actions["nvidia"] == "RESTART_APP"
+    assert 999 in catalogue.codes("nvlink")
+    assert XidCatalogue({}).of(63).group == "remap_recorded", "the catalogue itself is as it was"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"x": {"class": "nvlink"}}, {63: {"class": "nonsense"}}, {63: {}}, {63: {"kind": "nvlink"}}, {63: 5}, [63]],
+)
+def test_what_a_site_gets_wrong_is_refused(wrong: object) -> None:
+    with pytest.raises(ValidationError):
+        OVERRIDES.validate_python(wrong)
+
+
+def _watch() -> XidWatch:
+    fleet = Fleet(TOPOLOGY)
+    layout = GpuLayout(fleet)
+    layout.extend()
+    watch = XidWatch({48, 79}, layout)
+    watch.grow(2)
+    return watch
+
+
+def _gauge(watch: XidWatch, at: int, *values: float) -> None:
+    watch.take_gauge(np.arange(2), np.full(2, at), np.array(values))
+
+
+def _line(watch: XidWatch, at: int, code: int, bus: str = "01") -> None:
+    watch.take_lines([LogRecord(at, "kernel", f"NVRM: Xid (PCI:0000:{bus}:00): {code}, text", node="v001")])
+
+
+def test_the_gauges_first_reading_and_a_code_that_stays_are_no_news() -> None:
+    watch = _watch()
+    for at in (5000, 10_000, 15_000):
+        _gauge(watch, at, 48, 0)
+        assert watch.drain(at) == []
+
+
+def test_a_change_of_the_gauge_is_news_between_its_readings() -> None:
+    watch = _watch()
+    _gauge(watch, 5000, 0, 0)
+    _gauge(watch, 10_000, 0, 79)
+    (event,) = watch.drain(10_000)
+    assert (event.at, event.gpu, event.node, event.code, event.seen_in) == (7500, 1, "v001", 79, GAUGE)
+
+
+@pytest.mark.parametrize("line_first", [True, False])
+def test_line_and_gauge_are_one_event(line_first: bool) -> None:
+    watch = _watch()
+    _gauge(watch, 5000, 0, 0)
+    if line_first:
+        _line(watch, 6000, 48)
+        first = watch.drain(10_000)
+        _gauge(watch, 36_000, 48, 0)
+    else:
+        _gauge(watch, 9000, 48, 0)
+        first = watch.drain(10_000)
+        _line(watch, 11_000, 48)
+    second = watch.drain(40_000)
+    assert [(event.gpu, event.again) for event in first + second] == [(0, False), (0, True)]
+
+
+def test_the_same_code_later_is_another_event() -> None:
+    watch = _watch()
+    _line(watch, 6000, 48)
+    watch.drain(10_000)
+    _line(watch, 20_000 + SAME_MS, 48)
+    assert [event.again for event in watch.drain(25_000 + SAME_MS)] == [False]
+
+
+def test_a_line_that_cannot_be_placed_is_told_of_its_node_and_the_gauge_after_it_is_the_same() -> None:
+    watch = _watch()
+    _gauge(watch, 5000, 0, 0)
+    _line(watch, 6000, 48, bus="99")
+    (told,) = watch.drain(10_000)
+    assert (told.gpu, told.node, told.address, told.seen_in) == (-1, "v001", "00000000:99:00.0", KERNEL)
+    _gauge(watch, 11_000, 48, 0)
+    assert [(event.gpu, event.again) for event in watch.drain(15_000)] == [(0, True)]
+
+
+def test_codes_nobody_asked_for_and_lines_of_other_logs_are_not_told() -> None:
+    watch = _watch()
+    _line(watch, 6000, 43)
+    watch.take_lines([LogRecord(6000, "job", "NVRM: Xid (PCI:0000:01:00): 48, text", node="v001")])
+    assert watch.drain(10_000) == []
+
+
+def test_a_gauge_that_falls_back_to_0_is_noted() -> None:
+    watch = _watch()
+    _gauge(watch, 5000, 48, 0)
+    _gauge(watch, 10_000, 0, 0)
+    assert watch.cleared_at.tolist() == [10_000, -1]

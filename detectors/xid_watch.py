@@ -1,0 +1,156 @@
+"""XIDs as they happen: the kernel's lines and the changes of DCGM's gauge, each event once.
+
+The gauge holds the last code for ever: its first reading, and a code that stays, are no news; a change is. It comes a
+scrape after the kernel's line, so the same code of the same GPU within `SAME_MS` is the same event. What is taken
+between two points of the grid is handed out by `drain`, in order of event time.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import FloatArray, Instant, IntArray, LogRecord
+from detectors.gpus import GpuColumns, GpuLayout
+from detectors.xid import parse_line
+
+XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
+SAME_MS = 90_000
+"""A scrape every minute, and dcgm-exporter's own collection every 30 s."""
+KERNEL, GAUGE = "kernel log", XID_FIELD
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """An XID of a GPU; `gpu` is its index in the fleet, -1 where the topology doesn't know its address."""
+
+    at: Instant
+    node: str
+    gpu: int
+    code: int
+    seen_in: str
+    text: str = ""
+    address: str = ""
+    again: bool = False
+    """The same code of the same GPU, told before within `SAME_MS`."""
+
+
+class _Gauge(GpuColumns):
+    """The gauge's last reading of every GPU, when it was, and when it last fell back to 0; -1: never."""
+
+    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {
+        "code": (np.int32, -1),
+        "at": (np.int64, -1),
+        "cleared_at": (np.int64, -1),
+    }
+    code: NDArray[np.int32]
+    at: IntArray
+    cleared_at: IntArray
+
+
+class XidWatch:
+    """Takes log lines and gauge readings; tells of events with one of `codes`."""
+
+    def __init__(self, codes: Iterable[int], layout: GpuLayout) -> None:
+        self._codes = frozenset(codes)
+        self._layout = layout
+        self._gauge = _Gauge()
+        self._pending: dict[tuple[str, str, int, str], XidEvent] = {}
+        self._recent: dict[tuple[str, int, int], Instant] = {}
+
+    @property
+    def cleared_at(self) -> IntArray:
+        """Return when each GPU's gauge last fell back to 0, as a reload of the driver makes it; -1: never."""
+        return self._gauge.cleared_at
+
+    def grow(self, count: int) -> None:
+        """Make room for GPUs that were not known before."""
+        self._gauge.grow(count)
+
+    def take_lines(self, records: Sequence[LogRecord]) -> None:
+        """Take log lines, in order of time."""
+        for record in records:
+            if record.source != "kernel" or record.node is None or (line := parse_line(record.message)) is None:
+                continue
+            if line.code in self._codes:
+                self._add(XidEvent(record.at, record.node, -1, line.code, KERNEL, line.text[:200], line.address))
+
+    def take_gauge(self, gpus: IntArray, at: IntArray, value: FloatArray) -> None:
+        """Take readings of the gauge, at most one a GPU; NaN: not reported."""
+        known = np.isfinite(value) & (value < 2**31)
+        if not known.any():
+            return
+        if not known.all():
+            gpus, at, value = gpus[known], at[known], value[known]
+        code = value.astype(np.int32)
+        before, since = self._gauge.code[gpus], self._gauge.at[gpus]
+        changed = (code != before) & (before >= 0)
+        if changed.any():
+            self._change(gpus[changed], at[changed], code[changed], since[changed])
+        self._gauge.code[gpus], self._gauge.at[gpus] = code, at
+
+    def _change(self, gpus: IntArray, at: IntArray, code: NDArray[np.int32], since: IntArray) -> None:
+        cleared = code == 0
+        self._gauge.cleared_at[gpus[cleared]] = at[cleared]
+        for gpu, when, number, before in zip(gpus.tolist(), at.tolist(), code.tolist(), since.tolist(), strict=True):
+            if number in self._codes:
+                # The layout may not know the GPU yet; its node is looked up when the event is handed out.
+                self._add(XidEvent(max((before + when) // 2, when - SAME_MS), "", gpu, number, GAUGE))
+
+    def _add(self, event: XidEvent) -> None:
+        key = (event.node, event.address or str(event.gpu), event.code, event.seen_in)
+        held = self._pending.get(key)
+        if held is None or event.at < held.at:
+            self._pending[key] = event
+
+    def drain(self, now: Instant) -> list[XidEvent]:
+        """Return the events since the last call, in order of time, and forget them."""
+        if not self._pending:
+            return []
+        found = [self._placed(event) for event in self._pending.values()]
+        self._pending = {}
+        self._recent = {key: at for key, at in self._recent.items() if now - at <= SAME_MS}
+        events: list[XidEvent] = []
+        for event in sorted(found, key=_order):
+            keys = [(event.node, event.gpu, event.code)]
+            if event.seen_in == GAUGE:
+                keys.append((event.node, -1, event.code))  # the kernel's line may have had an address that is not known
+            again = any(key in self._recent for key in keys)
+            self._recent[keys[0]] = max(now, self._recent.get(keys[0], now))
+            events.append(replace(event, again=again))
+        return events
+
+    def _placed(self, event: XidEvent) -> XidEvent:
+        if event.seen_in == GAUGE:
+            return replace(event, node=self._layout.names[self._layout.node[event.gpu]])
+        gpu = self._layout.at_address(event.node, event.address)
+        return event if gpu is None else replace(event, gpu=gpu)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        recent = [[*key, at] for key, at in self._recent.items()]
+        return {"pending": self.to_json(self._pending.values()), "recent": recent}, self._gauge.arrays("xid_")
+
+    def load(self, document: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned."""
+        self._pending = {}
+        for event in self.from_json(document["pending"]):
+            self._add(event)
+        self._recent = {(node, gpu, code): at for node, gpu, code, at in document["recent"]}
+        self._gauge.load(arrays, "xid_")
+
+    @staticmethod
+    def to_json(events: Iterable[XidEvent]) -> list[list[Any]]:
+        """Return events as JSON can say them."""
+        return [list(astuple(event)) for event in events]
+
+    @staticmethod
+    def from_json(events: Iterable[Iterable[Any]]) -> list[XidEvent]:
+        """Return what `to_json` was given."""
+        return [XidEvent(*fields) for fields in events]
+
+
+def _order(event: XidEvent) -> tuple[Any, ...]:
+    return event.at, event.node, event.gpu, event.code, event.seen_in
