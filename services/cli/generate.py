@@ -20,6 +20,10 @@ def generate() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         typer.echo(path.relative_to(_ROOT))
+    from services.synth.small import FOLDER, SMALL, make_small
+
+    for small in SMALL:
+        typer.echo(make_small(small, FOLDER).relative_to(_ROOT))
 
 
 def generated() -> dict[Path, str]:

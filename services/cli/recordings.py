@@ -33,8 +33,20 @@ def validate(directory: _Directory) -> None:
     typer.echo(f"{directory}: valid")
 
 
-def show(directory: _Directory) -> None:
-    """Print what is in a recording."""
+def show(
+    what: Annotated[str, typer.Argument(help="a recording's directory, or a scenario's name", show_default=False)],
+) -> None:
+    """Print what is in a recording, or tell a scenario's story."""
+    from services.cli.story import named, tell
+
+    scenario = named(what)
+    if scenario is None:
+        _show(Path(what))
+    else:
+        tell(scenario)
+
+
+def _show(directory: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -145,7 +157,7 @@ def make(
     scale: Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")] = 1.0,
     profile: Annotated[Path | None, typer.Option(help="another cluster's profile to put the incident on")] = None,
     duration: Annotated[str | None, typer.Option(help="+HH:MM:SS, instead of the scenario's own")] = None,
-    interval: Annotated[float | None, typer.Option(min=1, help="seconds between DCGM samples")] = None,
+    interval: Annotated[float | None, typer.Option(min=1, max=300, help="seconds between DCGM samples")] = None,
 ) -> None:
     """Make the recording of a scenario; one made before from the same scenario, options and code is kept."""
     from services.synth.library import ensure_recording
@@ -172,9 +184,7 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
 
 
 def list_scenarios() -> None:
-    """List the scenarios that can be made."""
-    from services.synth.library import scenario_paths
-    from services.synth.scenario import load_scenario
+    """List the scenarios that can be made: cluster, length, faults, title."""
+    from services.cli.story import list_library
 
-    for name, path in scenario_paths().items():
-        typer.echo(f"{name:<28} {load_scenario(path)[0].title}")
+    list_library()

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Annotated
 
 from services.kit.errors import UserError
-from services.recording.importers.census import Census, Place
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.derived_jobs import JobSpans
-from services.recording.importers.imported_header import imported
-from services.recording.importers.moments import LATEST, DumpClock, dump_clock, plausible
-from services.recording.importers.pivot import Wide, interval_s
-from services.recording.importers.source_files import SourceFiles, node_by_path, where
+from services.recording.importers.parts.census import Census, Place
+from services.recording.importers.parts.derived_jobs import JobSpans
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.moments import LATEST, DumpClock, dump_clock, plausible
+from services.recording.importers.parts.pivot import Wide, interval_s
+from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.schema import STREAMS
 
 SAMPLES_A_FILE = 8_000_000

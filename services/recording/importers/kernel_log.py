@@ -12,11 +12,11 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.imported_header import imported
-from services.recording.importers.log_judgement import interesting, severity_of
-from services.recording.importers.log_lines import NO_TIME, LogLine, LogLines
-from services.recording.importers.moments import instant_option, zone_of
-from services.recording.importers.source_files import SourceFiles, node_by_path, where
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.log_judgement import interesting, severity_of
+from services.recording.importers.parts.log_lines import NO_TIME, LogLine, LogLines
+from services.recording.importers.parts.moments import instant_option, zone_of
+from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.model import Event, Gpu, Node, Topology
 
 _BATCH = 10_000

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.imported_header import imported
-from services.recording.importers.moments import interval_s, plausible, to_ms, zone_of
-from services.recording.importers.pivot import Wide
-from services.recording.importers.smi_fields import facts_of, is_whole, moment_of, readings_of
-from services.recording.importers.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
-from services.recording.importers.source_files import SourceFiles, node_by_path, where
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.moments import interval_s, plausible, to_ms, zone_of
+from services.recording.importers.parts.pivot import Wide
+from services.recording.importers.parts.smi_fields import facts_of, is_whole, moment_of, readings_of
+from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
+from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.model import Gpu, Node, Topology
 
 _SAMPLES_AT_ONCE = 300_000

@@ -17,13 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from services.kit.errors import UserError
-from services.recording.importers.census import Census
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.derived_jobs import JobSpans
-from services.recording.importers.known_series import KNOWN_METRICS, stream_of
-from services.recording.importers.matrix import Matrix
-from services.recording.importers.pivot import Wide, interval_s
-from services.recording.importers.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE, Access, QueryApi, TooMuchError
+from services.recording.importers.parts.census import Census
+from services.recording.importers.parts.derived_jobs import JobSpans
+from services.recording.importers.parts.known_series import KNOWN_METRICS, stream_of
+from services.recording.importers.parts.matrix import Matrix
+from services.recording.importers.parts.pivot import Wide, interval_s
+from services.recording.importers.parts.query_api import (
+    PASSWORD_VARIABLE,
+    TOKEN_VARIABLE,
+    Access,
+    QueryApi,
+    TooMuchError,
+)
 from services.recording.instants import format_instant, parse_instant
 from services.recording.model import Topology
 from services.recording.schema import STREAMS
@@ -32,6 +38,7 @@ SAMPLES_AT_ONCE = 2_000_000
 """Of one stream, kept until they are rows: some 100 MB with what it takes to sort them."""
 _FIRST_MS = 60_000
 _SHORTEST_MS = 1000
+_LONGEST_S = 1e7
 _GROWTH = 4
 _SELECTOR = re.compile(r"\s*(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)?\s*(?:\{(?P<inner>.*)\})?\s*", re.DOTALL)
 _SHOULD_HAVE = {"DCGM_FI_DEV_PCIE_MAX_LINK_GEN": "pcie_gen", "DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH": "pcie_width"}
@@ -92,8 +99,9 @@ def convert(
     of several clusters or replays at once, or holds nothing that has a place in a recording.
     """
     span = _span(from_, to, shift, rebase)
-    if chunk * 1000 < _SHORTEST_MS or (step is not None and step <= 0):
-        raise UserError("--chunk must be at least 1 second and --step above 0", remedy="correct it", exit_code=2)
+    if not 1 <= chunk <= _LONGEST_S or not 0.001 <= (step or 1) <= _LONGEST_S or step == 0 or retries < 0:
+        remedy = f"--chunk is 1 to {_LONGEST_S:g} s, --step 0.001 to {_LONGEST_S:g} s, --retries 0 or more"
+        raise UserError("--chunk, --step or --retries is out of range", remedy=remedy, exit_code=2)
     access = Access(url, bearer_file, user, password_file, ca_file, tenant, retries=retries)
     report = Report()
     selectors = [_filters(text, cluster, replay) for text in match or ["{}"]]

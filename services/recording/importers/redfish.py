@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.imported_header import imported
-from services.recording.importers.moments import DumpClock, dump_clock, plausible, time_in_name, to_ms
-from services.recording.importers.redfish_bodies import Body, GpuFields, LogEntry, Reading, kind_of, read_body
-from services.recording.importers.sel_lines import Severity, severity_of
-from services.recording.importers.source_files import SourceFiles, clean, node_by_path, where
-from services.recording.importers.stream_rows import StreamRows, Value
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, time_in_name, to_ms
+from services.recording.importers.parts.redfish_bodies import Body, GpuFields, LogEntry, Reading, kind_of, read_body
+from services.recording.importers.parts.sel_lines import Severity, severity_of
+from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
+from services.recording.importers.parts.stream_rows import StreamRows, Value
 from services.recording.model import Event, Gpu, Node, Topology
 
 _MAX_DEPTH = 6  # of members within collections within collections

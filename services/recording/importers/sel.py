@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.imported_header import imported
-from services.recording.importers.moments import DumpClock, dump_clock, plausible, to_ms
-from services.recording.importers.sel_lines import SelRecord, read_line
-from services.recording.importers.source_files import SourceFiles, node_by_path, number_of, where
-from services.recording.importers.stream_rows import StreamRows
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, to_ms
+from services.recording.importers.parts.sel_lines import SelRecord, read_line
+from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
+from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Event, Node, Topology
 
 _STAMP = re.compile(r"[#=\s]*(?P<time>20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|1\d{9}(?:\.\d+)?)[=\s]*")

@@ -15,10 +15,10 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.hostlist import HostListError, expand
-from services.recording.importers.local_time import parse_stamp, parse_utc_offset
-from services.recording.importers.slurm_json import read_json
-from services.recording.importers.slurm_record import Record, is_step
+from services.recording.importers.parts.hostlist import HostListError, expand
+from services.recording.importers.parts.local_time import parse_stamp, parse_utc_offset
+from services.recording.importers.parts.slurm_json import read_json
+from services.recording.importers.parts.slurm_record import Record, is_step
 from services.recording.model import Event, Gpu, Job, Node, Topology
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.imported_header import imported
-from services.recording.importers.moments import DumpClock, dump_clock, plausible
-from services.recording.importers.sonic_dump import SwitchDump, port_in
-from services.recording.importers.source_files import SourceFiles, clean, node_by_path, where
-from services.recording.importers.stream_rows import StreamRows
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible
+from services.recording.importers.parts.sonic_dump import SwitchDump, port_in
+from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
+from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Link, Switch, Topology
 
 _PART = re.compile(

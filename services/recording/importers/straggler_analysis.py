@@ -19,8 +19,8 @@ import yaml
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.local_time import LATEST, parse_start
-from services.recording.importers.operation_trace import Floats, Ints, Sums, read_trace
+from services.recording.importers.parts.local_time import LATEST, parse_start
+from services.recording.importers.parts.operation_trace import Floats, Ints, Sums, read_trace
 from services.recording.instants import format_instant
 from services.recording.model import Gpu, Job, Label, Node, Topology
 from services.recording.schema import TIMESTAMP, name_column

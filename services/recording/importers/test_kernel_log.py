@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.recording.importers.kernel_log import bus_id, convert
-from services.recording.importers.log_judgement import severity_of
-from services.recording.importers.source_files import node_by_path
+from services.recording.importers.parts.log_judgement import severity_of
+from services.recording.importers.parts.source_files import node_by_path
 from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.instants import format_instant
 from services.recording.model import Event

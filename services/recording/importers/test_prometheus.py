@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ import pytest
 from hypothesis import given
 
 from services.kit.errors import UserError
-from services.recording.importers import prometheus, query_api
+from services.recording.importers import prometheus
+from services.recording.importers.parts import query_api
+from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
-from services.recording.importers.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.test_mangling import FUZZ, mangled
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -310,7 +312,8 @@ def test_times_can_be_moved_and_links_come_from_the_fields(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "options",
     [
-        {"from_": "yesterday"}, {"from_": TO}, {"to": "2024-04-01"}, {"chunk": 0.0}, {"step": 0.0}, {"url": "ftp://x"},
+        {"from_": "yesterday"}, {"from_": TO}, {"to": "2024-04-01"}, {"chunk": 0.0}, {"chunk": math.nan},
+        {"step": 0.0}, {"step": math.inf}, {"retries": -1}, {"shift": math.nan}, {"url": "ftp://x"},
         {"url": "prometheus:9090"}, {"rebase": "x"}, {"rebase": FROM, "shift": 1.0},
     ],
 )  # fmt: skip

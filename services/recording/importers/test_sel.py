@@ -6,8 +6,8 @@ from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
+from services.recording.importers.parts.sel_lines import severity_of
 from services.recording.importers.sel import convert
-from services.recording.importers.sel_lines import severity_of
 from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.instants import format_instant
 from services.recording.model import Event

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
-from services.recording.importers import operation_trace
 from services.recording.importers.contract import Report, silent
-from services.recording.importers.operation_trace import read_trace
+from services.recording.importers.parts import operation_trace
+from services.recording.importers.parts.operation_trace import read_trace
 from services.recording.importers.straggler_analysis import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording

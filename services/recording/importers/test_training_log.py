@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
-from services.recording.importers.training_lines import stamp_of, step_of, unprefixed
+from services.recording.importers.parts.training_lines import stamp_of, step_of, unprefixed
 from services.recording.importers.training_log import convert
 from services.recording.instants import parse_instant
 from services.recording.reader import Recording

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.local_time import LATEST, parse_start, parse_utc_offset
-from services.recording.importers.training_facts import LogFile, facts_of
-from services.recording.importers.training_lines import (
+from services.recording.importers.parts.local_time import LATEST, parse_start, parse_utc_offset
+from services.recording.importers.parts.training_facts import LogFile, facts_of
+from services.recording.importers.parts.training_lines import (
     LONGEST_STEP_S,
     Line,
     Step,

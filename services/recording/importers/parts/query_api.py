@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from services.kit.errors import UserError
-from services.recording.importers.matrix import Matrix, document_of, matrix_of, words_of
+from services.recording.importers.parts.matrix import Matrix, document_of, matrix_of, words_of
 
 if TYPE_CHECKING:
     import httpx

@@ -9,7 +9,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.kit.errors import UserError
-from services.recording.importers.source_files import where
+from services.recording.importers.parts.source_files import where
 from services.recording.instants import parse_instant
 
 LATEST = 4_102_444_800_000

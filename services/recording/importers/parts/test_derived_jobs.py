@@ -1,7 +1,7 @@
-from services.recording.importers.census import Place
 from services.recording.importers.contract import Report
-from services.recording.importers.derived_jobs import STILL_RUNNING_MS, JobSpans
-from services.recording.importers.known_series import Reading
+from services.recording.importers.parts.census import Place
+from services.recording.importers.parts.derived_jobs import STILL_RUNNING_MS, JobSpans
+from services.recording.importers.parts.known_series import Reading
 from services.recording.model import Gpu, Node, Topology
 
 TOPOLOGY = Topology(nodes=[Node(name=name, gpus=[Gpu(gpu=0), Gpu(gpu=1)]) for name in ("n1", "n2")])

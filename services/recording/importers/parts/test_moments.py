@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.moments import (
+from services.recording.importers.parts.moments import (
     DumpClock,
     dump_clock,
     instant_option,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.recording.importers.source_files import clean, number_of
+from services.recording.importers.parts.source_files import clean, number_of
 
 Body = dict[str, Any]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from services.recording.importers.source_files import number_of
+from services.recording.importers.parts.source_files import number_of
 
 # What a switch's port counts is also given under SONiC's name where it means the same; data counts 4-byte words.
 SAI_OF = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.recording.importers.source_files import clean, number_of
+from services.recording.importers.parts.source_files import clean, number_of
 
 _PORT_STAT, _QUEUE_STAT = "SAI_PORT_STAT_", ("SAI_QUEUE_STAT_", "PFC_WD_QUEUE_STATS_")
 _MAX_DEPTH = 16  # of nesting; a gNMI notification of OpenConfig interfaces has 9

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from services.recording.importers.contract import Draft, Report
-from services.recording.importers.imported_header import imported
-from services.recording.importers.stream_rows import StreamRows
+from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Node, Topology
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording

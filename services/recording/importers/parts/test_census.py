@@ -1,5 +1,5 @@
-from services.recording.importers.census import Census, Place
-from services.recording.importers.known_series import RENAMED_FIELDS, reading_of, stream_of
+from services.recording.importers.parts.census import Census, Place
+from services.recording.importers.parts.known_series import RENAMED_FIELDS, reading_of, stream_of
 
 
 def placed(census: Census, metric: str, **labels: str) -> Place:
@@ -17,6 +17,18 @@ def test_old_new_and_older_field_names_are_one_column() -> None:
     assert stream_of("DCGM_EXP_XID_ERRORS_COUNT") is None
     assert stream_of("node_cpu_seconds_total") is None
     assert not set(RENAMED_FIELDS.values()) & set(RENAMED_FIELDS), "a classic name is not renamed again"
+
+
+def test_a_ports_counter_has_the_kernels_name() -> None:
+    for metric, column in (
+        ("node_infiniband_port_data_received_bytes_total", "port_rcv_data"),
+        ("node_infiniband_multicast_packets_received_total", "multicast_rcv_packets"),
+        ("node_infiniband_multicast_rcv_packets_total", "multicast_rcv_packets"),
+    ):
+        found = reading_of(metric)
+        assert found is not None
+        assert (found.stream, found.column) == ("nic", column)
+    assert reading_of("node_infiniband_info") is None
 
 
 def test_both_spellings_of_host_and_gpu_are_read() -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.recording.importers.source_files import clean
+from services.recording.importers.parts.source_files import clean
 from services.recording.model import Link, Nic, Node, Switch, Topology
 
 _SPEEDS = {"SDR": 10, "DDR": 20, "QDR": 40, "FDR10": 40, "FDR": 56, "EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}

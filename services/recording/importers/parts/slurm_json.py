@@ -12,7 +12,7 @@ from typing import Any
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report
-from services.recording.importers.slurm_record import Record
+from services.recording.importers.parts.slurm_record import Record
 
 _JOBS = re.compile(r'"jobs"\s*:\s*\[')
 _PIECE = 1 << 20

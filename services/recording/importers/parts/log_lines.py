@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Literal
 
-from services.recording.importers.moments import plausible, to_ms
-from services.recording.importers.source_files import clean, parse_json
+from services.recording.importers.parts.moments import plausible, to_ms
+from services.recording.importers.parts.source_files import clean, parse_json
 
 Source = Literal["kernel", "fabricmanager"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.recording.importers.census import Key
+from services.recording.importers.parts.census import Key
 from services.recording.schema import TIMESTAMP, name_column
 
 Ints = NDArray[np.int64]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from services.recording.importers.local_time import EARLIEST, LATEST, instant_of
+from services.recording.importers.parts.local_time import EARLIEST, LATEST, instant_of
 
 LONGEST_LINE = 65_536
 LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
-from services.recording.importers.smi_log import SmiLog
+from services.recording.importers.parts.smi_log import SmiLog
 
 _POWER = ("gpu_power_readings", "GPU Power Readings", "power_readings", "Power Readings")
 _GEN = ("pci/pci_gpu_link_info/pcie_gen/{}_link_gen", "PCI/GPU Link Info/PCIe Generation/{}")

@@ -73,6 +73,18 @@ _OLD_NAMESPACE: Mapping[str, str] = {
     "retired_pages_pending": "DEV_RETIRED_PENDING",
 }
 
+_SYSFS_NAMES: Mapping[str, str] = {
+    # node_exporter's names of port counters that the table does not list, without node_infiniband_ and _total.
+    "multicast_packets_received": "multicast_rcv_packets",
+    "multicast_packets_transmitted": "multicast_xmit_packets",
+    "unicast_packets_received": "unicast_rcv_packets",
+    "unicast_packets_transmitted": "unicast_xmit_packets",
+    "port_constraint_errors_received": "port_rcv_constraint_errors",
+    "port_constraint_errors_transmitted": "port_xmit_constraint_errors",
+    "port_receive_remote_physical_errors": "port_rcv_remote_physical_errors",
+    "port_receive_switch_relay_errors": "port_rcv_switch_relay_errors",
+}
+
 _DCMI_POWER = ("ipmi_dcmi_power_consumption_current_watts", "ipmi_dcmi_power_consumption_watts")
 _FIELD = re.compile(r"DCGM_FI_(?P<name>(?:DEV|PROF)_[A-Z0-9_]+)")
 _GROUP = re.compile(r"\(\?P<(\w+)>[^)]*\)")
@@ -154,7 +166,7 @@ def _by_rule(metric: str) -> Reading | None:
         if name == "bmc" or not (metric.startswith(head) and metric.endswith(tail) and snake):
             continue
         sai = name == "switch" and _SAI.match(snake)
-        return Reading(name, f"SAI_PORT_STAT_{snake.upper()}" if sai else snake)
+        return Reading(name, f"SAI_PORT_STAT_{snake.upper()}" if sai else _SYSFS_NAMES.get(snake, snake))
     return None
 
 

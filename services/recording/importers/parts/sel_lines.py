@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Literal
 
-from services.recording.importers.moments import plausible, to_ms
-from services.recording.importers.source_files import number_of
+from services.recording.importers.parts.moments import plausible, to_ms
+from services.recording.importers.parts.source_files import number_of
 
 Severity = Literal["info", "warning", "error", "critical"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.recording.importers.training_lines import Line, lines_of, slow_ranks, step_of, unprefixed
+from services.recording.importers.parts.training_lines import Line, lines_of, slow_ranks, step_of, unprefixed
 from services.recording.model import Gpu
 
 _MOST_RANKS = 200_000

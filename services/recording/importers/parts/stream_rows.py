@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from services.recording.importers.contract import Draft
-from services.recording.importers.moments import interval_s
+from services.recording.importers.parts.moments import interval_s
 from services.recording.schema import STREAMS, TIMESTAMP
 
 Value = float | str | None

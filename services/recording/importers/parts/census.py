@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from services.recording.importers.known_series import Reading, naming_labels, reading_of
+from services.recording.importers.parts.known_series import Reading, naming_labels, reading_of
 from services.recording.model import Gpu, Mount, Nic, Node, Switch, Topology
 
 Labels = Mapping[str, str]

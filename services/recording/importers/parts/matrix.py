@@ -12,7 +12,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from services.kit.errors import UserError
-from services.recording.importers.source_files import clean
+from services.recording.importers.parts.source_files import clean
 
 Ints = NDArray[np.int64]
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.recording.importers.pivot import Wide, interval_s
+from services.recording.importers.parts.pivot import Wide, interval_s
 
 SAMPLE = st.tuples(
     st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"]),

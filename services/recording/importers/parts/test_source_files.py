@@ -5,7 +5,7 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report, silent
-from services.recording.importers.source_files import MAX_LINE_BYTES, SourceFiles, clean, number_of, parse_json
+from services.recording.importers.parts.source_files import MAX_LINE_BYTES, SourceFiles, clean, number_of, parse_json
 
 
 def test_files_in_order_without_hidden_ones(tmp_path: Path) -> None:

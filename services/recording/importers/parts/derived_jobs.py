@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.recording.importers.census import Place
 from services.recording.importers.contract import Report
+from services.recording.importers.parts.census import Place
 from services.recording.model import Job, Topology
 
 STILL_RUNNING_MS = 300_000
