@@ -169,6 +169,13 @@ class Stack:
             self.addresses.services[spec.name] = spec.url
         return process
 
+    def remove(self, name: str) -> None:
+        """End a process and forget it, so that another may have its name."""
+        self.process(name).stop()
+        del self._processes[name]
+        self.addresses.services.pop(name, None)
+        self._publish()
+
     def set_webhook(self, url: str) -> None:
         """Have Alertmanager deliver the alerts of replays to `url`, unless a setting says where to."""
         if self.settings.webhook_url is None:

@@ -2,19 +2,24 @@
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from services.recording.schema import TIMESTAMP, name_column
-from services.synth.collector import Beats, to_ms
+from services.synth.collector import Beats, acting, to_ms
 from services.synth.effects import Effects, Floats
-from services.synth.job import Workload
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
 from services.synth.thermal import ThermalModel
+from services.synth.workload import Workload
 
 _WINDOW_S = 1.0
 _FAN_FLOOR_C, _FAN_CEILING_C = 38.0, 85.0  # the fan curve's ends, by the hottest GPU
 _AIR_K_PER_W = 0.0036  # what node power adds to the exhaust's temperature
-_NOMINAL, _CRITICAL = 0, 2
+_NOMINAL, _WARNING, _CRITICAL = 0, 1, 2
+_STANDBY_W = 90.0  # a machine that is off: its controller, and supplies that idle
+INLET_WARNING_C, INLET_CRITICAL_C = 35.0, 42.0
+"""Upper limits of the air that a server takes in: ASHRAE class A2 allows 35 degrees, A3 and short excursions 40; the
+bars are as servers' controllers have them, estimated."""
 _SUPPLY_STEP_W, _FAN_STEP_RPM = 4, 75  # resolution of the sensors
 
 
@@ -70,12 +75,17 @@ class BmcModel:
         """Return (sensor, unit, reading, state) with arrays of shape (ticks, nodes)."""
         node, rng, shape = self._profile.node, self._rng, times.shape
         activity = self._workload.activity(times, _WINDOW_S)
-        gpu_w = self._power.read(activity, times, _WINDOW_S, rng).power_w.reshape(*shape, node.gpus).sum(axis=2)
+        each = self._power.read(activity, times, _WINDOW_S, rng).power_w
+        if self._effects.of("gpu.lost"):
+            each[acting(self._effects, "gpu.lost", np.repeat(times, node.gpus, axis=1))] = 0.0
+        gpu_w = each.reshape(*shape, node.gpus).sum(axis=2)
         load = (activity.busy + activity.collective + 0.6 * activity.copying).reshape(*shape, node.gpus).mean(axis=2)
         speed = np.clip((hot - _FAN_FLOOR_C) / (_FAN_CEILING_C - _FAN_FLOOR_C), 0.0, 1.0)
         fan_w = node.fan_full_w * (0.15 + 0.85 * speed) ** 3
         host_w = node.host_idle_w + (node.host_busy_w - node.host_idle_w) * load
         input_w = (gpu_w + host_w * (1 + 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
+        down = acting(self._effects, "node.down", times)
+        input_w[down] = _STANDBY_W
         share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
         failed = np.zeros((2, *shape), dtype=bool)
         for effect in self._effects.of("node.psu_failed"):
@@ -95,10 +105,34 @@ class BmcModel:
         redundancy = np.where(lost, _CRITICAL, _NOMINAL)
         sensors.append(("psu_redundancy", "state", redundancy.astype(np.float64), redundancy))
         sensors.append(("node_power", "W", np.round(input_w * ~failed.all(axis=0)), nominal))
-        sensors.append(("inlet_temp", "Cel", np.round(inlet), nominal))
+        warm = np.where(inlet >= INLET_WARNING_C, float(_WARNING), float(_NOMINAL))
+        warm[inlet >= INLET_CRITICAL_C] = _CRITICAL
+        sensors.append(("inlet_temp", "Cel", np.round(inlet), warm))
         sensors.append(("exhaust_temp", "Cel", np.round(inlet + _AIR_K_PER_W * input_w), nominal))
+        modules = self._modules(times)
+        sensors.append(("dimm_status", "state", modules, modules))
+        still = self._still_fans(times)
+        speed = np.where(still.any(axis=0), 1.0, speed) * ~down  # the others go as fast as they can
         rpm = node.fan_idle_rpm + (node.fan_full_rpm - node.fan_idle_rpm) * speed
         for fan in range(node.fans):
             turning = rpm * self._fan_trim[:, fan] * (1 + 0.004 * rng.standard_normal(shape))
-            sensors.append((f"fan{fan + 1}", "RPM", np.round(turning / _FAN_STEP_RPM) * _FAN_STEP_RPM, nominal))
+            turning[still[fan]] = 0.0
+            state = np.where(still[fan], _CRITICAL, _NOMINAL)
+            sensors.append((f"fan{fan + 1}", "RPM", np.round(turning / _FAN_STEP_RPM) * _FAN_STEP_RPM, state))
         return sensors
+
+    def _still_fans(self, times: Floats) -> NDArray[np.bool_]:
+        """Return which fans stand still: (fans, ticks, nodes)."""
+        still = np.zeros((self._profile.node.fans, *times.shape), dtype=bool)
+        for effect in self._effects.of("node.fan_failed"):
+            fan = still[(int(effect.size) - 1) % len(still)]
+            fan[:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
+        return still
+
+    def _modules(self, times: Floats) -> Floats:
+        """Return the state of the memory modules: (ticks, nodes)."""
+        state = np.zeros(times.shape)
+        for effect in self._effects.of("node.dimm_state"):
+            on = effect.course.level(times[:, effect.columns]) > 0
+            state[:, effect.columns] = np.maximum(state[:, effect.columns], np.where(on, effect.size, 0.0))
+        return state

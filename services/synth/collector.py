@@ -1,12 +1,18 @@
-"""How telemetry is gathered: each node on its own beat, now and then a scrape missing or an old value again."""
+"""How telemetry is gathered: each node on its own beat, now and then a scrape missing or an old value again.
 
+A machine that does not run gives nothing in band; where only its collector fails, its log lines still come through.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.effects import Floats
-from services.synth.power import Bools
+from services.recording.model import Event
+from services.synth.caps import Bools
+from services.synth.effects import Effects, Floats
+from services.synth.world import World
 
 _JITTER_S = 0.004  # standard deviation of a scrape around its beat
 _MARGIN_S = 0.05  # beats keep this far from the interval's edges, so that ticks of different nodes never cross
@@ -45,3 +51,30 @@ def beats(
 def to_ms(seconds: Floats, start_ms: int) -> NDArray[np.int64]:
     """Return milliseconds since the epoch of times in seconds since the recording's start."""
     return start_ms + np.floor(np.asarray(seconds) * 1000).astype(np.int64)
+
+
+def acting(effects: Effects, quantity: str, times: Floats) -> Bools:
+    """Return where an effect of a quantity acts at all at ``times`` (ticks, entities)."""
+    on = np.zeros(times.shape, dtype=bool)
+    for effect in effects.of(quantity):
+        on[:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
+    return on
+
+
+def heard_in_band(asked: Beats, effects: Effects) -> Beats:
+    """Return the beats of an in-band stream as they arrive: nothing from nodes that are down or not heard."""
+    quiet = acting(effects, "node.down", asked.times) | acting(effects, "node.unheard", asked.times)
+    return Beats(asked.times, asked.kept & ~quiet, asked.stale | acting(effects, "node.frozen", asked.times))
+
+
+def from_the_living(events: Iterable[Event], world: World, effects: Effects) -> Iterator[Event]:
+    """Yield the log lines that can have been written: a machine that does not run writes none, its controller does."""
+    dead: dict[str, list[tuple[float, float]]] = {}
+    for effect in effects.of("node.down"):
+        for node in effect.columns:
+            dead.setdefault(world.names[node], []).append((effect.course.start, effect.course.end))
+    for event in events:
+        spans = dead.get(event.node or "", ())
+        at = (event.timestamp - world.start_ms) / 1000
+        if event.source in {"sel", "scheduler"} or not any(begin < at < end for begin, end in spans):
+            yield event

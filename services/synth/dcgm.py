@@ -10,12 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from services.recording.schema import TIMESTAMP, name_column
-from services.synth.collector import Beats, to_ms
-from services.synth.effects import Effects, Floats
-from services.synth.job import Run, Workload
+from services.synth import nvlink
+from services.synth.collector import Beats, acting, to_ms
+from services.synth.effects import Effect, Effects, Floats
+from services.synth.job import Run
+from services.synth.memory import GpuMemory
+from services.synth.pcie import HostLinks
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
 from services.synth.thermal import ThermalModel
+from services.synth.workload import Workload
 
 _SENSOR_WINDOW_S = 1.0  # POWER_USAGE and GPU_UTIL look back about a second
 _CONTEXT_MIB = 1450  # CUDA context and NCCL buffers, before any model is there
@@ -24,8 +28,6 @@ _CHECKPOINT_BYTES_S = 1.9e9  # per GPU and direction while a checkpoint moves ov
 _IDLE_PCIE_BYTES_S = 4.0e5
 _VIOLATION_STEP_NS = 1e3  # the driver counts microseconds
 _LAUNCH_GAPS = 0.003  # mean share of time between two kernels, when none runs
-_SBE_PER_GPU_DAY = 0.012  # corrected single-bit errors of a healthy HBM stack, estimated
-_REPLAYS_PER_GPU_DAY = 0.25  # far below DCGM's own bar of 16 a minute
 _WIDE = ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION")
 
 
@@ -49,13 +51,21 @@ class DcgmModel:
         self._workload, self._effects, self._rng = workload, effects, rng
         gpus = profile.gpu_count
         uptime_s = np.repeat(rng.uniform(9, 70, profile.nodes), profile.node.gpus) * 86400
-        self._energy_mj = np.floor(uptime_s * rng.uniform(220, 290, gpus) * 1000)
-        self._violation_ns = np.floor(uptime_s * rng.uniform(0.02, 0.35, gpus) * 1e9)
-        self._thermal_ns = np.where(rng.random(gpus) < 0.03, np.floor(rng.exponential(4e9, gpus)), 0.0)
-        self._sbe = rng.poisson(_SBE_PER_GPU_DAY * uptime_s / 86400).astype(np.float64)
-        self._replays = np.where(rng.random(gpus) < 0.12, np.floor(rng.exponential(25, gpus)), 0.0)
-        self._correctable_rows = (rng.random(gpus) < 0.015).astype(np.float64)
-        self._uncorrectable_rows = (rng.random(gpus) < 0.006).astype(np.float64)
+        self._counters: dict[str, Floats] = {}
+        energy = np.floor(uptime_s * rng.uniform(220, 290, gpus) * 1000)
+        violation = np.floor(uptime_s * rng.uniform(0.02, 0.35, gpus) * 1e9)
+        heat = np.where(rng.random(gpus) < 0.03, np.floor(rng.exponential(4e9, gpus)), 0.0)
+        self._counters["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] = energy
+        self._counters["DCGM_FI_DEV_POWER_VIOLATION"] = violation
+        self._counters["DCGM_FI_DEV_THERMAL_VIOLATION"] = heat
+        self._counters["DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"] = rng.poisson(1.4e-7 * uptime_s).astype(np.float64)
+        self._counters["DCGM_FI_DEV_PCIE_REPLAY_COUNTER"] = np.where(
+            rng.random(gpus) < 0.12, np.floor(rng.exponential(25, gpus)), 0.0
+        )
+        self._memory = GpuMemory.drawn(effects, gpus, rng)
+        self._links = HostLinks(profile, effects)
+        self._boots: list[tuple[slice, int]] = []
+        self._before: Floats | None = None  # when each node was last sampled
         self._fb_extra = np.round(rng.normal(0, 160, gpus))
         self._efficiency = 1 + 0.012 * rng.standard_normal(gpus)  # where a rank sits in the pipeline
         self._previous: dict[str, Floats] = {}
@@ -73,7 +83,10 @@ class DcgmModel:
         self._repeat(values, beats)
         per_node = self._profile.node.gpus
         times = np.repeat(to_ms(beats.times, start_ms), per_node, axis=1).ravel()
-        kept = np.flatnonzero(np.repeat(beats.kept, per_node, axis=1).ravel())
+        arrived = np.repeat(beats.kept, per_node, axis=1)
+        if self._effects.of("gpu.lost"):
+            arrived &= ~acting(self._effects, "gpu.lost", np.repeat(beats.times, per_node, axis=1))
+        kept = np.flatnonzero(arrived.ravel())
         order = kept[np.argsort(times[kept], kind="stable")]
         ticks = len(beats.times)
         columns = {
@@ -92,6 +105,9 @@ class DcgmModel:
         mean = self._workload.activity(times, interval)
         reading = self._power.read(now, times, _SENSOR_WINDOW_S, rng)
         power = self._power.mean_power(mean, times, interval)
+        self._note_boots(times)
+        if self._effects.of("node.down"):
+            power[np.repeat(acting(self._effects, "node.down", times), profile.node.gpus, axis=1)] = 0.0
         chip, hbm = self._thermal.advance(power, times, interval)
         self.hottest = chip.reshape(len(times), profile.nodes, profile.node.gpus).max(axis=2)
 
@@ -105,14 +121,26 @@ class DcgmModel:
         loading = (holder > 0) & (at < self._of_runs(holder, lambda run: run.loading[1]) + interval)
         chatter = _IDLE_PCIE_BYTES_S * (1 + 0.2 * rng.random(mean.busy.shape))
         pcie = self._of_runs(holder, lambda run: run.spec.training.pcie_gb_s * 1e9) * work * speed
-        nvlink = self._of_runs(holder, lambda run: run.spec.training.nvlink_gb_s * 1e9) * work * speed
+        linked = self._of_runs(holder, lambda run: run.spec.training.nvlink_gb_s * 1e9) * work * speed
+        if self._effects.of("gpu.nvlink_share"):
+            linked *= self._effects.factor("gpu.nvlink_share", at, window=interval)
+        for_power, for_heat = self._power.held_share(mean, times, interval)
+        traffic = {
+            "tx": pcie + np.where(loading, 0.0, moving) + chatter,
+            "rx": pcie * (1 + 0.004 * rng.standard_normal(power.shape))
+            + np.where(loading, moving, 0.0)
+            + 1.4 * chatter,
+        }
+        self._links.carried(traffic, at, interval, rng)
         tensor = self._of_runs(holder, lambda run: run.spec.training.tensor_active) * work
         dram = self._of_runs(holder, lambda run: run.spec.training.dram_active) * work * speed
         launched = 1.0 - np.minimum(rng.exponential(_LAUNCH_GAPS, mean.busy.shape), 0.05)
         kernels = np.clip(now.busy + now.collective, 0.0, 1.0) * launched
         held = now.resident > 0
         used = self._frame_buffer(holder, at)
-        uneven = 1 + 0.004 * rng.standard_normal((2, *power.shape))
+        uneven = 1 + 0.004 * rng.standard_normal(power.shape)
+        before = at - interval if self._before is None else np.concatenate([self._before[None], at[:-1]])
+        self._before = at[-1].copy()
         zeros = np.zeros_like(power)
         values = {
             "DCGM_FI_DEV_SM_CLOCK": reading.sm_clock_mhz,
@@ -121,38 +149,47 @@ class DcgmModel:
             "DCGM_FI_DEV_MEMORY_TEMP": np.round(hbm),
             "DCGM_FI_DEV_GPU_TEMP": np.round(chip),
             "DCGM_FI_DEV_POWER_USAGE": np.round(reading.power_w, 3),
-            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": self._counted("_energy_mj", power * interval * 1e3),
-            "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": zeros + gpu.power_limit_w,
-            "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": self._events("_replays", _REPLAYS_PER_GPU_DAY, power.shape),
-            "DCGM_FI_DEV_PCIE_LINK_GEN": zeros + gpu.pcie_gen,
-            "DCGM_FI_DEV_PCIE_LINK_WIDTH": zeros + gpu.pcie_width,
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": self._counted(
+                "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", power * interval * 1e3
+            ),
+            "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": self._limits(at),
+            "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": self._counted(
+                "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", self._links.replays(at, interval, rng)
+            ),
+            "DCGM_FI_DEV_PCIE_LINK_GEN": self._links.generation(at, now.resident),
+            "DCGM_FI_DEV_PCIE_LINK_WIDTH": self._links.width(at),
             "DCGM_FI_DEV_GPU_UTIL": np.round(100 * kernels),
             "DCGM_FI_DEV_MEM_COPY_UTIL": np.round(100 * np.clip(1.15 * dram + 0.03 * now.collective, 0, 1)),
             "DCGM_FI_DEV_XID_ERRORS": self._xids(at),
             "DCGM_FI_DEV_POWER_VIOLATION": _coarse(
-                self._counted("_violation_ns", self._power.capped_share(mean, times, interval) * interval * 1e9),
-                _VIOLATION_STEP_NS,
+                self._counted("DCGM_FI_DEV_POWER_VIOLATION", for_power * interval * 1e9), _VIOLATION_STEP_NS
             ),
-            "DCGM_FI_DEV_THERMAL_VIOLATION": zeros + self._thermal_ns,
+            "DCGM_FI_DEV_THERMAL_VIOLATION": _coarse(
+                self._counted("DCGM_FI_DEV_THERMAL_VIOLATION", for_heat * interval * 1e9), _VIOLATION_STEP_NS
+            ),
             "DCGM_FI_DEV_FB_USED": used,
             "DCGM_FI_DEV_FB_FREE": gpu.fb_total_mib - gpu.fb_reserved_mib - used,
-            "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": self._events("_sbe", _SBE_PER_GPU_DAY, power.shape),
-            "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": zeros,
-            "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": zeros + self._uncorrectable_rows,
-            "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": zeros + self._correctable_rows,
-            "DCGM_FI_DEV_ROW_REMAP_FAILURE": zeros,
-            "DCGM_FI_DEV_ROW_REMAP_PENDING": zeros,
+            "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": self._counted(
+                "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", self._memory.corrected(at, interval, rng)
+            ),
+            "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": self._counted(
+                "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", self._memory.uncorrected(at, before)
+            ),
+            "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": self._memory.remapped(at, uncorrectable=True),
+            "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": self._memory.remapped(at, uncorrectable=False),
+            "DCGM_FI_DEV_ROW_REMAP_FAILURE": self._memory.flag("gpu.remap_failed", at),
+            "DCGM_FI_DEV_ROW_REMAP_PENDING": self._memory.flag("gpu.remap_pending", at),
             "DCGM_FI_PROF_GR_ENGINE_ACTIVE": np.round(launched * np.clip(mean.busy + mean.collective, 0, 1), 4),
             "DCGM_FI_PROF_SM_ACTIVE": np.round(0.91 * work + 0.13 * mean.collective, 4),
             "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.round(tensor, 4),
             "DCGM_FI_PROF_DRAM_ACTIVE": np.round(dram + 0.03 * mean.collective + 0.02 * mean.copying, 4),
-            "DCGM_FI_PROF_PCIE_TX_BYTES": _coarse(pcie + np.where(loading, 0.0, moving) + chatter, 1e5),
-            "DCGM_FI_PROF_PCIE_RX_BYTES": _coarse(
-                pcie * uneven[0] + np.where(loading, moving, 0.0) + chatter * 1.4, 1e5
-            ),
-            "DCGM_FI_PROF_NVLINK_TX_BYTES": _coarse(nvlink, 1e7),
-            "DCGM_FI_PROF_NVLINK_RX_BYTES": _coarse(nvlink * uneven[1], 1e7),
+            "DCGM_FI_PROF_PCIE_TX_BYTES": _coarse(traffic["tx"], 1e5),
+            "DCGM_FI_PROF_PCIE_RX_BYTES": _coarse(traffic["rx"], 1e5),
+            "DCGM_FI_PROF_NVLINK_TX_BYTES": _coarse(linked, 1e7),
+            "DCGM_FI_PROF_NVLINK_RX_BYTES": _coarse(linked * uneven, 1e7),
         }
+        for field, counted in nvlink.errors(self._effects, at, interval, rng).items():
+            values[field] = self._counted(field, counted)
         values["DCGM_FI_DEV_GPU_UTIL"][~held] = 0.0
         return values
 
@@ -166,23 +203,56 @@ class DcgmModel:
         for effect in sorted(self._effects.of("gpu.xid"), key=lambda effect: effect.course.start):
             columns = effect.columns
             shown[:, columns] = np.where(at[:, columns] >= effect.course.start, effect.size, shown[:, columns])
+        for boot in self._effects.of("node.booted"):
+            for node in boot.columns:
+                for gpu in range(node * self._profile.node.gpus, (node + 1) * self._profile.node.gpus):
+                    shown[:, gpu] = np.where(at[:, gpu] >= boot.course.start, self._since(gpu, boot, at), shown[:, gpu])
         return shown
 
+    def _since(self, gpu: int, boot: Effect, at: Floats) -> Floats:
+        """Return a GPU's last XID since a boot by ``at`` (ticks, gpus), 0 before the first: shape (ticks,)."""
+        shown = np.zeros(len(at))
+        for effect in sorted(self._effects.of("gpu.xid"), key=lambda effect: effect.course.start):
+            if gpu in effect.columns and effect.course.start >= boot.course.start:
+                shown = np.where(at[:, gpu] >= effect.course.start, effect.size, shown)
+        return shown
+
+    def _limits(self, at: Floats) -> Floats:
+        """Return every card's enforced limit at ``at`` (ticks, gpus)."""
+        limits = np.full(at.shape, self._profile.gpu.power_limit_w)
+        for effect in self._effects.of("gpu.power_limit_w"):
+            on = effect.course.level(at[:, effect.columns]) > 0
+            limits[:, effect.columns] = np.where(on, effect.size, limits[:, effect.columns])
+        return limits
+
     def _frame_buffer(self, holder: NDArray[np.int64], at: Floats) -> Floats:
-        full = self._of_runs(holder, lambda run: run.spec.training.fb_used_mib) + self._fb_extra
+        gpu = self._profile.gpu
+        wanted = self._of_runs(holder, lambda run: run.spec.training.fb_used_mib) + self._fb_extra
+        full = np.minimum(wanted, gpu.fb_total_mib - gpu.fb_reserved_mib - _DRIVER_MIB)  # a job written for larger GPUs
         begin = self._of_runs(holder, lambda run: run.loading[0])
         length = self._of_runs(holder, lambda run: run.loading[1] - run.loading[0])
         progress = np.clip(np.divide(at - begin, length, out=np.ones_like(at), where=length > 0), 0.0, 1.0)
         return np.where(holder > 0, np.round(_CONTEXT_MIB + progress * (full - _CONTEXT_MIB)), _DRIVER_MIB)
 
-    def _counted(self, counter: str, increments: Floats) -> Floats:
-        values = getattr(self, counter) + np.cumsum(increments, axis=0)
-        setattr(self, counter, values[-1].copy())
-        return np.asarray(np.floor(values))
+    def _note_boots(self, times: Floats) -> None:
+        """Note which nodes boot between these ticks and the ones before: (their GPUs, first tick after)."""
+        per_node = self._profile.node.gpus
+        self._boots = []
+        for effect in self._effects.of("node.booted"):
+            for node in effect.columns:
+                tick = int(np.searchsorted(times[:, node], effect.course.start))
+                new = self._before is None or self._before[node * per_node] < effect.course.start
+                if tick < len(times) and new:
+                    self._boots.append((slice(node * per_node, (node + 1) * per_node), tick))
 
-    def _events(self, counter: str, per_day: float, shape: tuple[int, ...]) -> Floats:
-        mean = per_day * self._profile.collector_interval_s / 86400
-        return self._counted(counter, self._rng.poisson(mean, shape).astype(np.float64))
+    def _counted(self, counter: str, increments: Floats) -> Floats:
+        """Return a counter after each tick; it goes on from the ticks before, and from 0 where a node has booted."""
+        start = self._counters.get(counter, np.zeros(increments.shape[1]))
+        values = start + np.cumsum(increments, axis=0)
+        for gpus, tick in self._boots:
+            values[tick:, gpus] -= values[tick - 1, gpus] if tick else start[gpus]
+        self._counters[counter] = values[-1].copy()
+        return np.asarray(np.floor(values))
 
     def _repeat(self, values: dict[str, Floats], beats: Beats) -> None:
         """Overwrite stale scrapes by the values of the last fresh one, in place."""

@@ -21,19 +21,65 @@ _RAMP_STEP_S = 10.0
 QUANTITIES: dict[str, str] = {
     "gpu.power_cap_w": "firmware holds the GPU at `size` watts; detail: reasons (DCGM's clock-event bits)",
     # power and clocks, thermals, PCIe, NVLink, memory: of GPUs
-    "gpu.xid": "the XID gauge shows `size` from the course's start on",
+    "gpu.power_limit_w": "the card's own enforced limit is `size` watts, as DCGM shows it",
+    "gpu.cooling_factor": "the GPU sheds its heat `size` times as badly",
+    "gpu.pcie_gb_s": "the GPU's host link carries at most `size` GB/s each way",
+    "gpu.pcie_gen": "the host link runs at generation `size`",
+    "gpu.pcie_width": "the host link runs on `size` lanes",
+    "gpu.pcie_replays_per_min": "so many packets more are sent again over the host link",
+    "gpu.pcie_test": "a bandwidth test copies at full tilt; detail: direction (rx: host to device, tx: back)",
+    "gpu.nvlink_share": "`size` of the GPU's NVLink bandwidth is left",
+    "gpu.nvlink_crc_per_s": "flits fail their check at this rate",
+    "gpu.nvlink_replays_per_s": "the links send again at this rate",
+    "gpu.nvlink_recoveries_per_min": "the links retrain at this rate",
+    "gpu.sbe_per_s": "single bits of its memory are corrected at this rate",
+    "gpu.dbe": "`size` double-bit errors at the course's start",
+    "gpu.rows_remapped": "`size` rows are remapped at the course's start, for good; detail: uncorrectable (bool)",
+    "gpu.remap_pending": "remapped rows wait for a reset of the GPU",
+    "gpu.remap_failed": "a row could not be remapped",
+    "gpu.lost": "the GPU answers nobody",
+    "gpu.xid": "the XID gauge shows `size` from the course's start on, until the node boots",
     # power supplies, air, controllers, collectors: of nodes
     "node.psu_failed": "a power supply gives nothing; `size`: its number, 1 or 2",
-    # network: of nics (node-major, as in the topology), of switches
-    # storage
+    "node.inlet_rise_k": "the air that the node takes in is `size` kelvin warmer",
+    "node.fan_failed": "a fan stands still; `size`: its number, from 1",
+    "node.dimm_state": "the controller's state of the memory modules is `size`: 1 warning, 2 critical",
+    "node.down": "the machine does not run; its controller does",
+    "node.booted": "the machine starts anew at the course's start: what is volatile is counted from 0",
+    "node.unheard": "nothing that the node's collector gathers arrives; the machine runs on",
+    "node.frozen": "the node's exporter gives its last values again and again",
+    # network: of cables and of switches, as fabric.py numbers them
+    "cable.down": "it carries nothing, and both its ports are down",
+    "cable.errors_per_s": "frames arrive that FEC cannot correct; detail: end (0 the lower, 1 the upper)",
+    "cable.marginal": "FEC corrects 10 to the power of `size` times as many frames as usual; detail: end",
+    "cable.speed_share": "it has trained to `size` of its speed",
+    "cable.extra_gbps": "others' flows fill so much of it; detail: direction (up or down)",
+    "cable.pausing": "the machine at its lower end asks the leaf to pause for `size` of the time",
+    "switch.down": "the switch does not run: all its cables are down",
+    "switch.unheard": "nothing of the switch's telemetry arrives; it forwards as ever",
+    "switch.unmarked": "its queues mark no packets",
+    "switch.static": "every flow keeps to one path, full or not",
+    # storage: detail: mount (its path)
+    "mount.slow": "on `share` (detail) of the mount's servers, reads and writes take `size` times as long",
+    "mount.metadata_slow": "to open, stat or lock a file on the mount takes `size` times as long",
+    "mount.load": "others use `size` of the mount's bandwidth (1 is all of it), on top of our jobs",
     # what jobs feel: every piece of physics says it in these words
     "gpu.work_factor": "the GPU needs `size` times as long for the same work",
     "node.collective_factor": "the communication of every job on the node takes `size` times as long",
-    "node.data_wait_factor": "the ranks on the node wait `size` times as long for their data",
-    "job.work_factor": "every rank of the job needs `size` times as long: its own doing; detail: job (id)",
-    "job.halted": "no step of the job goes on, its ranks wait in a collective; detail: job (id)",
+    "node.data_wait_factor": "ranks on the node wait `size` times as long for data; detail: mount, if not of all",
+    "node.checkpoint_factor": "checkpoints take jobs on the node `size` times as long; detail: mount, if not on all",
+    "job.work_factor": "every rank of the job needs `size` times as long for its computation: its own doing",
+    "job.halted": "no step of the job goes on, its ranks wait in a collective",
+    "job.ended": "the job ends when the course begins; detail: state, as in jobs.jsonl",
+    "job.loss_factor": "the job's loss is `size` times what it would be",
+    "job.loss_nan": "the job's loss and gradient norm are not a number",
+    "job.grad_factor": "the job's gradient norm is `size` times what it would be",
 }
-"""Quantity: what an effect of it means. The columns are indices: of GPUs for ``gpu.``, of nodes for ``node.``; none for ``job.``."""
+"""Quantity: what an effect of it means.
+
+The columns are indices: of GPUs for ``gpu.``, of nodes for ``node.``. For ``job.`` they are nodes too, and every job
+that is on one of them feels it; with `job` (its id) in the detail, that job alone does, and columns may be empty.
+"""
 
 
 class Course:
@@ -75,6 +121,19 @@ class Course:
         """When it is over for good."""
         return float(self._times[-1])
 
+    def spans(self) -> list[tuple[float, float]]:
+        """Return the stretches in which it acts at all: (begin, end) in seconds, in order."""
+        acting = self._levels > 0
+        found: list[tuple[float, float]] = []
+        for number, (begin, stop) in enumerate(zip(self._times[:-1], self._times[1:], strict=True)):
+            if not (acting[number] or acting[number + 1]):
+                continue
+            if found and found[-1][1] == begin:
+                found[-1] = (found[-1][0], float(stop))
+            else:
+                found.append((float(begin), float(stop)))
+        return found
+
     def level(self, at: Floats) -> Floats:
         """Return the strength at times of any shape."""
         return np.interp(at, self._times, self._levels, left=0.0, right=0.0)
@@ -109,6 +168,15 @@ class Effect:
     size: float
     course: Course
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def of_job(effects: "Effects", quantity: str, job: str, nodes: Ints) -> list[Effect]:
+    """Return the ``job.`` effects of a quantity that befall a job on ``nodes`` (indices)."""
+    return [
+        effect
+        for effect in effects.of(quantity)
+        if (effect.detail["job"] == job if "job" in effect.detail else bool(np.isin(effect.columns, nodes).any()))
+    ]
 
 
 class Effects:

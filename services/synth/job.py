@@ -1,269 +1,211 @@
-"""A synchronous training job: every rank computes, the slowest sets the step, the others wait in collectives.
+"""A synchronous job: every rank computes, the slowest sets the step, the others wait in collectives.
 
-A run is laid out once, step by step, before any telemetry is made from it; all else asks it what a rank did when.
+A run is laid out step by step, a stretch ahead of the telemetry that is made from it; what its ranks did in steps long
+past is forgotten, so that a job of weeks takes no more memory than one of an hour.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.effects import Effects, Floats
-from services.synth.power import Activity, PowerModel
-from services.synth.profile import ClusterProfile
-from services.synth.scenario import JobSpec, Training
+from services.synth.effects import Effects, Floats, Ints
+from services.synth.pace import End, Fate, Speeds
+from services.synth.power import PowerModel
+from services.synth.randomness import generator
+from services.synth.reading import Reading
+from services.synth.scenario import JobSpec
 from services.synth.world import World
 
-_RANK_SPREAD = 0.003  # how much ranks differ for good: memory speed, place in the pipeline; relative deviation
+LOOK_BACK_S = 300.0
+"""Telemetry looks back over its own interval; what ended longer ago is not needed."""
+
 _COLLECTIVE_NOISE = 0.04  # step to step, relative deviation
 _AFTER_CHECKPOINT = 1.25  # the first step after a checkpoint finds cold caches
+_PAUSE_NOISE = 0.08  # checkpoint to checkpoint, relative deviation
 _LOSS_NOISE, _NORM_NOISE = 0.004, 0.06  # batch to batch, relative deviation
-_INSIDE_S = 0.002  # so far after an edge a stretch is asked for its level: past the edge's own jump
-_SLOW_READ_RATE, _SLOW_READ_S = 0.004, 0.8  # now and then a rank's next batch is late: share of steps, mean delay
+_CLEAN_UP_S = 6.0  # from the last iteration to the job's end
+_PER_STEP = ("start", "main", "total", "idle", "volume", "loss", "grad_norm")
 
 
-class Speeds:
-    """How fast each rank computes, piecewise constant in time; 1 is the speed at full clock."""
-
-    def __init__(self, edges: Sequence[float], rates: NDArray[np.float64]) -> None:
-        """Take the times at which speeds change (the first is minus infinity) and rates of shape (edges, ranks)."""
-        self._edges, self._rates = list(edges), rates
-
-    @classmethod
-    def of(cls, power: PowerModel, effects: Effects, gpus: NDArray[np.int64], clock_bound: float) -> "Speeds":
-        """Return the speeds of the GPUs ``gpus`` (rank order) under their limits and all that slows them."""
-        slow = [effect for effect in effects.of("gpu.work_factor") if np.isin(effect.columns, gpus).any()]
-        held = [cap for cap in power.caps if np.isin(cap.gpus, gpus).any()]
-        courses = [cap.course for cap in held] + [effect.course for effect in slow]
-        edges = sorted({-np.inf, *(edge for course in courses for edge in course.edges())})
-        rank_of = np.full(int(gpus.max()) + 1, -1)
-        rank_of[gpus] = np.arange(len(gpus))
-        free = power.working_clock()[gpus]
-        rates = np.empty((len(edges), len(gpus)))
-        for row, edge in enumerate(edges):
-            inside = edge + _INSIDE_S
-            clock, longer = free.copy(), np.ones(len(gpus))
-            for cap in held:
-                if np.isfinite(edge) and cap.course.level(np.array(inside)) > 0:
-                    _at_ranks(clock, rank_of, cap.gpus, np.minimum, power.working_clock(cap.watts, cap.gpus))
-            for effect in slow:
-                level = float(effect.course.level(np.array(inside))) if np.isfinite(edge) else 0.0
-                _at_ranks(longer, rank_of, effect.columns, np.multiply, 1.0 + (effect.size - 1.0) * level)
-            rates[row] = 1.0 / ((1.0 - clock_bound + clock_bound / clock) * longer)
-        return cls(edges, rates)
-
-    def elapsed(self, start: float, work: Floats) -> Floats:
-        """Return how long each rank needs, from ``start``, for ``work`` seconds of computation at full clock."""
-        segment = bisect_right(self._edges, start) - 1
-        if segment == len(self._edges) - 1:
-            return np.asarray(work / self._rates[segment])
-        taken, left = np.zeros_like(work), work.copy()
-        while True:
-            need = left / self._rates[segment]
-            span = self._edges[segment + 1] - start if segment + 1 < len(self._edges) else np.inf
-            done = need <= span
-            taken += np.where(done, need, span)
-            if done.all():
-                return taken
-            left = np.where(done, 0.0, left - span * self._rates[segment])
-            start, segment = self._edges[segment + 1], segment + 1
-
-
-def _at_ranks(
-    values: Floats,
-    rank_of: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    combine: np.ufunc,
-    other: Floats | float,
-) -> None:
-    """Combine the ranks' values of some GPUs with others, in place; GPUs of other jobs are left out."""
-    mine = (columns < len(rank_of)) & (rank_of[np.minimum(columns, len(rank_of) - 1)] >= 0)
-    ranks = rank_of[columns[mine]]
-    values[ranks] = combine(values[ranks], np.broadcast_to(other, columns.shape)[mine])
-
-
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """A job's life. Times are seconds since the recording's start; ``steps`` is the first axis of step arrays.
+    """A job's life. Times are seconds since the recording's start.
 
-    ``compute`` and ``data_wait`` have shape (steps, ranks). A step starts at ``start``, its ranks have computed by
-    ``start + main``, and it ends after ``total`` seconds; ``loss`` and ``grad_norm`` are the job's, per step.
-    ``checkpoints`` are the (start, end) of pauses.
+    A step starts at ``start``, its ranks have computed by ``start + main``, and it ends after ``total`` seconds;
+    ``idle`` of them, on average, a rank waits for data; ``volume`` is how much is read for it, relative to a batch;
+    ``loss`` and ``grad_norm`` are the job's: all of shape (steps,). ``compute`` and ``data_wait`` have shape (steps,
+    ranks) and begin with step number ``kept_from``. ``place`` (ranks,) is each rank's node, as a place in ``nodes``.
+    ``checkpoints`` and ``evaluations`` are the (start, end) of pauses. ``end`` is what is known of it so far.
     """
 
     spec: JobSpec
     nodes: list[int]
-    gpus: NDArray[np.int64]
+    gpus: Ints
+    place: Ints
     loading: tuple[float, float]
-    start: Floats
-    main: Floats
-    total: Floats
-    compute: NDArray[np.float32]
-    data_wait: NDArray[np.float32]
-    loss: Floats
-    grad_norm: Floats
-    checkpoints: list[tuple[float, float]]
     end: float
+    ended: End | None = None
+    first_iteration: int = 1
+    skipped: int = 0
+    """Steps that it had done before the first that is laid out."""
+    start: Floats = field(default_factory=lambda: np.empty(0))
+    main: Floats = field(default_factory=lambda: np.empty(0))
+    total: Floats = field(default_factory=lambda: np.empty(0))
+    idle: Floats = field(default_factory=lambda: np.empty(0))
+    volume: Floats = field(default_factory=lambda: np.empty(0))
+    loss: Floats = field(default_factory=lambda: np.empty(0))
+    grad_norm: Floats = field(default_factory=lambda: np.empty(0))
+    compute: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    data_wait: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    kept_from: int = 0
+    checkpoints: list[tuple[float, float]] = field(default_factory=list)
+    evaluations: list[tuple[float, float]] = field(default_factory=list)
 
     @property
-    def iterations(self) -> NDArray[np.int64]:
+    def iterations(self) -> Ints:
         """The iteration number of each step."""
-        return self.spec.training.first_iteration + np.arange(len(self.start))
+        return np.asarray(self.first_iteration + np.arange(len(self.start)))
 
     @property
     def warm(self) -> float:
         """When the first steps, which are slow, are over."""
-        done = len(self.spec.training.warm_up)
+        done = max(0, len(self.spec.training.warm_up) - self.skipped)
         return float(self.start[done]) if done < len(self.start) else self.end
 
-
-def simulate(spec: JobSpec, world: World, power: PowerModel, effects: Effects, rng: np.random.Generator) -> Run:
-    """Lay out a job's steps until its end or the recording's, whichever comes first."""
-    nodes, horizon = world.nodes(spec.nodes), world.duration_s
-    gpus = np.concatenate([world.gpus(node) for node in nodes])
-    training = spec.training
-    speeds = Speeds.of(power, effects, gpus, training.clock_bound)
-    own = training.compute_s * (1 + _RANK_SPREAD * rng.standard_normal(len(gpus)))
-    end = min(horizon, spec.end if spec.end is not None else horizon)
-    now = spec.start + training.launch_s + training.load_s
-    loading = (spec.start + training.launch_s, now)
-    starts: list[float] = []
-    mains: list[float] = []
-    totals: list[float] = []
-    computes: list[NDArray[np.float32]] = []
-    waits: list[NDArray[np.float32]] = []
-    checkpoints: list[tuple[float, float]] = []
-    cold, iteration = 1.0, training.first_iteration
-    while now < end and iteration <= training.last_iteration:
-        warm_up = training.warm_up[len(starts)] if len(starts) < len(training.warm_up) else 1.0
-        work = own * (1 + training.jitter * rng.standard_normal(len(gpus))) * (warm_up * cold)
-        wait = _data_wait(training, rng, len(gpus))
-        compute = speeds.elapsed(now + float(wait.mean()), work)
-        main = float((wait + compute).max())
-        total = main + training.collective_s * float(np.exp(_COLLECTIVE_NOISE * rng.standard_normal()))
-        starts.append(now)
-        mains.append(main)
-        totals.append(total)
-        computes.append(compute.astype(np.float32))
-        waits.append(wait.astype(np.float32))
-        now, cold = now + total, 1.0
-        if iteration % training.checkpoint_every == 0:
-            pause = training.checkpoint_s * float(np.exp(0.08 * rng.standard_normal()))
-            checkpoints.append((now, now + pause))
-            now, cold = now + pause, _AFTER_CHECKPOINT
-        iteration += 1
-    shape = (len(starts), len(gpus))
-    noise = rng.standard_normal((2, len(starts)))
-    trend = training.loss - training.loss_per_1000_steps * np.arange(len(starts)) / 1000
-    return Run(
-        spec=spec,
-        nodes=nodes,
-        gpus=gpus,
-        loading=loading,
-        start=np.array(starts),
-        main=np.array(mains),
-        total=np.array(totals),
-        compute=np.array(computes, dtype=np.float32).reshape(shape),
-        data_wait=np.array(waits, dtype=np.float32).reshape(shape),
-        loss=trend * (1 + _LOSS_NOISE * noise[0]),
-        grad_norm=training.grad_norm * np.exp(_NORM_NOISE * noise[1]),
-        checkpoints=checkpoints,
-        end=end,
-    )
-
-
-def _data_wait(training: Training, rng: np.random.Generator, ranks: int) -> Floats:
-    wait = training.data_wait_s * np.exp(0.35 * rng.standard_normal(ranks))
-    if rng.random() < _SLOW_READ_RATE:
-        wait[rng.integers(ranks)] += rng.exponential(_SLOW_READ_S)
-    return wait
-
-
-class Workload:
-    """What every GPU of a cluster does, from the runs of its jobs: those that are on the stage now."""
-
-    def __init__(self, profile: ClusterProfile) -> None:
-        self._runs: list[_Cumulative] = []
-        self._per_node, self._gpus = profile.node.gpus, profile.gpu_count
-
     @property
-    def runs(self) -> list[Run]:
-        """The runs on the stage; `running` gives places in this list."""
-        return [entry.run for entry in self._runs]
+    def state(self) -> str:
+        """Its state at the end of what is known, as in jobs.jsonl."""
+        return "RUNNING" if self.ended is None else self.ended.state
 
-    def add(self, run: Run) -> None:
-        """Put a run on the stage."""
-        self._runs.append(_Cumulative(run))
-
-    def drop(self, run: Run) -> None:
-        """Take a run off: nothing of the time before its end will be asked for any more."""
-        self._runs = [entry for entry in self._runs if entry.run is not run]
-
-    def activity(self, times: Floats, window: float) -> Activity:
-        """Return what GPUs did in the ``window`` seconds before ``times`` (ticks, nodes)."""
-        resident, busy, collective, copying = np.zeros((4, len(times), self._gpus))
-        for run in self._runs:
-            at = times[:, run.run.nodes]
-            spread = np.repeat(np.arange(len(run.run.nodes)), self._per_node)
-            computed = (run.computed(at, spread) - run.computed(at - window, spread)) / window
-            stepping = (run.stepping(at) - run.stepping(at - window))[:, spread] / window
-            gpus = run.run.gpus
-            busy[:, gpus] += np.clip(computed, 0.0, 1.0)
-            collective[:, gpus] += np.clip(stepping - computed, 0.0, 1.0)
-            copying[:, gpus] += (run.copied(at) - run.copied(at - window))[:, spread] / window
-            resident[:, gpus] += (run.held(at) - run.held(at - window))[:, spread] / window
-        return Activity(resident, busy, collective, copying)
-
-    def running(self, times: Floats) -> NDArray[np.int64]:
-        """Return which run holds each GPU at ``times`` (ticks, nodes): its place in the list plus 1, or 0 for none."""
-        holder = np.zeros((len(times), self._gpus), dtype=np.int64)
-        for number, run in enumerate(self._runs, start=1):
-            at = times[:, run.run.nodes]
-            held = (at >= run.run.spec.start) & (at < run.run.end)
-            columns = run.run.gpus
-            holder[:, columns] = np.where(np.repeat(held, self._per_node, axis=1), number, holder[:, columns])
-        return holder
+    def forget(self, before: float) -> None:
+        """Drop what ranks did in steps that ended before a time."""
+        done = int(np.searchsorted(self.start + self.total, before, side="left"))
+        gone = min(max(done - self.kept_from, 0), len(self.compute))
+        self.compute, self.data_wait = self.compute[gone:], self.data_wait[gone:]
+        self.kept_from += gone
 
 
-class _Cumulative:
-    """Seconds a run's ranks have spent on something up to a time; a window's share is a difference of two."""
+class Layout:
+    """Lays a job's steps out as far as it is asked to."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        zero = np.zeros((1, len(run.gpus)))
-        self._computed = np.concatenate([zero, np.cumsum(run.compute, axis=0, dtype=np.float64)])
-        self._stepped = np.concatenate([[0.0], np.cumsum(run.total)])
-        pauses = [run.loading, *run.checkpoints]
-        self._pause_edges = np.array([edge for pause in pauses for edge in pause])
-        lengths = np.array([[0.0, end - start] for start, end in pauses]).ravel()
-        self._paused = np.cumsum(lengths)
+    def __init__(self, spec: JobSpec, world: World, power: PowerModel, effects: Effects, seed: int) -> None:
+        training = self._training = spec.training
+        nodes = world.nodes(spec.nodes)
+        parts = [world.gpus(node) if spec.gpus is None else _some(world, node, spec.gpus) for node in nodes]
+        gpus = np.concatenate(parts)
+        place = np.repeat(np.arange(len(nodes)), [len(part) for part in parts])
+        self._rng, self._loss_rng = generator(seed, f"job {spec.id}"), generator(seed, f"loss {spec.id}")
+        mount = world.profile.mount_of(training.reads_from)
+        target = world.profile.mount_of(training.checkpoints_to)
+        self._fate = Fate(effects, spec.id, np.array(nodes), mount.mount, target.mount)
+        self._speeds = Speeds.of(power, effects, gpus, training.clock_bound, self._fate.work)
+        self._own = self._own_work(len(gpus))
+        self._reading = Reading(training, mount, len(gpus), len(nodes))
+        horizon = world.duration_s
+        ends = [End(spec.end, spec.state)] if spec.end is not None and spec.end <= horizon else []
+        struck = self._fate.first_end(spec.start)
+        ends += [struck] if struck is not None and struck.at <= horizon else []
+        ended = min(ends, key=lambda end: end.at, default=None)
+        ready = spec.start + training.launch_s
+        loaded = ready + training.load_s * self._fate.checkpoint.worst(ready)
+        self._now, self._cold, self._done = loaded, 1.0, 0
+        self._skip_to(-LOOK_BACK_S)
+        self.run = Run(
+            spec=spec,
+            nodes=nodes,
+            gpus=gpus,
+            place=place,
+            loading=(ready, loaded),
+            end=horizon if ended is None else ended.at,
+            ended=ended,
+            first_iteration=training.first_iteration + self._done,
+            skipped=self._done,
+            compute=np.empty((0, len(gpus)), np.float32),
+            data_wait=np.empty((0, len(gpus)), np.float32),
+        )
+        self._last = training.last_iteration - training.first_iteration + 1
+        """So many steps there are."""
 
-    def computed(self, at: Floats, spread: NDArray[np.int64]) -> Floats:
-        """Seconds of computation by ``at`` (ticks, nodes), shape (ticks, ranks).
+    def _own_work(self, ranks: int) -> Floats:
+        """Return each rank's computation of a step at full clock: ranks differ for good, the last stage most."""
+        training = self._training
+        own = training.compute_s * (1 + training.rank_spread * self._rng.standard_normal(ranks))
+        stage = np.arange(ranks) * training.pipeline_stages // ranks
+        own[stage == training.pipeline_stages - 1] *= training.last_stage_factor
+        return np.asarray(own)
 
-        Within a step, working and waiting alternate layer by layer, faster than any sensor sees: a rank is busy with
-        the share of the step's main part that it needs itself.
-        """
-        step, progress = self._progress(at)
-        ranks = np.arange(len(self.run.gpus))[None, :]
-        own = self.run.compute[step[:, spread], ranks]
-        return np.asarray(self._computed[step[:, spread], ranks] + own * progress[:, spread])
+    def _skip_to(self, begin: float) -> None:
+        """Pass over the steps of a job that was on long before the recording."""
+        training = self._training
+        if self._now < begin:
+            usual = training.usual_step_s + training.checkpoint_s / training.checkpoint_every
+            self._done = int((begin - self._now) / usual)
+            self._now += self._done * usual
 
-    def _progress(self, at: Floats) -> tuple[NDArray[np.int64], Floats]:
-        step = np.clip(np.searchsorted(self.run.start, at, side="right") - 1, 0, None)
-        return step, np.clip((at - self.run.start[step]) / self.run.main[step], 0.0, 1.0)
+    def advance(self, until: float) -> None:
+        """Lay out all steps that begin by a time (seconds) and before the job's end."""
+        rows: dict[str, list[float]] = {name: [] for name in _PER_STEP}
+        computes: list[NDArray[np.float32]] = []
+        waits: list[NDArray[np.float32]] = []
+        run, last = self.run, self._last
+        while self._now < run.end and self._now <= until and self._done < last:
+            compute, wait, step = self._step()
+            for name, value in zip(_PER_STEP, step, strict=True):
+                rows[name].append(value)
+            computes.append(compute.astype(np.float32))
+            waits.append(wait.astype(np.float32))
+            self._done += 1
+            self._now, self._cold = step[0] + step[2], 1.0
+            self._pause()
+        if self._done >= last and self._now + _CLEAN_UP_S < run.end:
+            run.end = self._now + _CLEAN_UP_S
+            run.ended = End(run.end, "COMPLETED")
+        if computes:
+            for name, values in rows.items():
+                setattr(run, name, np.concatenate([getattr(run, name), values]))
+            run.compute = np.concatenate([run.compute, np.stack(computes)])
+            run.data_wait = np.concatenate([run.data_wait, np.stack(waits)])
 
-    def stepping(self, at: Floats) -> Floats:
-        """Seconds inside steps by ``at``."""
-        step = np.clip(np.searchsorted(self.run.start, at, side="right") - 1, 0, None)
-        return np.asarray(self._stepped[step] + np.clip(at - self.run.start[step], 0.0, self.run.total[step]))
+    def _step(self) -> tuple[Floats, Floats, tuple[float, ...]]:
+        """Return the next step: the ranks' computation and waits, and its values in the order of `_PER_STEP`."""
+        training, rng, now, done = self._training, self._rng, self._now, self._done
+        slower = self._cold * (1 + training.drift_per_hour * max(0.0, now - self.run.spec.start) / 3600)
+        if done < len(training.warm_up):
+            slower *= training.warm_up[done]
+        if training.step_variation:
+            slower *= float(np.exp(training.step_variation * rng.standard_normal()))
+        work = self._own * (1 + training.jitter * rng.standard_normal(len(self._own))) * slower
+        slow_data = self._fate.data_wait.at(now)[self.run.place]
+        wait = self._reading.wait(done, training.compute_s * slower, slow_data, rng)
+        compute = self._speeds.elapsed(now + float(wait.mean()), np.maximum(work, 0.05 * self._own))
+        main = float((wait + compute).max())
+        talk = training.collective_s * float(np.exp(_COLLECTIVE_NOISE * rng.standard_normal()))
+        end = self._fate.resumed(now, now + main + talk * self._fate.collective.worst(now + main))
+        noise = self._loss_rng.standard_normal(2)
+        of_loss, of_norm = self._fate.loss(end)
+        trend = training.loss - training.loss_per_1000_steps * done / 1000
+        loss = trend * (1 + _LOSS_NOISE * noise[0]) * of_loss
+        norm = training.grad_norm * np.exp(_NORM_NOISE * noise[1]) * of_norm
+        volume = self._reading.volume(done)
+        return compute, wait, (now, main, end - now, float(wait.mean()), volume, float(loss), float(norm))
 
-    def copied(self, at: Floats) -> Floats:
-        """Seconds in checkpoints, read or written, by ``at``."""
-        return np.asarray(np.interp(at, self._pause_edges, self._paused))
+    def _pause(self) -> None:
+        """Evaluate or write a checkpoint, if that is due after the step that is done now."""
+        training, rng, run = self._training, self._rng, self.run
+        iteration = training.first_iteration + self._done - 1
+        if training.evaluate_every is not None and iteration % training.evaluate_every == 0:
+            length = training.evaluate_s * float(np.exp(_PAUSE_NOISE * rng.standard_normal()))
+            run.evaluations.append((self._now, self._now + length))
+            self._now += length
+        if training.checkpoint_s > 0 and iteration % training.checkpoint_every == 0:
+            length = training.checkpoint_s * float(np.exp(_PAUSE_NOISE * rng.standard_normal()))
+            length *= self._fate.checkpoint.worst(self._now)
+            run.checkpoints.append((self._now, self._now + length))
+            self._now, self._cold = self._now + length, _AFTER_CHECKPOINT
 
-    def held(self, at: Floats) -> Floats:
-        """Seconds for which the job has held its GPUs by ``at``."""
-        return np.clip(at, self.run.spec.start, self.run.end) - self.run.spec.start
+
+def _some(world: World, node: int, gpus: list[int]) -> Ints:
+    """Return the columns of some of a node's GPUs; as many as there are, where the node has fewer."""
+    count = world.profile.node.gpus
+    return np.array(sorted({node * count + gpu % count for gpu in gpus}))

@@ -10,36 +10,63 @@ from services.synth.job import Run
 from services.synth.scenario import Scenario
 from services.synth.world import World
 
+_STOOD_STILL = 20  # usual steps: one that takes longer is no step but a stand-still
+
 
 def labels_of(scenario: Scenario, world: World, runs: Sequence[Run]) -> Iterator[Label]:
     """Yield every label: faults with their measured impact, each job's warm-up and checkpoints, distractors."""
     for happening in scenario.happenings:
         for told in happening.truths(world):
-            yield _fault(scenario, told, runs)
+            if told.span[0] >= scenario.duration:
+                continue  # made shorter than it was written
+            mount = told.entity.get("mount")
+            feeling = runs if mount is None else [run for run in runs if mount in _mounts(run, world)]
+            yield _fault(scenario, told, feeling)
     for run in runs:
-        if len(run.start):
-            yield _distractor(
-                scenario,
-                f"d-{run.spec.id}-warm-up",
-                {"job_id": run.spec.id},
-                (run.spec.start, run.warm),
-                "launch, loading of the checkpoint and first steps",
-            )
-        for number, (begin, end) in enumerate(run.checkpoints, start=1):
-            following = np.flatnonzero(run.start >= end)
-            recovered = end + float(run.total[following[0]]) if len(following) else end
-            yield _distractor(
-                scenario,
-                f"d-{run.spec.id}-checkpoint-{number}",
-                {"job_id": run.spec.id},
-                (begin, recovered),
-                "the job writes a checkpoint: its GPUs compute nothing, then comes one slow step",
-            )
+        yield from _of_life(scenario, run)
     for declared in scenario.distractors:
-        entity = dict(declared.entity)
-        if isinstance(node := entity.get("node"), str):
-            entity["node"] = world.names[world.node(node)]
+        if declared.at >= scenario.duration:
+            continue
+        entity = _placed(declared.entity, world)
         yield _distractor(scenario, declared.id, entity, (declared.at, declared.until), declared.note)
+
+
+def _placed(entity: dict[str, str | int], world: World) -> dict[str, str | int]:
+    """Return an entity by the names of the cluster that is made; a leaf's `uplink` (its number) becomes its port."""
+    placed = dict(entity)
+    if isinstance(node := placed.get("node"), str):
+        placed["node"] = world.names[world.node(node)]
+    if isinstance(mount := placed.get("mount"), str):
+        placed["mount"] = world.mount(mount)
+    if isinstance(switch := placed.get("switch"), str):
+        placed["switch"] = world.fabric.switches[world.switch(switch)]
+        if "uplink" in placed:
+            return world.fabric.ends(world.uplink(switch, int(placed["uplink"])))[0]
+    return placed
+
+
+def _mounts(run: Run, world: World) -> set[str]:
+    training = run.spec.training
+    return {world.profile.mount_of(path).mount for path in (training.reads_from, training.checkpoints_to)}
+
+
+def _of_life(scenario: Scenario, run: Run) -> Iterator[Label]:
+    """Yield what looks wrong in any job's life and is not: its warm-up, its checkpoints, its evaluations."""
+    job: dict[str, str | int] = {"job_id": run.spec.id}
+    if len(run.start) and run.warm > 0:
+        note = "launch, loading of the checkpoint and first steps"
+        yield _distractor(scenario, f"d-{run.spec.id}-warm-up", job, (run.spec.start, run.warm), note)
+    for number, (begin, end) in enumerate(run.checkpoints, start=1):
+        following = np.flatnonzero(run.start >= end)
+        recovered = end + float(run.total[following[0]]) if len(following) else end
+        note = "the job writes a checkpoint: its GPUs compute nothing, then comes one slow step"
+        span = (begin, min(recovered, run.end))
+        if span[1] > 0:
+            yield _distractor(scenario, f"d-{run.spec.id}-checkpoint-{number}", job, span, note)
+    for number, (begin, end) in enumerate(run.evaluations, start=1):
+        note = "the job evaluates its model: no step is reported, its GPUs draw less"
+        if end > 0:
+            yield _distractor(scenario, f"d-{run.spec.id}-evaluation-{number}", job, (begin, min(end, run.end)), note)
 
 
 def _ms(scenario: Scenario, seconds: float) -> int:
@@ -81,19 +108,25 @@ def _fault(scenario: Scenario, told: Told, runs: Sequence[Run]) -> Label:
 
 
 def _impact(runs: Sequence[Run], start: float, end: float) -> dict[str, int | float]:
-    """Return what it cost: the jobs' steps that lie wholly in it, and stalls, are compared with their healthy ones."""
+    """Return what it cost: the jobs' steps that lie wholly in it are compared with their healthy ones.
+
+    Where none does, because the job stood still or ended, all its time in it is lost but that of the steps begun then.
+    """
     factors, lost, gpus = [1.0], 0.0, 0
     for run in runs:
         stop = run.start + run.total
         during = (run.start >= start) & (stop <= end)
-        healthy = np.arange(len(run.start)) >= len(run.spec.training.warm_up)
+        healthy = np.arange(len(run.start)) >= len(run.spec.training.warm_up) - run.skipped
         healthy &= (stop <= start) | (run.start >= end)
-        usual = float(np.median(run.total[healthy])) if healthy.any() else run.spec.training.compute_s
-        factor = max(1.0, float(np.median(run.total[during])) / usual) if during.any() else 1.0
+        usual = float(np.median(run.total[healthy])) if healthy.any() else run.spec.training.usual_step_s
         stretch = min(end, run.end) - max(start, run.spec.start)
-        lost += len(run.gpus) * stretch / 3600 * (1 - 1 / factor)
+        touched = (run.start < end) & (stop > start)
+        longest = float((np.minimum(stop, end) - run.start)[touched].max(initial=0.0))
+        stood = longest - usual if longest > _STOOD_STILL * usual else 0.0
+        factor = max(1.0, float(np.median(run.total[during])) / usual) if during.any() else 1.0
+        lost += len(run.gpus) / 3600 * min(stretch, stood + (stretch - stood) * (1 - 1 / factor))
         gpus += len(run.gpus)
-        factors.append(factor)
+        factors.append(max(factor, longest / usual if stood else 1.0))
     return {
         "gpus": gpus,
         "jobs": len(runs),

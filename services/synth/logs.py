@@ -1,19 +1,17 @@
-"""Log lines as their writers write them: ipmitool's SEL list, Slurm's controller, the trainer, the kernel.
+"""Log lines as their writers write them: ipmitool's SEL list, the scheduler, the trainer, the kernel.
 
 An event's time is when the collector received the line; a BMC's own clock, which drifts, stays in the message.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 
 import numpy as np
 
 from services.recording.model import Event
 from services.synth.job import Run
 from services.synth.profile import ClusterProfile
-
-Severity = Literal["info", "warning", "error", "critical"]
+from services.synth.schedulers import Dialect, Lsf, Severity, Slurm
 
 _BMC_SKEW_S = 2.5  # standard deviation of a BMC's clock
 _SEL_DELAY_S = (0.6, 1.4)  # from the event to the collector; a node's own, so that its lines keep their order
@@ -33,6 +31,7 @@ class Logs:
         self._rng = rng
         self._skew = _BMC_SKEW_S * rng.standard_normal(profile.nodes)
         self._sel_delay = rng.uniform(*_SEL_DELAY_S, profile.nodes)
+        self._dialect: Dialect = Lsf(profile) if profile.scheduler == "lsf" else Slurm(profile)
         self._sel_id = rng.integers(40, 900, profile.nodes)
 
     def _at(self, seconds: float) -> int:
@@ -59,6 +58,18 @@ class Logs:
         name = self._profile.node_names[node]
         return Event(timestamp=self._at(at), source="kernel", node=name, severity=severity, message=message)
 
+    def switch(self, name: str, at: float, severity: Severity, message: str) -> Event:
+        """Return one line of a switch's syslog."""
+        return Event(timestamp=self._at(at), source="kernel", node=name, severity=severity, message=message)
+
+    def closed(self, node: int, at: float, reason: str) -> Event:
+        """Return the scheduler's line of a node that takes no more jobs."""
+        return self._dialect.closed(self, node, at, reason)
+
+    def opened(self, node: int, at: float) -> Event:
+        """Return the scheduler's line of a node that takes jobs again."""
+        return self._dialect.opened(self, node, at)
+
     def fabric_manager(self, node: int, at: float, severity: Severity, message: str) -> Event:
         """Return one line of a node's fabricmanager.log, with the time that it writes itself."""
         name = self._profile.node_names[node]
@@ -76,6 +87,12 @@ class Logs:
             about["job_id"] = job
         return Event(timestamp=self._at(at), source="scheduler", severity=severity, message=message, **about)
 
+    def trainer(
+        self, at: float, job: str, message: str, *, severity: Severity = "info", rank: int | None = None
+    ) -> Event:
+        """Return one line of a job's own output; no node stands with it."""
+        return Event(timestamp=self._at(at), source="job", job_id=job, rank=rank, severity=severity, message=message)
+
     def background(self) -> Iterator[Event]:
         """Yield the lines that kernels write on any day."""
         expected = _KERNEL_LINES_PER_NODE_HOUR * self._profile.nodes * self._duration / 3600
@@ -87,37 +104,48 @@ class Logs:
 
     def job(self, run: Run) -> Iterator[Event]:
         """Yield the scheduler's and the trainer's lines of a job, as far as the recording goes."""
+        yield from self._dialect.job(self, run)
+        if not run.spec.training.reports:
+            return
         spec, training = run.spec, run.spec.training
-        yield self._scheduler(
-            spec.submit, spec.id, f"_slurm_rpc_submit_batch_job: JobId={spec.id} InitPrio=4294901214 usec=1184"
-        )
-        names = [self._profile.node_names[node] for node in run.nodes]
-        where = f"NodeList={compress(names)} #CPUs={96 * len(names)} Partition={spec.partition}"
-        yield self._scheduler(spec.start, spec.id, f"sched: Allocate JobId={spec.id} {where}")
         last = len(run.gpus) - 1
-        yield self._trainer(run, spec.start + training.launch_s, 0, f"> initialized {last + 1} ranks, NCCL ready")
+        began = spec.start + training.launch_s
+        if began < run.end:
+            yield self._trainer(run, began, 0, f"> initialized {last + 1} ranks, NCCL ready")
+        place = self._profile.mount_of(training.checkpoints_to).mount
         resumed = training.first_iteration - 1
-        if resumed:
-            text = (
-                f"  successfully loaded checkpoint from {self._profile.mount}/ckpt/{spec.name} at iteration {resumed}"
-            )
+        if resumed and run.loading[1] < run.end:
+            text = f"  successfully loaded checkpoint from {place}/ckpt/{spec.name} at iteration {resumed}"
             yield self._trainer(run, run.loading[1], 0, text)
-        for step in range(training.log_every - 1, len(run.start), training.log_every):
-            yield self._trainer(run, float(run.start[step] + run.total[step]), last, self._iteration(run, step))
+        ends = run.start + run.total
+        done = int(np.searchsorted(ends, run.end, side="left"))
+        for step in range(training.log_every - 1 - run.skipped % training.log_every, done, training.log_every):
+            yield self._trainer(run, float(ends[step]), last, self._iteration(run, step))
+        if run.state == "FAILED":
+            text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED"
+            yield self._trainer(run, run.end - 0.2, 0, text if training.log == "megatron" else "MPI_ABORT was invoked")
         for begin, end in run.checkpoints:
             done = int(np.searchsorted(run.start, begin, side="left"))
-            iteration = training.first_iteration + done - 1
-            place = f"iteration {iteration:7d} to {self._profile.mount}/ckpt/{spec.name}"
-            yield self._trainer(run, begin, 0, f"saving checkpoint at {place}")
-            yield self._trainer(run, end, 0, f"  successfully saved checkpoint at {place}")
-        if spec.end is not None:
-            yield self._scheduler(spec.end, spec.id, f"_job_complete: JobId={spec.id} WEXITSTATUS 0")
+            where = f"iteration {run.first_iteration + done - 1:7d} to {place}/ckpt/{spec.name}"
+            yield self._trainer(run, begin, 0, f"saving checkpoint at {where}")
+            if end < run.end:
+                yield self._trainer(run, end, 0, f"  successfully saved checkpoint at {where}")
+        for begin, end in run.evaluations:
+            done = run.first_iteration + int(np.searchsorted(run.start, begin, side="left")) - 1
+            if end < run.end:
+                loss = float(run.loss[done - run.first_iteration]) * 1.02
+                text = f"validation loss at iteration {done} | lm loss value: {loss:.6E} |"
+                yield self._trainer(run, end, last, text)
 
     def _iteration(self, run: Run, step: int) -> str:
-        """Return Megatron's line; its time is the mean since the line before."""
+        """Return Megatron's line, or a simulation's; its time is the mean since the line before."""
         training = run.spec.training
-        iteration = training.first_iteration + step
-        mean_ms = 1000 * float(run.total[step + 1 - training.log_every : step + 1].mean())
+        iteration = run.first_iteration + step
+        since = slice(max(0, step + 1 - training.log_every), step + 1)
+        mean_ms = 1000 * float(run.total[since].mean())
+        if training.log == "plain":
+            return f" step {iteration:9d}   wall per step {mean_ms / 1000:9.4f} s"
+        nans = int(np.isnan(run.loss[since]).sum())
         stamp = self._clock(float(run.start[step] + run.total[step]))
         samples = iteration * (training.tokens_per_step // 8192)
         return (
@@ -125,11 +153,8 @@ class Logs:
             f" consumed samples: {samples:12d} | elapsed time per iteration (ms): {mean_ms:.1f} |"
             f" learning rate: 1.500000E-04 | global batch size: {training.tokens_per_step // 8192:5d} |"
             f" lm loss: {run.loss[step]:.6E} | loss scale: 1.0 | grad norm: {run.grad_norm[step]:.3f} |"
-            " number of skipped iterations:   0 | number of nan iterations:   0 |"
+            f" number of skipped iterations: {nans:3d} | number of nan iterations: {nans:3d} |"
         )
-
-    def _scheduler(self, at: float, job: str, message: str) -> Event:
-        return self.scheduler(at, f"slurmctld: {message}", job=job)
 
     def _trainer(self, run: Run, at: float, rank: int, message: str) -> Event:
         return Event(
@@ -141,20 +166,3 @@ class Logs:
             severity="info",
             message=message,
         )
-
-
-def compress(names: Sequence[str]) -> str:
-    """Return Slurm's short form of node names, as in ``v[001-096]``; a single name stays as it is."""
-    prefix = names[0].rstrip("0123456789")
-    width = len(names[0]) - len(prefix)
-    if len(names) == 1 or not width or any(not name.startswith(prefix) or len(name) != len(names[0]) for name in names):
-        return ",".join(names)
-    numbers = sorted(int(name[len(prefix) :]) for name in names)
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    parts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in ranges]
-    return f"{prefix}[{','.join(parts)}]"

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +12,25 @@ import pyarrow as pa
 from services.recording.model import Job
 from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
+from services.synth import network_felt, nvlink, pcie, storage
 from services.synth.bmc import BmcModel
-from services.synth.collector import beats
+from services.synth.caps import caps_of
+from services.synth.collector import beats, from_the_living, heard_in_band
+from services.synth.counters import Ports
 from services.synth.dcgm import DcgmModel
 from services.synth.effects import Effect, Effects
 from services.synth.job import Run
 from services.synth.labels import labels_of
 from services.synth.logs import Logs
-from services.synth.power import PowerModel, caps_of
+from services.synth.mix import jobs_of
+from services.synth.overheating import heat_limits
+from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile, load_profile
 from services.synth.randomness import generator
 from services.synth.scenario import Scenario, load_scenario
 from services.synth.stage import Stage
 from services.synth.steps import StepsModel
+from services.synth.storage import StorageModel
 from services.synth.thermal import ThermalModel
 from services.synth.world import World
 
@@ -31,7 +38,12 @@ _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what 
 _STRETCH_S = 300.0  # made at a time
 
 Progress = Callable[[float], None]
-FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = ()
+FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = (
+    pcie.felt,
+    nvlink.felt,
+    network_felt.felt,
+    storage.felt,
+)
 """What each piece of physics adds when asked what of the effects jobs feel: PCIe, NVLink, the network, storage."""
 
 
@@ -70,9 +82,12 @@ def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World
     """Return a scenario and the cluster it is made on. UserError names the file and every field that is wrong."""
     scenario, written_for, _ = load_scenario(path, variant.seed)
     profile = written_for if variant.profile is None else load_profile(variant.profile)
-    changed: dict[str, object] = {"nodes": max(1, round(profile.nodes * variant.scale))}
-    if variant.interval_s is not None:
-        changed["collector_interval_s"] = variant.interval_s
+    changed: dict[str, Any] = {"nodes": max(1, round(profile.nodes * variant.scale))}
+    ratio = changed["nodes"] / profile.nodes
+    changed["storage"] = [mount.scaled(ratio).model_dump() for mount in profile.storage]
+    interval = variant.interval_s or scenario.interval_s
+    if interval is not None:
+        changed["collector_interval_s"] = interval
     profile = ClusterProfile.model_validate(profile.model_dump() | changed)
     if variant.duration_s is not None:
         scenario = scenario.model_copy(update={"duration": variant.duration_s})
@@ -113,6 +128,7 @@ def fingerprint(scenario_path: Path, variant: Variant = AS_WRITTEN) -> str:
     sources += [package.parent / "recording" / name for name in _FORMAT_SOURCES]
     for path in (*sources, scenario_path, variant.profile or profile_path):
         digest.update(path.read_bytes())
+    digest.update(scenario.model_dump_json().encode())  # with all that it takes from presets
     made_otherwise = (variant.scale, variant.duration_s, variant.interval_s)
     digest.update(f"{scenario.seed} {made_otherwise} {np.__version__} {pa.__version__}".encode())
     return digest.hexdigest()
@@ -137,18 +153,21 @@ def make_recording(
     for felt in FELT:
         effects = effects.and_also(felt(world, effects))
     power = PowerModel(world.profile, caps_of(world.profile, effects), generator(seed, "power"))
-    stage = Stage(scenario, world, power, effects, seed)
+    thermal = ThermalModel(world.profile, effects, generator(seed, "thermal"))
+    power.caps += heat_limits(world.profile, thermal, power, scenario.duration)
+    stage = Stage(jobs_of(scenario, world, seed), world, power, effects, seed)
     logs = Logs(world.profile, scenario.start, scenario.duration, generator(seed, "logs"))
     with RecordingWriter(out) as writer:
         events = [event for happening in scenario.happenings for event in happening.lines(world, logs)]
         events.extend(logs.background())
         jobs = []
-        for run in _write_streams(writer, scenario, world, stage, effects, power, progress):
+        for run in _write_streams(writer, scenario, world, stage, effects, power, thermal, progress):
             events.extend(logs.job(run))
             jobs.append(_job(scenario, world.profile, run))
         end_ms = scenario.start + int(scenario.duration * 1000)
+        events = list(from_the_living(events, world, effects))
         writer.write_events(event for event in events if scenario.start <= event.timestamp < end_ms)
-        writer.write_jobs(jobs)
+        writer.write_jobs(sorted(jobs, key=lambda job: (job.start, job.job_id)))
         writer.write_labels(labels_of(scenario, world, stage.finished))
         header = {
             "name": name or scenario.name,
@@ -173,11 +192,11 @@ def _write_streams(
     stage: Stage,
     effects: Effects,
     power: PowerModel,
+    thermal: ThermalModel,
     progress: Progress | None,
 ) -> Iterable[Run]:
-    """Write every stream, stretch by stretch; yield each job's run when it begins."""
+    """Write every stream, stretch by stretch; yield each job's run when it is over, or the recording is."""
     profile, start, seed = world.profile, scenario.start, scenario.seed
-    thermal = ThermalModel(profile, generator(seed, "thermal"))
     dcgm = DcgmModel(profile, power, thermal, stage.workload, effects, generator(seed, "dcgm"))
     bmc = BmcModel(profile, power, thermal, stage.workload, effects, generator(seed, "bmc"))
     steps: list[StepsModel] = []
@@ -189,6 +208,7 @@ def _write_streams(
         missing=profile.missing_scrapes,
         stale=profile.repeated_scrapes,
     )
+    scrapes = heard_in_band(scrapes, effects)
     polls = beats(
         profile.nodes,
         scenario.duration,
@@ -197,47 +217,113 @@ def _write_streams(
         missing=profile.missing_scrapes,
         stale=0.0,
     )
+    mounts = StorageModel(profile, stage.workload, effects, generator(seed, "storage"))
+    asked = beats(
+        profile.nodes,
+        scenario.duration,
+        profile.storage_interval_s,
+        generator(seed, "collector storage"),
+        missing=profile.missing_scrapes,
+        stale=0.0,
+    )
+    asked = heard_in_band(asked, effects)
+    network = None if profile.fabric is None else _Network(profile, stage, effects, seed, scenario.duration)
     outputs = {
         "dcgm": _Ordered(writer, "dcgm", profile.collector_interval_s),
         "bmc": _Ordered(writer, "bmc", profile.bmc_interval_s),
         "steps": _Ordered(writer, "steps", None),
+        "storage": _Ordered(writer, "storage", profile.storage_interval_s),
     }
+    outputs |= {} if network is None else network.outputs(writer)
     stretch = max(_STRETCH_S, profile.bmc_interval_s)
-    ticks, minutes = round(stretch / profile.collector_interval_s), round(stretch / profile.bmc_interval_s)
     for number in range(int(np.ceil(scenario.duration / stretch))):
         begin, end = number * stretch, min((number + 1) * stretch, scenario.duration)
-        for run in stage.upto(end):
-            steps.append(StepsModel(run, profile, start, generator(seed, f"steps {run.spec.id}")))
-            yield run
-        here = scrapes.between(number * ticks, (number + 1) * ticks)
+        steps += [StepsModel(run, profile, start, generator(seed, f"steps {run.spec.id}")) for run in stage.upto(end)]
+        here = scrapes.between(*_ticks(begin, end, profile.collector_interval_s))
         if len(here.times):
             outputs["dcgm"].add(dcgm.rows(here, start))
-        polled = polls.between(number * minutes, (number + 1) * minutes)
+        polled = polls.between(*_ticks(begin, end, profile.bmc_interval_s))
         if len(polled.times):
-            outputs["bmc"].add(bmc.rows(polled, dcgm.hottest, number * ticks, start))
+            first, _ = _ticks(begin, end, profile.collector_interval_s)
+            outputs["bmc"].add(bmc.rows(polled, dcgm.hottest, first, start))
+        clients = asked.between(*_ticks(begin, end, profile.storage_interval_s))
+        if len(clients.times):
+            outputs["storage"].add(mounts.rows(clients, start))
+        if network is not None:
+            for stream, rows in network.rows(begin, end, start):
+                outputs[stream].add(rows)
         for model in steps:
             outputs["steps"].add(model.rows(begin, end))
         for output in outputs.values():
             output.release(start + int(end * 1000))
-        stage.clear(end)
+        yield from stage.clear(end)
         steps = [model for model in steps if any(model.of(run) for run in stage.workload.runs)]
         if progress is not None:
             progress(end / scenario.duration)
-    stage.clear(np.inf)
+    yield from stage.clear(np.inf)
+
+
+def _ticks(begin: float, end: float, every: float) -> tuple[int, int]:
+    """Return which ticks lie in a stretch (the last not included): those that are over by its end."""
+    first, last = (int(np.floor(at / every + 1e-9)) for at in (begin, end))
+    return first, last
+
+
+class _Network:
+    """The nic and switch streams of a cluster that has a network."""
+
+    def __init__(self, profile: ClusterProfile, stage: Stage, effects: Effects, seed: int, duration_s: float) -> None:
+        fabric = profile.fabric
+        if fabric is None:
+            raise ValueError(f"{profile.name}: has no network")
+        settings = fabric.network
+        self._ports = Ports(profile, fabric, stage.workload, effects, seed)
+        self._every = {"nic": settings.nic_interval_s, "switch": settings.switch_interval_s}
+        asked = {
+            stream: beats(
+                count,
+                duration_s,
+                self._every[stream],
+                generator(seed, f"collector {stream}"),
+                missing=profile.missing_scrapes,
+                stale=0.0,
+            )
+            for stream, count in (("nic", len(fabric.machines)), ("switch", len(fabric.switches)))
+        }
+        self._asked = asked | {"nic": heard_in_band(asked["nic"], effects)}
+
+    def outputs(self, writer: RecordingWriter) -> dict[str, _Ordered]:
+        """Return where its streams go."""
+        return {stream: _Ordered(writer, stream, every) for stream, every in self._every.items()}
+
+    def rows(self, begin: float, end: float, start_ms: int) -> Iterable[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of a stretch."""
+        self._ports.advance(begin, end)
+        for stream, make in (("nic", self._ports.nics), ("switch", self._ports.switches)):
+            here = self._asked[stream].between(*_ticks(begin, end, self._every[stream]))
+            if len(here.times):
+                yield stream, make(here, start_ms)
 
 
 def _job(scenario: Scenario, profile: ClusterProfile, run: Run) -> Job:
     spec = run.spec
-    over = spec.end is not None and spec.end <= scenario.duration
+    nodes = [profile.node_names[node] for node in run.nodes]
+    part = {} if spec.gpus is None else {"gpus": _parts(nodes, run, profile.node.gpus)}
     return Job(
         job_id=spec.id,
         name=spec.name,
         user=spec.user,
-        nodes=[profile.node_names[node] for node in run.nodes],
-        gpus_per_node=profile.node.gpus,
+        nodes=nodes,
+        gpus_per_node=len(run.gpus) // len(run.nodes),
         submit=scenario.start + int(spec.submit * 1000),
         start=scenario.start + int(spec.start * 1000),
-        end=scenario.start + int(spec.end * 1000) if spec.end is not None and over else None,
-        state="COMPLETED" if over else "RUNNING",
+        end=None if run.ended is None else scenario.start + int(run.end * 1000),
+        state=run.state,
         ranks={"layout": "node-major"},
+        **part,
     )
+
+
+def _parts(nodes: list[str], run: Run, per_node: int) -> dict[str, list[int]]:
+    """Return which GPUs a job has of each node."""
+    return {name: [int(gpu) % per_node for gpu in run.gpus[run.place == place]] for place, name in enumerate(nodes)}

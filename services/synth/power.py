@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.effects import Course, Effects, Floats
+from services.synth.caps import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP, Hold
+from services.synth.effects import Floats
 from services.synth.profile import ClusterProfile
 
-Bools = NDArray[np.bool_]
-
-GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x80  # DCGM's clock-event bits
 _COPY_W = 28.0  # what a copy engine at full tilt adds to a resident process, estimated
 _WORK_NOISE = 0.02  # relative: layers differ in how hot they run; of a 1 s mean
 _BEAT_NOISE = 0.09  # relative to the swing between working and waiting, where a second holds some of both
@@ -36,28 +34,7 @@ class Activity:
     busy: Floats
     collective: Floats
     copying: Floats
-
-
-@dataclass(frozen=True)
-class Cap:
-    """GPUs of one node held to ``watts`` each while the course is on, and DCGM's ``reasons`` for it."""
-
-    node: int
-    gpus: NDArray[np.int64]
-    course: Course
-    watts: float
-    reasons: int
-
-
-def caps_of(profile: ClusterProfile, effects: Effects) -> list[Cap]:
-    """Return the caps that firmware sets, node by node."""
-    found = []
-    for effect in effects.of("gpu.power_cap_w"):
-        nodes = effect.columns // profile.node.gpus
-        for node in np.unique(nodes):
-            columns = effect.columns[nodes == node]
-            found.append(Cap(int(node), columns, effect.course, effect.size, int(effect.detail["reasons"])))
-    return found
+    intensity: Floats
 
 
 @dataclass(frozen=True)
@@ -72,7 +49,7 @@ class PowerReading:
 class PowerModel:
     """The power and clocks of every GPU of a cluster; GPUs of one kind differ by a few percent."""
 
-    def __init__(self, profile: ClusterProfile, caps: Sequence[Cap], rng: np.random.Generator) -> None:
+    def __init__(self, profile: ClusterProfile, caps: Sequence[Hold], rng: np.random.Generator) -> None:
         gpu = profile.gpu
         leak, work = 1 + gpu.power_spread * np.clip(rng.standard_normal((2, profile.gpu_count)), -2.5, 2.5)
         self._gpu = gpu
@@ -95,13 +72,21 @@ class PowerModel:
     def _power_at(self, clock: Floats) -> Floats:
         return np.asarray(np.interp(clock, self._clock, self._power), dtype=np.float64)
 
-    def working_clock(self, cap_w: float | None = None, gpus: NDArray[np.int64] | slice = slice(None)) -> Floats:
-        """Return each GPU's relative clock in training under its limit, or under ``cap_w``."""
-        limit = min(self._gpu.power_limit_w, cap_w or np.inf)
+    def working_clock(self, cap_w: Floats | float = np.inf, gpus: NDArray[np.int64] | slice = slice(None)) -> Floats:
+        """Return each GPU's relative clock in training under its limit, or under ``cap_w`` (one, or each GPU's)."""
+        limit = np.minimum(self._gpu.power_limit_w, cap_w)
         return self.clock_within((limit - self._resident[gpus]) / self._steady[gpus])
 
+    def working_power(self, gpus: NDArray[np.int64]) -> Floats:
+        """Return the mean watts of GPUs in training when nothing but their own limit holds them, shape (gpus,)."""
+        return np.asarray(np.minimum(self._resident[gpus] + self._steady[gpus], self._gpu.power_limit_w))
+
+    def power_at_clock(self, clock: float, gpus: NDArray[np.int64]) -> Floats:
+        """Return the mean watts of GPUs in training at a relative clock, shape (gpus,)."""
+        return np.asarray(self._resident[gpus] + self._steady[gpus] * self._power_at(np.array(clock)))
+
     def _dynamic(self, activity: Activity, work: Floats | float) -> Floats:
-        computing = activity.busy * self._work * work
+        computing = activity.busy * activity.intensity * self._work * work
         return np.asarray(computing + activity.collective * self._collective + activity.copying * _COPY_W)
 
     def _still(self, activity: Activity) -> Floats:
@@ -110,20 +95,27 @@ class PowerModel:
     def mean_power(self, activity: Activity, times: Floats, window: float) -> Floats:
         """Return mean watts over the window before ``times`` (ticks, nodes): what the energy counter integrates."""
         still = self._still(activity)
-        power = still + self._dynamic(activity, self._power_at(self.working_clock()))
+        held = self._power_at(self.working_clock())  # of dense training; less dense work fits under the limit
+        power = still + self._dynamic(activity, np.minimum(1.0, held / activity.intensity))
         for cap in self.caps:
-            share = cap.course.mean(times[:, cap.node], window)[:, None]
-            power[:, cap.gpus] += share * (np.minimum(power[:, cap.gpus], cap.watts) - power[:, cap.gpus])
+            at = times[:, cap.node]
+            share, most = cap.share(at, window), cap.watts(at)
+            power[:, cap.gpus] += share * (np.minimum(power[:, cap.gpus], most) - power[:, cap.gpus])
         return np.minimum(power, self._gpu.power_limit_w)
 
-    def capped_share(self, activity: Activity, times: Floats, window: float) -> Floats:
-        """Return which part of the window before ``times`` a GPU's clock was held down, by software or by firmware."""
+    def held_share(self, activity: Activity, times: Floats, window: float) -> tuple[Floats, Floats]:
+        """Return for which part of the window before ``times`` a GPU's clock was held down: for power, for heat."""
         over = self._resident + self._steady - self._gpu.power_limit_w
-        share = activity.busy * np.clip(0.5 + over / (2 * _CAP_BAND_W), 0.0, 1.0)
+        for_power = activity.busy * np.clip(0.5 + over / (2 * _CAP_BAND_W), 0.0, 1.0)
+        for_heat = np.zeros_like(for_power)
         for cap in self.caps:
-            held = cap.course.mean(times[:, cap.node], window)[:, None]
-            share[:, cap.gpus] += held * (1.0 - share[:, cap.gpus])
-        return np.asarray(share, dtype=np.float64)
+            at, gpus = times[:, cap.node], cap.gpus
+            firm = (cap.reasons(at) & HW_SLOWDOWN) > 0
+            bites = self._resident[gpus] + self._steady[gpus] > cap.watts(at)
+            held = cap.share(at, window) * np.where(firm, 1.0, activity.busy[:, gpus] * bites)
+            share = for_heat if cap.thermal else for_power
+            share[:, gpus] = np.maximum(share[:, gpus], held)
+        return for_power, for_heat
 
     def read(self, activity: Activity, times: Floats, window: float, rng: np.random.Generator) -> PowerReading:
         """Return the sensors' values at ``times`` (ticks, nodes); ``activity`` is of the ``window`` before them."""
@@ -147,20 +139,25 @@ class PowerModel:
 
     def _hold(
         self,
-        cap: Cap,
+        cap: Hold,
         times: Floats,
         window: float,
         state: tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]],
     ) -> None:
-        """Bring a cap into the arrays of ``state``, in place, for its GPUs' columns."""
+        """Bring a hold into the arrays of ``state``, in place, for its GPUs' columns."""
         still, dynamic, power, clock, reasons = state
         at, gpus = times[:, cap.node], cap.gpus
-        now = (cap.course.level(at) > 0)[:, None]
-        share = cap.course.mean(at, window)[:, None]
-        own, moving = still[:, gpus], dynamic[:, gpus]
-        room = np.divide(cap.watts - own, moving, out=np.full(moving.shape, 9.0), where=moving > 1.0)
+        bits = cap.reasons(at)
+        if not bits.any() and not cap.share(at, window).any():
+            return
+        most, own, moving = cap.watts(at), still[:, gpus], dynamic[:, gpus]
+        room = np.divide(most - own, moving, out=np.full(moving.shape, 9.0), where=moving > 1.0)
+        fitting = self.clock_within(np.clip(room, 0.0, 1.0))
         # What is worth braking is the work: a brake divides the clock also where little power is drawn.
-        held = np.minimum(self.clock_within(np.minimum(room, 1.0)), self.working_clock(cap.watts, gpus) * 1.06)
-        power[:, gpus] += share * (own + np.minimum(moving, cap.watts - own) - power[:, gpus])
-        clock[:, gpus] = np.where(now, held, clock[:, gpus])
-        reasons[:, gpus] = np.where(now, cap.reasons, reasons[:, gpus])
+        firm = (bits & HW_SLOWDOWN) > 0
+        held = np.where(firm, np.minimum(fitting, self.working_clock(most, gpus) * 1.06), fitting)
+        now = firm | ((bits > 0) & (room < 1.0))
+        allowed = own + np.clip(np.minimum(moving, most - own), 0.0, None)
+        power[:, gpus] += cap.share(at, window) * (np.minimum(allowed, power[:, gpus]) - power[:, gpus])
+        clock[:, gpus] = np.where(now, np.minimum(clock[:, gpus], held), clock[:, gpus])
+        reasons[:, gpus] = np.where(now, bits, reasons[:, gpus])

@@ -5,12 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.kit.errors import UserError
 from services.recording.model import Gpu, Link, Mount, Nic, Node, Switch, Topology
 from services.recording.reader import describe
+from services.synth.fabric import Fabric, fabric_of
 
 
 class Strict(BaseModel):
@@ -44,6 +46,12 @@ class GpuProfile(Strict):
     thermal_time_constant_s: float
     hbm_time_constant_s: float
     first_pci_buses: list[str]
+    max_op_c: float = Field(default=85.0, description="the driver starts to lower clocks here (DCGM's MAX_OP_TEMP)")
+    slowdown_c: float = Field(default=89.0, description="the hardware halves clocks here")
+    hbm_max_op_c: float = 95.0
+    pcie_idle_gen: int | None = Field(default=None, description="a link with no process trains down to this")
+    nvlinks: int = Field(default=12, ge=0, description="links of one GPU; 0: PCIe only")
+    nvlink_gb_s_per_link: float = Field(default=25.8, gt=0, description="of one link and direction")
 
 
 class NodeProfile(Strict):
@@ -59,8 +67,81 @@ class NodeProfile(Strict):
     psu_efficiency: float
     inlet_c: float
     brake_delay_s: float = Field(description="from a lost feed to the firmware's power brake")
-    nics: int
-    nic_gbps: float
+    nics: int = Field(default=0, ge=0, description="ports into the network that `network` describes")
+    nic_gbps: float = Field(default=100.0, gt=0, description="of one such port")
+    nic_pci_buses: list[str] = Field(default_factory=lambda: ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"])
+
+
+class NetworkProfile(Strict):
+    """The network that jobs' collectives go over. Port `i` of a node hangs on leaf `i` of the node's group of leaves.
+
+    So a rail-optimised network has as many leaves in a group as nodes have ports, and a pair of top-of-rack switches
+    is a group of two leaves with the rack's nodes. Every leaf has `links_per_spine` cables to every spine.
+    """
+
+    fabric: Literal["roce", "infiniband", "ethernet"] = Field(
+        default="roce", description="which counters there are: PFC, ECN and CNPs; credits (xmit_wait); neither"
+    )
+    nodes_per_leaf: int | None = Field(default=None, gt=0, description="nodes of a group of leaves; else a rack's")
+    leaves_per_group: int | None = Field(default=None, gt=0, description="else one for every port of a node")
+    spines: int = Field(default=0, ge=0, description="0: one group of leaves holds all nodes, and nothing is above it")
+    links_per_spine: int = Field(default=1, gt=0)
+    uplink_gbps: float | None = Field(default=None, gt=0, description="else as fast as a node's port")
+    routing: Literal["ecmp", "static", "adaptive"] = "ecmp"
+    routing_efficiency: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the uplinks' bandwidth that collectives get, else as routing does",
+    )
+    usual_load: float = Field(default=0.45, gt=0, le=1, description="of a node's port, while a job steps")
+    pfc: bool = Field(default=True, description="RoCE: priority 3 is lossless, full queues pause the sender")
+    ecn: bool = Field(default=True, description="RoCE: queues mark packets before they are full")
+    carries_storage: bool = Field(default=False, description="the file system is reached over this network too")
+    storage_servers: int = Field(default=0, ge=0, description="machines of the file system on this network")
+    storage_server_name: str = "ss{:02d}"
+    storage_server_nics: int = Field(default=1, gt=0)
+    storage_nic_gbps: float = Field(default=100.0, gt=0)
+    storage_leaves: int = Field(default=0, ge=0, description="leaves of the servers' own; 0: they hang on the nodes'")
+    nic_name: str = "mlx5_{}"
+    leaf_name: str = Field(default="leaf-{group}-{plane}", description="of group, plane (numbers from 1), letter")
+    spine_name: str = "spine-{}"
+    port_prefix: str = "Ethernet"
+    port_first: int = Field(default=0, ge=0, description="number of a switch's first port")
+    port_step: int = Field(default=8, gt=0, description="numbers from one port to the next: SONiC counts lanes")
+    nic_interval_s: float = Field(default=15.0, gt=0)
+    switch_interval_s: float = Field(default=30.0, gt=0)
+
+    def port_name(self, seat: int) -> str:
+        """Return the name of a switch's port by its place, from 0."""
+        return f"{self.port_prefix}{self.port_first + self.port_step * seat}"
+
+
+class MountProfile(Strict):
+    """A file system as its clients see it. GB/s of all clients together (of one node, where it is local), ms."""
+
+    mount: str
+    kind: str
+    read_gb_s: float = Field(gt=0)
+    write_gb_s: float = Field(gt=0)
+    read_latency_ms: float = Field(default=1.2, gt=0, description="of one request, unloaded")
+    write_latency_ms: float = Field(default=1.8, gt=0)
+    servers: int = Field(default=8, gt=0, description="object servers that files are spread over")
+    contention: float = Field(default=0.03, ge=0, description="relative deviation of what a job gets, step to step")
+    settle_steps: int = Field(default=0, ge=0, description="steps until its caches hold what a job reads again")
+    cold_factor: float = Field(default=1.0, ge=1, description="so much longer a read takes at a job's first steps")
+    local: bool = Field(default=False, description="every node has its own: a burst buffer")
+    drains_to: str | None = Field(default=None, description="what is written here is copied on to that mount")
+    drain_gb_s: float = Field(default=0.5, gt=0, description="of one node")
+
+    def scaled(self, ratio: float) -> "MountProfile":
+        """Return the file system of a cluster so many times as large."""
+        shared = 1.0 if self.local else ratio
+        return self.model_copy(update={"read_gb_s": self.read_gb_s * shared, "write_gb_s": self.write_gb_s * shared})
+
+
+_READ_GB_S, _WRITE_GB_S = 0.42, 0.16
+"""Of a node, where a profile has no more than a mount's name: Vela's 40 and 15 GB/s, 96 nodes (2407.05467, 2.1.3)."""
 
 
 class ClusterProfile(Strict):
@@ -71,13 +152,17 @@ class ClusterProfile(Strict):
     node_name: str
     nodes_per_rack: int = Field(gt=0)
     racks_per_pod: int = Field(gt=0)
-    spines: int = Field(ge=0)
+    pdus_per_rack: int = Field(default=2, gt=0, description="every node hangs on all of its rack's")
     mount: str
     mount_kind: str
+    storage: list[MountProfile] = Field(default_factory=list, description="if there is more to say of mounts")
+    scheduler: Literal["slurm", "lsf"] = "slurm"
     gpu: GpuProfile
     node: NodeProfile
-    collector_interval_s: float = 5.0
+    network: NetworkProfile | None = Field(default=None, description="none: no network telemetry is made")
+    collector_interval_s: float = Field(default=5.0, gt=0, le=300)
     bmc_interval_s: float = 60.0
+    storage_interval_s: float = Field(default=15.0, gt=0, le=300)
     missing_scrapes: float = Field(default=0.001, ge=0, lt=1)
     repeated_scrapes: float = Field(default=0.004, ge=0, lt=1)
 
@@ -91,6 +176,27 @@ class ClusterProfile(Strict):
         """All GPUs of the cluster."""
         return self.nodes * self.node.gpus
 
+    @cached_property
+    def mounts(self) -> list[MountProfile]:
+        """The file systems; the first is the one that jobs use if they do not say which."""
+        if self.storage:
+            return self.storage
+        read, write = _READ_GB_S * self.nodes, _WRITE_GB_S * self.nodes
+        return [MountProfile(mount=self.mount, kind=self.mount_kind, read_gb_s=read, write_gb_s=write)]
+
+    def mount_of(self, path: str | None) -> MountProfile:
+        """Return a file system by its mount, the first for None; UserError if there is none such."""
+        for mount in self.mounts:
+            if path in {None, mount.mount}:
+                return mount
+        there = ", ".join(mount.mount for mount in self.mounts)
+        raise UserError(f"profile {self.name}: has no mount {path!r}", remedy=f"mounts are {there}", exit_code=2)
+
+    @cached_property
+    def fabric(self) -> Fabric | None:
+        """The wiring of its network, None where it has none."""
+        return fabric_of(self)
+
     def node_index(self, name: str) -> int:
         """Return a node's place in `node_names`; UserError if there is none of that name."""
         try:
@@ -103,43 +209,36 @@ class ClusterProfile(Strict):
             ) from None
 
     def topology(self) -> Topology:
-        """Return the machines and their cables: port i of a node goes to leaf i of its rack, leaves to all spines."""
+        """Return the machines and their cables; storage servers are nodes without GPUs."""
+        fabric = self.fabric
         nodes: list[Node] = []
-        switches: list[Switch] = []
-        links: list[Link] = []
         for index, name in enumerate(self.node_names):
             rack_number = index // self.nodes_per_rack + 1
             rack, pod = f"r{rack_number:02d}", f"su{(rack_number - 1) // self.racks_per_pod + 1}"
-            leaves = [f"tor-{rack_number:02d}{'abcdefgh'[port]}" for port in range(self.node.nics)]
-            if index % self.nodes_per_rack == 0:
-                for leaf in leaves:
-                    switches.append(Switch(name=leaf, role="leaf", pod=pod))
-                    for spine in range(1, self.spines + 1):
-                        a, b = f"{leaf}:Ethernet{192 + 8 * spine}", f"spine-{spine}:Ethernet{8 * len(links)}"
-                        links.append(Link(a=a, b=b, gbps=self.node.nic_gbps))
+            feeds = [f"pdu-{letter}-{rack}" for letter in "abcdefgh"[: self.pdus_per_rack]]
             nodes.append(
                 Node(
                     name=name,
                     rack=rack,
                     pod=pod,
                     gpu_model=self.gpu.model,
-                    power_feeds=[f"pdu-a-{rack}", f"pdu-b-{rack}"],
+                    power_feeds=feeds,
                     gpus=[self._gpu(name, gpu) for gpu in range(self.node.gpus)],
-                    nics=[
-                        Nic(
-                            nic=f"mlx5_{port}",
-                            switch=leaf,
-                            port=f"Ethernet{8 * (index % self.nodes_per_rack + 1)}",
-                            gbps=self.node.nic_gbps,
-                        )
-                        for port, leaf in enumerate(leaves)
-                    ],
+                    nics=[] if fabric is None else _nics(fabric, index),
                 )
             )
-        switches.extend(Switch(name=f"spine-{spine}", role="spine") for spine in range(1, self.spines + 1))
-        return Topology(
-            nodes=nodes, switches=switches, links=links, mounts=[Mount(mount=self.mount, kind=self.mount_kind)]
-        )
+        switches: list[Switch] = []
+        links: list[Link] = []
+        if fabric is not None:
+            servers = range(self.nodes, len(fabric.machines))
+            nodes += [Node(name=fabric.machines[one], rack="storage", nics=_nics(fabric, one)) for one in servers]
+            switches = [Switch(name=leaf.name, role="leaf", pod=leaf.pod) for leaf in fabric.leaves]
+            switches += [Switch(name=spine, role="spine") for spine in fabric.spines]
+            for cable in range(fabric.hosts, fabric.cables):
+                a, b = (f"{end['switch']}:{end['port']}" for end in fabric.ends(cable))
+                links.append(Link(a=a, b=b, gbps=fabric.up_gbps))
+        mounts = [Mount(mount=mount.mount, kind=mount.kind) for mount in self.mounts]
+        return Topology(nodes=nodes, switches=switches, links=links, mounts=mounts)
 
     def _gpu(self, node: str, gpu: int) -> Gpu:
         digest = hashlib.sha256(f"{self.name}/{node}/{gpu}".encode()).hexdigest()
@@ -155,7 +254,20 @@ class ClusterProfile(Strict):
         )
 
 
-def load_yaml(path: Path, kind: Literal["profile", "scenario"]) -> object:
+def _nics(fabric: Fabric, machine: int) -> list[Nic]:
+    cables = np.flatnonzero(fabric.host_machine == machine)
+    return [
+        Nic(
+            nic=fabric.nic(int(fabric.host_number[cable])),
+            switch=fabric.leaves[int(fabric.host_leaf[cable])].name,
+            port=fabric.host_port[cable],
+            gbps=float(fabric.host_gbps[cable]),
+        )
+        for cable in cables
+    ]
+
+
+def load_yaml(path: Path, kind: Literal["profile", "scenario", "training preset"]) -> object:
     """Return a YAML file's content; UserError where it is missing or no YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -21,7 +21,6 @@ class StepsModel:
         self._run, self._start_ms, self._rng = run, start_ms, rng
         self._names = profile.node_names
         self._codes = (run.gpus // profile.node.gpus).astype(np.int32)
-        self._ends = run.start + run.total
 
     def of(self, run: Run) -> bool:
         """Return whether these are the rows of that run."""
@@ -29,30 +28,33 @@ class StepsModel:
 
     def rows(self, begin: float, end: float) -> pa.RecordBatch | None:
         """Return the rows of the steps that ended in ``begin <= t < end`` (seconds), by timestamp; None if none did."""
-        first, last = np.searchsorted(self._ends, [begin, min(end, self._run.end)], side="left")
-        if first == last:
+        run = self._run
+        ends = run.start + run.total
+        first, last = np.searchsorted(ends, [begin, min(end, run.end)], side="left")
+        if first >= last or not run.spec.training.reports:
             return None
-        run, pick = self._run, slice(first, last)
+        pick, kept = slice(first, last), slice(first - run.kept_from, last - run.kept_from)
+        compute, data_wait = run.compute[kept].astype(np.float64), run.data_wait[kept].astype(np.float64)
         steps, ranks = last - first, len(run.gpus)
         delay = self._rng.exponential(_LOGGED_AFTER_S, (steps, ranks))
-        logged = self._ends[pick, None] + np.minimum(delay, 20 * _LOGGED_AFTER_S)
-        wait = run.total[pick, None] - run.compute[pick] - run.data_wait[pick]
+        logged = ends[pick, None] + np.minimum(delay, 20 * _LOGGED_AFTER_S)
+        wait = run.total[pick, None] - compute - data_wait
         whole = run.total[pick, None]
         order = np.argsort(logged, axis=1, kind="stable")
         summary_at = logged.max(axis=1, keepdims=True)  # whoever sums up hears of the last rank first
         tokens = run.spec.training.tokens_per_step
         table: dict[str, Floats] = {
             "step_time_s": np.broadcast_to(whole, (steps, ranks)),
-            "compute_s": run.compute[pick].astype(np.float64),
+            "compute_s": compute,
             "comm_wait_s": wait,
-            "data_wait_s": run.data_wait[pick].astype(np.float64),
+            "data_wait_s": data_wait,
             "tokens_per_s": np.broadcast_to(tokens / ranks / whole, (steps, ranks)),
         }
         totals = {
             "step_time_s": whole,
-            "compute_s": run.compute[pick].mean(axis=1, keepdims=True),
+            "compute_s": compute.mean(axis=1, keepdims=True),
             "comm_wait_s": wait.mean(axis=1, keepdims=True),
-            "data_wait_s": run.data_wait[pick].mean(axis=1, keepdims=True),
+            "data_wait_s": data_wait.mean(axis=1, keepdims=True),
             "tokens_per_s": tokens / whole,
         }
         nodes = np.concatenate([self._codes[order], np.zeros((steps, 1), dtype=np.int32)], axis=1)
@@ -70,13 +72,14 @@ class StepsModel:
         for name, values in table.items():
             both = np.concatenate([np.take_along_axis(values, order, axis=1), totals[name]], axis=1)
             columns[name] = pa.array(np.round(both, 1 if name == "tokens_per_s" else 4).ravel().astype(np.float32))
-        columns["loss"] = self._summary_only(run.loss[pick], ranks)
-        columns["grad_norm"] = self._summary_only(run.grad_norm[pick], ranks)
+        has_loss = run.spec.training.log == "megatron"
+        columns["loss"] = self._summary_only(run.loss[pick], ranks, known=has_loss)
+        columns["grad_norm"] = self._summary_only(run.grad_norm[pick], ranks, known=has_loss)
         return pa.RecordBatch.from_pydict(columns)
 
-    def _summary_only(self, values: Floats, ranks: int) -> Any:
+    def _summary_only(self, values: Floats, ranks: int, *, known: bool) -> Any:
         full = np.zeros((len(values), ranks + 1), dtype=np.float32)
         full[:, -1] = np.round(values, 6)
         absent = np.ones(full.shape, dtype=bool)
-        absent[:, -1] = False
+        absent[:, -1] = not known
         return pa.array(full.ravel(), mask=absent.ravel())

@@ -59,6 +59,13 @@ def test_a_duration_that_is_no_multiple_of_the_stretch_is_made_whole(write: Writ
     assert 240 < made.seconds("bmc").max() < 300
 
 
+def test_an_interval_that_divides_nothing_gives_every_tick_once(write: Write, tmp_path: Path) -> None:
+    path = write({"duration": "+00:15:00", "happenings": []}, {"missing_scrapes": 0})
+    made = Telemetry(make_recording(path, tmp_path / "r" / "tiny-brake", Variant(interval_s=7)))
+    seconds = made.seconds("dcgm")[np.array(made.column("dcgm", "node")) == "t01"]
+    assert (np.unique(seconds // 7) == np.arange(900 // 7)).all()
+
+
 def test_progress_rises_to_one(write: Write, tmp_path: Path) -> None:
     told: list[float] = []
     make_recording(write({"happenings": []}), tmp_path / "out", progress=told.append)

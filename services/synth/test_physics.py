@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from services.synth.caps import GPU_IDLE, HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP
 from services.synth.conftest import BRAKE_AT, BRAKE_UNTIL, BRAKED, CAP_W, GPUS, NODES, Telemetry
-from services.synth.logs import compress
-from services.synth.power import GPU_IDLE, HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP
+from services.synth.schedulers import compress
 
 POWER, CLOCK, REASONS = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 TENSOR, DRAM = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE"

@@ -10,6 +10,7 @@ import numpy as np
 
 from services.kit.errors import UserError
 from services.synth.effects import Ints
+from services.synth.fabric import Fabric
 from services.synth.profile import ClusterProfile
 
 
@@ -22,6 +23,7 @@ class World:
     start_ms: int
     duration_s: float
     _nodes: dict[str, int] = field(default_factory=dict)
+    _switches: dict[str, int] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -42,20 +44,34 @@ class World:
                     remedy="choose a larger --scale, or a larger profile",
                     exit_code=2,
                 )
-            while index in taken:
-                index = (index + 1) % self.profile.nodes
-            self._nodes[name] = index
+            free = [one for one in range(self.profile.nodes) if one not in taken]
+            self._nodes[name] = min(free, key=lambda one: abs(one - index))
         return self._nodes[name]
 
-    def nodes(self, given: str | list[str]) -> list[int]:
-        """Return the indices of ``all`` nodes, of a range ``first..last``, or of nodes by name.
+    def nodes(self, given: str | list[str] | list[int]) -> list[int]:
+        """Return the indices of ``all`` nodes, of a range ``first..last``, or of nodes by name; numbers are indices.
+
+        Ranges and names may be joined by commas, and ``not NAME`` takes one out: ``v001..v086, not v041, v090``.
 
         UserError: a name that the scenario's profile does not have.
         """
         if isinstance(given, list):
-            return [self.node(name) for name in given]
+            return [name if isinstance(name, int) else self.node(name) for name in given]
         if given == "all":
             return list(range(self.profile.nodes))
+        found: list[int] = []
+        for part in given.split(","):
+            name = part.strip()
+            if name.startswith("not "):
+                out = self.node(name.removeprefix("not ").strip())
+                found = [node for node in found if node != out]
+            elif ".." in name:
+                found += self._range(name)
+            else:
+                found.append(self.node(name))
+        return list(dict.fromkeys(found))
+
+    def _range(self, given: str) -> list[int]:
         first, _, last = given.partition("..")
         begin = self._place(self.written_for.node_index(first))
         end = self._place(self.written_for.node_index(last or first) + 1)
@@ -73,6 +89,52 @@ class World:
         size = self.profile.nodes_per_rack
         first = node // size * size
         return list(range(first, min(first + size, self.profile.nodes)))
+
+    @property
+    def fabric(self) -> Fabric:
+        """The wiring. UserError: the profile has no network."""
+        found = self.profile.fabric
+        if found is None:
+            raise UserError(
+                f"profile {self.profile.name}: has no network, and the scenario needs one",
+                remedy="add a `network` to the profile, or choose another",
+                exit_code=2,
+            )
+        return found
+
+    def switch(self, name: str) -> int:
+        """Return the index of a switch by its name in the scenario; two names fall on two switches, if there are two.
+
+        UserError: the scenario's own profile has no such switch.
+        """
+        if name not in self._switches:
+            written = self.written_for.fabric
+            fabric = self.fabric
+            index = fabric.switch_index(name) if written is None else fabric.likeness(written, name)
+            leaves = len(fabric.leaves)
+            alike = range(leaves) if index < leaves else range(leaves, leaves + len(fabric.spines))
+            taken = set(self._switches.values())
+            free = [one for one in alike if one not in taken]
+            self._switches[name] = (
+                index if index not in taken or not free else min(free, key=lambda one: abs(one - index))
+            )
+        return self._switches[name]
+
+    def uplink(self, leaf: str, number: int) -> int:
+        """Return the cable in the uplink `number` (from 0) of a leaf, by its name in the scenario."""
+        uplinks = self.fabric.uplinks(self.switch(leaf))
+        if not len(uplinks):
+            raise UserError(f"{leaf}: has no uplinks", remedy="name a node, or a leaf below spines", exit_code=2)
+        return int(uplinks[number % len(uplinks)])
+
+    def mount(self, path: str) -> str:
+        """Return a file system's mount by its name in the scenario; another cluster's first stands for any other.
+
+        UserError: the scenario's own profile has no such mount.
+        """
+        self.written_for.mount_of(path)
+        there = [mount.mount for mount in self.profile.mounts]
+        return path if path in there else there[0]
 
     def _place(self, index: int) -> int:
         return index * self.profile.nodes // self.written_for.nodes

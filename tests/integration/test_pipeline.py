@@ -56,7 +56,7 @@ def running(stack: Stack) -> Iterator[Stack]:
         stack.add_process(spec)
     yield stack
     for spec in reversed(own):
-        stack.process(spec.name).stop()
+        stack.remove(spec.name)
 
 
 @pytest.fixture

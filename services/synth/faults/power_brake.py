@@ -7,10 +7,10 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
+from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect
 from services.synth.happening import OnNode, Told
 from services.synth.logs import Logs
-from services.synth.power import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.world import World
 
 _RESEATED_S = 48.0

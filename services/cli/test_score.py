@@ -1,0 +1,62 @@
+"""`hindcast score` and `hindcast compare` on a small recording of the library."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from services.cli import score
+from services.kit.errors import UserError
+from services.synth.library import LIBRARY
+
+BRAKE = LIBRARY / "small" / "vela-power-brake"
+
+
+def invoke(*arguments: str) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    score.register(app)
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "140"})
+
+
+def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:
+    out, page = tmp_path / "score.json", tmp_path / "score.html"
+    result = invoke("score", str(BRAKE), "--json", str(out), "--html", str(page), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    figures = json.loads(out.read_text())
+    brake = figures["faults"]["power_throttle"]
+    assert (brake["labels"], brake["hits"], brake["misses"], brake["false_alarms"]) == (1, 1, 0, 0)
+    assert 0 < brake["delay_p50_s"] <= 30
+    assert figures["controls"]["constant"]["precision"] < 0.05
+    assert figures["controls"]["random"]["recall"] == 0
+    assert figures["node_days"] > 0
+    assert "training seeds" in result.output
+    text = page.read_text()
+    assert "power_throttle" in text
+    assert "http" not in text.replace("<!doctype html>", "")
+
+
+def test_a_change_is_shown_finding_by_finding(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text("power_throttle: {confirm_readings: 2}\n")
+    after.write_text("power_throttle: {enabled: false}\n")
+    result = invoke("compare", str(before), str(after), str(BRAKE), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert "missed" in result.output
+    assert "power_throttle" in result.output
+    same = invoke("compare", str(before), str(before), str(BRAKE), "--workers", "1")
+    assert "no difference" in same.output
+
+
+@pytest.mark.parametrize("arguments", [("score",), ("score", str(BRAKE), "--all")])
+def test_it_must_be_said_what_to_score(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, UserError)
+    assert "hindcast score --all" in result.exception.remedy
+
+
+def test_a_name_that_is_none_is_told(tmp_path: Path) -> None:
+    result = invoke("score", "no-such-incident")
+    assert isinstance(result.exception, UserError)
+    assert "no scenario 'no-such-incident'" in result.exception.message

@@ -1,0 +1,29 @@
+"""A leaf's queues mark no packets: an update has lost its ECN profile. Senders learn of congestion by pauses alone."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from services.recording.model import Event
+from services.synth.effects import Effect
+from services.synth.logs import Logs
+from services.synth.on_cable import OnSwitch
+from services.synth.world import World
+
+
+class EcnMisconfigured(OnSwitch):
+    """From the change of configuration until it is put right."""
+
+    kind: Literal["ecn_misconfigured"]
+
+    def effects(self, world: World) -> Iterable[Effect]:
+        """Take the marks away."""
+        yield Effect("switch.unmarked", np.array([self.index(world)]), 1.0, self.course())
+
+    def lines(self, world: World, logs: Logs) -> Iterable[Event]:
+        """Return the lines of the two changes."""
+        name = world.fabric.switches[self.index(world)]
+        text = "swss#orchagent: :- doTask: WRED profile AZURE_LOSSLESS set ecn to"
+        yield logs.switch(name, self.at - 0.6, "info", f"{text} ecn_none")
+        yield logs.switch(name, self.until - 0.6, "info", f"{text} ecn_all")

@@ -1,0 +1,28 @@
+"""One GPU's card is held below its power: its own regulator brakes it, or its limit was set lower than its peers'."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN
+from services.synth.effects import Effect
+from services.synth.happening import OnGpu
+from services.synth.world import World
+
+
+class GpuPowerCap(OnGpu):
+    """`cap_w`: what the GPU may draw; `by`: ``brake``, hardware and its bits, or ``limit``, the enforced limit."""
+
+    kind: Literal["gpu_power_cap"]
+    cap_w: float = Field(gt=0)
+    by: Literal["brake", "limit"] = "brake"
+
+    def effects(self, world: World) -> Iterable[Effect]:
+        """Hold the one GPU."""
+        gpu = world.gpus(world.node(self.node), self.gpu)
+        if self.by == "limit":
+            yield Effect("gpu.power_limit_w", gpu, self.cap_w, self.course())
+        else:
+            bits = {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE}
+            yield Effect("gpu.power_cap_w", gpu, self.cap_w, self.course(), bits)

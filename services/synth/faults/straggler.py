@@ -1,0 +1,36 @@
+"""A GPU, or a node with all its GPUs, computes slower than its peers, and nothing else says so.
+
+Reports know of many reasons that no sensor shows: a memory bus that runs at part of its width, a driver thread without
+a core, a chip that is simply slow. What is left is the signature in the job: it computes longest and waits least.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from services.synth.effects import Effect
+from services.synth.happening import Lasting, Told
+from services.synth.world import World
+
+
+class Straggler(Lasting):
+    """`factor`: how much longer the same work takes; sudden, ramping up (`ramp_s`) or intermittent (`period_s`)."""
+
+    kind: Literal["straggler"]
+    node: str
+    gpu: int | None = Field(default=None, ge=0, description="all of the node's if not said")
+    factor: float = Field(gt=1)
+
+    def effects(self, world: World) -> Iterable[Effect]:
+        """Slow the GPU's work, or that of all of the node's."""
+        yield Effect("gpu.work_factor", world.gpus(world.node(self.node), self.gpu), self.factor, self.course())
+
+    def truths(self, world: World) -> Iterable[Told]:
+        """Return the label of the GPU, or of the node."""
+        if self.truth is not None:
+            index = world.node(self.node)
+            entity: dict[str, str | int] = {"node": world.names[index]}
+            if self.gpu is not None:
+                entity["gpu"] = self.gpu % world.profile.node.gpus
+            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])

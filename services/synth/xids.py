@@ -1,0 +1,51 @@
+"""The driver's XID lines as the kernel logs them (forms as in gpud's catalogue), and the gauge beside them."""
+
+from services.recording.model import Event
+from services.synth.effects import Course, Effect
+from services.synth.logs import Logs
+from services.synth.world import World
+
+_ROW = "0000000000f2a31b"
+"""Stands for a row's address, which differs."""
+TEXTS = {
+    31: "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2d_4c000000. Fault is of "
+    "type FAULT_PDE ACCESS_TYPE_VIRT_READ",
+    43: "Ch 00000010",
+    45: "Ch 00000010",
+    48: "DBE (double bit error) ECC Error: An uncorrectable double bit error (DBE) has been detected on GPU in the "
+    "framebuffer at partition 6, subpartition 1.",
+    63: "Row Remapper: New row (0x0000000000f2a31b) marked for remapping, reset gpu to activate.",
+    64: "Row Remapper: Failed to remap row (0x0000000000f2a31b), no spare row left in the bank.",
+    74: "NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
+    79: "GPU has fallen off the bus.",
+    92: "High single-bit ECC error rate",
+    94: "Contained: CE User Channel (0x9). RST: No, D-RST: No",
+    95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
+    119: "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) "
+    "(0x20801348 0x410).",
+}
+_ABOUT_A_PROCESS = {31, 43, 45, 94}
+_NOTES = {43, 45, 63, 92}
+
+
+def bus_address(world: World, gpu: int) -> str:
+    """Return the address of a node's GPU as the kernel writes it: domain, bus, device."""
+    buses = world.profile.gpu.first_pci_buses
+    return f"0000:{buses[gpu % len(buses)].lower()}:00"
+
+
+def xid_line(world: World, logs: Logs, place: tuple[int, int], at: float, code: int) -> Event:
+    """Return the kernel's line of an XID at `place` (node, GPU) at `at` seconds."""
+    node, gpu = place
+    who = "pid='<unknown>', name=<unknown>"
+    if code in _ABOUT_A_PROCESS:
+        who = f"pid={41200 + 7 * gpu}, name=python3"
+    text = TEXTS[code].replace(_ROW, f"{(node * 7919 + gpu * 104729 + int(at) * 31) % 0xFFFFFF:016x}")
+    line = f"NVRM: Xid (PCI:{bus_address(world, gpu)}): {code}, {who}, {text}"
+    return logs.kernel(node, at, "warning" if code in _NOTES else "error", line)
+
+
+def xid_gauge(world: World, place: tuple[int, int], at: float, code: int) -> Effect:
+    """Return the effect that DCGM's gauge shows the code from `at` seconds on."""
+    course = Course.between(at, world.duration_s + 1.0e6)
+    return Effect("gpu.xid", world.gpus(*place), float(code), course)
