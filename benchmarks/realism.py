@@ -286,7 +286,8 @@ _COMMON: dict[str, Any] = {
     "nvlink_gb_s": 180, "pcie_gb_s": 4,
 }  # fmt: skip
 _GPT3 = _COMMON | {
-    "compute_s": 8.55, "collective_s": 1.9, "data_wait_s": 0.002, "jitter": 0.0008, "checkpoint_every": 1_000_000,
+    "compute_s": 9.6, "collective_s": 1.0, "collective_jitter": 0.002, "data_wait_s": 0.002, "jitter": 0.0008,
+    "checkpoint_every": 1_000_000, "pipeline_stages": 8, "intensity": 0.82,
 }  # fmt: skip
 _NANOGPT = _COMMON | {
     "compute_s": 1.6, "collective_s": 0.1, "data_wait_s": 0.001, "jitter": 0.002, "checkpoint_every": 1_000_000,

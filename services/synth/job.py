@@ -20,7 +20,6 @@ from services.synth.world import World
 LOOK_BACK_S = 300.0
 """Telemetry looks back over its own interval; what ended longer ago is not needed."""
 
-_COLLECTIVE_NOISE = 0.04  # step to step, relative deviation
 _AFTER_CHECKPOINT = 1.25  # the first step after a checkpoint finds cold caches
 _PAUSE_NOISE = 0.08  # checkpoint to checkpoint, relative deviation
 _LOSS_NOISE, _NORM_NOISE = 0.004, 0.06  # batch to batch, relative deviation
@@ -180,7 +179,7 @@ class Layout:
         wait = self._reading.wait(done, training.compute_s * slower, slow_data, rng)
         compute = self._speeds.elapsed(now + float(wait.mean()), np.maximum(work, 0.05 * self._own))
         main = float((wait + compute).max())
-        talk = training.collective_s * float(np.exp(_COLLECTIVE_NOISE * rng.standard_normal()))
+        talk = training.collective_s * float(np.exp(training.collective_jitter * rng.standard_normal()))
         end = self._fate.resumed(now, now + main + talk * self._fate.collective.worst(now + main))
         noise = self._loss_rng.standard_normal(2)
         of_loss, of_norm = self._fate.loss(end)

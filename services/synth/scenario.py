@@ -47,6 +47,7 @@ class Training(Strict):
     dram_active: float = Field(ge=0, le=1)
     nvlink_gb_s: float = Field(description="per GPU and direction while computing at full clock")
     pcie_gb_s: float = Field(description="per GPU and direction while computing at full clock")
+    collective_jitter: float = Field(default=0.04, ge=0, description="of the communication, step to step, relative")
     rank_spread: float = Field(default=0.003, ge=0, description="relative: how much ranks differ for good")
     pipeline_stages: int = Field(default=1, gt=0, description="ranks in order, stage by stage")
     last_stage_factor: float = Field(default=1.0, gt=0, description="the last stage (loss, embedding) computes longer")
