@@ -8,7 +8,8 @@ from pathlib import Path
 from services.kit.errors import UserError
 from services.kit.folders import cache_dir
 from services.recording.reader import read_manifest
-from services.synth.make import AS_WRITTEN, Progress, Variant, fingerprint, make_recording
+from services.synth.make import AS_WRITTEN, Progress, Variant, fingerprint
+from services.synth.portable import make_portably
 from services.synth.scenario import load_scenario
 
 LIBRARY = Path(__file__).resolve().parents[2] / "replay-data"
@@ -62,10 +63,10 @@ def ensure_recording(
     if is_made(path, target, variant):
         return Made(target, cached=True)
     if out is not None:
-        return Made(make_recording(path, target, variant, progress, name=out.resolve().name), cached=False)
+        return Made(make_portably(path, target, variant, progress, name=out.resolve().name), cached=False)
     staged = target.with_name(f".{target.name}.{os.getpid()}.made")
     shutil.rmtree(staged, ignore_errors=True)
-    make_recording(path, staged, variant, progress, name=name)
+    make_portably(path, staged, variant, progress, name=name)
     if not is_made(path, target, variant):  # another process may have been quicker
         outdated = target.with_name(f".{target.name}.{os.getpid()}.outdated")
         if target.exists():

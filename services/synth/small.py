@@ -14,7 +14,8 @@ import yaml
 from services.recording.cut import cut_recording
 from services.recording.reader import Recording
 from services.synth.library import LIBRARY, find_scenario
-from services.synth.make import Variant, make_recording
+from services.synth.make import Variant
+from services.synth.portable import make_portably
 
 FOLDER = LIBRARY / "small"
 MOST_BYTES = 300_000
@@ -42,7 +43,7 @@ def make_small(small: Small, folder: Path) -> Path:
     """Make a small recording anew as ``folder/NAME`` and return that."""
     target = folder / small.name
     with tempfile.TemporaryDirectory() as place:
-        made = make_recording(find_scenario(small.name), Path(place) / "whole" / small.name, small.variant)
+        made = make_portably(find_scenario(small.name), Path(place) / "whole" / small.name, small.variant)
         whole = Recording.open(made)
         start, end = (whole.manifest.start + round(seconds * 1000) for seconds in (small.start, small.end))
         cut = cut_recording(whole, Path(place) / "cut" / small.name, start=start, end=end, name=small.name)

@@ -10,6 +10,7 @@ from services.synth import make
 from services.synth.conftest import NODES, Telemetry, Write
 from services.synth.library import LIBRARY, ensure_recording, find_scenario, scenario_paths
 from services.synth.make import Variant, fingerprint, make_recording
+from services.synth.portable import make_portably
 from services.synth.scenario import load_scenario
 
 
@@ -26,6 +27,21 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(write: Write
     assert first["topology.json"] == other["topology.json"]
     for name in ("dcgm.parquet", "bmc.parquet", "steps.parquet", "events.jsonl"):
         assert first[name] != other[name]
+
+
+def test_a_process_of_its_own_makes_it_whatever_instructions_there_are(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = write({"duration": "+00:07:00", "happenings": []})
+    told: list[float] = []
+    first = contents(make_portably(scenario, tmp_path / "a" / "tiny-brake", progress=told.append))
+    monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", "X86_V3")
+    again = contents(make_portably(scenario, tmp_path / "b" / "tiny-brake"))
+    assert first == again
+    assert told[-1] == 1
+    with pytest.raises(UserError, match="exists already") as caught:
+        make_portably(scenario, tmp_path / "a" / "tiny-brake")
+    assert "--out" in caught.value.remedy
 
 
 def test_how_much_is_made_at_a_time_changes_no_schedule(
