@@ -11,6 +11,7 @@ from services.synth.scenario import Scenario
 from services.synth.world import World
 
 _STOOD_STILL = 20  # usual steps: one that takes longer is no step but a stand-still
+_KILLED = {"FAILED", "NODE_FAIL", "TIMEOUT"}
 
 
 def labels_of(scenario: Scenario, world: World, runs: Sequence[Run]) -> Iterator[Label]:
@@ -110,7 +111,8 @@ def _fault(scenario: Scenario, told: Told, runs: Sequence[Run]) -> Label:
 def _impact(runs: Sequence[Run], start: float, end: float) -> dict[str, int | float]:
     """Return what it cost: the jobs' steps that lie wholly in it are compared with their healthy ones.
 
-    Where none does, because the job stood still or ended, all its time in it is lost but that of the steps begun then.
+    Where none does, because the job stood still, all its time in it is lost but that of the steps begun then. A job
+    that it ended loses its last stand and all the work since its last checkpoint, which must be done again.
     """
     factors, lost, gpus = [1.0], 0.0, 0
     for run in runs:
@@ -125,6 +127,9 @@ def _impact(runs: Sequence[Run], start: float, end: float) -> dict[str, int | fl
         stood = longest - usual if longest > _STOOD_STILL * usual else 0.0
         factor = max(1.0, float(np.median(run.total[during])) / usual) if during.any() else 1.0
         lost += len(run.gpus) / 3600 * min(stretch, stood + (stretch - stood) * (1 - 1 / factor))
+        if run.state in _KILLED and start <= run.end <= end and len(run.start):
+            saved = max([at for _, at in run.checkpoints if at <= run.end], default=float(run.start[0]))
+            lost += len(run.gpus) / 3600 * max(0.0, run.end - saved - stood)
         gpus += len(run.gpus)
         factors.append(max(factor, longest / usual if stood else 1.0))
     return {
