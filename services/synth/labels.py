@@ -58,6 +58,8 @@ def _of_life(scenario: Scenario, run: Run) -> Iterator[Label]:
         note = "launch, loading of the checkpoint and first steps"
         yield _distractor(scenario, f"d-{run.spec.id}-warm-up", job, (run.spec.start, run.warm), note)
     for number, (begin, end) in enumerate(run.checkpoints, start=1):
+        if begin >= run.end:
+            continue  # the job was over before it
         following = np.flatnonzero(run.start >= end)
         recovered = end + float(run.total[following[0]]) if len(following) else end
         note = "the job writes a checkpoint: its GPUs compute nothing, then comes one slow step"
@@ -66,7 +68,7 @@ def _of_life(scenario: Scenario, run: Run) -> Iterator[Label]:
             yield _distractor(scenario, f"d-{run.spec.id}-checkpoint-{number}", job, span, note)
     for number, (begin, end) in enumerate(run.evaluations, start=1):
         note = "the job evaluates its model: no step is reported, its GPUs draw less"
-        if end > 0:
+        if end > 0 and begin < run.end:
             yield _distractor(scenario, f"d-{run.spec.id}-evaluation-{number}", job, (begin, min(end, run.end)), note)
 
 

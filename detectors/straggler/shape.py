@@ -1,0 +1,68 @@
+"""Where a job's ranks sit, and whether ranks that are slower for good are single machines or parts of the model's cut.
+
+A pipeline stage is an aligned block of ranks, the number of stages dividing theirs. The last has the output layer and
+is the usual one to be longer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.fleet import Job
+from detectors.straggler.config import StragglerConfig
+
+_BLOCK_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Places:
+    """By rank: `node` the place of its node in `names`, and `gpu` the number of its GPU there."""
+
+    node: IntArray
+    gpu: IntArray
+    names: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the job has."""
+        return len(self.names)
+
+    def of(self, ranks: IntArray) -> "Places":
+        """Return the places of some ranks."""
+        return Places(self.node[ranks], self.gpu[ranks], self.names)
+
+
+def places_of(job: Job, ranks: int) -> Places | None:
+    """Return where ranks 0 to `ranks` - 1 of a job sit, node after node; None if that cannot be told."""
+    count = job.gpus_per_node
+    if count is None and job.nodes and ranks % len(job.nodes) == 0:
+        count = ranks // len(job.nodes)
+    parts = [tuple(sorted(job.gpus[node])) if node in job.gpus else tuple(range(count or 0)) for node in job.nodes]
+    if sum(map(len, parts)) < ranks or not ranks:
+        return None
+    node = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    gpu = np.concatenate([np.array(part, np.int64) for part in parts])
+    return Places(node[:ranks], gpu[:ranks], tuple(job.nodes))
+
+
+def individuals(longer: BoolArray, ratio: FloatArray, places: Places, config: StragglerConfig) -> BoolArray:
+    """Return which of the ranks that have computed longer from the first step on are no pipeline stage.
+
+    `longer` and `ratio`, to the median rank's computation, have the shape (ranks,) of those that report, in order.
+    """
+    left = longer.copy()
+    count = len(longer)
+    for stages in range(2, min(config.most_stages, count) + 1):
+        if count % stages:
+            continue
+        size = count // stages
+        for stage in range(stages):
+            block = slice(stage * size, (stage + 1) * size)
+            if np.count_nonzero(longer[block]) < _BLOCK_SHARE * size:
+                continue
+            several = len(np.unique(places.node[block])) > 1
+            modest = float(np.median(ratio[block])) <= config.stage_ratio
+            if several or (stage == stages - 1 and modest):
+                left[block] = False
+    return left

@@ -1,0 +1,197 @@
+"""straggler on what jobs do: one slow GPU or node among many that wait, and all that only looks like it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, FloatArray, LogRecord
+from detectors.gpu_tapes import START, instant, kernel, name
+from detectors.spec import configure
+from detectors.straggler.detector import Straggler
+from detectors.straggler.examples import (
+    BRAKED,
+    CAPPED,
+    CLOCK,
+    CULPRIT,
+    FROM_START,
+    JOB,
+    NODE,
+    ONSET_S,
+    PLAIN,
+    REASONS,
+    SUDDEN,
+    UNTOLD,
+    Slow,
+    Training,
+    from_to,
+    tape_of,
+)
+from detectors.tape import play
+
+GPU = {"node": name(1), "gpu": 2}
+
+
+def run(training: Training, **overrides: Any) -> list[Finding]:
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, overrides))
+    return play(tape_of(training), [choice])[0]
+
+
+def entities(training: Training, **overrides: Any) -> list[dict[str, str | int]]:
+    return [dict(finding.entity) for finding in run(training, **overrides) if finding.state == "firing"]
+
+
+def since(finding: Finding) -> float:
+    return (finding.detected_at - START) / 1000
+
+
+def test_the_culprit_is_named_with_its_figures_beside_its_peers_until_it_keeps_up() -> None:
+    fired, resolved = run(replace(SUDDEN, minutes=20, slow=[Slow([CULPRIT], ONSET_S, 600)]))
+    assert (fired.state, resolved.state, fired.id) == ("firing", "resolved", resolved.id)
+    assert dict(fired.entity) == GPU
+    assert abs((fired.started_at - START) / 1000 - ONSET_S) <= 7
+    assert 600 < since(resolved) <= 900
+    evidence = fired.evidence
+    assert (evidence["job_id"], evidence["rank"], evidence["peers"]) == (JOB, CULPRIT, 11)
+    assert float(evidence["compute_s"]) == pytest.approx(1.4 * float(evidence["compute_s_own_level"]), rel=0.05)
+    assert float(evidence["compute_s_peers"]) == pytest.approx(4.0, rel=0.05)
+    assert float(evidence["comm_wait_s"]) < 0.5 * float(evidence["comm_wait_s_peers"])
+    assert evidence["sm_clock_mhz"] == pytest.approx(1395, abs=20)
+    assert f"{name(1)} GPU 2" in fired.summary
+
+
+def test_a_node_whose_gpus_are_slow_together_is_one_finding() -> None:
+    (fired,) = [finding for finding in run(NODE) if finding.state == "firing"]
+    assert dict(fired.entity) == {"node": name(1)}
+    assert fired.evidence["ranks"] == 4
+
+
+@pytest.mark.parametrize("slow", [[0, 1, 2, 3], [4, 5, 6, 7]], ids=["the first", "the second"])
+def test_of_two_nodes_the_one_that_changed_is_named(slow: list[int]) -> None:
+    assert entities(replace(PLAIN, nodes=2, slow=[Slow(slow, ONSET_S)])) == [{"node": name(slow[0] // 4)}]
+
+
+def test_two_culprits_are_two_findings() -> None:
+    found = entities(replace(PLAIN, slow=[Slow([1], ONSET_S), Slow([CULPRIT], ONSET_S, factor=1.45)]))
+    assert sorted(found, key=str) == [{"node": name(0), "gpu": 1}, GPU]
+
+
+def test_a_rank_that_is_slow_from_the_first_step_on_is_found_and_dated_back() -> None:
+    (fired,) = [finding for finding in run(FROM_START) if finding.state == "firing"]
+    assert dict(fired.entity) == GPU
+    assert (fired.started_at - START) / 1000 == pytest.approx(30, abs=1)
+
+
+def test_a_node_in_the_middle_that_is_slow_from_the_first_step_on_is_no_stage() -> None:
+    assert entities(replace(FROM_START, slow=[Slow([4, 5, 6, 7], factor=1.6)])) == [{"node": name(1)}]
+
+
+def test_what_grows_over_minutes_is_found_before_it_is_at_its_worst() -> None:
+    ramp = Slow([CULPRIT], 120, factor=1.5, ramp_s=1200)
+    (fired,) = [finding for finding in run(replace(PLAIN, minutes=20, slow=[ramp])) if finding.state == "firing"]
+    assert dict(fired.entity) == GPU
+    assert since(fired) < 120 + 900
+
+
+def test_what_comes_and_goes_is_one_finding() -> None:
+    bursts = [Slow([CULPRIT], at, at + 150) for at in range(120, 1500, 360)]
+    found = run(replace(PLAIN, minutes=33, compute_s=8.0, slow=bursts))
+    assert [finding.state for finding in found] == ["firing", "resolved"]
+    assert 1350 < since(found[1]) <= 1350 + 300
+
+
+def test_a_job_of_two_ranks_is_compared_with_its_own_past() -> None:
+    pair = replace(PLAIN, nodes=2, gpus=1, minutes=12, slow=[Slow([1], 300)])
+    assert entities(pair) == [{"node": name(1), "gpu": 0}]
+    assert entities(replace(pair, slow=[], uniform=[(300, 600, 1.5)])) == []
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(SUDDEN, columns=("step_time_s", "comm_wait_s", "data_wait_s")),
+        replace(SUDDEN, columns=("step_time_s", "compute_s")),
+        replace(SUDDEN, missing=0.2),
+        replace(SUDDEN, lengths=0.1),
+        replace(SUDDEN, last_stage=1.12, nodes=4),
+        replace(SUDDEN, topology_known=False),
+        replace(SUDDEN, checkpoints=[100, 150, 200]),
+        replace(SUDDEN, compute_s=20.0, minutes=9),
+        replace(SUDDEN, compute_s=0.4, collective_s=0.05),
+        replace(SUDDEN, interval_s=60.0),
+    ],
+    ids=["no computation", "no waits", "rows lost", "lengths vary", "a longer last stage", "no topology", "checkpoints",
+         "steps of 20 s", "steps of half a second", "scrapes of 60 s"],
+)  # fmt: skip
+def test_the_culprit_is_named_with_less_to_go_on(training: Training) -> None:
+    assert entities(training) == [GPU]
+
+
+def test_a_whole_stage_that_is_longer_is_the_models_cut() -> None:
+    assert entities(replace(PLAIN, nodes=4, last_stage=1.6, starts_s=5.0)) == []
+    assert entities(replace(PLAIN, nodes=1, gpus=8, last_stage=1.64, starts_s=5.0)) == []
+
+
+def test_so_many_that_are_slow_at_once_are_no_individuals() -> None:
+    assert entities(replace(PLAIN, nodes=8, slow=[Slow([0, 9, 17], ONSET_S)])) == []
+
+
+def test_a_rank_that_is_slow_and_makes_nobody_wait_is_no_straggler() -> None:
+    tape = tape_of(SUDDEN)
+    steps = tape.rows[0]
+    steps.values["comm_wait_s"][:] = 0.5
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    assert play(tape, [choice])[0] == []
+
+
+def test_the_start_of_another_job_is_not_the_old_ones_change() -> None:
+    ended = replace(SUDDEN, ends_s=240.0)
+    assert [(finding.state, since(finding)) for finding in run(ended)][1] == ("resolved", 240)
+
+
+def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
+    assert entities(BRAKED) == entities(CAPPED) == []
+    assert entities(replace(BRAKED, interval_s=100.0, seed=3)) == [], "the next reading is waited for"
+    heat = replace(SUDDEN, dcgm={REASONS: from_to(0x20, ONSET_S, 1e9, [CULPRIT])})
+    link = replace(SUDDEN, dcgm={"DCGM_FI_DEV_PCIE_LINK_WIDTH": from_to(8, ONSET_S, 1e9, [CULPRIT])})
+    assert entities(heat) == []
+    assert entities(link) == []
+
+
+def _retries(at_s: FloatArray, values: FloatArray) -> FloatArray:
+    grown: FloatArray = np.floor(np.maximum(at_s - ONSET_S, 0)) * (np.arange(values.shape[1]) == 5)
+    return grown
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(NODE, dcgm={"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": _retries}),
+        replace(NODE, logs=[kernel(ONSET_S + 2, 1, "NVRM: Xid (PCI:0000:0f:00): 74, NVLink: fatal error")]),
+        replace(
+            NODE,
+            logs=[LogRecord(int(instant(ONSET_S)), "fabricmanager", "NVLink fatal error on GPU", "error", name(1))],
+        ),
+    ],
+    ids=["counters", "the kernel's line", "the fabric manager's line"],
+)
+def test_a_node_whose_nvlinks_fail_is_not_called_slow(training: Training) -> None:
+    assert entities(training) == []
+
+
+def test_an_applications_own_xid_excuses_nobody() -> None:
+    line = kernel(ONSET_S + 2, 1, "NVRM: Xid (PCI:0000:0f:00): 31, pid=7, name=python, MMU Fault")
+    assert entities(replace(SUDDEN, logs=[line])) == [GPU]
+
+
+def test_without_times_of_ranks_a_clock_that_is_low_for_no_reason_tells() -> None:
+    low = replace(UNTOLD, minutes=16, interval_s=5.0, dcgm={CLOCK: from_to(1005, 120, 600, [CULPRIT])})
+    fired, resolved = run(low)
+    assert (dict(fired.entity), fired.state, resolved.state) == (GPU, "firing", "resolved")
+    assert 120 + 240 <= since(fired) <= 120 + 360
+    assert 600 < since(resolved) <= 900
+    assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_mhz_peers"])
+    capped = replace(low, dcgm={**low.dcgm, REASONS: from_to(0x04, 120, 600, [CULPRIT])})
+    assert entities(capped) == []
+    assert entities(replace(low, only_whole=False)) == [], "the ranks say that it keeps up"
