@@ -1,0 +1,250 @@
+"""pcie_degradation on what links do: trained down, resending, slow, and links that only look so."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding
+from detectors.fleet import Job, JobEvent
+from detectors.gpu_tapes import START, Cluster, name
+from detectors.pcie_degradation.config import PcieDegradationConfig
+from detectors.pcie_degradation.detector import PcieDegradation
+from detectors.pcie_degradation.examples import LANES, RESENDING, SLOW, TRAINED_DOWN, Bad, Scene, tape_of
+from detectors.pcie_degradation.readings import Links
+from detectors.rows import Rows
+from detectors.spec import configure
+from detectors.tape import Tape, play, take
+
+REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
+VELA = {
+    "sample_count": 12, "sample_s": 60, "link_state": False, "replay_rate": False, "peer_bandwidth": False,
+}  # fmt: skip
+"""The Vela report's rule, an hour made a minute."""
+
+
+def run(tape: Tape, **settings: Any) -> list[Finding]:
+    config = configure(PcieDegradation.config_type, PcieDegradation.spec, settings)
+    return play(tape, [(PcieDegradation, config)])[0]
+
+
+def told(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
+    return [(finding.state, dict(finding.entity)) for finding in found]
+
+
+def firing(tape: Tape, **settings: Any) -> list[dict[str, Any]]:
+    return [dict(finding.entity) for finding in run(tape, **settings) if finding.state == "firing"]
+
+
+def gpu(node: int, number: int) -> dict[str, Any]:
+    return {"node": name(node), "gpu": number}
+
+
+def changed(tape: Tape, field: str, change: Any) -> Tape:
+    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
+    (dcgm,) = tape.rows
+    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
+    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values[field])}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, dcgm.valid)])
+
+
+def without(scene: Scene, *fields: str) -> Scene:
+    return replace(scene, fields=[field for field in scene.fields if field not in fields])
+
+
+def test_a_link_that_trains_down_with_its_evidence_and_its_end() -> None:
+    fired, resolved = run(tape_of(TRAINED_DOWN))
+    assert told([fired, resolved]) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
+    assert fired.id == resolved.id
+    assert abs(fired.started_at - START - 120_000) <= 5_000
+    assert START + 360_000 < resolved.detected_at <= START + 660_000
+    evidence = fired.evidence
+    assert (evidence["pcie_gen"], evidence["pcie_gen_expected"], evidence["pcie_width"]) == (1, 4, 16)
+    assert (evidence["signs"], evidence["job_id"]) == ("link", "812")
+    assert "gen 1 x16 instead of gen 4 x16" in fired.summary
+
+
+def test_lost_lanes() -> None:
+    (fired,) = run(tape_of(LANES))
+    assert (dict(fired.entity), fired.evidence["pcie_width"]) == (gpu(2, 3), 4)
+
+
+def test_a_slow_link_that_shows_nothing_is_told_by_its_peers() -> None:
+    (fired,) = run(tape_of(SLOW))
+    assert dict(fired.entity) == gpu(1, 2)
+    assert float(fired.evidence["pcie_peak_gb_s"]) == pytest.approx(3.4, abs=0.1)
+    assert float(fired.evidence["pcie_peak_peers_gb_s"]) > 8
+    assert float(fired.evidence["pcie_peak_before_gb_s"]) > 8
+    assert START + 205_000 <= fired.started_at <= START + 245_000
+
+
+def test_packets_sent_again_at_a_rate() -> None:
+    fired, resolved = run(tape_of(RESENDING))
+    assert (dict(fired.entity), fired.severity, resolved.state) == (gpu(2, 0), "ticket", "resolved")
+    assert float(fired.evidence["replays_per_min"]) == pytest.approx(60, rel=0.2)
+    assert fired.evidence["replays_per_min_allowed"] == 16
+
+
+@pytest.mark.parametrize(("gen", "bar"), [(3, 8), (4, 16), (5, 31), (6, 62)])
+def test_the_bar_of_replays_is_dcgm_s_for_the_link_that_should_be(gen: int, bar: int) -> None:
+    config = configure(PcieDegradation.config_type, PcieDegradation.spec, {})
+    assert isinstance(config, PcieDegradationConfig)
+    links = Links(config)
+    links.grow(1)
+    links.should_gen[0], links.should_width[0], links.gen[0] = gen, 16, 1
+    assert links.replay_bar(np.array([0])).tolist() == [bar]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        replace(TRAINED_DOWN, collected_s=30.0),
+        replace(TRAINED_DOWN, cluster=replace(TRAINED_DOWN.cluster, interval_s=15.0)),
+        replace(TRAINED_DOWN, cluster=replace(TRAINED_DOWN.cluster, interval_s=60.0, minutes=12)),
+        replace(TRAINED_DOWN, cluster=replace(TRAINED_DOWN.cluster, missing=0.3)),
+        replace(TRAINED_DOWN, cluster=replace(TRAINED_DOWN.cluster, job_known=False)),
+        without(TRAINED_DOWN, "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES"),
+        without(TRAINED_DOWN, "DEV_GPU_UTIL"),
+    ],
+    ids=["slow exporter", "every 15 s", "every 60 s", "missing scrapes", "no job", "no traffic", "no utilisation"],
+)
+def test_a_link_that_trains_down_with_less_to_go_on(scene: Scene) -> None:
+    assert firing(tape_of(scene)) == [gpu(0, 1)]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        replace(SLOW, collected_s=30.0),
+        replace(SLOW, cluster=replace(SLOW.cluster, interval_s=15.0)),
+        replace(SLOW, cluster=replace(SLOW.cluster, interval_s=60.0, minutes=16), bad=[Bad(1, 2, 480, 960, gb_s=3.4)]),
+        replace(SLOW, cluster=replace(SLOW.cluster, missing=0.3)),
+        replace(SLOW, cluster=replace(SLOW.cluster, topology_known=False)),
+        replace(SLOW, bad=[Bad(1, 2, 0, 540, gb_s=3.4)]),
+        replace(SLOW, roles=(3.0, 1.0)),
+        without(SLOW, "PROF_PCIE_RX_BYTES"),
+        without(SLOW, "DEV_PCIE_LINK_GEN", "DEV_PCIE_LINK_WIDTH", "DEV_PCIE_REPLAY_COUNTER"),
+    ],
+    ids=["slow exporter", "every 15 s", "every 60 s", "missing scrapes", "no topology", "slow from the start",
+         "rank 0 moves more", "one direction", "traffic alone"],
+)  # fmt: skip
+def test_a_slow_link_with_less_to_go_on(scene: Scene) -> None:
+    assert firing(tape_of(scene)) == [gpu(1, 2)]
+
+
+def test_what_dcgm_says_is_most_counts_where_the_topology_tells_nothing() -> None:
+    scene = without(replace(TRAINED_DOWN, links_in_topology=False), "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES")
+    tape = tape_of(scene)
+    assert firing(tape) == []
+    (dcgm,) = tape.rows
+    field = "DCGM_FI_DEV_PCIE_MAX_LINK_GEN"
+    values = dict(dcgm.values) | {field: np.full(len(dcgm.times), 4.0)}
+    valid = dict(dcgm.valid) | {field: np.ones(len(dcgm.times), bool)}
+    assert firing(replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid)])) == [gpu(0, 1)]
+
+
+def test_several_signs_are_one_finding() -> None:
+    bad = Bad(0, 1, 120, 480, gb_s=3.4, gen=1, replays_per_min=60)
+    assert told(run(tape_of(Scene(bad=[bad])))) == [("firing", gpu(0, 1))]
+
+
+def test_a_boot_ends_a_finding_though_the_gpu_idles_since() -> None:
+    bad = Bad(0, 1, 60, 200, gen=1)
+    scene = Scene(bad=[bad], pauses=[(200, 1000)], cluster=Cluster(nodes=3, gpus=4, minutes=14))
+    tape = tape_of(scene)
+    assert told(run(tape)) == [("firing", gpu(0, 1))], "an idle link tells nothing"
+    (dcgm,) = tape.rows
+    node = np.array(dcgm.keys["node"].categories)[dcgm.keys["node"].codes]
+    seconds = (dcgm.times - START) / 1000
+    away = (node == name(0)) & (seconds > 210) & (seconds < 500)
+    found = run(replace(tape, rows=[take(dcgm, np.flatnonzero(~away))]))
+    assert told(found) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
+    assert START + 600_000 <= found[1].detected_at <= START + 640_000
+
+
+def quiet(scene: Scene, **settings: Any) -> bool:
+    return run(tape_of(scene), **settings) == []
+
+
+def test_idle_links_train_down_by_design() -> None:
+    assert quiet(Scene(pauses=[(60, 500)]))
+
+
+def test_a_link_that_flutters_is_nothing() -> None:
+    flutters = [Bad(0, 0, at, at + 10, gen=1) for at in range(60, 500, 30)]
+    assert quiet(Scene(bad=flutters))
+
+
+def test_contention_on_a_shared_switch_is_nothing_until_it_lasts() -> None:
+    shared = [Bad(1, number, 200, 540, gb_s=4.0) for number in (0, 1)]
+    assert quiet(Scene(bad=shared))
+    assert firing(tape_of(Scene(bad=shared)), contention_stretches=9) == [gpu(1, 0), gpu(1, 1)]
+
+
+def test_a_gpu_that_waits_for_its_neighbour_s_copy_is_not_at_fault() -> None:
+    assert quiet(Scene(bad=[Bad(1, 0, 200, 540, gb_s=4.0)], loud=[(1, 1, 200, 540)]))
+
+
+def test_a_test_of_all_links_in_between_hides_nothing() -> None:
+    loud = [(1, number, 250, 275) for number in (0, 1, 3)]
+    assert firing(tape_of(replace(SLOW, loud=loud))) == [gpu(1, 2)]
+
+
+def test_roles_differ_and_a_phase_of_the_job_is_everybody_s() -> None:
+    assert quiet(Scene(roles=(4.0, 1.0, 1.0, 0.2)))
+    assert quiet(
+        Scene(roles=(4.0, 2.0, 1.0, 0.5), bad=[Bad(n, g, 250, 540, gb_s=0.4) for n in range(3) for g in range(4)])
+    )
+
+
+def test_traffic_of_a_field_that_reads_zero_is_not_missed_bandwidth() -> None:
+    tape = tape_of(Scene())
+    for field in ("DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"):
+        tape = changed(
+            tape, field, lambda at, node, number, v: np.where((node == name(1)) & (number == 2) & (at > 200), 0.0, v)
+        )
+    assert run(tape) == []
+
+
+def test_little_traffic_is_no_measure() -> None:
+    assert quiet(replace(SLOW, gb_s=0.3, bad=[Bad(1, 2, 200, 540, gb_s=0.05)]))
+
+
+def test_replays_counted_long_ago_a_burst_and_a_reset_are_nothing() -> None:
+    assert run(changed(tape_of(Scene()), REPLAYS, lambda at, node, number, v: v + 700 * (at > 200))) == []
+    assert run(changed(tape_of(Scene()), REPLAYS, lambda at, node, number, v: np.where(at > 200, 3.0, 90_000.0))) == []
+
+
+def test_a_topology_that_is_wrong_about_all_is_no_fault_of_the_links() -> None:
+    assert quiet(Scene(topology_gen=5))
+
+
+def test_the_vela_rule_is_a_matter_of_configuration() -> None:
+    slow = [Bad(1, 2, 0, 900, gb_s=3.2)]
+    scene = Scene(bad=slow, cluster=Cluster(nodes=2, gpus=4, minutes=15))
+    (fired,) = run(tape_of(scene), **VELA)
+    assert dict(fired.entity) == gpu(1, 2)
+    assert START + 12 * 60_000 <= fired.detected_at <= START + 13 * 60_000 + 15_000
+    assert float(fired.evidence["pcie_samples_mean_gb_s"]) == pytest.approx(3.2, abs=0.1)
+
+
+def test_by_the_vela_rule_one_low_hour_and_hours_without_a_test_are_nothing() -> None:
+    cluster = Cluster(nodes=2, gpus=4, minutes=15)
+    assert quiet(Scene(bad=[Bad(1, 2, 300, 360, gb_s=1.0)], cluster=cluster), **VELA)
+    assert quiet(Scene(pauses=[(0, 900)], cluster=cluster), **VELA)
+    assert firing(tape_of(Scene(bad=[Bad(1, 2, 0, 900, gb_s=3.6)], cluster=cluster)), **VELA) == []
+    assert firing(tape_of(Scene(bad=[Bad(1, 2, 0, 900, gb_s=3.6)], cluster=cluster)), **VELA, sample_bar_gb_s=4.0) == [
+        gpu(1, 2)
+    ]
+
+
+def test_a_job_that_has_part_of_a_node_is_compared_with_itself() -> None:
+    fleet_tape = tape_of(replace(SLOW, cluster=Cluster(nodes=3, gpus=8, minutes=9), roles=(1.0, 1.0, 1.0, 1.0, 0.2)))
+    names = tuple(name(node) for node in range(3))
+    halves = [
+        Job(job_id, names, START - 60_000, 4, dict.fromkeys(names, part))
+        for job_id, part in (("1", (0, 1, 2, 3)), ("2", (4, 5, 6, 7)))
+    ]
+    tape = replace(fleet_tape, jobs=[JobEvent(job.start, "start", job) for job in halves])
+    assert firing(tape) == [gpu(1, 2)]

@@ -1,0 +1,233 @@
+"""thermal_throttle on what heat does: fans, air and heat sinks, and machines that are merely warm."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, LogRecord
+from detectors.gpu_tapes import START, Cluster, name
+from detectors.laws import lines
+from detectors.rows import Rows
+from detectors.spec import configure
+from detectors.tape import Tape, play
+from detectors.thermal_throttle.cooling import cooling_line
+from detectors.thermal_throttle.detector import ThermalThrottle
+from detectors.thermal_throttle.examples import FAN, INLET, NODE, SINK, Heat, Scene, tape_of
+from detectors.thermal_throttle.limits import limits_of
+
+BITS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
+
+
+def run(tape: Tape, **settings: Any) -> list[Finding]:
+    config = configure(ThermalThrottle.config_type, ThermalThrottle.spec, settings)
+    return play(tape, [(ThermalThrottle, config)])[0]
+
+
+def told(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
+    return [(finding.state, dict(finding.entity)) for finding in found]
+
+
+def firing(tape: Tape, **settings: Any) -> list[dict[str, Any]]:
+    return [dict(finding.entity) for finding in run(tape, **settings) if finding.state == "firing"]
+
+
+def changed(tape: Tape, field: str, change: Any) -> Tape:
+    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
+    dcgm = tape.rows[0]
+    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
+    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values[field])}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, dcgm.valid), *tape.rows[1:]])
+
+
+def without(scene: Scene, *fields: str) -> Scene:
+    return replace(scene, fields=[field for field in scene.fields if field not in fields])
+
+
+def test_a_fan_is_the_node_s_from_its_failure_on_with_evidence_and_an_end() -> None:
+    fired, resolved = run(tape_of(FAN))
+    assert told([fired, resolved]) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
+    assert fired.id == resolved.id
+    assert fired.started_at == START + 120_400, "the fan's line is the onset"
+    assert START + 330_000 < resolved.detected_at <= START + 630_000
+    evidence = fired.evidence
+    assert "Fan #0x32" in str(evidence["cooling_alarm"])
+    assert float(evidence["gpu_temp_c"]) >= 84 > 70 > float(evidence["gpu_temp_peers_c"])
+    assert float(evidence["sm_clock_mhz"]) < 0.92 * float(evidence["sm_clock_peers_mhz"])
+    assert float(evidence["power_w"]) < float(evidence["power_peers_w"])
+    assert float(evidence["thermal_violation_fraction"]) == pytest.approx(0.95, abs=0.05)
+    assert (evidence["job_id"], evidence["gpus_held"], evidence["throttle_reasons"]) == ("812", 1, "0x20")
+    assert "fans" in fired.recommended_action
+
+
+def test_the_sensor_tells_of_the_fan_where_no_line_does() -> None:
+    fired, _ = run(tape_of(replace(FAN, fan_lines=False)))
+    assert fired.entity == {"node": name(1)}
+    assert fired.evidence["cooling_alarm"] == "sensor fan2"
+
+
+def test_warm_air_names_the_node_and_its_inlet() -> None:
+    fired = run(tape_of(INLET))[0]
+    assert fired.entity == {"node": name(2)}
+    assert float(fired.evidence["inlet_c"]) > float(fired.evidence["inlet_usual_c"]) + 8
+    assert "inlet" in fired.recommended_action
+
+
+def test_one_gpu_alone_is_named_alone() -> None:
+    found = run(tape_of(SINK))
+    assert told(found) == [("firing", {"node": name(0), "gpu": 3})]
+    assert "heat sink" in found[0].recommended_action
+
+
+def test_most_of_a_node_is_the_node() -> None:
+    assert told(run(tape_of(NODE))) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
+
+
+def test_a_gpu_that_others_follow_becomes_part_of_the_finding_on_its_node() -> None:
+    heats = [Heat(1, 100, 460, gpus=[0], ramp_s=5), Heat(1, 240, 460, gpus=[1, 2, 3], ramp_s=5)]
+    found = run(tape_of(Scene(heats=heats, bmc=False)))
+    alone, whole = {"node": name(1), "gpu": 0}, {"node": name(1)}
+    assert told(found)[0] == ("firing", alone)
+    assert sorted(told(found)[1:], key=str) == [("firing", whole), ("resolved", alone)]
+
+
+def test_checkpoints_in_between_make_no_further_findings() -> None:
+    scene = replace(SINK, pauses=[(250, 285), (320, 350)], cluster=replace(SINK.cluster, minutes=7))
+    assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 3}]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        without(SINK, "THERMAL_VIOLATION"),
+        without(SINK, "CLOCK_THROTTLE_REASONS"),
+        without(SINK, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"),
+        without(SINK, "GPU_TEMP", "MEMORY_TEMP"),
+        without(SINK, "GPU_UTIL"),
+        replace(without(SINK, "CLOCK_THROTTLE_REASONS"), violation_unit_ns=1000.0),
+        replace(without(SINK, "CLOCK_THROTTLE_REASONS"), collected_s=30.0),
+        replace(SINK, collected_s=30.0),
+        replace(SINK, cluster=replace(SINK.cluster, missing=0.3)),
+        replace(SINK, cluster=replace(SINK.cluster, job_known=False)),
+        replace(SINK, cluster=replace(SINK.cluster, topology_known=False)),
+        replace(SINK, cluster=replace(SINK.cluster, interval_s=15.0)),
+        replace(SINK, cluster=replace(SINK.cluster, interval_s=30.0, minutes=10)),
+        replace(SINK, cluster=replace(SINK.cluster, interval_s=60.0, minutes=10)),
+        replace(SINK, bmc=False),
+    ],
+    ids=["no counter", "no reasons", "temperature and clock alone", "no temperature", "no utilisation",
+         "counter of us", "counter of a slow exporter", "slow exporter", "missing scrapes", "no job", "no topology",
+         "every 15 s", "every 30 s", "every 60 s", "no BMC"],
+)  # fmt: skip
+def test_the_gpu_is_named_with_less_to_go_on(scene: Scene) -> None:
+    assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 3}]
+
+
+def test_a_node_alone_is_judged_by_its_limit() -> None:
+    scene = Scene(cluster=Cluster(nodes=1, gpus=2, minutes=6), heats=[Heat(0, 120, 360, gpus=[1], ramp_s=5)])
+    assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 1}]
+
+
+def test_a_gpu_that_heats_up_while_it_is_warm_is_held_by_the_limit_that_dcgm_reports() -> None:
+    tape = tape_of(Scene(base_c=70, heats=[Heat(0, 150, 400, gpus=[3], rise_k=8, ramp_s=5)]))
+    limited = changed(
+        tape, BITS, lambda at, node, gpu, bits: np.where((node == name(0)) & (gpu == 3) & (at > 155), 0x40, 0)
+    )
+    field = "DCGM_FI_DEV_GPU_MAX_OP_TEMP"
+    assert firing(limited) == [], "the bit alone, far below the model's limit, with clocks as they were"
+    dcgm = limited.rows[0]
+    values = dict(dcgm.values) | {field: np.full(len(dcgm.times), 80.0)}
+    valid = dict(dcgm.valid) | {field: np.ones(len(dcgm.times), bool)}
+    told_limit = replace(limited, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *limited.rows[1:]])
+    assert firing(told_limit) == [{"node": name(0), "gpu": 3}]
+
+
+def healthy(**changes: Any) -> Tape:
+    return tape_of(Scene(**changes))
+
+
+def test_warm_at_full_load_is_nothing() -> None:
+    assert run(healthy(base_c=80)) == []
+
+
+def test_a_fan_that_fails_without_clocks_falling_is_nothing_here() -> None:
+    assert run(tape_of(replace(FAN, heats=[]))) == []
+
+
+def test_a_stuck_bit_is_nothing() -> None:
+    assert run(changed(healthy(), BITS, lambda at, node, gpu, bits: np.where(node == name(1), 0x20, bits))) == []
+
+
+def test_idle_gpus_are_not_looked_at_whatever_their_bits_say() -> None:
+    tape = healthy(pauses=[(0, 480)], heats=[Heat(1, 100, 400, rise_k=60)])
+    assert run(changed(tape, BITS, lambda at, node, gpu, bits: np.full_like(at, 0x41))) == []
+
+
+@pytest.mark.parametrize("ns_a_second", [5e5, 2e6])
+@pytest.mark.parametrize("fields", [(), ("CLOCK_THROTTLE_REASONS",)], ids=["reasons", "no reasons"])
+def test_a_violation_counter_that_moves_a_little_is_noise(ns_a_second: float, fields: tuple[str, ...]) -> None:
+    def creeps(at: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return values + np.floor(at * ns_a_second)
+
+    assert run(changed(tape_of(without(Scene(base_c=82), *fields)), "DCGM_FI_DEV_THERMAL_VIOLATION", creeps)) == []
+
+
+def test_a_power_brake_is_not_heat() -> None:
+    tape = healthy(base_c=60)
+    braked = changed(tape, BITS, lambda at, node, gpu, bits: np.where((node == name(1)) & (at > 100), 0x88, bits))
+    slow = "DCGM_FI_DEV_SM_CLOCK"
+    assert (
+        run(changed(braked, slow, lambda at, node, gpu, clock: np.where((node == name(1)) & (at > 100), 500, clock)))
+        == []
+    )
+
+
+def test_what_is_still_hot_stays_open_and_a_fan_still_down_too() -> None:
+    assert told(run(tape_of(replace(FAN, fans_still=[(1, 120, 9000)])))) == [("firing", {"node": name(1)})]
+
+
+def test_the_same_heat_again_is_a_finding_of_its_own() -> None:
+    heats = [Heat(1, 60, 150, ramp_s=5), Heat(1, 420, 560, ramp_s=5)]
+    found = run(tape_of(Scene(cluster=Cluster(nodes=3, gpus=4, minutes=10), heats=heats, bmc=False)))
+    assert [finding.state for finding in found] == ["firing", "resolved", "firing"]
+    assert found[0].id != found[2].id
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("  5b | 03/22/2024 | 12:44:36 | Temperature #0x04 | Upper Critical going high | Asserted", ("inlet", False)),
+        ("  5b | 03/22/2024 | 12:44:36 | Temperature #0x04 | Upper Critical going high | Deasserted", ("inlet", True)),
+        ("  10 | 03/22/2024 | 12:44:36 | Fan #0x32 | Lower Non-recoverable going low  | Asserted", ("fan", False)),
+        ("Fan 3 failure detected", ("fan", False)),
+        ("   1 | 03/22/2024 | 12:44:36 | Power Supply #0x51 | Failure detected | Asserted", None),
+        ("   1 | 03/22/2024 | 12:44:36 | Memory #0x87 | Correctable ECC | Asserted", None),
+    ],
+)
+def test_lines_of_the_sel(message: str, said: tuple[str, bool] | None) -> None:
+    line = cooling_line(LogRecord(START, "sel", message, node="v001"))
+    assert (None if line is None else (line[0], line[2])) == said
+
+
+def test_a_line_and_its_end_are_about_the_same() -> None:
+    both = [
+        f" {n} | 03/22/2024 | 12:44:3{n} | Fan #0x32 | Lower Critical going low | {s}"
+        for n, s in ((1, "Asserted"), (2, "Deasserted"))
+    ]
+    first, second = (cooling_line(LogRecord(START, "sel", text, node="v001")) for text in both)
+    assert first is not None
+    assert second is not None
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [("NVIDIA A100-SXM4-80GB", 85), ("NVIDIA H100 80GB HBM3", 87), ("Tesla V100-SXM2-16GB", 83), ("", 85)],
+)
+def test_limits_by_model(model: str, limit: float) -> None:
+    assert limits_of(model)[0] == limit
+
+
+def test_the_same_tape_gives_the_same_findings() -> None:
+    assert lines(run(tape_of(FAN))) == lines(run(tape_of(FAN)))
