@@ -53,7 +53,7 @@ class World:
 
         Ranges and names may be joined by commas, and ``not NAME`` takes one out: ``v001..v086, not v041, v090``.
 
-        UserError: a name that the scenario's profile does not have.
+        UserError: a name that the scenario's profile does not have, or no node that is left at this size.
         """
         if isinstance(given, list):
             return [name if isinstance(name, int) else self.node(name) for name in given]
@@ -69,6 +69,8 @@ class World:
                 found += self._range(name)
             else:
                 found.append(self.node(name))
+        if not found:
+            raise UserError(f"nodes {given}: none is left", remedy="choose a larger --scale", exit_code=2)
         return list(dict.fromkeys(found))
 
     def _range(self, given: str) -> list[int]:
