@@ -80,7 +80,8 @@ def _texts(batch: pa.RecordBatch, name: str) -> tuple[Ints, list[str]]:
     column: Any = batch.column(name)
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     texts = ["" if value is None else str(value) for value in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+    # Wide before the null is given a number: 128 names fill the int8 codes that the replay sends.
+    codes = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
     return codes, [*texts, ""]
 
 

@@ -150,3 +150,21 @@ def test_columns_that_differ_are_united() -> None:
     assert rows.valid is not None
     assert rows.valid.tolist() == [[True, True, False], [False, True, False]]
     assert rows.values[rows.valid].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("count", [127, 128])
+def test_as_many_names_as_their_codes_can_number(count: int) -> None:
+    names = [f"v{number:03d}" for number in range(count)]
+    column = pa.DictionaryArray.from_arrays(pa.array(np.arange(count), pa.int8()), pa.array(names))
+    table = pa.RecordBatch.from_pydict(
+        {
+            "timestamp": pa.array(np.full(count, START), pa.timestamp("ms", "UTC")),
+            "node": column,
+            "gpu": pa.array(np.zeros(count, np.uint8)),
+            "f0": pa.array(np.arange(count, dtype=np.float32)),
+        }
+    )
+    value = encode_batch(table)
+    entities = Entities(("node", "gpu"))
+    rows = Reader(entities).decoded(Message(value).batch(), value)
+    assert cells(rows, entities) == {(START, (name, "0"), "f0", float(n)) for n, name in enumerate(names)}
