@@ -168,7 +168,14 @@ def _progress(status: dict[str, Any], counters: _Counters) -> str:
 
 
 def _metric(url: str, name: str) -> float:
-    text = httpx.get(f"{url}/metrics", timeout=5).text
+    try:
+        text = httpx.get(f"{url}/metrics", timeout=5).text
+    except httpx.TransportError as error:
+        raise UserError(
+            f"the service at {url} does not answer any more: {type(error).__name__}",
+            remedy="`make up` keeps the logs of the processes: try the replay there, and read them",
+            exit_code=3,
+        ) from error
     families = text_string_to_metric_families(text)
     return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 

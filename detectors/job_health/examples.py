@@ -1,0 +1,188 @@
+"""Tapes for job_health: jobs that hang or diverge, and jobs that only look like it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from detectors.contract import BoolArray, FloatArray, IntArray, LogRecord
+from detectors.fleet import Job, JobEvent
+from detectors.laws import Examples, Fault
+from detectors.rows import KeyColumn, Rows
+from detectors.scene import START, name
+from detectors.tape import Tape
+
+JOB: Final = "812"
+Change = Callable[[FloatArray, FloatArray], FloatArray]
+"""What the loss (or the gradient norm) is, from seconds and what it would be."""
+
+
+def _as_it_is(_at: FloatArray, value: FloatArray) -> FloatArray:
+    return value
+
+
+@dataclass(frozen=True)
+class Training:
+    """A job and its GPUs; times in seconds from the tape's start."""
+
+    nodes: int = 2
+    gpus: int = 2
+    minutes: float = 16.0
+    step_s: float = 4.0
+    interval_s: float = 10.0
+    pauses: Sequence[tuple[float, float]] = ()
+    """No step: the job writes a checkpoint (idle GPUs)."""
+    evaluations: Sequence[tuple[float, float]] = ()
+    """No step: the GPUs work on."""
+    hang: tuple[float, float] | None = None
+    spinning: bool = True
+    dead_node_at: float | None = None
+    """From here on the last node is not heard."""
+    ends_at: float | None = None
+    losses: bool = True
+    noise: float = 0.01
+    loss: Change = _as_it_is
+    grad: Change = _as_it_is
+    tokens: Change = _as_it_is
+    back: tuple[float, int] | None = None
+    """From then on the iteration is so much lower."""
+    announced: bool = False
+    """The log tells of checkpoints."""
+    lines: Sequence[LogRecord] = ()
+    gpus_told: bool = True
+    seed: int = 1
+
+
+def tape_of(training: Training) -> Tape:
+    """Return the training as a tape."""
+    chance = np.random.default_rng(training.seed)
+    end_s = training.minutes * 60
+    nodes = tuple(name(node) for node in range(training.nodes))
+    job = Job(JOB, nodes, START - 60_000, training.gpus)
+    jobs = [JobEvent(job.start, "start", job)]
+    if training.ends_at is not None:
+        jobs.append(JobEvent(START + int(training.ends_at * 1000), "end", job))
+    rows = [_steps(training, chance)] + ([_dcgm(training, chance)] if training.gpus_told else [])
+    logs = list(training.lines)
+    if training.announced:
+        for begin, _ in training.pauses:
+            logs.append(line(begin + 0.5, "saving checkpoint at iteration 100 to /scale/ckpt"))
+    topology = {"nodes": [{"name": n, "gpus": [{"gpu": g} for g in range(training.gpus)]} for n in nodes]}
+    return Tape(START, START + int(end_s * 1000), rows, sorted(logs, key=lambda r: r.at), jobs, topology)
+
+
+def line(at_s: float, message: str, source: str = "job", node: str | None = None) -> LogRecord:
+    """Return a log line; the job's own has its id."""
+    job_id = JOB if source == "job" else None
+    return LogRecord(START + int(at_s * 1000), source, message, "error", node, job_id)
+
+
+def _steps(training: Training, chance: np.random.Generator) -> Rows:
+    ends, now = [], 1.5
+    away = [*training.pauses, *training.evaluations, *([training.hang] if training.hang else [])]
+    until = min(training.minutes * 60, training.ends_at or 1e9)
+    while True:
+        now += training.step_s * (1 + 0.01 * float(chance.standard_normal()))
+        inside = [stop for begin, stop in away if begin < now < stop]
+        now = max([now, *inside])
+        if now >= until:
+            break
+        ends.append(now)
+    at = np.array(ends)
+    count = len(at)
+    iteration = 1000.0 + np.arange(count)
+    if training.back is not None:
+        iteration = np.where(at >= training.back[0], iteration - training.back[1], iteration)
+    loss = training.loss(at, (2.2 - 1e-4 * np.arange(count)) * (1 + training.noise * chance.standard_normal(count)))
+    grad = training.grad(at, 0.35 * np.exp(0.1 * chance.standard_normal(count)))
+    tokens = training.tokens(at, np.full(count, 1e6)) / training.step_s
+    ranks = training.nodes * training.gpus + 1
+    rank = np.tile(np.arange(-1, ranks - 1), count)
+    times = np.repeat(START + np.round(at * 1000).astype(np.int64), ranks)
+    whole = rank == -1
+    columns: dict[str, Any] = {
+        "iteration": np.repeat(iteration, ranks),
+        "step_time_s": np.full(len(times), training.step_s),
+        "tokens_per_s": np.repeat(tokens, ranks),
+    }
+    valid: dict[str, BoolArray] = {field: np.ones(len(times), bool) for field in columns}
+    if training.losses:
+        columns |= {"loss": np.repeat(loss, ranks), "grad_norm": np.repeat(grad, ranks)}
+        valid |= {"loss": whole, "grad_norm": whole}
+    keys = {
+        "job_id": KeyColumn(np.zeros(len(times), np.int64), (JOB,)),
+        "rank": KeyColumn(rank + 1, tuple(range(-1, ranks - 1))),
+    }
+    return Rows("steps", times, keys, {f: np.where(valid[f], v, 0.0) for f, v in columns.items()}, valid)
+
+
+def _within(at: FloatArray, spans: Sequence[tuple[float, float]]) -> BoolArray:
+    inside = np.zeros(at.shape, bool)
+    for begin, end in spans:
+        inside |= (at >= begin) & (at < end)
+    return inside
+
+
+def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
+    gpus = training.nodes * training.gpus
+    ticks = np.arange(0.7, training.minutes * 60, training.interval_s)
+    at, gpu = np.repeat(ticks, gpus), np.tile(np.arange(gpus), len(ticks))
+    idle = _within(at, training.pauses) | (at >= (training.ends_at or 1e9))
+    hung = _within(at, [training.hang] if training.hang else [])
+    busy = 100.0 if training.spinning else 0.0
+    power = np.where(idle, 90.0, np.where(hung, 150.0 if training.spinning else 90.0, 600.0))
+    util = np.where(idle, 0.0, np.where(hung, busy, 99.0))
+    seen = chance.random(len(at)) > 0.01
+    if training.dead_node_at is not None:
+        seen &= (gpu // training.gpus < training.nodes - 1) | (at < training.dead_node_at)
+    power = power * (1 + 0.02 * chance.standard_normal(len(at)))
+    columns = {"DCGM_FI_DEV_POWER_USAGE": power[seen], "DCGM_FI_DEV_GPU_UTIL": util[seen]}
+    return _rows(START + np.round(at[seen] * 1000).astype(np.int64), gpu[seen], training, columns)
+
+
+def _rows(times: IntArray, gpu: IntArray, training: Training, columns: Mapping[str, FloatArray]) -> Rows:
+    keys = {
+        "node": KeyColumn(gpu // training.gpus, tuple(name(node) for node in range(training.nodes))),
+        "gpu": KeyColumn(gpu % training.gpus, tuple(range(training.gpus))),
+    }
+    return Rows("dcgm", times, keys, dict(columns), {field: np.ones(len(times), bool) for field in columns})
+
+
+def from_then(at_s: float, factor: float, until_s: float = 1e9, ramp_s: float = 0.0) -> Change:
+    """Return a change: `factor` times what it would be in a stretch, coming over `ramp_s`."""
+
+    def change(at: FloatArray, value: FloatArray) -> FloatArray:
+        level = np.clip((at - at_s) / max(ramp_s, 1e-9), 0.0, 1.0) * ((at >= at_s) & (at < until_s))
+        return np.asarray(value * (1 + (factor - 1) * level))
+
+    return change
+
+
+def nan_from(at_s: float, until_s: float = 1e9) -> Change:
+    """Return a change: no number in a stretch."""
+    return lambda at, value: np.where((at >= at_s) & (at < until_s), np.nan, value)
+
+
+WATCHDOG: Final = (
+    "[rank5]:[E ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4821, "
+    "OpType=ALLREDUCE, NumelIn=16777216, NumelOut=16777216, Timeout(ms)=60000) "
+    "ran for 60037 milliseconds before timing out."
+)
+HUNG = Training(hang=(480, 1e9))
+ENTITY: Final = {"job_id": JOB}
+
+EXAMPLES = Examples(
+    healthy=[
+        tape_of(Training(pauses=[(200, 245), (430, 475), (660, 705)], announced=True, seed=2)),
+        tape_of(Training(evaluations=[(300, 640)], seed=3)),
+        tape_of(Training(hang=(480, 1e9), dead_node_at=478, ends_at=800, seed=4)),
+        tape_of(Training(loss=from_then(500, 1.6, 550), grad=from_then(500, 8, 550), back=(700, 90), seed=5)),
+    ],
+    faults=[
+        Fault(tape_of(HUNG), ENTITY, START + 480_000),
+        Fault(tape_of(Training(hang=(480, 1e9), gpus_told=False, seed=6)), ENTITY, START + 480_000),
+        Fault(tape_of(Training(loss=from_then(420, 1.2), seed=7)), ENTITY, START + 420_000),
+        Fault(tape_of(Training(loss=nan_from(420), grad=nan_from(420), seed=8)), ENTITY, START + 420_000),
+    ],
+)

@@ -1,0 +1,239 @@
+"""job_health on what jobs do: hang and diverge in many ways, and pause and wander in ways that look like it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding
+from detectors.fleet import JobEvent
+from detectors.job_health.detector import JobHealth
+from detectors.job_health.examples import (
+    ENTITY,
+    HUNG,
+    WATCHDOG,
+    Training,
+    from_then,
+    line,
+    nan_from,
+    tape_of,
+)
+from detectors.job_health.words import JobWords
+from detectors.registry import choose
+from detectors.scene import START
+from detectors.tape import Tape, play
+
+STEADY = Training()
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    choices = [c for c in choose({"job_health": overrides}) if c[0] is JobHealth]
+    return play(tape, choices)[0]
+
+
+def found(tape: Tape, **overrides: Any) -> list[tuple[str, str]]:
+    return [(finding.fault, finding.state) for finding in run(tape, **overrides)]
+
+
+def fired_after_s(tape: Tape, onset_s: float) -> float:
+    (fired,) = [finding for finding in run(tape) if finding.state == "firing"]
+    return (fired.detected_at - START) / 1000 - onset_s
+
+
+def test_a_hang_is_named_with_its_evidence_and_ends_with_the_job() -> None:
+    fired, resolved = run(tape_of(replace(HUNG, ends_at=850)))
+    assert (fired.fault, dict(fired.entity), fired.state) == ("job_hang", ENTITY, "firing")
+    assert abs(fired.started_at - START - 480_000) <= 5_000
+    assert 480_000 < fired.detected_at - START <= 480_000 + 190_000
+    evidence = fired.evidence
+    assert float(evidence["power_w"]) == pytest.approx(150, rel=0.1)
+    assert float(evidence["power_in_steps_w"]) == pytest.approx(600, rel=0.1)
+    assert float(evidence["gpu_util_percent"]) == 100
+    assert float(evidence["usual_step_s"]) == pytest.approx(4, rel=0.3)
+    assert (resolved.state, resolved.id) == ("resolved", fired.id)
+    assert START + 850_000 <= resolved.detected_at <= START + 860_000
+    assert "ended" in resolved.summary
+
+
+def test_a_hang_that_goes_on_by_itself_is_over_and_no_pause_learnt() -> None:
+    tape = tape_of(replace(STEADY, hang=(480, 760), minutes=24))
+    assert found(tape) == [("job_hang", "firing"), ("job_hang", "resolved")]
+
+
+@pytest.mark.parametrize("step_s", [0.5, 2.0, 10.0])
+def test_the_patience_does_not_hang_on_the_step_time(step_s: float) -> None:
+    assert fired_after_s(tape_of(replace(HUNG, step_s=step_s)), 480) <= 250
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_cadences(interval_s: float) -> None:
+    assert fired_after_s(tape_of(replace(HUNG, interval_s=interval_s)), 480) <= 250
+
+
+def test_idle_or_unseen_gpus_get_more_time() -> None:
+    assert fired_after_s(tape_of(replace(HUNG, spinning=False)), 480) == pytest.approx(240, abs=12)
+    assert fired_after_s(tape_of(replace(HUNG, gpus_told=False)), 480) == pytest.approx(240, abs=12)
+
+
+def test_the_watchdog_is_believed_at_once() -> None:
+    tape = tape_of(replace(HUNG, lines=[line(540, WATCHDOG), line(541, WATCHDOG)]))
+    assert fired_after_s(tape, 540) == 0
+    assert found(tape) == [("job_hang", "firing")]
+
+
+def test_the_watchdog_of_a_job_that_goes_on_is_not_believed() -> None:
+    assert found(tape_of(replace(STEADY, lines=[line(540, WATCHDOG)]))) == []
+
+
+XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(HUNG, lines=[line(479, XID, "kernel", "v001"), line(560, WATCHDOG)]),
+        replace(HUNG, lines=[line(479, "mlx5_core 0000:9a:00.0 mlx5_3: Link down", "kernel", "v002")]),
+        replace(HUNG, lines=[line(550, "slurmctld: error: Nodes v002 not responding", "scheduler")]),
+        replace(HUNG, lines=[line(479, "Fatal SXid 20034", "fabricmanager", "v001")]),
+        replace(HUNG, dead_node_at=478),
+        replace(HUNG, dead_node_at=478, lines=[line(600, WATCHDOG)]),
+        replace(HUNG, lines=[line(478, " iteration 100/ 100 | consumed samples: 1")]),
+        replace(HUNG, ends_at=600),
+        replace(STEADY, evaluations=[(300, 840)]),
+        replace(STEADY, pauses=[(300, 530)]),
+        replace(STEADY, pauses=[(300, 840)], announced=True),
+        replace(STEADY, pauses=[(100, 320), (420, 690)]),
+        replace(HUNG, hang=(10, 1e9)),
+    ],
+    ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
+         "ends in time", "evaluation", "short checkpoint", "announced checkpoint", "longer pauses", "before it ran"],
+)  # fmt: skip
+def test_what_stands_still_for_a_reason(training: Training) -> None:
+    assert found(tape_of(training)) == []
+
+
+def test_an_old_or_harmless_line_excuses_nothing() -> None:
+    old = line(120, XID, "kernel", "v001")
+    recorded = line(479, XID.replace(" 79,", " 63,"), "kernel", "v001")
+    elsewhere = line(479, XID, "kernel", "v009")
+    assert found(tape_of(replace(HUNG, lines=[old, recorded, elsewhere]))) == [("job_hang", "firing")]
+
+
+def test_a_job_that_is_not_known_to_run_does_not_hang() -> None:
+    tape = tape_of(HUNG)
+    assert found(replace(tape, jobs=[])) == []
+
+
+def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None:
+    tape = tape_of(replace(HUNG, gpus_told=False))
+    (steps,) = tape.rows
+    both = replace_job(steps, ("812", "813"))
+    started = [*tape.jobs, JobEvent(tape.jobs[0].at, "start", replace(tape.jobs[0].job, job_id="813"))]
+    assert found(replace(tape, rows=[both], jobs=started)) == []
+
+
+def replace_job(steps: Any, names: tuple[str, ...]) -> Any:
+    """Return the steps as those of several jobs."""
+    count = len(steps.times)
+    order = np.argsort(np.tile(steps.times, len(names)), kind="stable")
+    jobs = np.repeat(np.arange(len(names)), count)[order]
+    rank = np.tile(steps.keys["rank"].codes, len(names))[order]
+    kind = type(steps.keys["rank"])
+    keys = {"job_id": kind(jobs, names), "rank": kind(rank, steps.keys["rank"].categories)}
+    values = {field: np.tile(column, len(names))[order] for field, column in steps.values.items()}
+    valid = {field: np.tile(column, len(names))[order] for field, column in steps.valid.items()}
+    return type(steps)("steps", np.tile(steps.times, len(names))[order], keys, values, valid)
+
+
+def test_a_loss_that_jumps_and_stays_is_named_with_its_figures() -> None:
+    (fired,) = run(tape_of(replace(STEADY, loss=from_then(420, 1.15))))
+    assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)
+    assert abs(fired.started_at - START - 420_000) <= 10_000
+    assert float(fired.evidence["loss"]) / float(fired.evidence["loss_before"]) == pytest.approx(1.15, abs=0.02)
+    assert fired.detected_at - START <= 420_000 + 150_000
+
+
+def test_a_loss_that_climbs_slowly_is_named() -> None:
+    tape = tape_of(replace(STEADY, loss=from_then(400, 1.25, ramp_s=600), minutes=25))
+    assert found(tape) == [("loss_anomaly", "firing")]
+
+
+def test_a_gradient_that_trebles_and_stays_is_named() -> None:
+    (fired,) = run(tape_of(replace(STEADY, grad=from_then(420, 3))))
+    assert fired.score < 0.7
+    assert "gradient" in fired.summary
+
+
+def test_a_loss_that_comes_back_is_over() -> None:
+    tape = tape_of(replace(STEADY, loss=from_then(420, 1.4, 700), minutes=20))
+    assert found(tape) == [("loss_anomaly", "firing"), ("loss_anomaly", "resolved")]
+
+
+def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
+    found_all = run(tape_of(replace(STEADY, loss=nan_from(420, 600))))
+    assert [finding.state for finding in found_all] == ["firing", "resolved"]
+    assert found_all[0].detected_at - START <= 450_000
+    assert found_all[0].evidence["steps_not_a_number"] == 5
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(STEADY, loss=from_then(420, 3.0, 490), grad=from_then(420, 20, 490)),
+        replace(STEADY, loss=nan_from(420, 430)),
+        replace(STEADY, grad=nan_from(300, 340)),
+        replace(STEADY, loss=from_then(420, 1.3), tokens=from_then(420, 2.0)),
+        replace(STEADY, loss=from_then(420, 0.5)),
+        replace(STEADY, loss=lambda at, value: value * (4 - at / 400), noise=0.03),
+        replace(STEADY, noise=0.15, minutes=30),
+        replace(STEADY, loss=lambda at, value: value * 0.01 * np.sin(at), noise=0.1),
+        replace(STEADY, loss=lambda at, value: 1.2 * value - np.where(at > 500, 0, at / 2400), back=(500, 110)),
+        replace(STEADY, loss=nan_from(0)),
+        replace(STEADY, losses=False),
+    ],
+    ids=["a spike", "two steps of NaN", "overflows", "a longer context", "a drop", "a young model", "a noisy loss",
+         "around zero", "back to a checkpoint", "never a number", "no loss"],
+)  # fmt: skip
+def test_losses_that_are_no_anomaly(training: Training) -> None:
+    assert found(tape_of(training)) == []
+
+
+def test_losses_of_every_rank_count_once() -> None:
+    tape = tape_of(replace(STEADY, loss=from_then(420, 1.2)))
+    steps, dcgm = tape.rows
+    everyone = {field: np.ones(len(column), bool) for field, column in steps.valid.items()}
+    loss = np.repeat(steps.values["loss"][steps.valid["loss"]], 5)
+    grad = np.repeat(steps.values["grad_norm"][steps.valid["loss"]], 5)
+    values = dict(steps.values) | {"loss": loss, "grad_norm": grad}
+    told = type(steps)("steps", steps.times, steps.keys, values, everyone)
+    assert run(replace(tape, rows=[told, dcgm])) == run(tape)
+
+
+@pytest.mark.parametrize(
+    ("message", "matter"),
+    [
+        (WATCHDOG, "watchdog_at"),
+        ("saving checkpoint at iteration   14100 to /scale/ckpt/granite", "saving_at"),
+        ("  successfully saved checkpoint at iteration   14100 to /scale/ckpt", "saved_at"),
+        ("  successfully loaded checkpoint from /scale/ckpt at iteration 14000", "loading_at"),
+        ("> initialized 512 ranks, NCCL ready", "loading_at"),
+        ("validation loss at iteration 14100 | lm loss value: 1.9 |", "evaluating_at"),
+        (" iteration    500/    500 | consumed samples: 2048 |", "over_at"),
+        ("step:5100/5100 val_loss:3.2783", "over_at"),
+        (" iteration    100/    500 | consumed samples: 2048 |", None),
+        ("hello", None),
+    ],
+)
+def test_lines_of_jobs(message: str, matter: str | None) -> None:
+    words = JobWords()
+    words.take(line(1, message))
+    told = [name for name in JobWords.__slots__ if getattr(words, name) >= 0]
+    assert told == ([matter] if matter else [])
+
+
+def test_gpus_that_another_job_has_too_prove_no_work() -> None:
+    tape = tape_of(replace(STEADY, evaluations=[(480, 1e9)]))
+    other = JobEvent(tape.jobs[0].at, "start", replace(tape.jobs[0].job, job_id="900", nodes=("v001",)))
+    assert found(tape) == []
+    assert found(replace(tape, jobs=[*tape.jobs, other])) == [("job_hang", "firing")]

@@ -1,0 +1,146 @@
+"""storage on what file systems do: slow in many ways, and busy in ways that look slow."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding
+from detectors.registry import choose
+from detectors.scene import START
+from detectors.storage.detector import Storage
+from detectors.storage.examples import MOUNTS, NFS, SERVERS, Site, Slow, tape_of
+from detectors.storage.habit import Habit
+from detectors.tape import Tape, play
+
+QUIET = Site()
+
+
+def run(tape: Tape, **overrides: Any) -> list[Finding]:
+    choices = [c for c in choose({"storage": overrides}) if c[0] is Storage]
+    return play(tape, choices)[0]
+
+
+def firing(tape: Tape, **overrides: Any) -> list[Finding]:
+    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
+
+
+def test_a_slow_server_is_named_with_its_evidence_and_its_end() -> None:
+    fired, resolved = run(tape_of(replace(SERVERS, minutes=18)))
+    assert (fired.fault, dict(fired.entity), fired.state) == ("storage_slow", {"mount": "/scale"}, "firing")
+    assert abs(fired.started_at - START - 480_000) <= 60_000
+    assert fired.detected_at - START <= 480_000 + 150_000
+    evidence = fired.evidence
+    assert float(evidence["read_latency_ms"]) > 3 * float(evidence["read_latency_at_like_load_ms"])
+    assert float(evidence["read_clients_affected"]) == 1
+    assert evidence["clients"] == 5
+    assert float(evidence["job_data_wait_share"]) > float(evidence["job_data_wait_share_before"])
+    assert (resolved.id, resolved.state) == (fired.id, "resolved")
+    assert START + 720_000 < resolved.detected_at <= START + 720_000 + 300_000
+
+
+def test_nfs_that_a_job_starves_on_is_named() -> None:
+    (fired,) = firing(tape_of(NFS))
+    assert fired.entity == {"mount": "/nfs"}
+    assert fired.severity == "page"
+    assert fired.evidence["job_id"] == "812"
+    assert float(fired.evidence["job_data_wait_share"]) == pytest.approx(0.4, abs=0.05)
+
+
+def test_nfs_that_was_slow_from_the_first_reading_is_compared_with_other_mounts() -> None:
+    (fired,) = firing(tape_of(replace(NFS, begins_s=0)))
+    assert fired.entity == {"mount": "/nfs"}
+
+
+def test_a_mount_alone_and_slow_from_the_start_is_judged_by_itself() -> None:
+    site = Site(mounts=1, starving_share=0.4, slow=[Slow(0, 0, factor=30)])
+    (fired,) = firing(tape_of(site))
+    assert fired.entity == {"mount": "/scale"}
+
+
+def test_a_storm_that_comes_and_goes_is_one_finding() -> None:
+    storms = [Slow(0, 480 + 330 * n, 480 + 330 * n + 200, 3.0) for n in range(3)]
+    found = run(tape_of(Site(minutes=32, slow=storms)))
+    assert [finding.state for finding in found] == ["firing", "resolved"]
+
+
+def test_a_slow_ramp_is_not_taken_for_the_habit() -> None:
+    ramp = [Slow(0, 480 + 30 * n, factor=1.09) for n in range(20)]
+    (fired,) = firing(tape_of(Site(minutes=25, slow=ramp)))
+    assert fired.detected_at - START <= 480_000 + 600_000
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 30.0, 60.0])
+def test_cadences(interval_s: float) -> None:
+    (fired,) = firing(tape_of(replace(SERVERS, interval_s=interval_s, slow=[Slow(0, 720)], minutes=20)))
+    assert fired.detected_at - START <= 720_000 + 300_000
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        replace(SERVERS, missing=0.3),
+        replace(SERVERS, counters=False),
+        replace(SERVERS, nodes=2),
+        replace(SERVERS, mounts=1),
+        replace(SERVERS, slow=[Slow(0, 480, 720, nodes=[0, 1, 2, 3])]),
+    ],
+    ids=["missing scrapes", "no counters", "two clients", "no other mount", "four clients of five"],
+)
+def test_the_mount_is_named_with_less_to_go_on(site: Site) -> None:
+    assert [dict(finding.entity) for finding in firing(tape_of(site))] == [{"mount": "/scale"}]
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        replace(QUIET, checkpoints=[(200 + 200 * n, 245 + 200 * n) for n in range(4)]),
+        replace(QUIET, checkpoints=[(600, 840)]),
+        replace(QUIET, loads=[(600, 840)]),
+        replace(QUIET, begins_s=500),
+        replace(QUIET, slow=[Slow(0, 480, nodes=[2], factor=20)]),
+        replace(QUIET, slow=[Slow(0, 480, nodes=[1, 3], factor=20)]),
+        replace(QUIET, slow=[Slow(0, 480, 520, 6.0)]),
+        replace(QUIET, slow=[Slow(0, 480, factor=1.5)]),
+        replace(QUIET, starving_share=0.4),
+        replace(QUIET, nodes=1, slow=[Slow(0, 480)]),
+        replace(QUIET, reads_from=1, read_gb_s=0.3, starving_share=0.12),
+    ],
+    ids=["checkpoints", "a long first checkpoint", "a long first load", "a job that begins", "one slow client",
+         "two slow clients of five", "a short hiccup", "half as slow again", "a slow data loader", "a single client",
+         "nfs in moderation"],
+)  # fmt: skip
+def test_what_is_only_busy(site: Site) -> None:
+    assert firing(tape_of(site)) == []
+
+
+def test_counters_that_are_reset_raise_nothing() -> None:
+    tape = tape_of(QUIET)
+    storage = tape.rows[0]
+    late = storage.times > START + 500_000
+    values = dict(storage.values)
+    for field in ("read_bytes", "write_bytes"):
+        values[field] = np.where(late, values[field] - values[field][late].min(), values[field])
+    told = type(storage)("storage", storage.times, storage.keys, values, storage.valid)
+    assert firing(replace(tape, rows=[told, tape.rows[1]])) == []
+
+
+def test_a_mount_that_falls_silent_stays_open() -> None:
+    tape = tape_of(replace(SERVERS, slow=[Slow(0, 480)]))
+    assert [finding.state for finding in run(tape.until(START + 700_000))] == ["firing"]
+    assert MOUNTS[0] == "/scale"
+
+
+def test_what_to_expect_rises_with_load_and_ends_where_nothing_was_seen() -> None:
+    habit = Habit()
+    for _ in range(5):
+        habit.learn(1e8, 2.0, slowly=False)
+        habit.learn(1e9, 5.0, slowly=False)
+    assert habit.expected(1.2e8) == pytest.approx(2.0)
+    assert habit.expected(3e8) == pytest.approx(2.0)
+    assert habit.expected(1e9) == pytest.approx(5.0)
+    assert habit.expected(1e6) == pytest.approx(2.0)
+    assert np.isnan(habit.expected(4e9))
+    assert habit.lowest == pytest.approx(2.0)
+    assert habit.highest == pytest.approx(5.0)
