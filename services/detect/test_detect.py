@@ -9,7 +9,7 @@ import pytest
 
 from detectors.contract import Finding, Instant
 from detectors.engine import Engine
-from detectors.registry import choose
+from detectors.registry import choose, discover
 from detectors.state import StateError
 from services.detect.choices import load_choices
 from services.detect.idle import ArrivalMarks
@@ -147,7 +147,7 @@ def test_rows_written_by_hand_are_taken() -> None:
 
 def test_a_configuration_that_leaves_nothing_to_do_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
-    config.write_text("power_throttle: {enabled: false}\n")
+    config.write_text("".join(f"{name}: {{enabled: false}}\n" for name in discover()))
     with pytest.raises(UserError, match="no detector enabled"):
         load_choices(config)
     with pytest.raises(UserError, match="cannot be read"):

@@ -9,6 +9,8 @@ from services.kit import topics
 from services.kit.kafka import Record
 
 _log = logging.getLogger(__name__)
+_MOST_WORDS = 500
+"""Characters of a reason: a server may name every sample of a request in its answer."""
 DEAD = Counter("hindcast_dead_letters_total", "Records sent to dead-letter.", ["service", "topic"])
 
 
@@ -20,7 +22,8 @@ class DeadLetter:
         self._service = service
 
     def send(self, record: Record, reason: str, value: bytes | None = None) -> None:
-        """Send `record`, or only the `value` part of it, with `reason` and where it came from."""
+        """Send `record`, or only the `value` part of it, with the beginning of `reason` and where it came from."""
+        reason = " ".join(reason[:_MOST_WORDS].split())
         headers = [
             *record.headers,
             ("dead-letter-reason", reason.encode()),

@@ -32,6 +32,8 @@ SCHEMA_BYTES = 3_900
 """What a message of DCGM takes beside its readings (schema, names): to tell about how many it holds."""
 SAMPLE_BYTES = 4
 COMMIT_EVERY_S = 0.5
+_DEAD_LETTER_BYTES = 500_000
+"""Of one message: a whole refused request, with the labels of every sample, is more than Kafka takes."""
 HANDOVER_S = 20.0
 """How long requests on their way are waited for when another sink takes a partition over."""
 
@@ -141,13 +143,20 @@ class Sink:
         ]
 
     def _refused(self, parcel: Parcel, samples: Samples, words: str) -> None:
-        """Send refused samples to dead-letter, one JSON line each; called by a lane."""
-        lines = []
+        """Send refused samples to dead-letter, one JSON line each, in messages of bounded size; called by a lane."""
+        last = self._intake.last[parcel.unit]
+        lines: list[str] = []
+        size = 0
         for series, times, values in zip(samples.series, samples.times, samples.values, strict=True):
             labels = parcel.page.names[int(series) % PAGE_SERIES]
             for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
                 lines.append(json.dumps({"labels": labels, "timestamp": format_time(at_ms), "value": value}))
-        self._dead.send(self._intake.last[parcel.unit], words, "\n".join(lines).encode())
+                size += len(lines[-1])
+                if size >= _DEAD_LETTER_BYTES:
+                    self._dead.send(last, words, "\n".join(lines).encode())
+                    lines, size = [], 0
+        if lines:
+            self._dead.send(last, words, "\n".join(lines).encode())
 
     def _commit(self) -> None:
         """Commit what has become safe; what is in dead-letter must be there before."""

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,9 +57,9 @@ class Running:
         self.url = f"http://127.0.0.1:{port}"
         self.process = stack.add_process(python_service(f"sink-{self.target}", "services.sink", port=port, env=env))
 
-    def feed(self, replay: str, cluster: Cluster) -> Feed:
-        """Return a feed whose last tick lands now."""
-        shift_ms = int(time.time() * 1000) - cluster.end_ms
+    def feed(self, replay: str, cluster: Cluster, *, ago_s: float = 0.0) -> Feed:
+        """Return a feed whose last tick lands now, or some time ago."""
+        shift_ms = int((time.time() - ago_s) * 1000) - cluster.end_ms
         feed = Feed(self._sender, wire.Origin("vela", f"{replay}-{self.target}", 0, shift_ms, self.target))
         feed.announce(cluster)
         return feed
@@ -302,6 +304,31 @@ def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Runni
     feed.flush()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
+
+
+def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
+    stack: Stack, sink: Running, kafka: KafkaSettings
+) -> None:
+    """Two days old: beyond the out-of-order window. More than one message of Kafka's holds."""
+    fresh = Cluster(nodes=1, gpus=1, ticks=2, seed=9)
+    first = sink.feed("fresh", fresh)  # the head must have begun: an empty one takes any age
+    first.ticks(fresh, 0, 2)
+    first.mark(fresh.end_ms, end=True)
+    cluster = Cluster(nodes=8, gpus=8, ticks=60, seed=10)
+    feed = sink.feed("old", cluster, ago_s=2 * 86_400)
+    feed.ticks(cluster, 0, 60)
+    feed.mark(cluster.end_ms, end=True)
+    feed.flush()
+    sink.caught_up()
+    letters = dead_letters(kafka, feed.origin.unit)
+    assert len(letters) > 4
+    assert all(reason.startswith("400 ") and len(reason) <= 500 for reason, _ in letters)
+    samples = [json.loads(line) for _, value in letters for line in value.splitlines()]
+    # A staleness marker, which is a NaN, ends each series.
+    told = Counter(sample["labels"]["__name__"] for sample in samples if not math.isnan(sample["value"]))
+    del told["up"]
+    assert told == dict.fromkeys(told, 8 * 8 * 60)
+    assert len(told) == len(FIELDS)
 
 
 def dead_letters(kafka: KafkaSettings, unit: str) -> list[tuple[str, bytes]]:
