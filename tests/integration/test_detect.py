@@ -25,7 +25,7 @@ from services.stack.runner import Stack
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 Message = tuple[int, str, wire.Headers, bytes | None]
 """Time by which it is due, stream, headers, value."""
 
