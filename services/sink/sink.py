@@ -55,8 +55,6 @@ class Sink:
         self._commit_due_s = 0.0
         self._record_samples = 1.0
         """What a record of the last poll held, about: large messages are not to be taken by the thousand."""
-        # Known before the group is joined: else its first assignment is of no partitions.
-        consumer.topics()
         consumer.subscribe(list(telemetry_topics()), listener=_Handover(self))
 
     def run(self, stop: threading.Event) -> None:
