@@ -8,10 +8,10 @@ offsets; a unit passes over those that its snapshot knows, and says again, in th
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
@@ -25,7 +25,7 @@ from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, Record, admin, consumer, producer
+from services.kit.kafka import KafkaSettings, Record, admin, consumer, offsets_of, producer, subscribe
 from services.kit.replays import ReplayDirectory
 from services.kit.wire import Origin, WireError, origin_of
 
@@ -57,7 +57,8 @@ class Detect:
         self._unacknowledged: list[Any] = []
         self._units: dict[str, Unit] = {}
         self._stored_s = self._followed_s = time.monotonic()
-        self._moved = False
+        self._read: dict[TopicPartition, int] = {}
+        """Where to go on, of the partitions that were read since the last commit."""
         self._consumer: KafkaConsumer = consumer(
             kafka,
             group=GROUP,
@@ -67,7 +68,7 @@ class Detect:
             fetch_max_bytes=16 * 1024 * 1024,
             max_poll_records=200,
         )
-        self._consumer.subscribe(list(self._streams), listener=_Rebalance(self))
+        subscribe(self._consumer, list(self._streams), self)
 
     def run(self, stop: threading.Event, ready: threading.Event) -> None:
         """Detect until `stop` is set; `ready` is set once Kafka has given this instance its partitions."""
@@ -94,8 +95,8 @@ class Detect:
         monotonic_s, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
         for partition, records in polled.items():
             stream = self._streams[partition.topic]
+            self._read[partition] = records[-1].offset + 1
             for record in records:
-                self._moved = True
                 try:
                     unit = self._unit_of(origin_of(list(record.headers)), record.partition)
                     if unit is not None:
@@ -162,22 +163,25 @@ class Detect:
         """Make sure of all that was taken: findings in Kafka, then snapshots on disk, then the offsets."""
         self._stored_s = time.monotonic()
         self._measure()
-        if not self._moved and not any(unit.changed for unit in self._units.values()):
+        if not self._read and not any(unit.changed for unit in self._units.values()):
             return
+        self._save()
+        try:
+            self._consumer.commit(offsets_of(self._read))
+        except KafkaError as error:
+            _log.warning("offsets not committed, trying again error=%s", type(error).__name__)
+            return
+        self._read.clear()
+        # One that has come to its end needs no memory; should more of it come, it is loaded again.
+        for name in [name for name, unit in self._units.items() if unit.engine.ended]:
+            del self._units[name]
+
+    def _save(self) -> None:
         self._flush()
         for unit in self._units.values():
             if unit.changed:
                 self._store.save(unit.stored())
                 unit.changed = False
-        try:
-            self._consumer.commit()
-        except KafkaError as error:
-            _log.warning("offsets not committed, trying again error=%s", type(error).__name__)
-            return
-        self._moved = False
-        # One that has come to its end needs no memory; should more of it come, it is loaded again.
-        for name in [name for name, unit in self._units.items() if unit.engine.ended]:
-            del self._units[name]
 
     def _flush(self) -> None:
         try:
@@ -228,38 +232,24 @@ class Detect:
         stored = self._load(name)
         return stored is None or stored.announced
 
-    def release(self, revoked: Collection[TopicPartition]) -> None:
-        """Store everything and let go of the units of partitions that another instance takes over."""
-        if not revoked:
-            return
-        self.store()
-        numbers = {partition.partition for partition in revoked}
-        for name in [name for name, unit in self._units.items() if unit.partition in numbers]:
-            del self._units[name]
-        _log.info("released partitions=%s", sorted(numbers))
+    def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Store everything and let go of the units of partitions that another instance takes over.
 
-    def lose(self, lost: Collection[TopicPartition]) -> None:
+        State moves with the partitions: stored before they go, loaded when the first record of a unit comes.
+        """
+        self._save()
+        read = dict(self._read)
+        self._read.clear()
+        self.lose(places)
+        return read
+
+    def lose(self, places: Collection[TopicPartition]) -> None:
         """Let go of the units of partitions that were taken away: another instance goes on from its own reading."""
-        numbers = {partition.partition for partition in lost}
+        numbers = {partition.partition for partition in places}
         for name in [name for name, unit in self._units.items() if unit.partition in numbers]:
             del self._units[name]
-        _log.warning("lost partitions=%s", sorted(numbers))
-
-
-class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """State moves with the partitions: stored before they go, loaded when the first record of a unit comes."""
-
-    def __init__(self, detect: Detect) -> None:
-        self._detect = detect
-
-    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._detect.release(revoked)
-
-    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        _log.info("assigned partitions=%s", sorted({partition.partition for partition in assigned}))
-
-    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        self._detect.lose(lost)
+        for place in places:
+            self._read.pop(place, None)
 
 
 def _topic_ids(kafka: KafkaSettings, names: Collection[str]) -> dict[str, str]:

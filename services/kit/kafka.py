@@ -1,17 +1,21 @@
 """Kafka clients made from one set of settings, with the guarantees that every service here rests on."""
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.errors import UserError
 from services.kit.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class KafkaSettings(Settings):
@@ -103,3 +107,56 @@ def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> K
         "allow_auto_create_topics": False,
     }
     return _reach(lambda: KafkaConsumer(**settings.client_config(), **(config | options)), settings)
+
+
+class Member(Protocol):
+    """What a member of a consumer group does when partitions go; neither call may wait for its own consumer."""
+
+    def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Finish what was read of partitions that go to another member; return the offsets to commit before they do."""
+        ...
+
+    def lose(self, places: Collection[TopicPartition]) -> None:
+        """Forget partitions that another member has already: nothing of them may be committed any more."""
+        ...
+
+
+def subscribe(client: KafkaConsumer, names: Sequence[str], member: Member) -> None:
+    """Join the consumer's group for the topics `names`.
+
+    The client hears of the topics between subscribing and joining, which is at the first poll. A group that is joined
+    before can be given no partitions, and nothing asks for more; topics that it heard of earlier make it join twice.
+    """
+    client.subscribe(list(names), listener=_Rebalance(client, member))
+    client.topics()
+
+
+class _Rebalance(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """Called on the thread that does the consumer's input and output: there its commit can only be awaited."""
+
+    def __init__(self, client: KafkaConsumer, member: Member) -> None:
+        self._client, self._member = client, member
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        if not revoked:
+            return
+        safe = self._member.release(revoked)
+        _log.info("partitions released count=%d", len(revoked))
+        if safe:
+            try:
+                await self._client.commit_async(offsets_of(safe))
+            except KafkaError as error:
+                # Nothing is lost: what was not committed is read again.
+                _log.warning("commit failed error=%s", type(error).__name__)
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        _log.info("partitions assigned count=%d", len(assigned))
+
+    async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        _log.warning("partitions lost count=%d", len(lost))
+        self._member.lose(lost)
+
+
+def offsets_of(places: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets as a commit wants them."""
+    return {place: OffsetAndMetadata(offset, "", -1) for place, offset in places.items()}

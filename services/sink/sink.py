@@ -6,20 +6,19 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
-from kafka.structs import OffsetAndMetadata
 
 from services.kit.deadletter import DeadLetter
-from services.kit.kafka import Record
+from services.kit.kafka import Record, offsets_of, subscribe
 from services.kit.replays import ReplayDirectory
 from services.kit.times import format_time
 from services.sink import metrics
 from services.sink.delivery import Delivery, Parcel
 from services.sink.encode import Samples, by_page
-from services.sink.intake import Intake, telemetry_topics
+from services.sink.intake import Intake, topics_read
 from services.sink.offsets import Ledger, Ticket
 from services.sink.pages import PAGE_SERIES
 from services.sink.settings import SinkSettings
@@ -55,7 +54,7 @@ class Sink:
         self._commit_due_s = 0.0
         self._record_samples = 1.0
         """What a record of the last poll held, about: large messages are not to be taken by the thousand."""
-        consumer.subscribe(list(telemetry_topics()), listener=_Handover(self))
+        subscribe(consumer, topics_read(), self)
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set. Raises UserError if the target can't be used at all."""
@@ -73,10 +72,16 @@ class Sink:
             self._commit()
             self._delivery.close()
 
-    def hand_over(self, places: Sequence[TopicPartition]) -> None:
-        """Finish what was read of partitions that are being taken away."""
+    def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Finish what was read of partitions that are being taken away; return what is safe of all."""
         self._delivery.drained(HANDOVER_S)
-        self._commit()
+        safe = self._safe()
+        self._producer.flush()
+        self.lose(places)
+        return safe
+
+    def lose(self, places: Collection[TopicPartition]) -> None:
+        """Forget partitions that were taken away."""
         self._intake.forget(places)
         for place in places:
             self._committed.pop(place, None)
@@ -158,43 +163,33 @@ class Sink:
         if lines:
             self._dead.send(last, words, "\n".join(lines).encode())
 
-    def _commit(self) -> None:
-        """Commit what has become safe; what is in dead-letter must be there before."""
-        self._commit_due_s = time.monotonic() + COMMIT_EVERY_S
+    def _safe(self) -> dict[TopicPartition, int]:
+        """Return the offsets that have become safe since the last commit."""
         assigned = self._consumer.assignment()
-        safe = {
+        return {
             place: offset
             for place, offset in self._ledger.safe().items()
             if place in assigned and offset > self._committed.get(place, -1)
         }
+
+    def _commit(self) -> None:
+        """Commit what has become safe; what is in dead-letter must be there before."""
+        self._commit_due_s = time.monotonic() + COMMIT_EVERY_S
+        safe = self._safe()
         if not safe:
             return
         self._producer.flush()
         try:
-            self._consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in safe.items()})
+            self._consumer.commit(offsets_of(safe))
         except KafkaError as error:
             # Nothing is lost: what was not committed is read, and written, again.
             _log.warning("commit failed error=%s", type(error).__name__)
             return
         self._committed.update(safe)
-        ends = self._consumer.end_offsets(list(assigned))
+        ends = self._consumer.end_offsets(list(self._consumer.assignment()))
         metrics.LAG.labels(self._settings.target).set(
             sum(end - self._consumer.position(place) for place, end in ends.items())
         )
-
-
-class _Handover(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python is untyped
-    """Tells the sink when the group gives a partition to another."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
-        if revoked:
-            self._sink.hand_over(list(revoked))
-
-    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        _log.info("partitions assigned count=%d", len(assigned))
 
 
 def _turn_and_page(item: tuple[tuple[int, int], list[Samples]]) -> tuple[int, int]:

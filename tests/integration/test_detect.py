@@ -326,12 +326,12 @@ def test_partitions_move_to_a_second_instance_with_their_state(
     for feed in feeds:
         feed.wait_for(1)
     second = start(name="second")
-    until(lambda: "assigned partitions=[" in second.log.read_text(), timeout_s=_WAIT_S, what="partitions to move")
+    until(lambda: "partitions assigned count=" in second.log.read_text(), timeout_s=_WAIT_S, what="partitions to move")
     for feed, messages in zip(feeds, halves, strict=True):
         feed.send(messages[_braked(feed, messages) :])
     for feed in feeds:
         assert feed.wait_for(len(expected)) == expected
-    assert "released partitions" in first.log.read_text()
+    assert "partitions released" in first.log.read_text()
     assert "going on with unit" in second.log.read_text()
 
 
