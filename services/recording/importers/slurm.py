@@ -9,14 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import timezone
+from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.hostlist import HostListError, expand
-from services.recording.importers.parts.local_time import parse_stamp, parse_utc_offset
+from services.recording.importers.parts.moments import parse_stamp, zone_of
 from services.recording.importers.parts.slurm_json import read_json
 from services.recording.importers.parts.slurm_record import Record, is_step
 from services.recording.model import Event, Gpu, Job, Node, Topology
@@ -71,7 +71,7 @@ def convert(
     source: Annotated[Path, "a file made by sacct -P or sacct --json, or a folder of them"],
     out: Path,
     *,
-    utc_offset: Annotated[str, "offset of times without a zone, such as +02:00"] = "UTC",
+    zone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -79,7 +79,7 @@ def convert(
 
     UserError: nothing there, a header without the needed fields, no job that ever started, or ``out`` exists.
     """
-    zone = parse_utc_offset(utc_offset)
+    clock = zone_of(zone)
     report = Report()
     paths = _files(source)
     found: list[_Allocation] = []
@@ -87,7 +87,7 @@ def convert(
         for done, path in enumerate(paths):
             report.read["files"] += 1
             for where, record in _records(path, report, progress, done / len(paths), 1 / len(paths)):
-                allocation = _allocation(record, where, zone, report)
+                allocation = _allocation(record, where, clock, report)
                 if allocation is not None:
                     found.append(allocation)
         progress(1.0)
@@ -102,7 +102,7 @@ def convert(
                 "accounting does not tell which GPUs they had"
             )
         report.notes.append("nodes are those that jobs ran on, with as many GPUs as jobs had of them at once")
-        report.notes.append(f"times without a zone were taken as {utc_offset}")
+        report.notes.append(f"times without a zone were taken as {zone}")
         header = {
             "name": out.resolve().name,
             "title": f"Slurm accounting of {cluster}",
@@ -197,7 +197,7 @@ def _folded(rows: Iterator[tuple[str, Record]], report: Report) -> Iterator[tupl
         yield current
 
 
-def _allocation(record: Record, where: str, zone: timezone, report: Report) -> _Allocation | None:
+def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> _Allocation | None:
     """Return what one job came to; None, with the reason counted, where it never held a node."""
     words = record.text("State").split()
     state = _CODES.get(words[0], words[0]) if words else ""

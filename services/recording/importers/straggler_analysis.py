@@ -19,7 +19,7 @@ import yaml
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.local_time import LATEST, parse_start
+from services.recording.importers.parts.moments import LATEST, instant_option
 from services.recording.importers.parts.operation_trace import Floats, Ints, Sums, read_trace
 from services.recording.instants import format_instant
 from services.recording.model import Gpu, Job, Label, Node, Topology
@@ -75,7 +75,7 @@ def convert(
     UserError: the files are not there or malformed, no operation is usable, or ``out`` exists.
     """
     path = _trace(source, trial)
-    begin = parse_start(start) or 0
+    begin = instant_option(start, "--start") or 0
     if not 1 <= gpus_per_node <= 64:
         raise UserError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number", exit_code=2)
     name = path.stem.removeprefix("trace-")

@@ -7,9 +7,9 @@ from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.dcgm_text import convert
-from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
 OLD = 'gpu="{gpu}",UUID="GPU-{gpu}",device="nvidia{gpu}",modelName="NVIDIA A100-SXM4-80GB",Hostname="{host}"'

@@ -12,11 +12,11 @@ from services.kit.errors import UserError
 from services.recording.importers.kernel_log import bus_id, convert
 from services.recording.importers.parts.log_judgement import severity_of
 from services.recording.importers.parts.source_files import node_by_path
-from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.instants import format_instant
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-nvidia"

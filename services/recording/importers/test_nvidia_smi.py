@@ -9,9 +9,9 @@ from hypothesis import given
 from services.kit.errors import UserError
 from services.recording.importers.nvidia_smi import convert
 from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
-from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-nvidia"

@@ -20,9 +20,9 @@ from services.recording.importers import prometheus
 from services.recording.importers.parts import query_api
 from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
-from services.recording.importers.test_mangling import FUZZ, mangled
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
 FROM, TO = "2024-04-01T08:00:00Z", "2024-04-01T08:05:00Z"

@@ -9,10 +9,10 @@ from hypothesis import given
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
 from services.recording.importers.redfish import convert
-from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-redfish"

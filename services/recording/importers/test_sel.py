@@ -8,11 +8,11 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.sel_lines import severity_of
 from services.recording.importers.sel import convert
-from services.recording.importers.test_mangling import FUZZ, mangled, survives
 from services.recording.instants import format_instant
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
 
 SEL = """\
    1 | Pre-Init  |0000000013| Power Supply #0x51 | Presence detected | Asserted

@@ -251,7 +251,7 @@ def test_damaged_logs_give_a_valid_recording_or_a_clear_error(data: st.DataObjec
         source, out = Path(name, "log.txt"), Path(name, "out")
         source.write_bytes(data.draw(mangled(sample.encode())))
         try:
-            convert(source, out, start="2026-08-22T12:00:00Z" if start else None)
+            convert(source, out, start="2026-08-22T12:00:00Z" if start else "")
         except UserError:
             assert not out.exists()
         else:

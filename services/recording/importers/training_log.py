@@ -7,7 +7,7 @@ names differ only by rank or part, or that name the same Slurm job, are one job.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import timezone
+from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.local_time import LATEST, parse_start, parse_utc_offset
+from services.recording.importers.parts.moments import LATEST, instant_option, zone_of
 from services.recording.importers.parts.training_facts import LogFile, facts_of
 from services.recording.importers.parts.training_lines import (
     LONGEST_STEP_S,
@@ -65,8 +65,8 @@ def convert(
     source: Annotated[Path, "a log, or a folder of logs"],
     out: Path,
     *,
-    start: Annotated[str | None, "when the job began, for a log without wall time (RFC 3339)"] = None,
-    utc_offset: Annotated[str, "offset of the log's own times, such as +02:00"] = "UTC",
+    start: Annotated[str, "when the job began, for a log without wall time (RFC 3339)"] = "",
+    zone: Annotated[str, "time zone of the log's own times: UTC, Europe/Zurich, +02:00"] = "UTC",
     job_id: Annotated[str | None, "take all files as parts of this one job"] = None,
     gpus_per_node: Annotated[int, "GPUs of a node, where the log does not tell"] = 8,
     cluster: Annotated[str, "name of the cluster"] = "imported",
@@ -76,7 +76,7 @@ def convert(
 
     UserError: no log there, no line of a step in any, no time to begin from, or ``out`` exists.
     """
-    begin, zone = parse_start(start), parse_utc_offset(utc_offset)
+    begin, clock = instant_option(start, "--start"), zone_of(zone)
     if not 1 <= gpus_per_node <= 64:
         raise UserError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number", exit_code=2)
     report = Report()
@@ -88,7 +88,7 @@ def convert(
         done = 0
         for job in jobs:
             for file in job.files:
-                _Reader(job, file, draft, report, zone, begin).read()
+                _Reader(job, file, draft, report, clock, begin).read()
                 done += 1
                 progress(0.5 + 0.5 * done / files)
             if job.now is None:
@@ -99,7 +99,7 @@ def convert(
                 f"{source}: the log has no wall time", remedy="give --start, such as --start 2024-04-01T08:00:00Z"
             )
         draft.add_jobs(_records(told))
-        report.notes += _notes(told, utc_offset)
+        report.notes += _notes(told, zone)
         dialects = sorted({name for job in told for file in job.files for name in file.dialects})
         header = {
             "name": out.resolve().name,
@@ -182,7 +182,7 @@ class _Reader:
     """Reads one file of a job, line by line, and hands on rows and events."""
 
     def __init__(
-        self, job: _JobLog, file: LogFile, draft: Draft, report: Report, zone: timezone, begin: int | None
+        self, job: _JobLog, file: LogFile, draft: Draft, report: Report, zone: tzinfo, begin: int | None
     ) -> None:
         self._job, self._file, self._draft, self._report, self._zone = job, file, draft, report, zone
         self._rows: list[dict[str, Any]] = []
@@ -355,15 +355,15 @@ def _records(jobs: list[_JobLog]) -> list[Job]:
     return records
 
 
-def _notes(jobs: list[_JobLog], utc_offset: str) -> list[str]:
+def _notes(jobs: list[_JobLog], zone: str) -> list[str]:
     placed = sum((job.placed for job in jobs), Counter[str]())
     notes = []
     if placed["stamped"]:
-        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {utc_offset}")
+        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {zone}")
     if placed["added up"]:
         notes.append(
             f"{placed['added up']:,} step reports carry no time: they were placed by adding up step times from the "
-            f"job's start (--start, or the first time in the log, taken as {utc_offset}), and moved on where a later "
+            f"job's start (--start, or the first time in the log, taken as {zone}), and moved on where a later "
             "line names a time; pauses that the log does not count (validation, checkpoints) are missing from it"
         )
     if any("Megatron" in file.dialects for job in jobs for file in job.files):

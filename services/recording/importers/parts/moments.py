@@ -35,6 +35,27 @@ def to_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
+def instant_of(moment: datetime, zone: tzinfo) -> int:
+    """Return the milliseconds of a moment, which is in ``zone`` where it says no other."""
+    return to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+
+
+def parse_stamp(text: str, zone: tzinfo) -> int | None:
+    """Return the time of an ISO 8601 text (in ``zone`` where it names none) or of epoch seconds; None if it is neither.
+
+    What is not plausible, and the epoch itself, is no time of a computer's log either.
+    """
+    text = text.strip()
+    if text.isascii() and text.isdecimal() and 8 < len(text) < 12:
+        at = int(text) * 1000
+    else:
+        try:
+            at = instant_of(datetime.fromisoformat(text), zone)
+        except (OverflowError, ValueError):
+            return None
+    return at if at and plausible(at) else None
+
+
 def zone_of(text: str) -> tzinfo:
     """Return the time zone that an option names: ``UTC``, ``Europe/Zurich`` or ``+02:00``. UserError for all else."""
     if text.upper() in {"UTC", "GMT", "Z"}:

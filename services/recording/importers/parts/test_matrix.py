@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.kit.errors import UserError
 from services.recording.importers.parts import matrix
 from services.recording.importers.parts.matrix import Matrix, matrix_of
-from services.recording.importers.test_mangling import FUZZ, mangled
+from tests.mangled import FUZZ, mangled
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ['"values":[[', '{"metric":', "]]", '"],["', "\\", "é\u2028"]

@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, tzinfo
 from pathlib import Path
 
-from services.recording.importers.parts.local_time import EARLIEST, LATEST, instant_of
+from services.recording.importers.parts.moments import instant_of, plausible
 
 LONGEST_LINE = 65_536
 LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged
@@ -128,7 +128,7 @@ def unprefixed(text: str) -> Line:
     return Line(text)
 
 
-def stamp_of(text: str, zone: timezone) -> int | None:
+def stamp_of(text: str, zone: tzinfo) -> int | None:
     """Return the time that a line carries, in ``zone``; None where it has none."""
     found: datetime | None = None
     if text[:3] in {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} and _DATE.match(text.strip()):
@@ -153,7 +153,7 @@ def stamp_of(text: str, zone: timezone) -> int | None:
         at = instant_of(found, zone)
     except (OverflowError, ValueError):
         return None
-    return at if EARLIEST < at < LATEST else None
+    return at if at and plausible(at) else None
 
 
 def step_of(text: str, *, whole: bool = True) -> Step | None:
