@@ -16,7 +16,7 @@ test: setup lint test-core servers ## Lint, types, unit tests, laws, docs, and i
 	@$(BIN)/pytest -m "not compose"
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
-	@$(BIN)/uv run --quiet --isolated --locked --no-default-groups --group core-test pytest detectors
+	@HINDCAST_LAW_EXAMPLES=20 $(BIN)/uv run --quiet --isolated --locked --no-default-groups --group core-test pytest detectors
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose

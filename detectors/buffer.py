@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.contract import EXACT, Batch, BoolArray, FloatArray, Instant, IntArray, Kind, plausible
 from detectors.fleet import KEYS, EntityKey, Fleet
 from detectors.rows import KeyColumn, Rows
-
-_EXACT = 2.0**53
-"""From here on a float holds no bits any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,10 @@ class _Block:
     valid: BoolArray
 
     def take(self, which: Any) -> "_Block":
-        return _Block(self.times[which], self.keys[which], self.values[:, which], self.valid[:, which])
+        if isinstance(which, slice):
+            return _Block(self.times[which], self.keys[which], self.values[:, which], self.valid[:, which])
+        values, valid = self.values.take(which, axis=1), self.valid.take(which, axis=1)
+        return _Block(self.times[which], self.keys[which], values, valid)
 
 
 class RowBuffer:
@@ -40,14 +40,25 @@ class RowBuffer:
         self.fields = tuple(fields)
         self._names: list[EntityKey] = []
         self._key_of: dict[EntityKey, int] = {}
+        self._categories: tuple[tuple[str | int, ...], ...] = ()
+        self._key_of_code: dict[int, int] = {}
+        """By the codes of those categories: rows mostly come with the same ones again and again."""
         self._fleet_index = np.empty(0, np.int64)
-        self._sorted = self._block(0)
+        self._rows = self._block(0)
+        self._order = np.empty(0, np.int64)
+        """Which of `_rows` comes first, second, ...; by time and key; before `_start` they were handed out."""
+        self._times = np.empty(0, np.int64)
+        """Their times in that order."""
         self._start = 0
         self._came: list[_Block] = []
+        self._hits: dict[tuple[str, int], IntArray] = {}
+        """Where in that order a field has one of some bits set, as far as it was asked."""
+        self.latest: Instant | None = None
+        """The time of the last row that was handed out."""
 
     def __len__(self) -> int:
         """Return how many rows wait, rows that came twice included."""
-        return len(self._sorted.times) - self._start + sum(len(block.times) for block in self._came)
+        return len(self._order) - self._start + sum(len(block.times) for block in self._came)
 
     def add(self, rows: Rows, after: Instant) -> int:
         """Take the rows that are later than `after`; return how many were not."""
@@ -62,71 +73,87 @@ class RowBuffer:
             if name in rows.values:
                 block.values[number] = rows.values[name]
                 block.valid[number] = rows.valid[name]
-        self._came.append(block if kept == len(fresh) else block.take(fresh))
+        self._came.append(block if kept == len(fresh) else block.take(fresh.nonzero()[0]))
         return len(fresh) - kept
 
     def first(self) -> Instant | None:
         """Return the time of the earliest row that waits."""
         self._settle()
-        return int(self._sorted.times[self._start]) if self._start < len(self._sorted.times) else None
+        return int(self._times[self._start]) if self._start < len(self._times) else None
 
     def first_with(self, field: str, bits: int, upto: Instant) -> Instant | None:
         """Return the time of the earliest row up to `upto` whose `field` has one of `bits` set; None if none has."""
         self._settle()
-        start, stop = self._start, int(np.searchsorted(self._sorted.times, upto, side="right"))
-        if stop <= start:
+        hits = self._hits.get((field, bits))
+        if hits is None:
+            row = self.fields.index(field)
+            value = self._rows.values[row]
+            whole = self._rows.valid[row] & (value >= 0) & (value < EXACT)
+            having = np.where(whole, value, 0).astype(np.int64) & bits
+            hits = self._hits[field, bits] = np.flatnonzero(having[self._order])
+        if not len(hits):
             return None
-        row = self.fields.index(field)
-        value = self._sorted.values[row, start:stop]
-        whole = self._sorted.valid[row, start:stop] & (value >= 0) & (value < _EXACT)
-        hits = np.flatnonzero(np.where(whole, value, 0).astype(np.int64) & bits)
-        return int(self._sorted.times[start + hits[0]]) if len(hits) else None
+        coming = int(hits.searchsorted(self._start))
+        if coming == len(hits):
+            return None
+        first = int(self._times[hits[coming]])
+        return first if first <= upto else None
 
     def hand_out(self, upto: Instant, fleet: Fleet) -> Batch | None:
         """Return the rows with a time up to `upto` as a batch, and forget them; None if there are none."""
         self._settle()
-        times = self._sorted.times
-        start, stop = self._start, int(np.searchsorted(times, upto, side="right"))
+        start, stop = self._start, int(self._times.searchsorted(upto, side="right"))
         if stop <= start:
             return None
         self._start = stop
-        return self._batch(self._sorted.take(slice(start, stop)), fleet)
+        self.latest = int(self._times[stop - 1])
+        return self._batch(self._order[start:stop], fleet)
 
-    def _batch(self, block: _Block, fleet: Fleet) -> Batch:
-        entities = self._enter(block, fleet)
-        order = np.argsort(entities, kind="stable")  # rows are in order of time: each entity's stay so
-        columns, first, counts = np.unique(entities[order], return_index=True, return_counts=True)
-        ticks = int(counts.max())
-        if ticks == 1:
-            present = np.ones((1, len(columns)), bool)
-            at = block.times[order][None, :]
-            values = {name: block.values[f][order][None, :] for f, name in enumerate(self.fields)}
-            valid = {name: block.valid[f][order][None, :] for f, name in enumerate(self.fields)}
-            return _sealed(Batch(self.kind, columns, at, present, values, valid))
-        column = np.repeat(np.arange(len(columns)), counts)
-        tick = np.arange(len(order)) - first[column]
-        shape = (ticks, len(columns))
+    def _batch(self, rows: IntArray, fleet: Fleet) -> Batch:
+        entities = self._enter(rows, fleet)
+        if np.count_nonzero(entities[1:] <= entities[:-1]):
+            order = entities.argsort(kind="stable")  # rows are in order of time: each entity's stay so
+            entities, rows = entities[order], rows[order]
+        block = self._rows.take(rows)
+        begins = np.empty(len(entities), bool)
+        begins[0] = True
+        np.not_equal(entities[1:], entities[:-1], out=begins[1:])
+        if np.count_nonzero(begins) == len(begins):
+            at, present = block.times[None, :], np.ones((1, len(begins)), bool)
+            return self._sealed(entities, at, present, block.values[:, None, :], block.valid[:, None, :])
+        first = begins.nonzero()[0]
+        column = np.cumsum(begins) - 1
+        tick = np.arange(len(begins)) - first[column]
+        shape = (int(tick.max()) + 1, len(first))
 
         def spread(cells: NDArray[Any]) -> Any:
-            grid = np.zeros(shape, cells.dtype)
-            grid[tick, column] = cells[order]
+            grid = np.zeros((*cells.shape[:-1], *shape), cells.dtype)
+            grid[..., tick, column] = cells
             return grid
 
-        present = spread(np.ones(len(order), bool))
-        at = spread(block.times)
-        values = {name: spread(block.values[f]) for f, name in enumerate(self.fields)}
-        valid = {name: spread(block.valid[f]) for f, name in enumerate(self.fields)}
-        return _sealed(Batch(self.kind, columns, at, present, values, valid))
+        present = spread(np.ones(len(begins), bool))
+        return self._sealed(entities[first], spread(block.times), present, spread(block.values), spread(block.valid))
 
-    def _enter(self, block: _Block, fleet: Fleet) -> IntArray:
-        index = self._fleet_index[block.keys]
-        if (index < 0).any():
-            keys, first = np.unique(block.keys[index < 0], return_index=True)
-            since = block.times[index < 0][first]
+    def _sealed(
+        self, entities: IntArray, at: IntArray, present: BoolArray, values: FloatArray, valid: BoolArray
+    ) -> Batch:
+        """Return a batch of fields in rows, read-only: every detector sees the same one."""
+        sound = plausible(values, valid)
+        for array in (entities, at, present, values, valid, sound):
+            array.setflags(write=False)
+        named = (dict(zip(self.fields, table, strict=True)) for table in (values, valid, sound))
+        return Batch(self.kind, entities, at, present, *named)
+
+    def _enter(self, rows: IntArray, fleet: Fleet) -> IntArray:
+        every = self._rows.keys[rows]
+        index = self._fleet_index[every]
+        if np.count_nonzero(index < 0):
+            keys, first = np.unique(every[index < 0], return_index=True)
+            since = self._rows.times[rows][index < 0][first]
             names = [self._names[key] for key in keys]
             for key, _, name in sorted(zip(keys, since, names, strict=True), key=_time_and_name):
                 self._fleet_index[key] = fleet.index(self.kind, name)
-            index = self._fleet_index[block.keys]
+            index = self._fleet_index[every]
         return index
 
     def _encode(self, columns: Mapping[str, KeyColumn]) -> IntArray:
@@ -134,15 +161,16 @@ class RowBuffer:
         code = parts[0].codes
         for part in parts[1:]:
             code = code * len(part.categories) + part.codes
+        categories = tuple(part.categories for part in parts)
+        if categories != self._categories:
+            self._categories, self._key_of_code = categories, {}
         distinct, inverse = np.unique(code, return_inverse=True)
-        keys = np.empty(len(distinct), np.int64)
-        for number, combined in enumerate(distinct.tolist()):
-            name: list[str | int] = []
-            for part in reversed(parts[1:]):
-                combined, last = divmod(combined, len(part.categories))  # noqa: PLW2901 - peels one part after another
-                name.append(part.categories[last])
-            name.append(parts[0].categories[combined])
-            keys[number] = self._key(tuple(reversed(name)))
+        known = self._key_of_code
+        codes: list[int] = distinct.tolist()
+        for combined in codes:
+            if combined not in known:
+                known[combined] = self._key(_name(categories, combined))
+        keys = np.fromiter((known[combined] for combined in codes), np.int64, len(codes))
         return keys[inverse]
 
     def _key(self, name: EntityKey) -> int:
@@ -160,7 +188,7 @@ class RowBuffer:
         """Put what came since into order, without what came twice."""
         if not self._came:
             return
-        rest = self._sorted.take(slice(self._start, None))
+        rest = self._rows.take(self._order[self._start :])
         blocks = [rest, *self._came] if len(rest.times) else self._came
         merged = blocks[0]
         if len(blocks) > 1:
@@ -173,9 +201,13 @@ class RowBuffer:
         order = np.lexsort((merged.keys, merged.times))  # stable: of equal rows the first to come stays the first
         times, keys = merged.times[order], merged.keys[order]
         again = (times[1:] == times[:-1]) & (keys[1:] == keys[:-1])
-        self._sorted = merged.take(order[np.concatenate([[True], ~again])] if again.any() else order)
+        if np.count_nonzero(again):
+            once = np.concatenate([[True], ~again])
+            order, times = order[once], times[once]
+        self._rows, self._order, self._times = merged, order, times
         self._start = 0
         self._came = []
+        self._hits = {}
 
     def _block(self, rows: int) -> _Block:
         shape = (len(self.fields), rows)
@@ -184,7 +216,7 @@ class RowBuffer:
     def snapshot(self) -> tuple[list[EntityKey], dict[str, NDArray[Any]]]:
         """Return the names of the entities, and the rows that wait as arrays."""
         self._settle()
-        rest = self._sorted.take(slice(self._start, None))
+        rest = self._rows.take(self._order[self._start :])
         index = self._fleet_index[: len(self._names)]
         arrays = {"times": rest.times, "keys": rest.keys, "values": rest.values, "valid": rest.valid, "index": index}
         return self._names, arrays
@@ -194,14 +226,19 @@ class RowBuffer:
         for name in names:
             self._key(tuple(name))
         self._fleet_index[: len(self._names)] = arrays["index"]
-        self._sorted = _Block(arrays["times"], arrays["keys"], arrays["values"], arrays["valid"])
+        self._rows = _Block(arrays["times"], arrays["keys"], arrays["values"], arrays["valid"])
+        self._order, self._times, self._start = np.arange(len(self._rows.times)), self._rows.times, 0
+        self._hits = {}
 
 
-def _sealed(batch: Batch) -> Batch:
-    """Make a batch read-only: every detector sees the same one."""
-    for array in (batch.entities, batch.at, batch.present, *batch.values.values(), *batch.valid.values()):
-        array.setflags(write=False)
-    return batch
+def _name(categories: tuple[tuple[str | int, ...], ...], combined: int) -> EntityKey:
+    """Return the names that a code, combined of those of several columns, stands for."""
+    name: list[str | int] = []
+    for part in reversed(categories[1:]):
+        combined, last = divmod(combined, len(part))
+        name.append(part[last])
+    name.append(categories[0][combined])
+    return tuple(reversed(name))
 
 
 def _time_and_name(entry: tuple[Any, Any, EntityKey]) -> tuple[int, tuple[str, ...]]:

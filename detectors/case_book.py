@@ -1,26 +1,38 @@
-"""The open findings of a detector whose entities are no GPUs (jobs, mounts): at most one an entity and fault."""
+"""The open findings of a detector: at most one an entity, fault and aspect, and no identity twice."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from detectors.contract import Entity, Evidence, Fault, Finding, Instant, Severity, finding_id
+from detectors.gpus import WHOLE_NODE
 
 _BUCKET_MS = 1000
+_WIDE_TO_NARROW = ("job_id", "mount", "switch", "node", "gpu", "nic", "port")
 _REMEMBERED_MS = 7 * 86_400_000
 
 
 @dataclass(slots=True)
-class Case:
+class OpenCase:
     """A finding that fired and is not over."""
 
     id: str
     fault: Fault
     entity: dict[str, str | int]
     started_at: Instant
+    last_at: Instant
+    """When its cause was last seen, for a detector that keeps this up to date; else its start."""
     severity: Severity
+    gpu: int = WHOLE_NODE
+    """Of a GPU: its index into ``fleet.entities("dcgm")``."""
+    aspect: str = ""
     memo: dict[str, Any] = field(default_factory=dict)
     """What the detector notes of it, as JSON can say it."""
+
+    @property
+    def node(self) -> str:
+        """The node that it names, or that its GPU sits in."""
+        return str(self.entity["node"])
 
 
 class CaseBook:
@@ -28,16 +40,16 @@ class CaseBook:
 
     def __init__(self, detector: str) -> None:
         self._detector = detector
-        self._open: dict[tuple[str, str], Case] = {}
+        self._open: dict[tuple[str, str], OpenCase] = {}
         self._latest: dict[tuple[str, str], Instant] = {}
 
-    def get(self, fault: Fault, entity: Entity) -> Case | None:
+    def get(self, fault: Fault, entity: Entity, aspect: str = "") -> OpenCase | None:
         """Return the open finding of a fault on an entity."""
-        return self._open.get(_key(fault, entity))
+        return self._open.get(_key(fault, aspect, entity))
 
-    def cases(self, fault: Fault) -> list[Case]:
-        """Return the open findings of a fault."""
-        return [case for case in self._open.values() if case.fault == fault]
+    def cases(self, fault: Fault | None = None) -> list[OpenCase]:
+        """Return the open findings, of one fault or all."""
+        return [case for case in self._open.values() if fault in (None, case.fault)]
 
     def fire(
         self,
@@ -51,10 +63,15 @@ class CaseBook:
         summary: str,
         action: str,
         evidence: Evidence,
+        gpu: int = WHOLE_NODE,
+        aspect: str = "",
         memo: Mapping[str, Any] | None = None,
     ) -> list[Finding]:
-        """Return the finding that a fault began, in a list; nothing if one is open already."""
-        key = _key(fault, entity)
+        """Return the finding that a fault began, in a list; nothing if one is open already.
+
+        Two causes of one fault that an entity can have at a time are told apart by `aspect`.
+        """
+        key = _key(fault, aspect, entity)
         if key in self._open:
             return []
         # A finding's identity holds its onset: one that comes right after another must not have the same.
@@ -65,8 +82,10 @@ class CaseBook:
             return []
         self._latest = {known: at for known, at in self._latest.items() if now - at <= _REMEMBERED_MS}
         self._latest[key] = started_at
-        identity = finding_id(f"{self._detector}/{fault}", entity, started_at, bucket_ms=_BUCKET_MS)
-        self._open[key] = Case(identity, fault, dict(entity), started_at, severity, dict(memo or {}))
+        identity = finding_id(f"{self._detector}/{key[0]}", entity, started_at, bucket_ms=_BUCKET_MS)
+        self._open[key] = OpenCase(
+            identity, fault, dict(entity), started_at, started_at, severity, gpu, aspect, dict(memo or {})
+        )
         return [
             Finding(
                 id=identity,
@@ -84,10 +103,9 @@ class CaseBook:
             )
         ]
 
-    def resolve(self, case: Case, now: Instant, reason: str) -> Finding:
+    def resolve(self, case: OpenCase, now: Instant, reason: str, evidence: Evidence | None = None) -> Finding:
         """Return the finding that a fault is over."""
-        del self._open[_key(case.fault, case.entity)]
-        where = " ".join(str(part) for part in case.entity.values())
+        del self._open[_key(case.fault, case.aspect, case.entity)]
         return Finding(
             id=case.id,
             detector=self._detector,
@@ -98,9 +116,9 @@ class CaseBook:
             detected_at=now,
             severity=case.severity,
             score=0.0,
-            summary=f"{case.fault} on {where} is over: {reason}",
+            summary=f"{case.fault} on {in_words(case.entity)} is over: {reason}",
             recommended_action="none",
-            evidence={"lasted_s": (now - case.started_at) / 1000},
+            evidence={"lasted_s": (now - case.started_at) / 1000, **(evidence or {})},
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -112,10 +130,16 @@ class CaseBook:
 
     def load(self, document: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
-        cases = [Case(**fields) for fields in document["open"]]
-        self._open = {_key(case.fault, case.entity): case for case in cases}
-        self._latest = {(fault, where): at for fault, where, at in document["latest"]}
+        cases = [OpenCase(**fields) for fields in document["open"]]
+        self._open = {_key(case.fault, case.aspect, case.entity): case for case in cases}
+        self._latest = {(what, where): at for what, where, at in document["latest"]}
 
 
-def _key(fault: Fault, entity: Entity) -> tuple[str, str]:
-    return fault, repr(sorted(entity.items()))
+def in_words(entity: Entity) -> str:
+    """Return an entity as a summary names it."""
+    names = [name for name in _WIDE_TO_NARROW if name in entity]
+    return " ".join(f"GPU {entity[name]}" if name == "gpu" else str(entity[name]) for name in names)
+
+
+def _key(fault: Fault, aspect: str, entity: Entity) -> tuple[str, str]:
+    return f"{fault}/{aspect}" if aspect else fault, repr(sorted(entity.items()))

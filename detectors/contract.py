@@ -6,16 +6,20 @@ detector, reads a clock, a file or a socket.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from pydantic import Field as PydanticField
 
 from detectors.fleet import Fleet
+
+EXACT = 2.0**53
+"""From here on a float holds no counts, and no bits, any more."""
 
 Instant = int
 IntArray = NDArray[np.int64]
@@ -54,6 +58,25 @@ class Batch:
     present: BoolArray
     values: Mapping[str, FloatArray]
     valid: Mapping[str, BoolArray]
+    sound: Mapping[str, FloatArray] = field(default_factory=dict)
+    """`values` with NaN wherever there is no plausible quantity: not reported, negative, infinite, or so big that a
+    float holds no counts any more. Made once for all detectors."""
+
+    def __post_init__(self) -> None:
+        if not self.sound and self.values:
+            made = {name: plausible(value, self.valid[name]) for name, value in self.values.items()}
+            object.__setattr__(self, "sound", made)
+
+    def ticks(self) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each tick and, as an index, the places of the entities that have a reading in it."""
+        for tick, present in enumerate(self.present):
+            yield tick, slice(None) if np.count_nonzero(present) == len(present) else present.nonzero()[0]
+
+
+def plausible(value: FloatArray, valid: BoolArray) -> FloatArray:
+    """Return readings of a quantity, NaN where there is no plausible one; any shape."""
+    with np.errstate(invalid="ignore"):
+        return np.where(valid & (value >= 0.0) & (value < EXACT), value, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +153,9 @@ class DetectorConfig(BaseModel):
     """Base of every detector's configuration: frozen, unknown names refused; the defaults are detector.yaml's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    shadow: bool = PydanticField(default=False, exclude=True)
+    """A site's choice for any detector: its findings are recorded and marked, and nobody is alerted. It changes
+    nothing of what is found, so it is left out of what the configuration says of itself."""
 
 
 class Default(BaseModel):

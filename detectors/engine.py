@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
 
-from detectors.alarms import Alarms
+from detectors.alarms import Alarms, canonical
 from detectors.buffer import RowBuffer
 from detectors.contract import KINDS, Detector, DetectorConfig, Finding, Instant, Kind, LogRecord
 from detectors.fleet import Fleet, Job, JobEvent
+from detectors.incidents.correlator import Correlator
+from detectors.incidents.knowledge import IncidentConfig
+from detectors.incidents.report import Incident
 from detectors.rows import Rows
 from detectors.state import StateError, pack, unpack
 
@@ -23,7 +26,7 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
-FORMAT = 1
+FORMAT = 2
 
 Choice = tuple[type[Detector], DetectorConfig]
 """A detector to run, and how it is configured."""
@@ -43,6 +46,7 @@ class Engine:
         streams: Iterable[str],
         *,
         grid_ms: int = GRID_MS,
+        incidents: IncidentConfig | None = None,
     ) -> None:
         self._choices = tuple(choices)
         self._grid = grid_ms
@@ -52,12 +56,23 @@ class Engine:
         self._fleet = Fleet(topology)
         self._detectors: list[Detector] = [kind(config, self._fleet) for kind, config in self._choices]
         self._buffers = {kind: RowBuffer(kind, self.fields[kind]) for kind in KINDS if kind in self.fields}
+        self._urgent_bits = [
+            (number, kind, name, bits)
+            for number, (detector, _) in enumerate(self._choices)
+            for kind, fields in detector.spec.urgent.items()
+            for name, bits in fields.items()
+        ]
         self._logs: list[LogRecord] = []
         self._jobs: list[JobEvent] = []
         self._marks: dict[str, Instant] = {}
         self._ended: set[str] = set()
         self._last: Instant | None = None
         self._alarms = Alarms()
+        self._correlator = Correlator(topology, self._fleet, incidents)
+        self._revisions: list[Incident] = []
+        self._incident_of: dict[tuple[str, str], str | None] = {}
+        self.shadow = frozenset(kind.spec.name for kind, config in choices if config.shadow)
+        """The detectors whose findings alert nobody and belong to no incident."""
         self.event_time: Instant = _BEGINNING
         """Everything up to here was handed over."""
         self.late_rows = 0
@@ -120,20 +135,45 @@ class Engine:
         """Hand over all up to the watermark; return the findings, by (detected_at, detector, entity, state)."""
         upto = self.watermark
         if upto <= self.event_time:
+            self._conclude()
             return []
         self._logs.sort(key=log_order)
         self._jobs.sort(key=_by_time)
-        found: list[Finding] = []
+        news: list[Finding] = []
+        self._incident_of.clear()
         while self.event_time < upto:
             while self._jobs and self._jobs[0].at <= self.event_time + 1:
-                self._fleet.happen(self._jobs.pop(0))
+                event = self._jobs.pop(0)
+                self._fleet.happen(event)
+                self._correlator.happen(event)
             stop, urged = self._urgent(self._next_stop(upto))
-            found += self._stretch(stop)
+            found = self._stretch(stop)
             self.event_time = stop
             on_grid = stop % self._grid == 0 and not self._resting(stop)
             for detector in self._detectors if on_grid else urged:
                 found += detector.advance(stop)
-        return self._alarms.admit(found)
+            news += self._correlate(self._alarms.admit(found) if found else [], stop)
+        self._conclude()
+        return sorted(news, key=canonical)
+
+    def _correlate(self, news: list[Finding], stop: Instant) -> list[Finding]:
+        self._revisions += self._correlator.take((f for f in news if f.detector not in self.shadow), stop)
+        for finding in news:
+            self._incident_of[finding.id, finding.state] = self._correlator.of_finding(finding.id)
+        return news
+
+    def incidents(self) -> list[Incident]:
+        """Return the revisions of incidents made since this was last asked, in order of event time."""
+        revisions, self._revisions = self._revisions, []
+        return revisions
+
+    def incident_of(self, finding: Finding) -> str | None:
+        """Return the incident that a finding of the last `process` belonged to when it was made; None in shadow."""
+        return self._incident_of.get((finding.id, finding.state))
+
+    def _conclude(self) -> None:
+        if self.ended:
+            self._revisions += self._correlator.end(self.event_time)
 
     def _next_stop(self, upto: Instant) -> Instant:
         stops = [upto]
@@ -150,12 +190,10 @@ class Engine:
     def _urgent(self, stop: Instant) -> tuple[Instant, list[Detector]]:
         """Return the first time up to `stop` that some detectors want to decide at, and those; else `stop` and none."""
         wanted: dict[int, Instant] = {}
-        for number, detector in enumerate(self._detectors):
-            for kind, fields in detector.spec.urgent.items():
-                for name, bits in fields.items():
-                    first = self._buffers[kind].first_with(name, bits, stop)
-                    if first is not None:
-                        wanted[number] = min(first, wanted.get(number, first))
+        for number, kind, name, bits in self._urgent_bits:
+            first = self._buffers[kind].first_with(name, bits, stop)
+            if first is not None:
+                wanted[number] = min(first, wanted.get(number, first))
         stop = min(wanted.values(), default=stop)
         return stop, [self._detectors[number] for number, first in wanted.items() if first == stop]
 
@@ -184,18 +222,20 @@ class Engine:
             batch = buffer.hand_out(stop, self._fleet)
             if batch is None:
                 continue
-            latest = int(batch.at.max(initial=_BEGINNING, where=batch.present))
+            latest = buffer.latest if buffer.latest is not None else stop
             self._last = max(self._last or latest, latest)
+            if kind == "steps":
+                self._correlator.observe(batch)
             for detector in self._detectors:
                 if kind in detector.spec.reads:
                     found += detector.observe(batch)
         return found
 
     def snapshot(self) -> bytes:
-        """Return all that is needed to go on from here."""
+        """Return all that is needed to go on from here, once `incidents` has been asked."""
         arrays: dict[str, Any] = {}
         names: dict[str, Any] = {}
-        states = [detector.snapshot() for detector in self._detectors]
+        states = [*(detector.snapshot() for detector in self._detectors), self._correlator.snapshot()]
         for kind, buffer in self._buffers.items():
             names[kind], rows = buffer.snapshot()
             arrays |= {f"{kind}/{name}": array for name, array in rows.items()}
@@ -229,6 +269,7 @@ class Engine:
         state: bytes,
         *,
         grid_ms: int = GRID_MS,
+        incidents: IncidentConfig | None = None,
     ) -> Self:
         """Return an engine that goes on exactly where `snapshot` was taken.
 
@@ -236,7 +277,7 @@ class Engine:
         """
         length = int.from_bytes(state[:8], "little")
         document, arrays = unpack(state[8 : 8 + length])
-        engine = cls(topology, choices, streams, grid_ms=grid_ms)
+        engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents)
         if document["format"] != FORMAT or document["detectors"] != engine._fingerprint():
             raise StateError("the state was written by other detectors, or with another configuration")
         for kind, buffer in engine._buffers.items():
@@ -253,9 +294,10 @@ class Engine:
         engine.late_rows = document["late_rows"]
         at = 8 + length
         engine._detectors = []
-        for (detector, config), size in zip(engine._choices, document["states"], strict=True):
+        for (detector, config), size in zip(engine._choices, document["states"][:-1], strict=True):
             engine._detectors.append(detector.restore(config, engine._fleet, state[at : at + size]))
             at += size
+        engine._correlator = Correlator.restore(topology, engine._fleet, state[at:], incidents)
         return engine
 
 

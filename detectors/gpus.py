@@ -5,12 +5,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, Entity, FloatArray, IntArray
+from detectors.contract import Batch, Entity, FloatArray, IntArray
 from detectors.fleet import Fleet
 from detectors.xid import normal_address
 
-_EXACT = 2.0**53
-"""From here on a float holds no counts any more."""
+WHOLE_NODE = -1
+"""In place of a GPU's index: the node as a whole."""
 
 
 class GpuLayout:
@@ -72,6 +72,10 @@ class GpuLayout:
         """Return what a finding on a GPU names."""
         return {"node": self.names[self.node[gpu]], "gpu": int(self.gpu[gpu])}
 
+    def named(self, node: str, gpu: int) -> Entity:
+        """Return what a finding on a GPU names, or one on its node for `WHOLE_NODE`."""
+        return {"node": node} if gpu == WHOLE_NODE else self.entity(gpu)
+
 
 class GpuColumns:
     """Arrays by GPU that grow together; `BLANK` lists them with dtype and the value of a GPU unheard of."""
@@ -104,11 +108,10 @@ class GpuColumns:
         return self
 
 
-def reported(batch: Batch, name: str, tick: int, here: BoolArray, *, above: float = 0.0) -> FloatArray:
-    """Return a field's readings in one tick for the entities `here`; NaN where there is no plausible number."""
-    if name not in batch.values:
-        return np.full(int(np.count_nonzero(here)), np.nan)
-    value = batch.values[name][tick, here]
-    with np.errstate(invalid="ignore"):
-        sound = batch.valid[name][tick, here] & (value >= above) & (value < _EXACT)
-    return np.where(sound, value, np.nan)
+def reported(batch: Batch, name: str, tick: int, here: Any) -> FloatArray:
+    """Return a field's readings in one tick for the entities at `here`; NaN where no plausible number is."""
+    column = batch.sound.get(name)
+    if column is None:
+        return np.full(batch.at[tick, here].shape, np.nan)
+    readings: FloatArray = column[tick][here]
+    return readings

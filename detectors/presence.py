@@ -32,6 +32,23 @@ _STEPS_LATE, _STEPS_SLACK_MS = 2.0, 2000
 _STEPS_GONE_MS = 3_600_000
 
 
+def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArray:
+    """Return the usual intervals (n,) after one more gap each: moved towards it, by `step` of what they were at most.
+
+    Where no interval was known the gap is taken for it; where the gap is NaN nothing changes.
+    """
+    most = step * usual
+    moved = gap - usual
+    np.minimum(moved, most, out=moved)
+    np.maximum(moved, -most, out=moved)
+    moved += usual
+    unknown = np.isnan(moved)  # either was
+    if np.count_nonzero(unknown):
+        told = gap[unknown]
+        moved[unknown] = np.where(np.isnan(told), usual[unknown], told)
+    return moved
+
+
 class Presence:
     """When each entity of a kind was last heard (`last`, ms; -1 never) and how often it is (`usual`, ms; NaN)."""
 
@@ -57,7 +74,7 @@ class Presence:
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
         for tick, here in enumerate(batch.present if present is None else present):
-            if here.all():
+            if np.count_nonzero(here) == len(here):
                 self.heard(batch.entities, batch.at[tick])
             else:
                 self.heard(batch.entities[here], batch.at[tick, here])
@@ -66,14 +83,15 @@ class Presence:
         """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
         before, usual = self.last[entities], self.usual[entities]
         self.last[entities] = at
-        gap = np.where(before >= 0, at - before, np.nan)
-        step = np.clip(gap - usual, -_STEP * usual, _STEP * usual)
-        learnt = np.where(np.isnan(usual), gap, usual + step)
-        self.usual[entities] = np.where(np.isnan(gap), usual, learnt)
-        missed = gap / usual
         self._rows += len(entities)
+        gap = (at - before).astype(np.float64)
+        fresh = before < 0
+        if np.count_nonzero(fresh):
+            gap[fresh] = np.nan
+        self.usual[entities] = learnt_interval(usual, gap, _STEP)
+        missed = gap / usual
         late = (missed > _LATE) & (missed < _OUTAGE)
-        if late.any():
+        if np.count_nonzero(late):
             self._lost += int(np.rint(missed[late] - 1).sum())
 
     @property
@@ -113,7 +131,9 @@ class Roster:
 
     def owners(self, kind: str, count: int) -> IntArray:
         """Return whose each of the first `count` entities of a kind is, (count,)."""
-        known = self._owner.get(kind, np.empty(0, np.int64))
+        known = self._owner.get(kind)
+        if known is None:
+            known = self._owner[kind] = np.empty(0, np.int64)
         if count > len(known):
             keys = self._fleet.entities(kind)[len(known) : count]
             more = np.array([self.number(str(key[0])) for key in keys], np.int64)
@@ -171,10 +191,10 @@ class Progress:
     def settle(self) -> None:
         """At a point of the grid: learn how often each job is heard."""
         moved = self._heard > self._settled
+        if not np.count_nonzero(moved):
+            return
         gap = np.where(moved & (self._settled >= 0), self._heard - self._settled, np.nan)
-        step = np.clip(gap - self._usual, -2 * _STEP * self._usual, 2 * _STEP * self._usual)
-        learnt = np.where(np.isnan(self._usual), gap, self._usual + step)
-        self._usual = np.where(np.isnan(gap), self._usual, learnt)
+        self._usual = learnt_interval(self._usual, gap, 2 * _STEP)
         self._settled = self._heard.copy()
 
     def of(self, job_id: str) -> tuple[Instant, float]:
@@ -223,7 +243,9 @@ def reported(batch: Batch) -> BoolArray:
     """Return which rows of a batch report anything at all in the fields that were asked for, (ticks, entities)."""
     if not batch.valid:
         return batch.present
-    some = np.zeros(batch.present.shape, bool)
+    some, rows = np.zeros(batch.present.shape, bool), np.count_nonzero(batch.present)
     for name, valid in batch.valid.items():
-        some |= valid & np.isfinite(batch.values[name])
-    return some & batch.present
+        some |= valid & np.isfinite(batch.values[name]) & batch.present
+        if np.count_nonzero(some) == rows:
+            break
+    return some

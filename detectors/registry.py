@@ -59,7 +59,7 @@ def _detector_in(package: str) -> type[Detector]:
 
 def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
     """Return where detector.yaml and the class do not agree."""
-    spec, known = kind.spec, set(kind.config_type.model_fields)
+    spec, known = kind.spec, set(kind.config_type.model_fields) - set(DetectorConfig.model_fields)
     problems = [f"{kind.__name__} has no method {name}" for name in _METHODS if not hasattr(kind, name)]
     if spec.name != folder:
         problems.append(f"detector.yaml names it {spec.name}, its folder {folder}")
@@ -83,7 +83,8 @@ def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
 def choose(overrides: Mapping[str, Any] | None = None) -> list[Choice]:
     """Return the detectors to run with their configuration: all of them, by name.
 
-    `overrides` has, by detector, a mapping of what differs from the defaults; ``enabled: false`` leaves one out.
+    `overrides` has, by detector, a mapping of what differs from the defaults; ``enabled: false`` leaves one out,
+    ``shadow: true`` has it run without alerting anybody.
     Raises RegistryError that lists everything wrong with it.
     """
     known = discover()

@@ -1,8 +1,10 @@
 """Statistics that detectors share: medians of what was reported, the distance to peers, the growth of counters."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, IntArray
 
@@ -10,19 +12,52 @@ _MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
 
+def clamp(values: NDArray[Any], least: Any, most: Any) -> Any:
+    """Return `values` within bounds, as np.clip does; on some hundred values it takes a fifth of the time."""
+    return np.minimum(np.maximum(values, least), most)
+
+
+def known_or(values: FloatArray, blank: float) -> FloatArray:
+    """Return `values` with `blank` in the place of NaN."""
+    filled = values.copy()
+    filled[np.isnan(values)] = blank
+    return filled
+
+
+def highest(values: FloatArray, least: float) -> float:
+    """Return the highest of some values that are finite, and at least `least`."""
+    known = values[np.isfinite(values)]
+    return max(float(known.max()), least) if len(known) else least
+
+
 def masked_median(values: FloatArray, valid: BoolArray) -> FloatArray:
     """Return the median along the last axis of what is valid; NaN where nothing is.
 
     `values` and `valid` have shape (..., n); the result has shape (...,). What is not valid may be anything.
     """
-    count = valid.sum(axis=-1, keepdims=True)
-    if values.shape[-1] == 0:
+    most = values.shape[-1]
+    if most == 0:
         return np.full(values.shape[:-1], np.nan)
-    ranked = np.sort(np.where(valid, values, np.inf), axis=-1)
-    low = np.take_along_axis(ranked, np.maximum((count - 1) // 2, 0), axis=-1)
-    high = np.take_along_axis(ranked, np.minimum(count // 2, values.shape[-1] - 1), axis=-1)
-    middle = np.where(count % 2 == 1, low, np.where(low == high, low, low / 2 + high / 2))
-    return np.where(count > 0, middle, np.nan)[..., 0]
+    ranked = np.where(valid, values, np.inf).reshape(-1, most)
+    ranked.sort(axis=1)
+    count = np.count_nonzero(valid.reshape(-1, most), axis=1)
+    rows = np.arange(len(ranked))
+    low, high = ranked[rows, np.maximum(count - 1, 0) // 2], ranked[rows, np.minimum(count // 2, most - 1)]
+    middle = np.where((count % 2 == 1) | (low == high), low, low / 2 + high / 2)
+    return np.where(count > 0, middle, np.nan).reshape(values.shape[:-1])
+
+
+def median_of(values: FloatArray) -> float:
+    """Return the median of the finite ones of some values, (n,); NaN where there are none."""
+    ranked = values[np.isfinite(values)]
+    count = len(ranked)
+    if not count:
+        return float("nan")
+    if float(ranked[0]) == float(ranked[-1]) and np.count_nonzero(ranked == ranked[0]) == count:
+        return float(ranked[0])
+    ranked.sort()
+    low, high = float(ranked[(count - 1) // 2]), float(ranked[count // 2])
+    return low if low == high else low / 2 + high / 2
 
 
 def peer_distance(value: FloatArray, peers: FloatArray, floor: float) -> FloatArray:
@@ -47,36 +82,41 @@ class CounterRate:
     """
 
     at: IntArray
-    """Time of the last reading that differed, (entities,); -1: none yet."""
+    """Time of the last reading that differed, (..., entities); -1: none yet."""
     value: FloatArray
     hold_ms: int
 
     @classmethod
-    def empty(cls, entities: int, hold_ms: int) -> "CounterRate":
-        """Return the state before any reading."""
-        return cls(np.full(entities, -1, np.int64), np.zeros(entities), hold_ms)
+    def empty(cls, entities: int, hold_ms: int, *counters: int) -> "CounterRate":
+        """Return the state before any reading; with `counters`, of so many counters of every entity."""
+        shape = (*counters, entities)
+        return cls(np.full(shape, -1, np.int64), np.zeros(shape), hold_ms)
 
     def grow(self, entities: int) -> None:
         """Make room for entities that were not known before."""
-        more = entities - len(self.at)
+        more = entities - self.at.shape[-1]
         if more > 0:
-            self.at = np.concatenate([self.at, np.full(more, -1, np.int64)])
-            self.value = np.concatenate([self.value, np.zeros(more)])
+            shape = (*self.at.shape[:-1], more)
+            self.at = np.concatenate([self.at, np.full(shape, -1, np.int64)], axis=-1)
+            self.value = np.concatenate([self.value, np.zeros(shape)], axis=-1)
 
     def update(self, entities: IntArray, at: IntArray, value: FloatArray, valid: BoolArray) -> FloatArray:
         """Take one reading of each of `entities`; return their rates per millisecond, NaN where there is none.
 
-        All of shape (n,), every entity at most once.
+        `entities` and `at` have shape (n,), every entity at most once; `value`, `valid` and the rates (..., n).
         """
-        valid = valid & np.isfinite(value)
-        since, before = self.at[entities], self.value[entities]
+        since, before = self.at[..., entities], self.value[..., entities]
         elapsed = at - since
-        growth = np.where(valid, value, before) - before
-        comparable = valid & (since >= 0) & (elapsed > 0)
-        settled = comparable & ((growth > 0) | ((growth == 0) & (elapsed >= self.hold_ms)))
-        rate = np.full(len(entities), np.nan)
-        rate[settled] = growth[settled] / elapsed[settled]
-        moved = valid & ((since < 0) | (growth != 0))
-        self.at[entities[moved]] = at[moved]
-        self.value[entities[moved]] = value[moved]
+        growth = value - before
+        valid = valid & np.isfinite(growth)  # what is known before always is
+        fresh = since < 0
+        stood = growth == 0
+        settled = (growth > 0) | (stood & (elapsed >= self.hold_ms))
+        settled &= valid & ~fresh & (elapsed > 0)
+        rate = np.empty(growth.shape)
+        rate.fill(np.nan)
+        np.divide(growth, elapsed, out=rate, where=settled)
+        moved = valid & (fresh | ~stood)
+        self.at[..., entities] = np.where(moved, at, since)
+        self.value[..., entities] = np.where(moved, value, before)
         return rate

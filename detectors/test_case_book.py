@@ -2,16 +2,27 @@
 
 import json
 
-from detectors.case_book import CaseBook
+from detectors.case_book import CaseBook, in_words
 from detectors.contract import Fault, Finding, Instant
 
 NOW: Instant = 1_711_958_400_000
 MOUNT = {"mount": "/scale"}
 
 
-def fire(book: CaseBook, now: Instant, started_at: Instant, fault: Fault = "storage_slow") -> list[Finding]:
+def fire(
+    book: CaseBook, now: Instant, started_at: Instant, fault: Fault = "storage_slow", aspect: str = ""
+) -> list[Finding]:
     return book.fire(
-        now, fault, MOUNT, started_at=started_at, severity="page", score=0.9, summary="slow", action="look", evidence={}
+        now,
+        fault,
+        MOUNT,
+        started_at=started_at,
+        severity="page",
+        score=0.9,
+        summary="slow",
+        action="look",
+        evidence={},
+        aspect=aspect,
     )
 
 
@@ -36,10 +47,27 @@ def test_one_that_comes_again_with_the_same_onset_has_another_identity() -> None
     assert second.started_at > first.started_at
 
 
-def test_faults_of_one_entity_are_told_apart() -> None:
+def test_nothing_begins_in_the_future() -> None:
+    book = CaseBook("storage")
+    fire(book, NOW, NOW)
+    book.resolve(book.cases()[0], NOW, "it is")
+    assert fire(book, NOW, NOW) == []
+
+
+def test_faults_and_aspects_of_one_entity_are_told_apart() -> None:
     book = CaseBook("storage")
     (one,), (other,) = fire(book, NOW, NOW), fire(book, NOW, NOW, "job_hang")
-    assert one.id != other.id
+    (third,) = fire(book, NOW, NOW, aspect="writes")
+    assert len({one.id, other.id, third.id}) == 3
+    case = book.get("storage_slow", MOUNT, "writes")
+    assert case is not None
+    assert book.resolve(case, NOW, "it is").id == third.id
+    assert book.get("storage_slow", MOUNT) is not None
+
+
+def test_an_entity_in_words() -> None:
+    assert in_words({"node": "v001", "gpu": 4}) == in_words({"gpu": 4, "node": "v001"}) == "v001 GPU 4"
+    assert in_words({"port": "Ethernet8", "switch": "leaf-1"}) == "leaf-1 Ethernet8"
 
 
 def test_the_book_survives_a_restart() -> None:

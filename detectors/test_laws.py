@@ -1,5 +1,6 @@
 """The laws on every detector found, and the proof that each law catches the detector that breaks it."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -20,7 +21,8 @@ from detectors.tape import Handling, Tape
 
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
-few = settings(max_examples=20, deadline=None)
+few = settings(max_examples=int(os.environ.get("HINDCAST_LAW_EXAMPLES", "20")), deadline=None)
+"""CI asks for 200 examples of each law and detector (.ci/run)."""
 
 
 def _tapes(choice: Choice) -> Sequence[Tape]:
@@ -78,6 +80,12 @@ def test_a_fault_is_named_in_time(choice: Choice) -> None:
 
 
 @every_detector
+def test_what_falls_silent_is_not_raised_again_and_again(choice: Choice) -> None:
+    for fault in laws.examples_of(choice[0]).faults:
+        laws.patient(choice, fault)
+
+
+@every_detector
 def test_the_state_is_bounded(choice: Choice) -> None:
     for tape in _tapes(choice):
         laws.bounded(choice, tape)
@@ -116,7 +124,7 @@ class _Forgets(_Broken):
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         document, arrays = unpack(state)
-        return super().restore(config, fleet, pack(document | {"open": []}, arrays))
+        return super().restore(config, fleet, pack(document | {"book": {"open": [], "latest": []}}, arrays))
 
 
 class _Meddles(_Broken):
@@ -206,6 +214,19 @@ class _Foresees(_Broken):
         ]
 
 
+class _Nags(_Broken):
+    """Raises what it has raised once more every hour."""
+
+    raised: Finding | None = None
+
+    def advance(self, now: Instant) -> Sequence[Finding]:
+        found = super().advance(now)
+        self.raised = next((finding for finding in found if finding.state == "firing"), self.raised)
+        if self.raised is None or now % 3_600_000:
+            return found
+        return [*found, _renamed(self.raised, id=f"{self.raised.id}-{now}", detected_at=now)]
+
+
 def _renamed(finding: Finding, **changes: Any) -> Finding:
     return replace(finding, **changes)
 
@@ -231,6 +252,7 @@ LAWS_AND_BREAKERS: list[tuple[type[Detector], Callable[[Choice, laws.Fault, Tape
     (_Reads, lambda c, f, _: laws.pure(c, f.tape)),
     (_Stumbles, lambda c, f, _: laws.sound(c, laws.spoiled(f.tape, 3))),
     (_Foresees, lambda c, f, _: laws.causal(c, f.tape, f.onset)),
+    (_Nags, lambda c, f, _: laws.patient(c, f)),
 ]
 
 

@@ -80,14 +80,14 @@ class XidWatch:
     def take_gauge(self, gpus: IntArray, at: IntArray, value: FloatArray) -> None:
         """Take readings of the gauge, at most one a GPU; NaN: not reported."""
         known = np.isfinite(value) & (value < 2**31)
-        if not known.any():
+        if not np.count_nonzero(known):
             return
         if not known.all():
             gpus, at, value = gpus[known], at[known], value[known]
         code = value.astype(np.int32)
         before, since = self._gauge.code[gpus], self._gauge.at[gpus]
         changed = (code != before) & (before >= 0)
-        if changed.any():
+        if np.count_nonzero(changed):
             self._change(gpus[changed], at[changed], code[changed], since[changed])
         self._gauge.code[gpus], self._gauge.at[gpus] = code, at
 

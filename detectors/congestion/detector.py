@@ -14,47 +14,23 @@ whole from the start (nothing to compare with), and about a lost spine whose loa
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook
 from detectors.congestion.config import CongestionConfig
 from detectors.congestion.fabric import Fabric, Port
 from detectors.congestion.flows import KEPT_HOT, Flows
 from detectors.congestion.origin import Origin, origin_of, together
-from detectors.contract import (
-    Batch,
-    DetectorConfig,
-    DetectorSpec,
-    Entity,
-    Evidence,
-    Finding,
-    Instant,
-    LogRecord,
-    finding_id,
-)
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.statistics import known_or
 
 _SLOWED_CNPS_PER_S = 100.0
 """A sender told so often to slow down is a victim (judgement)."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A finding that fired and is not over; `near` are the switches on which what is hot belongs to it."""
-
-    id: str
-    switch: str
-    port: str
-    started_at: Instant
-    near: list[str]
-
-    @property
-    def entity(self) -> Entity:
-        return {"switch": self.switch, "port": self.port} if self.port else {"switch": self.switch}
 
 
 class Congestion:
@@ -89,7 +65,8 @@ class Congestion:
         octets = ["SAI_PORT_STAT_IF_OUT_OCTETS"]
         self._ports = Flows(config, "switch", ports, list(ports), octets)
         self._nics = Flows(config, "nic", nics, ["wait", "drop"], ["port_xmit_data"])
-        self._open: list[_Open] = []
+        # A case's "near" are the switches on which what is hot belongs to it.
+        self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take no notice: switches' counters tell it."""
@@ -108,15 +85,15 @@ class Congestion:
         self._nics.score(now, self._fabric.nic_group, self._fabric.nic_switch)
         hot = self._hot(KEPT_HOT)
         found = self._close(now, hot)
-        sure = self._hot(1.0)
+        sure = self._hot(1.0) if hot else hot
         if not sure:
             return found
         for lot in together(self._fabric, hot):
             if not any(port in sure for port in lot):
                 continue
             origin = origin_of(self._config, self._fabric, lot)
-            if not any(origin.switch in entry.near for entry in self._open):
-                found.append(self._fire(now, origin, lot))
+            if not any(origin.switch in case.memo["near"] for case in self._book.cases("fabric_congestion")):
+                found += self._fire(now, origin, lot)
         return found
 
     def _hot(self, share: float) -> dict[Port, dict[str, float]]:
@@ -125,8 +102,9 @@ class Congestion:
         for number in np.flatnonzero(self._ports.sustained(share)).tolist():
             told = self._ports.strength(number)
             hot[self._fabric.ports[number]] = told | {"rx": told["rx"] + told["wait"]}
-        reporting = {switch for switch, _ in self._fabric.ports}
-        for number in np.flatnonzero(self._nics.sustained(share)).tolist():
+        waiting = np.flatnonzero(self._nics.sustained(share)).tolist()
+        reporting = {switch for switch, _ in self._fabric.ports} if waiting else set()
+        for number in waiting:
             port = self._fabric.nics[number]
             if port is not None and port[0] not in reporting:
                 # A NIC that waits for credits is paused by the switch port that it is plugged into.
@@ -134,28 +112,22 @@ class Congestion:
                 hot[port] = {"tx": told["wait"], "drop": told["drop"]}
         return hot
 
-    def _fire(self, now: Instant, origin: Origin, lot: dict[Port, dict[str, float]]) -> Finding:
+    def _fire(self, now: Instant, origin: Origin, lot: dict[Port, dict[str, float]]) -> list[Finding]:
         started_at = self._onset(now, lot)
-        near = sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])})
-        entry = _Open("", origin.switch, origin.port, started_at, near)
-        entry.id = finding_id(self.spec.name, entry.entity, started_at)
-        self._open.append(entry)
         where = f"{origin.switch} {origin.port}".strip()
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="fabric_congestion",
-            entity=entry.entity,
-            state="firing",
+        return self._book.fire(
+            now,
+            "fabric_congestion",
+            {"switch": origin.switch, "port": origin.port} if origin.port else {"switch": origin.switch},
             started_at=started_at,
-            detected_at=now,
             severity="ticket",
             score=0.9 if origin.by == "marks and drops" else 0.75,
             summary=f"{where} is congested for {(now - started_at) / 1000:.0f} s, by {origin.by}; "
             f"{len(lot) - len(origin.ports)} other ports suffer",
-            recommended_action="find the flows through it (who sends, who receives), check its ECN and PFC "
+            action="find the flows through it (who sends, who receives), check its ECN and PFC "
             "configuration against its peers', and whether a link beside it is lost",
             evidence=self._evidence(origin, lot),
+            memo={"near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])})},
         )
 
     def _onset(self, now: Instant, lot: dict[Port, dict[str, float]]) -> Instant:
@@ -174,14 +146,14 @@ class Congestion:
         units = {"rx": "pauses_received", "tx": "pauses_sent", "mark": "ecn_marks", "drop": "drops", "wait": "waits"}
         named = [n for n, port in enumerate(self._fabric.ports) if port[0] == origin.switch and port[1] in origin.ports]
         if named:
-            rates = np.nan_to_num(self._ports.smooth[:, named]).max(axis=1)
+            rates = known_or(self._ports.smooth[:, named], 0.0).max(axis=1)
             for signal, rate in zip(self._ports.names, rates.tolist(), strict=True):
                 evidence[f"{units[signal]}_per_s"] = rate
                 evidence[f"{units[signal]}_per_s_median"] = self._ports.median(signal)
         if len(self._nics):
             slowed = self._nics.smooth[self._nics.names.index("slowed")]
             bar = max(_SLOWED_CNPS_PER_S, 4 * self._nics.median("slowed"))
-            evidence["nics_slowed"] = int((np.nan_to_num(slowed) >= bar).sum())
+            evidence["nics_slowed"] = int((known_or(slowed, 0.0) >= bar).sum())
         far = self._fabric.far.get((origin.switch, origin.port))
         host = self._fabric.host.get((origin.switch, origin.port))
         if far or host:
@@ -190,33 +162,15 @@ class Congestion:
 
     def _close(self, now: Instant, hot: dict[Port, dict[str, float]]) -> list[Finding]:
         """Close what is calm: no port on the switches around is hot any more, by half of what is sustained."""
-        over: list[Finding] = []
-        for entry in list(self._open):
-            if any(port[0] in entry.near for port in hot):
-                continue
-            self._open.remove(entry)
-            over.append(
-                Finding(
-                    id=entry.id,
-                    detector=self.spec.name,
-                    fault="fabric_congestion",
-                    entity=entry.entity,
-                    state="resolved",
-                    started_at=entry.started_at,
-                    detected_at=now,
-                    severity="ticket",
-                    score=0.0,
-                    summary=f"{entry.switch} {entry.port}".strip() + " is calm again",
-                    recommended_action="none",
-                    evidence={"lasted_s": (now - entry.started_at) / 1000},
-                )
-            )
-        return over
+        return [
+            self._book.resolve(case, now, "the switches around are calm again")
+            for case in self._book.cases("fabric_congestion")
+            if not any(port[0] in case.memo["near"] for port in hot)
+        ]
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        document: dict[str, Any] = {"open": [asdict(entry) for entry in self._open]}
-        return pack(document, self._ports.snapshot() | self._nics.snapshot())
+        return pack({"book": self._book.snapshot()}, self._ports.snapshot() | self._nics.snapshot())
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -226,5 +180,5 @@ class Congestion:
         detector._ports.load(arrays)
         detector._nics.load(arrays)
         detector._fabric.sync(len(detector._ports), len(detector._nics))
-        detector._open = [_Open(**entry) for entry in document["open"]]
+        detector._book.load(document["book"])
         return detector

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detectors.congestion.config import CongestionConfig
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.statistics import CounterRate, masked_median
+from detectors.statistics import CounterRate, clamp, known_or, median_of
 
 _HOLD_MS = 30_000
 _SMOOTH_S, _HABIT_S = 30.0, 600.0
@@ -25,6 +25,9 @@ _PACKET_BYTES = 4096
 """The largest RoCE payload, which bulk traffic fills."""
 _SAME_TRAFFIC = 2.0
 _PLAUSIBLE = 1e18
+_SIGNAL_COLUMNS = ("rate", "smooth", "_habit")
+_PORT_COLUMNS = ("_at", "_scored", "_learnt", "level", "hot_readings", "first_hot", "_traffic", "_usual_traffic")
+_COLUMNS = ("_mask", *_SIGNAL_COLUMNS, *_PORT_COLUMNS)
 _MAD_TO_SIGMA = 1.4826
 
 Signals = Mapping[str, tuple[Sequence[str], float]]
@@ -45,8 +48,8 @@ class Flows:
         self._judged = np.array([name in judged for name in self.names])
         # The last is no signal: counters of traffic, by which a row shows that it is no copy of the one before.
         self._fields = [*(fields for fields, _ in signals.values()), traffic]
-        self._counters = [CounterRate.empty(0, _HOLD_MS) for _ in self._fields]
         count = len(self.names)
+        self._counter = CounterRate.empty(0, _HOLD_MS, count + 1)
         self._mask = np.empty((count + 1, 0), np.int64)
         self.rate = np.empty((count, 0))
         self.smooth = np.empty((count, 0))
@@ -69,10 +72,9 @@ class Flows:
         if more <= 0:
             return
         rows = len(self.names)
-        for counter in self._counters:
-            counter.grow(count)
+        self._counter.grow(count)
         self._mask = np.concatenate([self._mask, np.zeros((rows + 1, more), np.int64)], axis=1)
-        for name in ("rate", "smooth", "_habit"):
+        for name in _SIGNAL_COLUMNS:
             fresh = np.full((rows, more), np.nan)
             setattr(self, name, np.concatenate([getattr(self, name), fresh], axis=1))
         for name in ("_learnt", "level", "_traffic", "_usual_traffic"):
@@ -85,39 +87,31 @@ class Flows:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        reported = {name for name, valid in batch.valid.items() if valid.any()}
-        counters = [[(bit, name) for bit, name in enumerate(fields) if name in reported]
-                    for fields in self._fields]  # fmt: skip
-        for tick, present in enumerate(batch.present):
-            here = slice(None) if present.all() else np.flatnonzero(present)
-            ports, at = batch.entities[here], batch.at[tick, here]
-            sums = [_added(batch, fields, tick, here) for fields in counters]
-            self._take_tick(ports, at, sums)
+        reported = {name for name, valid in batch.valid.items() if np.count_nonzero(valid)}
+        counters = [[(bit, name) for bit, name in enumerate(fields) if name in reported] for fields in self._fields]
+        for tick, here in batch.ticks():
+            total, mask = _added(batch, counters, tick, here)
+            self._take_tick(batch.entities[here], batch.at[tick, here], total, mask)
 
-    def _take_tick(self, ports: IntArray, at: IntArray, sums: Sequence[tuple[FloatArray, IntArray]]) -> None:
+    def _take_tick(self, ports: IntArray, at: IntArray, total: FloatArray, mask: IntArray) -> None:
         """Take one row of each of `ports`. In a row that is no copy, a counter that stands still has the rate 0."""
-        told, news, still = np.zeros(len(ports), bool), np.zeros(len(ports), bool), []
-        for number, (total, mask) in enumerate(sums):
-            counter = self._counters[number]
-            other = ports[mask != self._mask[number, ports]]
-            counter.at[other] = -1  # other counters than before: their sum has no growth yet
-            self._mask[number, ports] = mask
-            same = (total == counter.value[ports]) & (counter.at[ports] >= 0) & (mask != 0)
-            news |= ~same & (mask != 0)
-            still.append(same)
-            rate = counter.update(ports, at, total, mask != 0) * 1000
-            known = np.isfinite(rate)
-            if number < len(self.names):
-                self.rate[number, ports[known]] = rate[known]
-                told |= known
-            else:
-                self._traffic[ports[known]] = rate[known]
-        for number, same in enumerate(still[: len(self.names)]):
-            quiet = ports[same & news]
-            self.rate[number, quiet] = 0.0
-            self._counters[number].at[quiet] = at[same & news]
-            told[same & news] = True
-        self._at[ports[told]] = at[told]
+        counter, count, reports = self._counter, len(self.names), mask != 0
+        if np.count_nonzero(other := mask != self._mask[:, ports]):
+            # Other counters than before: their sum has no growth yet.
+            counter.at[:, ports] = np.where(other, -1, counter.at[:, ports])
+            self._mask[:, ports] = mask
+        same = (total == counter.value[:, ports]) & (counter.at[:, ports] >= 0) & reports
+        news = (reports & ~same).any(axis=0)
+        rate = counter.update(ports, at, total, reports) * 1000
+        known = np.isfinite(rate)
+        traffic = known[count]
+        self._traffic[ports[traffic]] = rate[count, traffic]
+        quiet = same[:count] & news
+        counter.at[:count, ports] = np.where(quiet, at, counter.at[:count, ports])
+        told = known[:count] | quiet
+        self.rate[:, ports] = np.where(quiet, 0.0, np.where(told, rate[:count], self.rate[:, ports]))
+        spoke = told.any(axis=0)
+        self._at[ports[spoke]] = at[spoke]
 
     def score(self, now: Instant, group: IntArray, switch: IntArray) -> None:
         """At a point of the grid: compare every new reading with its peers and its habit.
@@ -127,13 +121,13 @@ class Flows:
         silent = (self._at >= 0) & (now - self._at > _SILENT_MS)
         self.level[silent] = 0.0
         fresh = self._at > self._scored
-        if not fresh.any():
+        if not np.count_nonzero(fresh):
             return
         hot = self._hot(now, group, switch)
         spent = np.where(self._scored >= 0, np.minimum((self._at - self._scored) / 1000, _LONGEST_S), 0.0)
         spent = np.where(fresh, spent, 0.0)
         change = np.where(hot, spent, -_COOLING * spent)
-        self.level = np.clip(self.level + change, 0.0, _CAP * self._config.sustain_s)
+        self.level = clamp(self.level + change, 0.0, _CAP * self._config.sustain_s)
         self.hot_readings = np.where(
             self.level > 0, self.hot_readings + (hot & fresh), np.where(fresh, 0, self.hot_readings)
         )
@@ -150,7 +144,7 @@ class Flows:
             blank = np.isnan(column) & known & those
             column[blank] = self.rate[blank]
             moves = known & those & ~blank
-            step = share * (np.nan_to_num(self.rate) - np.nan_to_num(column))
+            step = share * (self.rate - column)
             column[moves] += step[moves]
         share = np.minimum(spent / _HABIT_S, 1.0)
         first = calm & (self._learnt <= 0)
@@ -161,14 +155,14 @@ class Flows:
     def _hot(self, now: Instant, group: IntArray, switch: IntArray) -> BoolArray:
         """Return which ports' last rates are out of place in some signal, (ports,)."""
         hot = np.zeros(len(self), bool)
-        high = np.zeros(len(self), bool)
-        judged = np.flatnonzero(self._judged).tolist()
-        for number in judged:
-            high |= self.rate[number] >= self.floors[number]
-        if not high.any():
+
+        standing_out = self.rate >= self.floors[:, None]
+        high = np.logical_or.reduce(standing_out[self._judged])
+        if not np.count_nonzero(high):
             return hot
+        judged = np.flatnonzero(self._judged).tolist()
         recent = (self._at >= 0) & (now - self._at <= _SILENT_MS)
-        places = sorted({(int(group[port]), int(switch[port])) for port in np.flatnonzero(high)})
+        places = sorted({(int(group[port]), int(switch[port])) for port in high.nonzero()[0]})
         for kind, place in places:
             alike = recent & (group == kind)
             own = high & (group == kind) & (switch == place)
@@ -178,9 +172,9 @@ class Flows:
             if peers.sum() < self._config.peer_minimum:
                 peers = recent & (switch != place)
             for number in judged:
-                if not (own & (self.rate[number] >= self.floors[number])).any():
+                if not np.count_nonzero(own & standing_out[number]):
                     continue
-                hot |= own & self._out_of_place(number, peers, alike=bool((group[peers] == kind).all()))
+                hot |= own & self._out_of_place(number, own, peers, alike=bool((group[peers] == kind).all()))
         return hot
 
     def _floor(self, number: int, marked_share: float) -> FloatArray:
@@ -191,22 +185,27 @@ class Flows:
             floor = np.maximum(floor, marked_share * packets)
         return floor
 
-    def _out_of_place(self, number: int, peers: BoolArray, *, alike: bool) -> BoolArray:
-        """Return which ports have a rate far above their peers', or (where these are not `alike`: only) their habit."""
+    def _out_of_place(self, number: int, own: BoolArray, peers: BoolArray, *, alike: bool) -> BoolArray:
+        """Return which ports have a rate far above their peers', or (where these are not `alike`: only) their habit.
+
+        Only those of `own` are asked for.
+        """
         rate, floor, config = self.rate[number], self.floors[number], self._config
         values = rate[peers]
-        known = np.isfinite(values)
+        values = values[np.isfinite(values)]
         above = rate >= self._floor(number, config.marked_share_unusual)
+        if not np.count_nonzero(above & own):
+            return np.asarray(above & own)
         ratio = config.habit_ratio
         known_habit = self._learnt >= config.habit_minimum_s
-        habit = np.nan_to_num(self._habit[number])
+        habit = known_or(self._habit[number], 0.0)
         # Marks grow steeply with the load: a habit of other hours says nothing of a job that has just begun.
         same_traffic = self._traffic <= _SAME_TRAFFIC * np.maximum(self._usual_traffic, 1.0)
         unusual = known_habit & same_traffic & (rate >= ratio * habit)
-        if known.sum() < config.peer_minimum:
+        if len(values) < config.peer_minimum:
             return np.asarray(above & unusual)
-        middle = float(masked_median(values[None, :], known[None, :])[0])
-        spread = float(masked_median(np.abs(np.where(known, values, 0.0) - middle)[None, :], known[None, :])[0])
+        middle = median_of(values)
+        spread = median_of(np.abs(values - middle))
         far = rate - middle >= config.peer_deviations * max(_MAD_TO_SIGMA * spread, floor / config.peer_deviations)
         stands_out = (
             alike & far & (rate >= self._floor(number, config.marked_share)) & (rate >= config.peer_ratio * middle)
@@ -221,68 +220,42 @@ class Flows:
 
     def strength(self, port: int) -> dict[str, float]:
         """Return a port's signals in units of their floors."""
-        told = np.nan_to_num(self.smooth[:, port]) / self.floors
+        told = known_or(self.smooth[:, port], 0.0) / self.floors
         return dict(zip(self.names, told.tolist(), strict=True))
 
     def median(self, name: str) -> float:
         """Return the median rate of a signal over all ports, 1/s."""
         values = self.smooth[self.names.index(name)]
-        return float(np.nan_to_num(masked_median(values[None, :], np.isfinite(values)[None, :])[0]))
+        return float(np.nan_to_num(median_of(values)))
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""
-        names = (
-            "_mask",
-            "rate",
-            "smooth",
-            "_habit",
-            "_at",
-            "_scored",
-            "_learnt",
-            "level",
-            "hot_readings",
-            "first_hot",
-            "_traffic",
-            "_usual_traffic",
-        )
-        arrays: dict[str, NDArray[Any]] = {f"{self.kind}{name}": getattr(self, name) for name in names}
-        for number, counter in enumerate(self._counters):
-            arrays |= {f"{self.kind}_at_{number}": counter.at, f"{self.kind}_value_{number}": counter.value}
-        return arrays
+        arrays: dict[str, NDArray[Any]] = {f"{self.kind}{name}": getattr(self, name) for name in _COLUMNS}
+        return arrays | {f"{self.kind}_counted_at": self._counter.at, f"{self.kind}_counted": self._counter.value}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        names = (
-            "_mask",
-            "rate",
-            "smooth",
-            "_habit",
-            "_at",
-            "_scored",
-            "_learnt",
-            "level",
-            "hot_readings",
-            "first_hot",
-            "_traffic",
-            "_usual_traffic",
-        )
-        for name in names:
+        for name in _COLUMNS:
             setattr(self, name, arrays[f"{self.kind}{name}"])
-        self._counters = [
-            CounterRate(arrays[f"{self.kind}_at_{number}"], arrays[f"{self.kind}_value_{number}"], _HOLD_MS)
-            for number in range(len(self._fields))
-        ]
+        self._counter = CounterRate(arrays[f"{self.kind}_counted_at"], arrays[f"{self.kind}_counted"], _HOLD_MS)
 
 
-def _added(batch: Batch, fields: Sequence[tuple[int, str]], tick: int, here: Any) -> tuple[FloatArray, IntArray]:
-    """Return the sum of the counters that were reported, and which these were, as bits."""
-    shape = batch.entities[here].shape
+def _added(
+    batch: Batch, signals: Sequence[Sequence[tuple[int, str]]], tick: int, here: Any
+) -> tuple[FloatArray, IntArray]:
+    """Return by signal the sum of the counters that were reported, and which these were, as bits; (signals, n)."""
+    shape = (len(signals), *batch.entities[here].shape)
     total, mask = np.zeros(shape), np.zeros(shape, np.int64)
-    for bit, name in fields:
-        value = batch.values[name][tick, here]
-        fine = batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE)
-        total += np.where(fine, value, 0.0)
-        mask |= np.where(fine, 1 << bit, 0)
+    told = [(number, bit, name) for number, fields in enumerate(signals) for bit, name in fields]
+    if told:
+        value = np.array([batch.values[name][tick, here] for _, _, name in told])
+        valid = np.array([batch.valid[name][tick, here] for _, _, name in told])
+        valid &= np.abs(value) < _PLAUSIBLE
+        value[~valid] = 0.0
+        bits = valid * np.array([[1 << bit] for _, bit, _ in told])
+        begins = [place for place, entry in enumerate(told) if not place or entry[0] != told[place - 1][0]]
+        rows = [told[place][0] for place in begins]
+        total[rows], mask[rows] = np.add.reduceat(value, begins), np.bitwise_or.reduceat(bits, begins)
     return total, mask
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
     DetectorConfig,
@@ -36,8 +37,7 @@ from detectors.ecc_memory.config import EccMemoryConfig
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.ecc_memory.storm import SingleBitErrors
 from detectors.fleet import Fleet
-from detectors.gpus import GpuLayout, reported
-from detectors.ledger import WHOLE_NODE, Entry, Ledger
+from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.xid import XidCatalogue
@@ -66,7 +66,7 @@ class EccMemory:
         self._xids = XidWatch(watched, self._layout)
         self._memory = MemoryReadings()
         self._single = SingleBitErrors(config)
-        self._ledger = Ledger(self.spec.name, self._layout)
+        self._book = CaseBook(self.spec.name)
         self._recorded: dict[int, XidEvent] = {}
         """GPUs with an XID 63 or 64 of which the counters have not said yet what it was for."""
         self._rate_xid: dict[int, Instant] = {}
@@ -83,8 +83,7 @@ class EccMemory:
             return ()
         count = int(batch.entities.max()) + 1
         self._grow(count)
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             before = self._memory.at[gpus]
             errors = self._memory.take(batch, tick, here, gpus, at)
@@ -131,9 +130,9 @@ class EccMemory:
         last = max(event.at if event else -1, int(memory.uncorrected_last[gpu]) if counted else -1)
         if gpu >= 0:
             self._recorded.pop(gpu, None)
-        held = self._ledger.get(_UNCORRECTABLE, node, gpu)
+        held = self._book.get(_UNCORRECTABLE, self._layout.named(node, gpu))
         # A line whose address the topology doesn't know, and the gauge that tells of the same, are one event.
-        whole = self._ledger.get(_UNCORRECTABLE, node, WHOLE_NODE)
+        whole = self._book.get(_UNCORRECTABLE, self._layout.named(node, WHOLE_NODE))
         if held is None and event is not None and event.again and whole is not None:
             held = whole
         xid = self._catalogue.of(event.code) if event is not None else None
@@ -148,20 +147,20 @@ class EccMemory:
         timed = event is not None and (not counted or event.at >= int(memory.doubtful[gpu]))
         started_at = event.at if event is not None and timed else memory.onset(gpu)
         said = evidence.of_error(memory, gpu, event, xid)
-        found = self._ledger.fire(
+        found = self._book.fire(
             now,
             _UNCORRECTABLE,
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=started_at,
             severity="page",
             score=1.0 if counted or (xid is not None and xid.group == "uncorrectable_memory") else 0.6,
-            summary=evidence.words(self._ledger.where(node, gpu), said, xid),
+            summary=evidence.words(in_words(self._layout.named(node, gpu)), said, xid),
             action=evidence.action(said, xid),
             evidence=said,
             memo={"asks_reset": asks_reset},
         )
-        if (entry := self._ledger.get(_UNCORRECTABLE, node, gpu)) is not None:
+        if (entry := self._book.get(_UNCORRECTABLE, self._layout.named(node, gpu))) is not None:
             entry.last_at = max(entry.last_at, last)
         return found
 
@@ -183,7 +182,7 @@ class EccMemory:
 
     def _over(self, now: Instant) -> list[Finding]:
         over: list[Finding] = []
-        for entry in self._ledger.entries(_UNCORRECTABLE):
+        for entry in self._book.cases(_UNCORRECTABLE):
             reset_at = -1
             if entry.gpu >= 0:
                 reset_at = max(int(self._memory.reset_at[entry.gpu]), int(self._xids.cleared_at[entry.gpu]))
@@ -201,7 +200,7 @@ class EccMemory:
         found: list[Finding] = []
         for gpu in is_set.tolist():
             node = self._layout.names[self._layout.node[gpu]]
-            entry = self._ledger.get(fault, node, gpu)
+            entry = self._book.get(fault, self._layout.named(node, gpu))
             if clear[gpu] >= self._config.clear_readings:
                 since[gpu], clear[gpu] = -1, 0
                 if entry is not None:
@@ -214,12 +213,12 @@ class EccMemory:
         self, now: Instant, fault: Fault, node: str, gpu: int, at: Instant, others: IntArray
     ) -> list[Finding]:
         pending = fault == "row_remap_pending"
-        where = self._ledger.where(node, gpu)
-        return self._ledger.fire(
+        where = in_words(self._layout.named(node, gpu))
+        return self._book.fire(
             now,
             fault,
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=at,
             severity="ticket" if pending else "page",
             score=1.0,
@@ -270,7 +269,7 @@ class EccMemory:
     def _storm_over(self, now: Instant, gpu: int) -> list[Finding]:
         self._single.over(gpu, now)
         self._rate_xid.pop(gpu, None)
-        entry = self._ledger.get(_STORM, self._layout.names[self._layout.node[gpu]], gpu)
+        entry = self._book.get(_STORM, self._layout.named(self._layout.names[self._layout.node[gpu]], gpu))
         return [] if entry is None else [self._resolve(entry, now, "no more single-bit errors than usual")]
 
     def _fire_storm(
@@ -278,7 +277,7 @@ class EccMemory:
     ) -> list[Finding]:
         errors, _, habit = figures
         node = self._layout.names[self._layout.node[gpu]]
-        where, window_s = self._ledger.where(node, gpu), self._config.storm_window_s
+        where, window_s = in_words(self._layout.named(node, gpu)), self._config.storm_window_s
         said = evidence.of_storm(self._memory, gpu, figures, peers, window_s)
         summary = f"{where}: {errors:.0f} single-bit memory errors in {window_s:.0f} s, usually {habit:.1f}"
         if gpu in self._rate_xid:
@@ -286,11 +285,11 @@ class EccMemory:
             summary += "; the driver complains of the rate, too (XID 92)"
         began = int(self._single.burst_at[gpu])
         self._single.storming[gpu] = True
-        return self._ledger.fire(
+        return self._book.fire(
             now,
             _STORM,
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=began if began >= 0 else now,
             severity="ticket",
             score=min(1.0, 0.5 + 0.1 * float(np.log2(max(errors / self._config.storm_errors, 1.0)))),
@@ -299,16 +298,16 @@ class EccMemory:
             evidence=said,
         )
 
-    def _resolve(self, entry: Entry, now: Instant, reason: str) -> Finding:
+    def _resolve(self, entry: OpenCase, now: Instant, reason: str) -> Finding:
         said = self._memory.says(entry.gpu) if entry.gpu >= 0 else {}
-        return self._ledger.resolve(entry, now, reason, said)
+        return self._book.resolve(entry, now, reason, said)
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
         xids, arrays = self._xids.snapshot()
         document: dict[str, Any] = {
             "xids": xids,
-            "ledger": self._ledger.snapshot(),
+            "book": self._book.snapshot(),
             "recorded": XidWatch.to_json(self._recorded.values()),
             "rate_xid": list(self._rate_xid.items()),
         }
@@ -323,7 +322,7 @@ class EccMemory:
         detector._xids.load(document["xids"], arrays)
         detector._memory.load(arrays, "memory_")
         detector._single.load(arrays)
-        detector._ledger.load(document["ledger"])
+        detector._book.load(document["book"])
         detector._recorded = {event.gpu: event for event in XidWatch.from_json(document["recorded"])}
         detector._rate_xid = dict(document["rate_xid"])
         return detector

@@ -63,7 +63,7 @@ class MemoryReadings(GpuColumns):
     pending_known: BoolArray
     failure_known: BoolArray
 
-    def take(self, batch: Batch, tick: int, here: BoolArray, gpus: IntArray, at: IntArray) -> FloatArray:
+    def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> FloatArray:
         """Take one reading of each of `gpus`; return by how many single-bit errors each grew."""
         before = self.at[gpus]
         double, single, source = self._errors(batch, tick, here, gpus)
@@ -74,7 +74,7 @@ class MemoryReadings(GpuColumns):
         fell = volatile & ((double < was_double) | (single < was_single))
         cleared = self._gauges(batch, tick, here, gpus, at)
         reset = fell | cleared
-        if reset.any():
+        if np.count_nonzero(reset):
             self.reset_at[gpus[reset]] = at[reset]
 
         lost = reported(batch, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", tick, here)
@@ -93,11 +93,11 @@ class MemoryReadings(GpuColumns):
         self.source[gpus] = np.where(source == _NONE, self.source[gpus], source)
         self.at[gpus] = at
         new = before < 0
-        if new.any():
+        if np.count_nonzero(new):
             self.first_at[gpus[new]] = at[new]
         return new_errors
 
-    def _errors(self, batch: Batch, tick: int, here: BoolArray, gpus: IntArray) -> tuple[FloatArray, FloatArray, Any]:
+    def _errors(self, batch: Batch, tick: int, here: Any, gpus: IntArray) -> tuple[FloatArray, FloatArray, Any]:
         """Return double- and single-bit errors, and by which counters: lifetime ones where there are no others.
 
         Lifetime counters are written when the driver unloads: growth there may be an old event, told again.
@@ -121,7 +121,7 @@ class MemoryReadings(GpuColumns):
         self.uncorrected_last[gpus] = at
         self.uncorrected[gpus] += growth
 
-    def _gauges(self, batch: Batch, tick: int, here: BoolArray, gpus: IntArray, at: IntArray) -> BoolArray:
+    def _gauges(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> BoolArray:
         """Take the two gauges; return where a pending remap is pending no more: the GPU was reset."""
         pending = reported(batch, "DCGM_FI_DEV_ROW_REMAP_PENDING", tick, here)
         failure = reported(batch, "DCGM_FI_DEV_ROW_REMAP_FAILURE", tick, here)
@@ -169,17 +169,17 @@ def _keep(column: FloatArray, gpus: IntArray, value: FloatArray) -> None:
     known = np.isfinite(value)
     if known.all():
         column[gpus] = value
-    elif known.any():
+    elif np.count_nonzero(known):
         column[gpus[known]] = value[known]
 
 
 def _set(since: IntArray, clear: NDArray[np.int16], gpus: IntArray, at: IntArray, value: FloatArray) -> None:
     """Note since when a gauge is set, and count its readings at 0; what is not reported changes nothing."""
     on = value >= 1
-    if on.any():
+    if np.count_nonzero(on):
         begins = on & (since[gpus] < 0)
         since[gpus[begins]] = at[begins]
         clear[gpus[on]] = 0
     off = (value == 0) & (since[gpus] >= 0)
-    if off.any():
+    if np.count_nonzero(off):
         clear[gpus[off]] = np.minimum(clear[gpus[off]] + 1, 1000)

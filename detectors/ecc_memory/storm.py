@@ -93,7 +93,7 @@ class SingleBitErrors:
     def _into_habit(self, gpus: IntArray, at: IntArray) -> None:
         """Move what has left the window to the habit of its GPU, unless it was part of a storm."""
         old = (self._number[gpus] >= 0) & (self._number[gpus] <= (at // _SLOT_MS - self.slots)[:, None])
-        if not old.any():
+        if not np.count_nonzero(old):
             return
         gone = np.where(old, self.errors[gpus], 0.0).sum(axis=1)
         gone[self.storming[gpus]] = 0.0

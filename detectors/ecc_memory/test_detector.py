@@ -171,6 +171,17 @@ def test_a_gpu_that_always_has_errors_needs_far_more_for_a_storm() -> None:
     assert fired(cluster.tape(wild), **settings) == [("ecc_correctable_storm", gpu(1, 1))]
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 30.0])
+def test_bouts_with_pauses_of_minutes_are_one_storm_and_over_within_five(interval_s: float) -> None:
+    cluster = Cluster(minutes=40, interval_s=interval_s)
+    columns = memory(cluster)
+    for begin in (300, 750, 1200):
+        columns = stormy(cluster, columns, 5, (begin, begin + 300), 3.0)
+    fire, over = run(cluster.tape(columns))
+    assert (fire.state, over.state) == ("firing", "resolved")
+    assert 0 < over.detected_at - START - 1_500_000 <= 300_000
+
+
 def test_a_storm_that_comes_and_goes_is_held_after_its_return() -> None:
     cluster = Cluster(minutes=100, interval_s=15)
     columns = memory(cluster)

@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpu_lost.roll_call import RollCall, telling
-from detectors.gpus import GpuLayout, reported
-from detectors.ledger import WHOLE_NODE, Entry, Ledger
+from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
@@ -48,7 +48,7 @@ class GpuLost:
         self._xids = XidWatch(self._catalogue.codes("gpu_lost"), self._layout)
         self._calls = RollCall(config)
         self._scheduler = Scheduler(fleet)
-        self._ledger = Ledger(self.spec.name, self._layout)
+        self._book = CaseBook(self.spec.name)
         self._jobs: dict[str, tuple[str, ...]] = {}
         self._edges: dict[str, Instant] = {}
         """When a job last started or ended on a node."""
@@ -65,8 +65,7 @@ class GpuLost:
             return ()
         self._grow(int(batch.entities.max()) + 1)
         signs = [name for name in self.spec.fields["dcgm"] if name != XID_FIELD]
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
             alive = telling(*(reported(batch, name, tick, here) for name in signs))
@@ -110,7 +109,7 @@ class GpuLost:
         if event.again:
             return []
         xid = self._catalogue.of(event.code)
-        where = self._ledger.where(event.node, event.gpu)
+        where = in_words(self._layout.named(event.node, event.gpu))
         said: dict[str, float | int | str] = {"xid_seen_in": event.seen_in, **xid.evidence()}
         if event.text:
             said["xid_text"] = event.text
@@ -137,7 +136,7 @@ class GpuLost:
         missed = int(self._calls.missed[gpu])
         if near and missed < 2 * patience:
             return []
-        where = self._ledger.where(node, gpu)
+        where = in_words(self._layout.named(node, gpu))
         said: dict[str, float | int | str] = {
             "missed_scrapes": missed,
             "missed_scrapes_allowed": patience,
@@ -146,9 +145,11 @@ class GpuLost:
         summary = f"{where}: no telemetry for {missed} scrapes, while the node's other GPUs report"
         return self._fire(now, node, gpu, self._calls.began(gpu), 0.8, summary, said, None)
 
-    def _held(self, node: str, gpu: int) -> Entry | None:
+    def _held(self, node: str, gpu: int) -> OpenCase | None:
         """Return the open finding on a GPU; or on its node, where the kernel's line could not be placed."""
-        return self._ledger.get("gpu_lost", node, gpu) or self._ledger.get("gpu_lost", node, WHOLE_NODE)
+        return self._book.get("gpu_lost", self._layout.named(node, gpu)) or self._book.get(
+            "gpu_lost", self._layout.named(node, WHOLE_NODE)
+        )
 
     def _fire(
         self,
@@ -170,11 +171,11 @@ class GpuLost:
         action = "drain the node and restart it with a power cycle; if the GPU does not come back, reseat or replace it"
         if xid is not None:
             action += f" (XID {xid.code}: {xid.action[0]}, by {xid.action[1]})"
-        return self._ledger.fire(
+        return self._book.fire(
             now,
             "gpu_lost",
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=started_at,
             severity="page",
             score=score,
@@ -187,10 +188,10 @@ class GpuLost:
     def _back(self, now: Instant) -> list[Finding]:
         over: list[Finding] = []
         calls, config = self._calls, self._config
-        for entry in self._ledger.entries():
+        for entry in self._book.cases():
             if entry.gpu == WHOLE_NODE:
                 if now - entry.last_at >= config.quiet_s * 1000:
-                    over.append(self._ledger.resolve(entry, now, "no further word of it", {}))
+                    over.append(self._book.resolve(entry, now, "no further word of it"))
                 continue
             gpu = entry.gpu
             answers = bool(calls.missed[gpu] == 0) and bool(calls.answered[gpu] >= config.back_readings)
@@ -204,7 +205,7 @@ class GpuLost:
             quiet = now - entry.last_at >= config.quiet_s * 1000
             if ((returned or cleared) and now - since >= config.back_s * 1000) or quiet:
                 reason = "it reports again" if returned else "it was reset" if cleared else "it reports, nothing new"
-                over.append(self._ledger.resolve(entry, now, reason, {"readings_since": int(calls.answered[gpu])}))
+                over.append(self._book.resolve(entry, now, reason, {"readings_since": int(calls.answered[gpu])}))
         return over
 
     def snapshot(self) -> bytes:
@@ -212,7 +213,7 @@ class GpuLost:
         xids, arrays = self._xids.snapshot()
         document: dict[str, Any] = {
             "xids": xids,
-            "ledger": self._ledger.snapshot(),
+            "book": self._book.snapshot(),
             "scheduler": self._scheduler.snapshot(),
             "jobs": list(self._jobs.items()),
             "edges": self._edges,
@@ -228,7 +229,7 @@ class GpuLost:
         detector._xids.load(document["xids"], arrays)
         detector._calls.load(arrays, "call_")
         detector._scheduler.load(document["scheduler"])
-        detector._ledger.load(document["ledger"])
+        detector._book.load(document["book"])
         detector._jobs = {job_id: tuple(nodes) for job_id, nodes in document["jobs"]}
         detector._edges = document["edges"]
         return detector

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpus import GpuColumns, GpuLayout
+from detectors.statistics import clamp
 
 _MEMORY = 2000.0
 """Readings after which older ones count half."""
@@ -67,9 +68,9 @@ class RollCall(GpuColumns):
         before, usual = self.last[gpus], self.usual[gpus]
         gap = np.where(before >= 0, at - before, np.nan)
         back = (gap > _ABSENT_MS) & (gap > _ABSENT_INTERVALS * usual)
-        if back.any():
+        if np.count_nonzero(back):
             self.returned_at[gpus[back]] = at[back]
-        step = np.clip(gap - usual, -_STEP * usual, _STEP * usual)
+        step = clamp(gap - usual, -_STEP * usual, _STEP * usual)
         learnt = np.where(np.isnan(usual), gap, usual + step)
         self.usual[gpus] = np.where(np.isnan(gap), usual, learnt)
         self.last[gpus] = at
@@ -78,14 +79,14 @@ class RollCall(GpuColumns):
     def settle(self, layout: GpuLayout) -> None:
         """At a point of the grid: count who has missed what."""
         here = self.came > 0
-        if not here.any():
+        if not np.count_nonzero(here):
             return
         node = layout.node[: self.count]
         scrapes = np.zeros(len(layout.names), np.int32)
         np.maximum.at(scrapes, node[here], self.came[here])
         latest = np.full(len(layout.names), -1, np.int64)
         absent = ~here & (self.heard > 0) & (scrapes[node] > 0)
-        if absent.any():
+        if np.count_nonzero(absent):
             np.maximum.at(latest, node[here], self.last[here])
             begins = absent & (self.missed == 0)
             self.missing_at[begins] = latest[node[begins]]
@@ -96,7 +97,7 @@ class RollCall(GpuColumns):
         self.lost[accident] += self.missed[accident]
         self.seen[here] += self.came[here]
         old = self.seen > _MEMORY
-        if old.any():
+        if np.count_nonzero(old):
             self.lost[old] /= 2
             self.seen[old] /= 2
         starts = here & (self.answered == 0)
@@ -110,9 +111,9 @@ class RollCall(GpuColumns):
         """Return how many scrapes in a row each GPU must miss before that is no accident."""
         fleet = (self.lost.sum() + _PRIOR_LOST) / (self.lost.sum() + self.seen.sum() + _PRIOR_READINGS)
         own = (self.lost[gpus] + _OWN_WEIGHT * fleet) / (self.lost[gpus] + self.seen[gpus] + _OWN_WEIGHT)
-        needed = np.ceil(math.log(self._config.missed_chance) / np.log(np.clip(own, 1e-6, 0.6)))
+        needed = np.ceil(math.log(self._config.missed_chance) / np.log(clamp(own, 1e-6, 0.6)))
         least = self._config.missed_readings
-        bounded: IntArray = np.clip(needed, least, max(_MOST_PATIENCE, least)).astype(np.int64)
+        bounded: IntArray = clamp(needed, least, max(_MOST_PATIENCE, least)).astype(np.int64)
         return bounded
 
     def silent(self, layout: GpuLayout) -> IntArray:

@@ -11,6 +11,7 @@ from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
 from detectors.presence import Presence
+from detectors.statistics import known_or
 
 _POWER: Final = "DCGM_FI_DEV_POWER_USAGE"
 _UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
@@ -120,7 +121,7 @@ class Activity:
         return gpus
 
     def _fresh(self, gpus: IntArray, now: Instant) -> NDArray[np.bool_]:
-        last, usual = self._presence.last[gpus], np.nan_to_num(self._presence.usual[gpus])
+        last, usual = self._presence.last[gpus], known_or(self._presence.usual[gpus], 0.0)
         return np.asarray((last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS)))
 
     @staticmethod

@@ -42,6 +42,7 @@ from detectors.job_health.pace import Pace
 from detectors.job_health.words import Words
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.statistics import known_or
 
 _FIELDS = ("iteration", "loss", "grad_norm", "tokens_per_s", "step_time_s")
 _FORGET_MS = 3_600_000
@@ -113,7 +114,7 @@ class JobHealth:
         self._pace.settle([number for number in hung if number is not None])
         self._causes.forget(now)
         self._words.keep(self._fleet.jobs)
-        age, usual = now - self._pace.settled, np.nan_to_num(self._pace.usual)
+        age, usual = now - self._pace.settled, known_or(self._pace.usual, 0.0)
         stepping = np.flatnonzero((self._pace.settled >= 0) & (age <= 1.5 * usual + 1000)).tolist()
         self._activity.learn([self._pace.names[number] for number in stepping], now)
         late = np.flatnonzero((self._pace.settled >= 0) & (age > _STOPPED_STEPS * usual)).tolist()

@@ -46,7 +46,7 @@ class HangJudge:
         long = (self._pace.settled >= 0) & (silent > self._config.hang_spinning_s * 1000)
         long &= self._pace.steps >= self._config.minimum_steps
         found = []
-        for number in np.flatnonzero(long).tolist():
+        for number in long.nonzero()[0].tolist():
             job = self._fleet.jobs.get(self._pace.names[number])
             if job is not None and (hang := self._judge(now, job, number)) is not None:
                 found.append(hang)

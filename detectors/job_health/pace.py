@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, Instant, IntArray
 from detectors.fleet import Fleet
+from detectors.statistics import clamp
 
 NEVER = -1
 _STEP = 0.2
@@ -73,7 +74,7 @@ class Pace:
         gap = (self._heard - self.settled)[moved]
         usual = self.usual[moved]
         long = (gap > _PAUSE_STEPS * usual) & (gap > _PAUSE_MS) & (self.steps[moved] >= _WARM_UP)
-        learnt = np.where(np.isnan(usual), gap, usual + np.clip(gap - usual, -_STEP * usual, _STEP * usual))
+        learnt = np.where(np.isnan(usual), gap, usual + clamp(gap - usual, -_STEP * usual, _STEP * usual))
         self.usual[moved] = np.where(long, usual, learnt)
         self.steps[moved] += 1
         for job, length in zip(moved[long].tolist(), gap[long].tolist(), strict=True):

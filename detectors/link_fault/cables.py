@@ -79,6 +79,10 @@ class Cables:
         """Return the cable that has an end."""
         return self._of.get(end) or Cable((end,))
 
+    def knows(self, end: End) -> bool:
+        """Return whether the topology has a port, or it has reported."""
+        return end in self._of
+
     def at(self, switch: str) -> list[Cable]:
         """Return the cables of a switch."""
         return self._at_switch.get(switch, [])

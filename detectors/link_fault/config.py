@@ -9,6 +9,7 @@ class LinkFaultConfig(DetectorConfig):
     """The thresholds of link_fault."""
 
     confirm_s: float = Field(ge=0)
+    confirm_again_s: float = Field(ge=0)
     confirm_readings: int = Field(ge=1)
     release_s: float = Field(ge=0, le=240)
     boot_grace_s: float = Field(ge=0)

@@ -1,10 +1,12 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
-Down: a port that was up reports down for a quarter of a minute, in two readings (the other end and the kernel count as
-readings too). Flap: three losses of link in a quarter of an hour, by the state, by `link_downed` or by the kernel,
-whichever saw most; while it flaps it is not also down. Errors: uncorrectable FEC, symbol, receive errors or link
-recoveries above published bars, fast or in three different minutes of ten, and far above the median port. A NIC that
-carries nothing, or reports nothing, while its siblings and its rail go on, is down whatever its state says.
+Down: a port that was up reports down for a third of a minute, in two readings (the other end, the kernel and the
+switch's log count as readings too); for half a minute where it was lost and back a while ago and no log speaks of it.
+Flap: three losses of link in a quarter of an hour, by the state, by `link_downed` or by a log, whichever saw most;
+while it flaps it is not also down, and the errors that come with its losses are not counted. Errors: uncorrectable
+FEC, symbol, receive errors or link recoveries above published bars, fast or in three different minutes of ten, and far
+above the median port. A NIC that carries nothing, or reports nothing, while its siblings and its rail go on, is down
+whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
@@ -190,7 +192,8 @@ class LinkFault:
             quiet = self._config.flap_hold_s - self._config.release_s
             return now - self._judge.last_down(cable) >= quiet * 1000
         if entry.fault == "link_errors":
-            return all(self._errors[end[0]].is_calm(port, now) for end, _, port in fresh)
+            losses = self._judge.losses(cable)
+            return all(self._errors[end[0]].is_calm(port, now, losses) for end, _, port in ports)  # silent ones, too
         mine: End = (entry.end[0], entry.end[1], entry.end[2])
         nic = self._cables.index(mine) if entry.mode in {"quiet", "missing"} else None
         if nic is None:

@@ -1,6 +1,6 @@
 """How many errors every port of a kind counted, by minute over ten minutes, and how fast; arrays by entity index."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray, Kind
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.statistics import masked_median
+from detectors.statistics import median_of
 
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 10
@@ -17,6 +17,8 @@ _COLLECTED_MS = 30_000
 """A counter that stood still for longer did not grow in all that time: exporters collect at least so often."""
 _CALM, _CALM_MINUTES = 0.1, 4
 """A port is well when it counted less than a tenth of the bar in the last minutes, the present one included."""
+AFTER_DOWN_MS: Final = 120_000
+"""Errors so soon after a loss of link are its companions."""
 _PLAUSIBLE = 1e18
 _COLUMNS = ("minute", "grew", "grown", "value", "moved", "fast", "rate")
 
@@ -79,8 +81,7 @@ class Errors:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        for tick, present in enumerate(batch.present):
-            here = slice(None) if present.all() else np.flatnonzero(present)
+        for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
@@ -88,26 +89,33 @@ class Errors:
         minute = (at // MINUTE_MS).astype(np.int32)
         place = minute % MINUTES
         turned = self._minute[ports, place] != minute
-        if turned.any():
+        if np.count_nonzero(turned):
             self._minute[ports[turned], place[turned]] = minute[turned]
             self._grown[:, ports[turned], place[turned]] = 0
-        for number, bar in enumerate(self.bars):
-            if bar.counter not in batch.values:
-                continue
-            value = batch.values[bar.counter][tick, here]
-            fine = batch.valid[bar.counter][tick, here] & (np.abs(value) < _PLAUSIBLE)
-            growth = np.where(fine, value - self._value[number, ports], np.nan)
-            first = fine & ~(growth >= 0)  # the first reading, or the first after a reset
-            self._moved[number, ports[first]] = at[first]
-            self._value[number, ports[fine]] = value[fine]
-            self._count(number, ports, at, place, growth, bar)
+        told = [number for number, bar in enumerate(self.bars) if bar.counter in batch.values]
+        if not told:
+            return
+        value = np.array([batch.values[self.bars[number].counter][tick, here] for number in told])
+        fine = np.array([batch.valid[self.bars[number].counter][tick, here] for number in told])
+        fine &= np.abs(value) < _PLAUSIBLE
+        rows = np.array(told)[:, None]
+        before = self._value[rows, ports]
+        growth = np.where(fine, value - before, np.nan)
+        self._value[rows, ports] = np.where(fine, value, before)
+        if np.count_nonzero(growth != 0):  # it counted, or there is nothing to compare with
+            for row, number in enumerate(told):
+                first = fine[row] & ~(growth[row] >= 0)  # the first reading, or the first after a reset
+                self._moved[number, ports[first]] = at[first]
+                self._count(number, ports, at, place, growth[row], self.bars[number])
+        if np.count_nonzero(self._fast):
+            # A collector's cached copy does not grow, and takes nothing back.
+            still = (growth == 0) & (at - self._moved[rows, ports] > 1.2 * _COLLECTED_MS)
+            self._fast[rows, ports] *= ~still
 
     def _count(self, number: int, ports: IntArray, at: IntArray, place: IntArray, growth: FloatArray, bar: Bar) -> None:
-        """Count what grew. A collector's cached copy does not grow, and takes nothing back."""
-        still = (growth == 0) & (at - self._moved[number, ports] > 1.2 * _COLLECTED_MS)
-        self._fast[number, ports[still]] = 0
+        """Count what grew."""
         grew = growth > 0
-        if not grew.any():
+        if not np.count_nonzero(grew):
             return
         those, when, more = ports[grew], at[grew], growth[grew]
         self._grown[number, those, place[grew]] += np.minimum(more, 1e12).astype(np.float32)
@@ -158,16 +166,24 @@ class Errors:
         known = np.isfinite(self._value[number])
         every = np.zeros(len(known))
         every[erring] = total
-        return float(np.nan_to_num(masked_median(every[None, :], known[None, :])[0]))
+        return float(np.nan_to_num(median_of(every[known])))
 
     def first_minute(self, port: int, now: Instant) -> Instant:
         """Return the beginning of the first of the last ten minutes in which a port counted errors (ms)."""
         grew = (self._grown[:, port] > 0).any(axis=0) & (self._minute[port] > now // MINUTE_MS - MINUTES)
         return int(self._minute[port][grew].min()) * MINUTE_MS if grew.any() else now
 
-    def is_calm(self, port: int, now: Instant) -> bool:
-        """Return whether a port has hardly counted an error in the last minutes, of what would be a fault."""
+    def is_calm(self, port: int, now: Instant, losses: Iterable[Instant] = ()) -> bool:
+        """Return whether a port has hardly counted an error in the last minutes, of what would be a fault.
+
+        What came with `losses` of link (ms), or soon after one, does not count.
+        """
         recent = self._minute[port] > now // MINUTE_MS - _CALM_MINUTES
+        for at in losses:
+            with_it = (self._minute[port] >= at // MINUTE_MS) & (
+                self._minute[port] <= (at + AFTER_DOWN_MS) // MINUTE_MS
+            )
+            recent &= ~with_it
         total = (self._grown[:, port] * recent).sum(axis=1)
         return all(total[number] < _CALM * bar.slow for number, bar in enumerate(self.bars))
 

@@ -1,10 +1,11 @@
-"""What kernels say of links: mlx5 and other drivers, lost and gained carrier."""
+"""What kernels say of links (mlx5 and other drivers, lost and gained carrier), and switches' syslogs of their ports."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detectors.contract import Instant, LogRecord
+from detectors.link_fault.cables import End
 
 _DOWN = re.compile(
     r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|link not ready|port.*\bDOWN\b|link_downed",
@@ -14,6 +15,10 @@ _UP = re.compile(
     r"link (?:is )?up\b|gained carrier|cable plugged|link becomes ready|port.*\b(?:UP|ACTIVE)\b", re.IGNORECASE
 )
 _DEVICE = re.compile(r"\b(mlx5_\d+|mlx4_\d+|bnxt_re\d+|rocep?\w+|irdma\d+|ib\d+|hsi\d+)\b")
+_SWITCH_PORT = re.compile(
+    r"\b(?:port|interface) ([\w/.:-]+?),? (?:oper state set from \w+ to|changed state to|is) (up|down)\b", re.IGNORECASE
+)
+"""SONiC: ``Port Ethernet8 oper state set from up to down``; others: ``Interface Ethernet8, changed state to down``."""
 _NUMBER = re.compile(r"(\d+)$")
 _KEPT = 8
 _ONE_LOSS_MS = 2000
@@ -21,52 +26,66 @@ _NAMED = 100_000
 
 
 class Lines:
-    """By NIC: when kernels said that its link went down, and the last that they said of it."""
+    """By port: when logs said that its link went down, and the last that they said of it."""
 
     def __init__(self) -> None:
-        self._downs: dict[tuple[str, str], list[Instant]] = {}
-        self._last: dict[tuple[str, str], tuple[Instant, bool, str]] = {}
+        self._downs: dict[End, list[Instant]] = {}
+        self._last: dict[End, tuple[Instant, bool, str]] = {}
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
             if record.source != "kernel" or not record.node:
                 continue
-            down = _DOWN.search(record.message) is not None
-            if not down and not _UP.search(record.message):
+            told = _told(record.node, record.message)
+            if told is None or len(self._last) >= _NAMED:
                 continue
-            device = _DEVICE.search(record.message)
-            if device is None or len(self._last) >= _NAMED:
-                continue
-            nic = record.node, _as_rdma(device[1])
-            told = self._last.get(nic)
-            self._last[nic] = record.at, down, record.message[:200]
+            end, down = told
+            before = self._last.get(end)
+            self._last[end] = record.at, down, record.message[:200]
             # The driver and the network manager each write a line: one loss.
-            if down and not (told is not None and told[1] and record.at - told[0] <= _ONE_LOSS_MS):
-                self._downs[nic] = [*self._downs.get(nic, []), record.at][-_KEPT:]
+            if down and not (before is not None and before[1] and record.at - before[0] <= _ONE_LOSS_MS):
+                self._downs[end] = [*self._downs.get(end, []), record.at][-_KEPT:]
 
-    def downs(self, node: str, nic: str, since: Instant) -> list[Instant]:
-        """Return when a NIC's kernel said after `since` that its link went down."""
-        return [at for at in self._downs.get((node, nic), []) if at > since]
+    def downs(self, end: End, since: Instant) -> list[Instant]:
+        """Return when a port was said after `since` to have lost its link."""
+        return [at for at in self._downs.get(end, []) if at > since]
 
-    def down_line(self, node: str, nic: str, since: Instant) -> tuple[Instant, str] | None:
-        """Return the last line of a NIC, if it was after `since` and said that the link is down."""
-        at, down, line = self._last.get((node, nic), (-1, False, ""))
+    def down_line(self, end: End, since: Instant) -> tuple[Instant, str] | None:
+        """Return the last line of a port, if it was after `since` and said that the link is down."""
+        at, down, line = self._last.get(end, (-1, False, ""))
         return (at, line) if down and at > since else None
 
-    def nics_flapping(self, since: Instant, times: int) -> list[tuple[str, str]]:
-        """Return the NICs said to have lost their link so often after `since`."""
-        return [nic for nic, downs in self._downs.items() if sum(at > since for at in downs) >= times]
+    def said_up(self, end: End, since: Instant) -> bool:
+        """Return whether the last line of a port was after `since` and said that the link is up."""
+        at, down, _ = self._last.get(end, (-1, True, ""))
+        return not down and at > since
+
+    def flapping(self, since: Instant, times: int) -> list[End]:
+        """Return the ports said to have lost their link so often after `since`."""
+        return [end for end, downs in self._downs.items() if sum(at > since for at in downs) >= times]
 
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
-        downs = [[list(nic), at] for nic, at in self._downs.items()]
-        return [downs, [[list(nic), list(last)] for nic, last in self._last.items()]]
+        downs = [[list(end), at] for end, at in self._downs.items()]
+        return [downs, [[list(end), list(last)] for end, last in self._last.items()]]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
-        self._downs = {(node, nic): list(at) for (node, nic), at in state[0]}
-        self._last = {(node, nic): (at, down, line) for (node, nic), (at, down, line) in state[1]}
+        self._downs = {(kind, owner, port): list(at) for (kind, owner, port), at in state[0]}
+        self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
+
+
+def _told(machine: str, message: str) -> tuple[End, bool] | None:
+    """Return of which port of a machine a line tells, and whether it is down; None for any other line."""
+    port = _SWITCH_PORT.search(message)
+    if port is not None:
+        return ("switch", machine, port[1]), port[2].lower() == "down"
+    down = _DOWN.search(message) is not None
+    if not down and not _UP.search(message):
+        return None
+    device = _DEVICE.search(message)
+    return None if device is None else (("nic", machine, _as_rdma(device[1])), down)
 
 
 def _as_rdma(device: str) -> str:

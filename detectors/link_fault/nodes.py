@@ -28,11 +28,12 @@ class Nodes:
         for presence in self._streams:
             self._roster.owners(presence.kind, len(presence))
         heard = [self._roster.latest(presence) for presence in self._streams]
-        last = np.stack([times for times, _ in heard]).max(axis=0)
-        usual = np.stack([intervals for _, intervals in heard]).min(axis=0)
+        last = np.array([times for times, _ in heard]).max(axis=0)
+        usual = np.array([intervals for _, intervals in heard]).min(axis=0)
         more = len(last) - len(self._last)
-        self._last = np.concatenate([self._last, np.full(more, NEVER, np.int64)])
-        self._back = np.concatenate([self._back, np.full(more, NEVER, np.int64)])
+        if more:
+            self._last = np.concatenate([self._last, np.full(more, NEVER, np.int64)])
+            self._back = np.concatenate([self._back, np.full(more, NEVER, np.int64)])
         away = np.maximum(_SILENT_INTERVALS * np.where(np.isfinite(usual), usual, 0.0), _SILENT_MS)
         again = (self._last >= 0) & (last - self._last > away)
         self._back[again] = last[again]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.presence import Presence
+from detectors.statistics import known_or
 
 UNKNOWN: Final = -1
 _KEPT_DOWNS = 8
@@ -66,14 +67,13 @@ class States:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        for tick, present in enumerate(batch.present):
-            here = slice(None) if present.all() else np.flatnonzero(present)
+        for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         ports, at = batch.entities[here], batch.at[tick, here]
         before = self.presence.last[ports]
-        usual = np.nan_to_num(self.presence.usual[ports])
+        usual = known_or(self.presence.usual[ports], 0.0)
         anew = (before < 0) | (at - before > np.maximum(_GAP_INTERVALS * usual, _GAP_MS))
         self.heard_since[ports[anew]] = at[anew]
         self.presence.heard(ports, at)
@@ -87,9 +87,9 @@ class States:
             fine = batch.valid["link_downed"][tick, here] & (np.abs(value) < _PLAUSIBLE)
             grown = np.where(fine & ~anew, value - self.downed[ports], 0.0)
             self.downed[ports[fine]] = value[fine]
-            for least in range(1, 4):
+            for least in range(1, 4) if np.count_nonzero(grown) else ():
                 more = grown >= least
-                if not more.any():
+                if not np.count_nonzero(more):
                     break
                 _note(self.counted, ports[more], at[more])
 
@@ -109,12 +109,20 @@ class States:
 
     def downs(self, since: Instant) -> IntArray:
         """Return how often each port has lost its link after `since`, by its state or its counter."""
-        return np.asarray(np.maximum((self.lost > since).sum(axis=1), (self.counted > since).sum(axis=1)))
+        lost, counted = self.lost > since, self.counted > since
+        if not np.count_nonzero(lost) and not np.count_nonzero(counted):
+            return np.zeros(len(self), np.int64)
+        return np.asarray(np.maximum(lost.sum(axis=1), counted.sum(axis=1)))
 
     def last_down(self, port: int) -> Instant:
         """Return when a port last lost its link or was down, -1 never."""
         last = int(max(self.lost[port].max(), self.counted[port].max()))
         return max(last, int(self.presence.last[port])) if self.state[port] == 0 and last >= 0 else last
+
+    def losses(self, port: int) -> list[Instant]:
+        """Return when a port lost its link, by its state and by its counter, as far back as is kept."""
+        times = np.concatenate([self.lost[port], self.counted[port]])
+        return [int(at) for at in times[times >= 0]]
 
     def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
         """Return the state as numbers and arrays."""

@@ -148,6 +148,16 @@ def test_errors_at_a_rate_are_named_and_over_when_they_stop(kind: Any, field: st
     assert (found[1].detected_at - START) / 1000 <= 420 + 300
 
 
+def test_errors_beside_losses_of_link_keep_no_finding_of_errors_open() -> None:
+    erring = growing(tape_of(replace(SCENE, minutes=16)), "nic", "symbol_error", 0.3, 120, 420, **NIC)
+    flapping = cable_lowered(erring, [(at, at + 8.0) for at in (450.0, 570.0, 690.0)])
+    found = run(growing(flapping, "nic", "symbol_error", 8.0, 450, 760, **NIC))
+    assert [(f.fault, f.state) for f in found] == [
+        ("link_errors", "firing"), ("link_errors", "resolved"), ("link_flap", "firing"), ("link_flap", "resolved"),
+    ]  # fmt: skip
+    assert (found[1].detected_at - START) / 1000 <= 420 + 300
+
+
 def test_errors_that_all_ports_share_one_burst_or_a_reset_are_nothing() -> None:
     tape = tape_of(SCENE)
     assert firing(growing(tape, "nic", "symbol_error", 0.1, 60, 300)) == []
@@ -208,5 +218,38 @@ def test_lost_scrapes_are_nothing() -> None:
 def test_lines_of_kernels(message: str, nic: str, down: bool) -> None:
     lines = Lines()
     lines.take([LogRecord(START, "kernel", message, node="v001")])
-    assert (lines.down_line("v001", nic, 0) is not None) is down
-    assert bool(lines.downs("v001", nic, 0)) is down
+    assert (lines.down_line(("nic", "v001", nic), 0) is not None) is down
+    assert bool(lines.downs(("nic", "v001", nic), 0)) is down
+
+
+@pytest.mark.parametrize(
+    ("message", "port", "down"),
+    [
+        ("swss#orchagent: :- updatePortOperStatus: Port Ethernet8 oper state set from up to down", "Ethernet8", True),
+        ("swss#orchagent: :- updatePortOperStatus: Port Ethernet8 oper state set from down to up", "Ethernet8", False),
+        ("%LINEPROTO-5-UPDOWN: Line protocol on Interface Ethernet4/1, changed state to down", "Ethernet4/1", True),
+        ("%ETHPORT-5-IF_UP: Interface Ethernet1/7 is up in mode access", "Ethernet1/7", False),
+    ],
+)
+def test_lines_of_switches(message: str, port: str, down: bool) -> None:
+    lines = Lines()
+    lines.take([LogRecord(START, "kernel", message, node="leaf-1")])
+    end = ("switch", "leaf-1", port)
+    assert bool(lines.downs(end, 0)) is down
+    assert lines.said_up(end, 0) is not down
+
+
+def test_what_a_switch_logs_of_its_ports_shows_flaps_between_two_readings() -> None:
+    text = "swss#orchagent: :- updatePortOperStatus: Port Ethernet100 oper state set from {}"
+    lines = [line(at + late, "kernel", text.format(words), node="leaf-1")
+             for at in (61, 101, 141) for late, words in ((0, "up to down"), (8, "down to up"))]  # fmt: skip
+    scene = replace(SCENE, interval_s=30.0, minutes=8)
+    assert firing(tape_of(replace(scene, logs=lines))) == [("link_flap", UPLINK)]
+    # A port that a reading saw down, and the log up again, is not down.
+    seen = lowered(tape_of(replace(scene, logs=lines[:2])), "switch", [(60.0, 69.0)], **UPLINK)
+    assert firing(seen) == []
+
+
+def test_a_link_that_was_lost_a_while_ago_must_be_down_for_longer() -> None:
+    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 26.0)])) == []
+    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 60.0)])) == [("link_down", NIC)]

@@ -9,17 +9,16 @@ from detectors.contract import Evidence, Fault, Instant
 from detectors.fleet import Fleet
 from detectors.link_fault.cables import Cable, Cables, End
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.link_fault.errors import Errors
+from detectors.link_fault.errors import AFTER_DOWN_MS, Errors
 from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
+from detectors.statistics import known_or
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
 """What has kept its link for longer does not flap now."""
-_AFTER_DOWN_MS = 120_000
-"""Errors so soon after a loss of link are its companions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,8 @@ class Judge:
             for kind, states in self._states.items()
             for port in np.flatnonzero(states.downs(since) >= times)
         }
-        suspects |= {self._cables.with_end(("nic", *nic)) for nic in self._lines.nics_flapping(since, times)}
+        told_of = [end for end in self._lines.flapping(since, times) if end[0] == "nic" or self._cables.knows(end)]
+        suspects |= {self._cables.with_end(end) for end in told_of}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             if now - self.last_down(cable) > _LATELY_MS:
                 continue
@@ -80,10 +80,10 @@ class Judge:
                 counted = max(counted, self._nodes.settled_since(cable.node))
             downs = {end: int(states.downs(counted)[port]) for end, states, port in self.ports(cable)}
             starts = [_first(states, port, counted) for _, states, port in self.ports(cable)]
-            for kind, owner, port_name in cable.ends:
-                told = self._lines.downs(owner, port_name, counted) if kind == "nic" else []
+            for end in cable.ends:
+                told = self._lines.downs(end, counted)
                 if told:
-                    downs[kind, owner, port_name] = max(len(told), downs.get((kind, owner, port_name), 0))
+                    downs[end] = max(len(told), downs.get(end, 0))
                     starts.append(told[0])
             if not downs or max(downs.values()) < times:
                 continue
@@ -101,9 +101,19 @@ class Judge:
 
     def last_down(self, cable: Cable) -> Instant:
         """Return when a cable last lost its link, or was without, by any of its ends; -1 never."""
-        last = [states.last_down(port) for _, states, port in self.ports(cable)]
-        last += [at for kind, owner, port in cable.ends if kind == "nic" for at in self._lines.downs(owner, port, -1)]
-        return max(last, default=-1)
+        return max([states.last_down(port) for _, states, port in self.ports(cable)] + self._told(cable), default=-1)
+
+    def losses(self, cable: Cable) -> list[Instant]:
+        """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
+        return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._told(cable)
+
+    def _times_lost(self, cable: Cable, since: Instant) -> int:
+        """Return how often a cable has lost its link after `since`, by the end that saw most of it."""
+        seen = [int(states.downs(since)[port]) for _, states, port in self.ports(cable)]
+        return max(seen + [len(self._lines.downs(end, since)) for end in cable.ends])
+
+    def _told(self, cable: Cable) -> list[Instant]:
+        return [at for end in cable.ends for at in self._lines.downs(end, -1)]
 
     def downs(self, now: Instant) -> Iterator[Verdict]:
         """Yield the cables that are down and stay so, or the switch that they share."""
@@ -113,7 +123,13 @@ class Judge:
             since = min(int(states.down_since[port]) for _, states, port in low)
             line = self._line(cable, since - int(self._config.together_s * 1000))
             readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
-            if now - since < self._config.confirm_s * 1000 or readings < self._config.confirm_readings:
+            again = line is None and self._lost_before(cable, since)
+            if again:  # the readings of one end: a flap can be seen by both
+                readings = max(int(states.low[port]) for _, states, port in low)
+            confirm_s = self._config.confirm_again_s if again else self._config.confirm_s
+            if now - since < confirm_s * 1000 or readings < self._config.confirm_readings:
+                continue
+            if all(self._lines.said_up(end, int(states.presence.last[port])) for end, states, port in low):
                 continue
             if not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
@@ -132,6 +148,11 @@ class Judge:
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
             summary = f"{_said(end)} has no link for {(now - started) / 1000:.0f} s"
             yield Verdict("link_down", end, "down", started, (cable,), score, summary, evidence)
+
+    def _lost_before(self, cable: Cable, since: Instant) -> bool:
+        """Return whether a cable that is down since then may be in the next of its flaps."""
+        window, apart = self._config.flap_window_s * 1000, self._config.together_s * 1000
+        return any(since - window < at < since - apart for at in self.losses(cable))
 
     def _shared(self, cable: Cable, since: Instant, now: Instant) -> tuple[str, tuple[Cable, ...]]:
         """Return the switch most of whose cables went down with this one, and those; ("", ()) if there is none."""
@@ -162,12 +183,17 @@ class Judge:
                 weight = max(value for name, value in told.items() if name.endswith("_10min"))
                 found.setdefault(cable, []).append((weight, end, told))
         for cable, told_by in sorted(found.items(), key=lambda entry: entry[0].ends):
-            last = self.last_down(cable)
-            if last >= 0 and now - last <= _AFTER_DOWN_MS:
+            losses = self.losses(cable)
+            # What has lost its link twice may be flapping, and err until the next time.
+            several = self._times_lost(cable, now - int(self._config.flap_window_s * 1000)) > 1
+            if now - self.last_down(cable) <= (2 if several else 1) * AFTER_DOWN_MS and losses:
+                continue
+            erring = [told for told in told_by if not self._is_calm(told[1], now, losses)]
+            if not erring:
                 continue
             if not self._lives(cable, now - 60_000, now):
                 continue
-            _, end, told = min(told_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
+            _, end, told = min(erring, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
             states, port = next((states, port) for one, states, port in self.ports(cable) if one == end)
             started = max(now - 600_000, int(states.heard_since[port]))
             worst = max((name for name in told if name.endswith("_10min")), key=lambda name: told[name])
@@ -178,13 +204,17 @@ class Judge:
                 "link_errors", end, "errors", max(first, started), (cable,), 0.8, f"{_said(end)}: {counted}", evidence
             )
 
+    def _is_calm(self, end: End, now: Instant, losses: list[Instant]) -> bool:
+        port = self._cables.index(end)
+        return port is not None and self._errors[end[0]].is_calm(port, now, losses)
+
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
         """Yield NICs of a job that carry nothing, or report nothing, while their siblings go on."""
         states = self._states["nic"]
         last, usual = states.presence.last[: len(states)], states.presence.usual[: len(states)]
         quiet = set(self._rails.quiet(last, usual).tolist())
         patience = states.presence.patience + 1
-        missing = set(np.flatnonzero((last >= 0) & (now - last > patience * np.nan_to_num(usual, nan=np.inf))).tolist())
+        missing = set(np.flatnonzero((last >= 0) & (now - last > patience * known_or(usual, np.inf))).tolist())
         for nic in sorted(quiet | missing, key=lambda nic: self._cables.of("nic", nic).ends):
             cable = self._cables.of("nic", nic)
             end = next(end for end in cable.ends if end[0] == "nic")
@@ -229,7 +259,7 @@ class Judge:
         return cable.node is None or self._nodes.lives(cable.node, since, now)
 
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
-        told = [self._lines.down_line(owner, port, since) for kind, owner, port in cable.ends if kind == "nic"]
+        told = [self._lines.down_line(end, since) for end in cable.ends]
         return next((line for line in told if line is not None), None)
 
     def _name(self, cable: Cable, showing: list[End]) -> End:

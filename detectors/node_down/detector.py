@@ -14,12 +14,13 @@ while its exporter still answers (`job_hang` sees the job); and late by up to `s
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord, finding_id
+from detectors.case_book import CaseBook
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Fault, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords
@@ -30,16 +31,7 @@ from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.watts import Watts
 
-
-@dataclass(slots=True)
-class _Open:
-    """A finding that fired and is not over: `back_at` since when the node is heard again, -1 while it is not."""
-
-    id: str
-    node: str
-    started_at: Instant
-    heard: Instant
-    back_at: Instant
+_FAULT: Fault = "node_down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,8 @@ class NodeDown:
         self._progress = Progress(fleet)
         self._scheduler = Scheduler(fleet)
         self._excused: dict[str, Instant] = {}
-        self._open: dict[str, _Open] = {}
+        self._book = CaseBook(self.spec.name)
+        """In its memos: `heard` the node's last reading while gone; `back_at` since when it is heard again, or -1."""
         self._told_upto: Instant = -1
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -121,25 +114,24 @@ class NodeDown:
         names = {self._roster.names[number] for number in suspects.tolist()} | set(told)
         self._excused = {node: last for node, last in self._excused.items() if node in names}
         began: list[Finding] = []
-        for node in sorted(names - set(self._open)):
-            finding = self._judge(now, node, suspects.tolist(), told=node in told)
-            began += [finding] if finding is not None else []
+        for node in sorted(names - {case.node for case in self._book.cases()}):
+            began += self._judge(now, node, suspects.tolist(), told=node in told)
         return [*over, *began]
 
-    def _judge(self, now: Instant, node: str, suspects: list[int], *, told: bool) -> Finding | None:
+    def _judge(self, now: Instant, node: str, suspects: list[int], *, told: bool) -> list[Finding]:
         number = self._roster.number(node)
         self._silence.grow()
         last, usual = int(self._silence.last[number]), float(self._silence.usual[number])
         if not told and last >= 0 and self._excused.get(node) == last:
-            return None
+            return []
         out = self._scheduler.on_purpose(node, now)
         if out is not None and (told or out.at <= last + usual):
             self._excused[node] = last
-            return None
+            return []
         if not told and self._silence.missed[number] < self._config.supported_intervals:
-            return None
+            return []
         case = self._case(now, number, last, usual, suspects)
-        return self._fire(now, case) if told or self._is_down(case, now) else None
+        return self._fire(now, case) if told or self._is_down(case, now) else []
 
     def _is_down(self, case: _Case, now: Instant) -> bool:
         """Return whether a silent node is down; none of the rest if its job proves that it lives."""
@@ -205,28 +197,23 @@ class NodeDown:
             stopped=self._progress.stopped(job.job_id, now) if job else None,
         )
 
-    def _fire(self, now: Instant, case: _Case) -> Finding:
+    def _fire(self, now: Instant, case: _Case) -> list[Finding]:
         said = case.word.at if case.word is not None else now
         started_at = min(case.last + int(case.usual / 2), said, now) if case.missed > 1 else said
-        entity = {"node": case.node}
-        entry = _Open(finding_id(self.spec.name, entity, started_at), case.node, started_at, case.last, -1)
-        self._open[case.node] = entry
         support = case.support(self._config.power_ratio)
         down = case.word is not None and case.word.said == "down"
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="node_down",
-            entity=entity,
-            state="firing",
+        return self._book.fire(
+            now,
+            _FAULT,
+            {"node": case.node},
             started_at=started_at,
-            detected_at=now,
             severity="page",
             score=min(1.0, (0.95 if down else 0.65) + 0.12 * len(support)),
             summary=self._summary(case, now),
-            recommended_action="look at its console and event log by the BMC, power-cycle it, keep it out of the "
-            "scheduler until it passes its health check",
+            action="look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
+            "it passes its health check",
             evidence=self._evidence(case, support, now),
+            memo={"heard": case.last, "back_at": -1},
         )
 
     def _summary(self, case: _Case, now: Instant) -> str:
@@ -270,40 +257,26 @@ class NodeDown:
     def _close(self, now: Instant) -> list[Finding]:
         """Close what has been heard again for long enough; a node that boots twice stays open over both."""
         over: list[Finding] = []
-        for entry in list(self._open.values()):
-            number = self._roster.number(entry.node)
+        for entry in self._book.cases():
+            memo, number = entry.memo, self._roster.number(entry.node)
             self._silence.grow()
             last, missed = int(self._silence.last[number]), float(self._silence.missed[number])
             usual = float(self._silence.usual[number])
-            if last <= entry.heard or missed > 1.7:
-                self._open[entry.node] = replace(entry, back_at=-1, heard=max(entry.heard, last))
+            if last <= memo["heard"] or missed > 1.7:
+                memo["back_at"], memo["heard"] = -1, max(memo["heard"], last)
                 continue
-            if entry.back_at < 0:
-                self._open[entry.node] = replace(entry, back_at=last)
+            if memo["back_at"] < 0:
+                memo["back_at"] = last
                 continue
             held = self._config.release_s * 1000
             if np.isfinite(usual):
                 held = max(held, self._config.release_intervals * usual)
-            if last - entry.back_at >= held:
-                del self._open[entry.node]
-                over.append(self._end(now, entry))
+            if last - memo["back_at"] >= held:
+                back_s = (now - memo["back_at"]) / 1000
+                lasted_s = max(memo["back_at"] - entry.started_at, 0) / 1000
+                reason = f"it reports again since {back_s:.0f} s"
+                over.append(self._book.resolve(entry, now, reason, {"lasted_s": lasted_s}))
         return over
-
-    def _end(self, now: Instant, entry: _Open) -> Finding:
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="node_down",
-            entity={"node": entry.node},
-            state="resolved",
-            started_at=entry.started_at,
-            detected_at=now,
-            severity="page",
-            score=0.0,
-            summary=f"{entry.node} reports again since {(now - entry.back_at) / 1000:.0f} s",
-            recommended_action="none",
-            evidence={"lasted_s": (max(entry.back_at, entry.started_at) - entry.started_at) / 1000},
-        )
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
@@ -319,7 +292,7 @@ class NodeDown:
             "scheduler": self._scheduler.snapshot(),
             "excused": self._excused,
             "told_upto": self._told_upto,
-            "open": [asdict(entry) for entry in self._open.values()],
+            "book": self._book.snapshot(),
         }
         return pack(document, arrays | more | steps)
 
@@ -337,7 +310,7 @@ class NodeDown:
         detector._scheduler.load(document["scheduler"])
         detector._excused = document["excused"]
         detector._told_upto = document["told_upto"]
-        detector._open = {entry["node"]: _Open(**entry) for entry in document["open"]}
+        detector._book.load(document["book"])
         return detector
 
 

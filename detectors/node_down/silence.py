@@ -40,8 +40,8 @@ class Silence:
         for presence in self._streams.values():
             self._roster.owners(presence.kind, len(presence))
         heard = [self._roster.latest(presence) for presence in self._streams.values()]
-        last = np.stack([times for times, _ in heard])
-        usual = np.stack([intervals for _, intervals in heard])
+        last = np.array([times for times, _ in heard])
+        usual = np.array([intervals for _, intervals in heard])
         self.last = last.max(axis=0)
         self._there = (last >= 0) & (last + _STILL_THERE * usual >= self.last)
         self.usual = np.where(self._there, usual, np.inf).min(axis=0, initial=np.inf)

@@ -35,7 +35,7 @@ class NvlinkConfig(DetectorConfig):
     peer_minimum: int = Field(ge=2)
     busy_utilisation: float = Field(ge=0, le=100)
     quiet_s: float = Field(gt=0)
-    hard_quiet_s: float = Field(gt=0)
+    recurrence_quiet_s: float = Field(gt=0)
     recurrence_s: float = Field(ge=0)
     sticky_s: float = Field(gt=0)
     xid_overrides: XidOverrides

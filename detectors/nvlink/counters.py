@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, IntArray
 from detectors.gpus import GpuColumns, reported
 from detectors.nvlink.config import NvlinkConfig
+from detectors.statistics import clamp
 
 _FLIT, _DATA = "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL"
 _REPLAY = "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL"
@@ -67,7 +68,7 @@ class LinkErrors(GpuColumns):
         super().__init__()
         self._config = config
 
-    def take(self, batch: Batch, tick: int, here: BoolArray, gpus: IntArray, at: IntArray) -> None:
+    def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> None:
         """Take one reading of each of `gpus`."""
         before = self.at[gpus]
         self.at[gpus] = at
@@ -76,8 +77,8 @@ class LinkErrors(GpuColumns):
         replay, recovery = reported(batch, _REPLAY, tick, here), reported(batch, _RECOVERY, tick, here)
         away = (before >= 0) & (at - before > _ABSENT_MS)
         counted = np.isfinite(crc) | np.isfinite(replay) | np.isfinite(recovery)
-        if not counted.any():
-            if away.any():
+        if not np.count_nonzero(counted):
+            if np.count_nonzero(away):
                 self.reset_at[gpus[away]] = at[away]
             return
         was_crc, was_replay, was_recovery = self.crc[gpus], self.replay[gpus], self.recovery[gpus]
@@ -99,8 +100,8 @@ class LinkErrors(GpuColumns):
         grew = growth > 0
         moved = known & ((growth != 0) | (since < 0))
         still = known & ~moved & (at - since >= self._config.hold_ms)
-        if grew.any():
-            elapsed = np.clip(at[grew] - since[grew], 1, _LONGEST_MS)
+        if np.count_nonzero(grew):
+            elapsed = clamp(at[grew] - since[grew], 1, _LONGEST_MS)
             rate = growth[grew] * 1000 / elapsed
             those = gpus[grew]
             self.rate[those] = rate
@@ -109,7 +110,7 @@ class LinkErrors(GpuColumns):
             onset = np.maximum((at[grew] + before[grew]) // 2, at[grew] - _LONGEST_MS)
             self._bad(those[fatal], onset[fatal])
             self._shift(those, rate >= self._config.crc_slow_per_s, onset)
-        if still.any():
+        if np.count_nonzero(still):
             quiet = gpus[still]
             waiting = quiet[self.slow[quiet] != 0]
             self.slow[waiting] = (self.slow[waiting] << 1) & ((1 << self._config.slow_window) - 1)
@@ -127,7 +128,7 @@ class LinkErrors(GpuColumns):
     ) -> None:
         replays, recoveries = np.where(replays > 0, replays, 0.0), np.where(recoveries > 0, recoveries, 0.0)
         came = (replays > 0) | (recoveries > 0)
-        if not came.any():
+        if not np.count_nonzero(came):
             return
         gpus, at, before = gpus[came], at[came], before[came]
         begins = (self.retry_at[gpus] < 0) | (at - self.retry_at[gpus] > self._config.retry_window_s * 1000)
@@ -165,6 +166,10 @@ class LinkErrors(GpuColumns):
         onset = np.where(self.bad_onset[gpus] >= 0, self.bad_onset[gpus], self.slow_at[gpus])
         self.bad_onset[sudden] = -1
         return gpus, onset
+
+    def forget(self, gpus: IntArray) -> None:
+        """Let what was counted so far make no finding any more: one is over, and a silent GPU counts no further."""
+        self.slow[gpus], self.bad_onset[gpus] = 0, -1
 
     def says(self, gpu: int) -> dict[str, float | int | str]:
         """Return what a GPU's counters last said, for evidence."""

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
-from detectors.gpus import GpuLayout, reported
-from detectors.ledger import WHOLE_NODE, Entry, Ledger
+from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.nvlink.config import NvlinkConfig
 from detectors.nvlink.counters import LinkErrors
 from detectors.nvlink.lines import details, fabric_line, is_fatal
@@ -67,7 +67,7 @@ class Nvlink:
         self._xids = XidWatch(watched, self._layout)
         self._errors = LinkErrors(config)
         self._traffic = Traffic(config, fleet)
-        self._ledger = Ledger(self.spec.name, self._layout)
+        self._book = CaseBook(self.spec.name)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
         self._lost_gpu: dict[str, Instant] = {}
@@ -88,8 +88,7 @@ class Nvlink:
         if not len(batch.entities):
             return ()
         self._grow(int(batch.entities.max()) + 1)
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             self._errors.take(batch, tick, here, gpus, at)
             self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
@@ -149,7 +148,7 @@ class Nvlink:
         return _Sign(event.node, gpu, event.at, event.at, "xid", event.code, event.text, event.seen_in)
 
     def _judge(self, now: Instant, node: str, signs: list[_Sign]) -> list[Finding]:
-        whole = self._ledger.get("nvlink_fault", node, WHOLE_NODE)
+        whole = self._book.get("nvlink_fault", self._layout.named(node, WHOLE_NODE))
         held = {entry.gpu for entry in self._entries(node)}
         if whole is None and node in self._lost_gpu:
             signs = [sign for sign in signs if sign.gpu == WHOLE_NODE or sign.gpu in held]
@@ -164,15 +163,15 @@ class Nvlink:
     def _raise(self, now: Instant, node: str, gpu: int, signs: list[_Sign]) -> list[Finding]:
         """Raise a finding, or note that an open one goes on; one on a node takes over those on its GPUs."""
         found: list[Finding] = []
-        entry = self._ledger.get("nvlink_fault", node, gpu)
+        entry = self._book.get("nvlink_fault", self._layout.named(node, gpu))
         if entry is None:
             found = self._fire(now, node, gpu, signs)
-            entry = self._ledger.get("nvlink_fault", node, gpu)
+            entry = self._book.get("nvlink_fault", self._layout.named(node, gpu))
             if entry is not None and gpu == WHOLE_NODE:
                 for part in self._entries(node):
                     if part.gpu != WHOLE_NODE:
                         entry.memo["kinds"] = sorted({*entry.memo["kinds"], *part.memo["kinds"]})
-                        found.append(self._ledger.resolve(part, now, "now part of the finding on its node", {}))
+                        found.append(self._book.resolve(part, now, "now part of the finding on its node"))
         if entry is not None:
             entry.last_at = max(entry.last_at, *(sign.seen_at for sign in signs), entry.started_at)
             entry.memo["kinds"] = sorted({*entry.memo["kinds"], *(sign.kind for sign in signs)})
@@ -183,7 +182,7 @@ class Nvlink:
     def _fire(self, now: Instant, node: str, gpu: int, signs: list[_Sign]) -> list[Finding]:
         signs = sorted(signs, key=lambda sign: (_WEIGHT[sign.kind], sign.onset, sign.gpu, sign.text))
         first = signs[0]
-        where = self._ledger.where(node, gpu)
+        where = in_words(self._layout.named(node, gpu))
         gpus = sorted({sign.gpu for sign in signs if sign.gpu != WHOLE_NODE})
         said: dict[str, float | int | str] = {"told_by": ", ".join(sorted({sign.kind for sign in signs}))}
         action = "drain the node, look at nvidia-smi nvlink -s and -e, reset the GPUs"
@@ -212,11 +211,11 @@ class Nvlink:
             summary += f"{self._errors.recovered[first.gpu]:.0f} recoveries of late"
         else:
             summary = f"{where}: NVLink traffic far below its usual share of the job's"
-        return self._ledger.fire(
+        return self._book.fire(
             now,
             "nvlink_fault",
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=min(sign.onset for sign in signs),
             severity="ticket" if first.kind == "traffic" else "page",
             score={"line": 1.0, "xid": 1.0, "counters": 0.9, "traffic": 0.7}[first.kind],
@@ -226,12 +225,12 @@ class Nvlink:
             memo={"kinds": [], "gpus": [], "again": where in self._ended},
         )
 
-    def _entries(self, node: str) -> list[Entry]:
-        return [entry for entry in self._ledger.entries() if entry.node == node]
+    def _entries(self, node: str) -> list[OpenCase]:
+        return [entry for entry in self._book.cases() if entry.node == node]
 
     def _over(self, now: Instant) -> list[Finding]:
         over: list[Finding] = []
-        for entry in self._ledger.entries():
+        for entry in self._book.cases():
             members = np.array(entry.memo["gpus"], np.int64)
             if not len(members):
                 members = self._layout.members(entry.node)
@@ -239,12 +238,14 @@ class Nvlink:
             if reason is None and now - entry.last_at >= self._config.sticky_s * 1000:
                 reason = "no further word of it"
             if reason is not None:
-                self._ended[self._ledger.where(entry.node, entry.gpu)] = now
+                self._ended[in_words(self._layout.named(entry.node, entry.gpu))] = now
                 said = self._errors.says(entry.gpu) if entry.gpu != WHOLE_NODE else {}
-                over.append(self._ledger.resolve(entry, now, reason, said))
+                over.append(self._book.resolve(entry, now, reason, said))
+                self._errors.forget(members)
+                self._traffic.forget(members)
         return over
 
-    def _reason_over(self, now: Instant, entry: Entry, members: Any) -> str | None:
+    def _reason_over(self, now: Instant, entry: OpenCase, members: Any) -> str | None:
         """Return why a finding is over: a reset, or all that can be seen to be well again is; None if it isn't."""
         kinds, errors = entry.memo["kinds"], self._errors
         if not bool((errors.at[members] > entry.last_at).all()):
@@ -254,8 +255,7 @@ class Nvlink:
         if bool((reset > max(entry.last_at, error_at)).any()):
             return "it was reset, and no error since"
         counted, carried = "counters" in kinds, "traffic" in kinds
-        hard = entry.memo["again"] or "xid" in kinds or bool((errors.recovered[members] > 0).any())
-        quiet_s = self._config.hard_quiet_s if hard else self._config.quiet_s
+        quiet_s = self._config.recurrence_quiet_s if entry.memo["again"] else self._config.quiet_s
         if counted and (now - entry.last_at < quiet_s * 1000 or self._erring(members, now, quiet_s)):
             return None
         if carried:
@@ -280,7 +280,7 @@ class Nvlink:
         xids, arrays = self._xids.snapshot()
         document: dict[str, Any] = {
             "xids": xids,
-            "ledger": self._ledger.snapshot(),
+            "book": self._book.snapshot(),
             "lines": [list(line) for line in self._lines],
             "waiting": [asdict(sign) for sign in self._waiting],
             "lost_gpu": self._lost_gpu,
@@ -297,7 +297,7 @@ class Nvlink:
         detector._xids.load(document["xids"], arrays)
         detector._errors.load(arrays, "errors_")
         detector._traffic.load(arrays, "traffic_")
-        detector._ledger.load(document["ledger"])
+        detector._book.load(document["book"])
         detector._lines = [(at, node, text, address, code) for at, node, text, address, code in document["lines"]]
         detector._waiting = [_Sign(**sign) for sign in document["waiting"]]
         detector._lost_gpu, detector._ended = document["lost_gpu"], document["ended"]

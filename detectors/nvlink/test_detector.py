@@ -181,6 +181,18 @@ def test_a_reset_is_the_end_of_what_an_xid_told() -> None:
     assert [f.state for f in found] == ["firing", "resolved"]
 
 
+def test_a_node_that_dies_while_its_links_err_does_not_fire_again_when_it_is_forgotten() -> None:
+    columns = links(LONG)
+    for gpu in range(4):
+        columns = counting(LONG, columns, CRC, gpu, (200, 9999), 50.0)
+    gone = (LONG.at_s > 300) & (LONG.node == 0)
+    found = run(LONG.tape(columns, gone=gone), sticky_s=120.0)
+    assert [(f.state, dict(f.entity)) for f in found] == [
+        ("firing", {"node": name(0)}),
+        ("resolved", {"node": name(0)}),
+    ]
+
+
 def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
     cluster = Cluster(nodes=2, gpus=4, minutes=70, interval_s=15)
     columns = links(cluster)

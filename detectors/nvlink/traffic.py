@@ -81,7 +81,7 @@ class Traffic(GpuColumns):
         """
         both = np.where(np.isnan(sent), received, np.where(np.isnan(received), sent, sent + received))
         known = np.isfinite(both)
-        if not known.any():
+        if not np.count_nonzero(known):
             return
         those = gpus[known]
         self.sum[those] += both[known]
@@ -94,7 +94,7 @@ class Traffic(GpuColumns):
         if now % self._slot_ms:
             return
         told = self.readings > 0
-        if not told.any():
+        if not np.count_nonzero(told):
             return
         self._move_jobs(layout)
         rate = np.divide(self.sum, self.readings, out=np.full(len(self.sum), np.nan), where=told)
@@ -105,7 +105,7 @@ class Traffic(GpuColumns):
         self.sum[:], self.busy[:], self.work[:], self.readings[:] = 0.0, 0.0, 0.0, 0
         self.rate[told] = rate[told]
         at_work = told & (self.job != 0) & (busy >= self._config.busy_utilisation)
-        workers = np.flatnonzero(at_work)
+        workers = at_work.nonzero()[0]
         workers = workers[np.lexsort((layout.node[workers], self.job[workers]))]
         if not len(workers):
             return
@@ -135,13 +135,15 @@ class Traffic(GpuColumns):
         work_ratio, work_share = self._against(for_work, self.work_share[peers], known)
         known &= np.isfinite(ratio) & np.isfinite(work_ratio)
         spread = config.traffic_spread_floor
-        if known.any():
+        if np.count_nonzero(known):
             spread = max(1.4826 * float(np.median(np.abs(ratio[known] - 1.0))), spread)
         low = known & (np.maximum(ratio, work_ratio) <= config.traffic_ratio)
         low &= (1.0 - ratio) / spread >= config.traffic_deviations
         beside, beside_for_work = beside_mates
         # Back among the others, a GPU has lost nothing: it had more than its part while it was slow.
-        low &= np.fmin(beside, rate / np.median(rate)) <= config.traffic_back_ratio
+        usual = float(np.median(rate))
+        among_others = rate / usual if usual > 0 else np.full_like(rate, np.nan)
+        low &= np.fmin(beside, among_others) <= config.traffic_back_ratio
         # A share that has always been low is the GPU's part in the job; one of a young job is not known to be.
         young = ~known & (np.maximum(beside, beside_for_work) <= config.traffic_mates_ratio)
         window = (1 << config.traffic_window) - 1
@@ -190,6 +192,10 @@ class Traffic(GpuColumns):
         beside: FloatArray = rate / middle[row]
         return beside
 
+    def forget(self, gpus: IntArray) -> None:
+        """Let the slots so far make no finding any more: one of them is over."""
+        self.low[gpus], self.young_low[gpus] = 0, 0
+
     def _move_jobs(self, layout: GpuLayout) -> None:
         """Note which job each GPU works for; what was learnt in another job is forgotten."""
         jobs = (len(self.job), *((running.job_id, running.start) for running in self._fleet.jobs.values()))
@@ -205,7 +211,7 @@ class Traffic(GpuColumns):
                 job[members if parts is None else members[np.isin(layout.gpu[members], parts)]] = number
         moved = job != self.job
         self.job = job
-        if moved.any():
+        if np.count_nonzero(moved):
             for column in (self.share, self.work_share, self.ratio, self.beside_mates):
                 column[moved] = np.nan
             self.learnt[moved], self.fine[moved] = 0, 0

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
     DetectorConfig,
@@ -26,7 +27,6 @@ from detectors.contract import (
 )
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout, reported
-from detectors.ledger import Entry, Ledger
 from detectors.pcie_degradation.config import PcieDegradationConfig
 from detectors.pcie_degradation.evidence import BANDWIDTH, LINK, REPLAYS, SAMPLES, evidence, score, summary
 from detectors.pcie_degradation.readings import Links
@@ -54,7 +54,7 @@ class PcieDegradation:
         self._links = Links(config)
         self._traffic = Traffic(config, fleet, self._layout)
         self._samples = Samples(config)
-        self._ledger = Ledger(self.spec.name, self._layout)
+        self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take no notice: logs tell nothing here."""
@@ -64,8 +64,7 @@ class PcieDegradation:
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         self._extend(int(batch.entities.max(initial=-1)) + 1)
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             moved = np.fmax(
                 reported(batch, "DCGM_FI_PROF_PCIE_TX_BYTES", tick, here),
@@ -94,7 +93,7 @@ class PcieDegradation:
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
         config, judged = self._config, self._traffic.advance(now)
-        over = [finding for entry in self._ledger.entries() for finding in self._close(now, entry)]
+        over = [finding for entry in self._book.cases() for finding in self._close(now, entry)]
         nothing = np.zeros(self._links.count, bool)
         signs = {
             LINK: self._links.link_suspects(now) if config.link_state else nothing,
@@ -109,22 +108,22 @@ class PcieDegradation:
 
     def _found(self, now: Instant, gpu: int, signs: list[str]) -> list[Finding]:
         node = self._layout.names[self._layout.node[gpu]]
-        entry = self._ledger.get(_FAULT, node, gpu)
+        entry = self._book.get(_FAULT, self._layout.named(node, gpu))
         if entry is not None:
             entry.memo["signs"] = sorted({*entry.memo["signs"], *signs})
             return []
         job = self._fleet.job_of(node, int(self._layout.gpu[gpu]))
         who = {"job_id": job.job_id} if job is not None else {}
         parts = (self._links, self._traffic, self._samples)
-        return self._ledger.fire(
+        return self._book.fire(
             now,
             _FAULT,
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=min(now, self._onset(now, gpu, signs)),
             severity="ticket" if signs == [REPLAYS] else "page",
             score=score(signs),
-            summary=summary(self._ledger.where(node, gpu), gpu, signs, *parts),
+            summary=summary(in_words(self._layout.named(node, gpu)), gpu, signs, *parts),
             action=_ACTION,
             evidence=evidence(gpu, signs, *parts) | who,
             memo={"signs": signs},
@@ -139,7 +138,7 @@ class PcieDegradation:
         }
         return min(int(since[sign]) for sign in signs)
 
-    def _close(self, now: Instant, entry: Entry) -> list[Finding]:
+    def _close(self, now: Instant, entry: OpenCase) -> list[Finding]:
         """Close a finding when none of its signs is left; a GPU that is silent stays open."""
         gpu, links, traffic, config = entry.gpu, self._links, self._traffic, self._config
         release_ms = config.release_s * 1000
@@ -158,7 +157,7 @@ class PcieDegradation:
             part.forget(gpu)
         figures = {"pcie_gen": links.gen[gpu], "pcie_width": links.width[gpu], "replays_per_min": links.rate[gpu]}
         known = {name: float(value) for name, value in figures.items() if np.isfinite(value)}
-        return [self._ledger.resolve(entry, now, reason, known)]
+        return [self._book.resolve(entry, now, reason, known)]
 
     def _gone(self, now: Instant, gpu: int, sign: str) -> bool:
         links, traffic, config = self._links, self._traffic, self._config
@@ -174,7 +173,7 @@ class PcieDegradation:
     def snapshot(self) -> bytes:
         """Return the whole state."""
         moved, arrays = self._traffic.snapshot()
-        document: dict[str, Any] = {"traffic": moved, "ledger": self._ledger.snapshot()}
+        document: dict[str, Any] = {"traffic": moved, "book": self._book.snapshot()}
         return pack(document, arrays | self._links.snapshot() | self._samples.snapshot())
 
     @classmethod
@@ -187,5 +186,5 @@ class PcieDegradation:
             detector._layout.extend()
         detector._traffic.restore(document["traffic"], arrays)
         detector._samples.restore(arrays)
-        detector._ledger.load(document["ledger"])
+        detector._book.load(document["book"])
         return detector

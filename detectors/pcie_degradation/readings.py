@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.gpus import GpuColumns, reported
 from detectors.pcie_degradation.config import PcieDegradationConfig
-from detectors.statistics import CounterRate
+from detectors.statistics import CounterRate, clamp
 
 _HOLD_MS = 30_000
 """The collection interval of dcgm-exporter's defaults: a counter may repeat for so long while it grows."""
@@ -85,7 +85,7 @@ class Links(GpuColumns):
         super().grow(count)
         self._counter.grow(count)
 
-    def take(self, batch: Batch, tick: int, here: BoolArray, moved: FloatArray) -> None:
+    def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
         gpus, at = batch.entities[here], batch.at[tick, here]
 
@@ -107,7 +107,7 @@ class Links(GpuColumns):
         for should, name, most in ((self.should_gen, "GEN", 8), (self.should_width, "WIDTH", 32)):
             told = _plausible(of(f"DCGM_FI_DEV_PCIE_MAX_LINK_{name}"), most)
             better = np.isnan(should[gpus]) & np.isfinite(told)
-            if better.any():
+            if np.count_nonzero(better):
                 should[gpus[better]] = told[better]
         seen = np.isfinite(gen) | np.isfinite(width)
         low = (gen < self.should_gen[gpus]) | (width < self.should_width[gpus])
@@ -118,7 +118,7 @@ class Links(GpuColumns):
         self.low_since[gpus[starts]] = at[starts]
         gain = np.where(starts, 1.0, np.maximum(spent, 1.0))
         now = before + np.where(counts, gain, np.where(seen & busy, -spent, 0.0))
-        self.low_ms[gpus] = np.clip(now, 0.0, _MOST_MS)
+        self.low_ms[gpus] = clamp(now, 0.0, _MOST_MS)
         self.low_run[gpus] = np.where(self.low_ms[gpus] > 0, np.minimum(self.low_run[gpus] + counts, 2**31), 0)
         self.low_at[gpus] = np.where(counts, at, self.low_at[gpus])
         # A link that is low while its GPU idles says nothing; one that is as it should be is well in any case.
@@ -134,11 +134,11 @@ class Links(GpuColumns):
         self.returned_at[gpus[fell]] = at[fell]
         judged = np.isfinite(rate)
         over = judged & (rate > self.replay_bar(gpus))
-        spent = np.clip(at - since, 0, 60_000).astype(np.float64)
+        spent = clamp(at - since, 0, 60_000).astype(np.float64)
         had = self.over_ms[gpus]
         starts = over & (had <= 0)
         self.over_since[gpus[starts]] = since[starts]
-        self.over_ms[gpus] = np.clip(had + np.where(over, spent, np.where(judged, -spent, 0.0)), 0.0, _MOST_MS)
+        self.over_ms[gpus] = clamp(had + np.where(over, spent, np.where(judged, -spent, 0.0)), 0.0, _MOST_MS)
         self.over_run[gpus] = np.where(self.over_ms[gpus] > 0, np.minimum(self.over_run[gpus] + over, 2**31), 0)
         self.over_at[gpus] = np.where(over, at, self.over_at[gpus])
         self.rate[gpus] = np.where(judged, rate, self.rate[gpus])
@@ -147,7 +147,7 @@ class Links(GpuColumns):
         """Return DCGM's bar for the links that GPUs should have, packets a minute."""
         gen = np.where(np.isfinite(self.should_gen[gpus]), self.should_gen[gpus], _GEN_ELSE)
         width = np.where(np.isfinite(self.should_width[gpus]), self.should_width[gpus], _WIDTH_ELSE)
-        lane = np.array(_LANE_GBPS)[np.clip(gen, 0, len(_LANE_GBPS) - 1).astype(np.int64)]
+        lane = np.array(_LANE_GBPS)[clamp(gen, 0, len(_LANE_GBPS) - 1).astype(np.int64)]
         return np.asarray(np.ceil(_REPLAYS_PER_MIN * lane * width) * self._config.replay_factor)
 
     def fresh(self, now: Instant) -> BoolArray:
@@ -159,7 +159,7 @@ class Links(GpuColumns):
         config, fresh = self._config, self.fresh(now)
         found = fresh & (self.low_run >= config.confirm_readings)
         found &= self.low_ms >= config.link_confirm_s * 1000 - 1000  # less the jitter of scrapes
-        if not found.any():
+        if not np.count_nonzero(found):
             return found
         told = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
         if told.sum() >= config.peer_minimum and (told & self.low).sum() > config.wrong_share * told.sum():

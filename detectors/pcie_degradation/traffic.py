@@ -16,6 +16,7 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.fleet import Fleet
 from detectors.gpus import GpuColumns, GpuLayout
 from detectors.pcie_degradation.config import PcieDegradationConfig
+from detectors.statistics import clamp
 
 _GB = 1e9
 _MAD_TO_SIGMA = 1.4826
@@ -137,7 +138,7 @@ class Traffic(GpuColumns):
         self.low_since[begins] = at - self._length
         step = np.where(low, np.where(known, 1.0, 0.5), np.where(told, -2.0, 0.0))
         most = _MOST_RUN * max(config.bandwidth_stretches, config.contention_stretches)
-        self.low_run = np.clip(self.low_run + step, 0.0, most)
+        self.low_run = clamp(self.low_run + step, 0.0, most)
         self.low_at[low], self.judged_at[told] = at, at
         self.well_run = np.where(low, 0, np.minimum(self.well_run + told, 2**31))
         self.now, self.peers_now, self.distance = peak, usual, distance
@@ -193,7 +194,7 @@ class Traffic(GpuColumns):
         for key in (job, slot):
             _, groups, counts = np.unique(key[those], return_inverse=True, return_counts=True)
             mine = counts[groups] >= self._config.peer_minimum
-            if mine.any():
+            if np.count_nonzero(mine):
                 middle = _medians(peak[those], groups, counts)[groups]
                 wide = _MAD_TO_SIGMA * _medians(np.abs(peak[those] - middle), groups, counts)[groups]
                 usual[those[mine]], spread[those[mine]] = middle[mine], wide[mine]

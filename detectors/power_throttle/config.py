@@ -21,7 +21,7 @@ class PowerThrottleConfig(DetectorConfig):
     history_minimum: int = Field(ge=1)
     stale_s: float = Field(gt=0)
     release_clock_ratio: float = Field(gt=0, lt=1)
-    release_readings: int = Field(ge=1, le=1000)
+    release_s: float = Field(gt=0, le=240)
     clock_floor_mhz: float = Field(gt=0)
     peer_minimum: int = Field(ge=1)
     peer_deviations: float = Field(gt=0)

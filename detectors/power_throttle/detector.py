@@ -9,11 +9,11 @@ it never gets to their clocks, and the software cap that says so is normal on th
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -21,11 +21,11 @@ from detectors.contract import (
     DetectorSpec,
     Entity,
     Evidence,
+    Fault,
     Finding,
     Instant,
     IntArray,
     LogRecord,
-    finding_id,
 )
 from detectors.fleet import Fleet
 from detectors.power_throttle.config import PowerThrottleConfig
@@ -38,17 +38,9 @@ from detectors.power_throttle.supply import Supplies, SupplyAlarm
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 
-
-@dataclass(slots=True)
-class _Open:
-    """A finding that fired and is not over."""
-
-    id: str
-    node: str
-    gpu: int | None
-    started_at: Instant
-    limit: bool = False
-    """It is about a power limit that was lowered, not about a brake."""
+_FAULT: Fault = "power_throttle"
+_LIMIT = "limit"
+"""The aspect of a finding that is about a power limit that was lowered, not about a brake."""
 
 
 class PowerThrottle:
@@ -67,7 +59,7 @@ class PowerThrottle:
         self._peers = Peers(config, fleet, self._machines, self._gpus)
         self._supplies = Supplies()
         self._limits = Limits(config)
-        self._open: list[_Open] = []
+        self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of power supplies."""
@@ -99,41 +91,35 @@ class PowerThrottle:
         machines = self._machines
         lowered = self._limits.lowered(now, fresh, machines.model, self._gpus.limit)
         found: list[Finding] = []
-        for entry in [entry for entry in self._open if entry.limit]:
+        for entry in [entry for entry in self._book.cases() if entry.aspect == _LIMIT]:
             members = self._members(entry)
             if (members & fresh).any() and not (members & lowered).any():
                 found.append(self._end(now, entry, "the power limit is that of the others again"))
-        held = {(entry.node, entry.gpu) for entry in self._open if entry.limit}
         for gpu in np.flatnonzero(lowered):
-            node, number = machines.names[machines.node[gpu]], int(machines.gpu[gpu])
-            if (node, number) not in held:
-                found.append(self._fire_limit(now, int(gpu), node, number, fresh))
+            entity = {"node": machines.names[machines.node[gpu]], "gpu": int(machines.gpu[gpu])}
+            if self._book.get(_FAULT, entity, _LIMIT) is None:
+                found += self._fire_limit(now, int(gpu), entity, fresh)
         return found
 
-    def _fire_limit(self, now: Instant, gpu: int, node: str, number: int, fresh: BoolArray) -> Finding:
-        started_at = int(self._limits.since[gpu])
-        entity: Entity = {"node": node, "gpu": number}
-        entry = _Open(finding_id(f"{self.spec.name}/limit", entity, started_at), node, number, started_at, limit=True)
-        self._open.append(entry)
+    def _fire_limit(self, now: Instant, gpu: int, entity: Entity, fresh: BoolArray) -> list[Finding]:
         usual = self._limits.usual(fresh & (self._machines.model == self._machines.model[gpu]))
         here = float(self._limits.enforced[gpu])
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="power_throttle",
-            entity=entity,
-            state="firing",
-            started_at=started_at,
-            detected_at=now,
+        return self._book.fire(
+            now,
+            _FAULT,
+            entity,
+            started_at=int(self._limits.since[gpu]),
             severity="ticket",
             score=min(1.0, 2 * (1 - here / usual)),
-            summary=f"{node} GPU {number}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W",
-            recommended_action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
+            summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W",
+            action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
             evidence={"power_limit_w": here, "power_limit_peers_w": usual},
+            aspect=_LIMIT,
         )
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
-        whole = {held.node for held in self._open if held.gpu is None}
+        braked = self._brakes()
+        whole = {held.node for held in braked if "gpu" not in held.entity}
         suspect &= self._peers.confirm(suspect, fresh)
         found: list[Finding] = []
         nodes = np.unique(self._machines.node[suspect])
@@ -142,9 +128,7 @@ class PowerThrottle:
             node = self._machines.names[number]
             here = np.flatnonzero(suspect & (self._machines.node == number))
             if node not in whole:
-                found += self._judge_node(
-                    now, node, here, fresh, suspected | {held.node for held in self._open if not held.limit}
-                )
+                found += self._judge_node(now, node, here, fresh, suspected | {held.node for held in braked})
         return found
 
     def _judge_node(
@@ -160,14 +144,18 @@ class PowerThrottle:
         cases: list[tuple[int | None, IntArray]] = [(None, here)]
         if share < self._config.node_share or not (alarm or len(here) > 1):
             cases = [(int(self._machines.gpu[gpu]), np.array([gpu])) for gpu in sure]
-        held = {entry.gpu for entry in self._open if entry.node == node and not entry.limit}
         found: list[Finding] = []
         for gpu, braked in cases:
-            if gpu not in held:
-                found.append(self._fire(now, node, gpu, self._case(node, braked, mates, fresh, alarm, braked_nodes)))
+            entity: Entity = {"node": node} if gpu is None else {"node": node, "gpu": gpu}
+            if self._book.get(_FAULT, entity) is None:
+                found += self._fire(now, entity, self._case(node, braked, mates, fresh, alarm, braked_nodes))
         if cases[0][0] is None:
-            found += [self._end(now, entry, "now part of the finding on its node") for entry in self._open_gpus(node)]
+            parts = [entry for entry in self._brakes() if entry.node == node and "gpu" in entry.entity]
+            found += [self._end(now, entry, "now part of the finding on its node") for entry in parts]
         return found
+
+    def _brakes(self) -> list[OpenCase]:
+        return [entry for entry in self._book.cases() if entry.aspect != _LIMIT]
 
     def _held_long_enough(self, gpus: IntArray) -> BoolArray:
         register = self._gpus.register[gpus]
@@ -198,26 +186,22 @@ class PowerThrottle:
             job=self._fleet.job_of(node),
         )
 
-    def _fire(self, now: Instant, node: str, gpu: int | None, case: Case) -> Finding:
-        started_at = self._onset(case)
-        entity: Entity = {"node": node} if gpu is None else {"node": node, "gpu": gpu}
-        entry = _Open(finding_id(self.spec.name, entity, started_at), node, gpu, started_at)
-        self._open.append(entry)
-        self._watch(entry, watched=True)
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="power_throttle",
-            entity=entity,
-            state="firing",
-            started_at=started_at,
-            detected_at=now,
+    def _fire(self, now: Instant, entity: Entity, case: Case) -> list[Finding]:
+        gpu = entity.get("gpu")
+        found = self._book.fire(
+            now,
+            _FAULT,
+            entity,
+            started_at=self._onset(case),
             severity="page",
             score=score(case),
-            summary=summary(self._gpus, case, gpu),
-            recommended_action=action(case),
+            summary=summary(self._gpus, case, None if gpu is None else int(gpu)),
+            action=action(case),
             evidence=evidence(self._gpus, case, self._config),
         )
+        if (entry := self._book.get(_FAULT, entity)) is not None:
+            self._watch(entry, watched=True)
+        return found
 
     def _onset(self, case: Case) -> Instant:
         """Return when the supply's alarm came if before; else midway from the last free to the first braked reading."""
@@ -230,51 +214,36 @@ class PowerThrottle:
 
     def _close(self, now: Instant, fresh: BoolArray) -> list[Finding]:
         """Close what has been free of brake for long enough; what is silent stays open."""
-        released = self._gpus.released >= self._config.release_readings
+        since, held_ms = self._gpus.free_since, self._config.release_s * 1000
+        released = (since >= 0) & (self._gpus.at - since >= held_ms)
         over: list[Finding] = []
-        for entry in [entry for entry in self._open if not entry.limit]:
+        for entry in self._brakes():
             heard = self._members(entry) & fresh
             if heard.any() and released[heard].all():
+                self._gpus.register[heard] = 0  # what was braked before is no reason to raise it again
                 over.append(self._end(now, entry, "clocks and power are free again"))
         return over
 
-    def _end(self, now: Instant, entry: _Open, reason: str) -> Finding:
+    def _end(self, now: Instant, entry: OpenCase, reason: str) -> Finding:
         members = np.flatnonzero(self._members(entry))
-        self._open.remove(entry)
-        if not entry.limit:
-            self._watch(entry, watched=False)
-        entity: Entity = {"node": entry.node} if entry.gpu is None else {"node": entry.node, "gpu": entry.gpu}
-        where = entry.node if entry.gpu is None else f"{entry.node} GPU {entry.gpu}"
         power, clock = self._gpus.power[members], self._gpus.clock[members]
         now_reads: Evidence = {
             name: float(np.median(column[np.isfinite(column)]))
             for name, column in (("power_w", power), ("sm_clock_mhz", clock))
             if np.isfinite(column).any()
         }
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="power_throttle",
-            entity=entity,
-            state="resolved",
-            started_at=entry.started_at,
-            detected_at=now,
-            severity="ticket" if entry.limit else "page",
-            score=0.0,
-            summary=f"{'lowered power limit' if entry.limit else 'power brake'} on {where} is over: {reason}",
-            recommended_action="none",
-            evidence={**now_reads, "lasted_s": (now - entry.started_at) / 1000},
-        )
+        over = self._book.resolve(entry, now, reason, now_reads)
+        if entry.aspect != _LIMIT:
+            self._watch(entry, watched=False)
+        return over
 
-    def _open_gpus(self, node: str) -> list[_Open]:
-        return [entry for entry in self._open if entry.node == node and entry.gpu is not None and not entry.limit]
-
-    def _members(self, entry: _Open) -> BoolArray:
+    def _members(self, entry: OpenCase) -> BoolArray:
         of_node: BoolArray = self._machines.node == self._machines.number(entry.node)
-        return of_node if entry.gpu is None else of_node & (self._machines.gpu == entry.gpu)
+        gpu = entry.entity.get("gpu")
+        return of_node if gpu is None else of_node & (self._machines.gpu == gpu)
 
-    def _watch(self, entry: _Open, *, watched: bool) -> None:
-        others = any(other.gpu is None for other in self._open if other.node == entry.node)
+    def _watch(self, entry: OpenCase, *, watched: bool) -> None:
+        others = any("gpu" not in other.entity for other in self._book.cases() if other.node == entry.node)
         self._gpus.watched[self._members(entry)] = watched or others
 
     def snapshot(self) -> bytes:
@@ -283,7 +252,7 @@ class PowerThrottle:
         document: dict[str, Any] = {
             "numbers": numbers,
             "supplies": self._supplies.snapshot(),
-            "open": [asdict(entry) for entry in self._open],
+            "book": self._book.snapshot(),
         }
         return pack(document, arrays | self._limits.arrays())
 
@@ -296,5 +265,5 @@ class PowerThrottle:
         detector._limits.load(arrays)
         detector._machines.extend(detector._gpus)
         detector._supplies = Supplies.restore(document["supplies"])
-        detector._open = [_Open(**entry) for entry in document["open"]]
+        detector._book.load(document["book"])
         return detector

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
-from detectors.statistics import masked_median
+from detectors.statistics import median_of
 
 FIELD = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
 _SAME_W = 1.0
@@ -51,7 +51,7 @@ class Limits:
         """
         found = np.zeros(len(self.enforced), bool)
         held = fresh & np.isfinite(self.enforced) & (now - self.since >= self._config.limit_confirm_s * 1000)
-        for kind in np.unique(model[held]):
+        for kind in np.bincount(model[held]).nonzero()[0]:
             alike = fresh & (model == kind) & np.isfinite(self.enforced)
             bar = self._config.limit_ratio * self.usual(alike)
             below = held & alike & (self.enforced < bar)
@@ -62,8 +62,7 @@ class Limits:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""
         if np.count_nonzero(alike) < self._config.peer_minimum:
             return float("nan")
-        values = self.enforced[alike]
-        return float(masked_median(values, np.isfinite(values)))
+        return median_of(self.enforced[alike])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state."""

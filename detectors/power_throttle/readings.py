@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
-from detectors.statistics import CounterRate, masked_median
+from detectors.statistics import CounterRate, highest, masked_median
 
 # Bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
 GPU_IDLE: Final = 0x001
@@ -38,7 +38,7 @@ _BLANK: dict[str, tuple[Any, Any]] = {
     "register": (np.int64, 0),
     "first_braked": (np.int64, -1),
     "last_free": (np.int64, -1),
-    "released": (np.int64, 0),
+    "free_since": (np.int64, -1),
     "watched": (np.bool_, False),
     "learnt": (np.int64, 0),
     "limit": (np.float64, np.nan),
@@ -51,8 +51,8 @@ class GpuReadings:
     `at` last reading (ms; -1 none yet); `power` W, `clock` MHz, `reasons` bits (-1 not reported), `violation` ns of
     throttling a ns since the reading before; `busy`; `judged` whether the GPU's own level sufficed to judge the last
     reading; `register` the last readings, newest in bit 0, set where braked; `first_braked` when the present run of
-    braked readings began and `last_free` the reading before it; `released` readings in a row without brake;
-    `watched` whether a finding on it is open; `limit` the power limit it should have, W.
+    braked readings began and `last_free` the reading before it; `free_since` the first of the latest readings without
+    brake (-1: braked); `watched` whether a finding on it is open; `limit` the power limit it should have, W.
     """
 
     at: IntArray
@@ -65,7 +65,7 @@ class GpuReadings:
     register: IntArray
     first_braked: IntArray
     last_free: IntArray
-    released: IntArray
+    free_since: IntArray
     watched: BoolArray
     learnt: IntArray
     limit: FloatArray
@@ -108,7 +108,7 @@ class GpuReadings:
         util = fields.of("DCGM_FI_DEV_GPU_UTIL")
         counted = fields.of("DCGM_FI_DEV_POWER_VIOLATION")
         telling = np.isfinite(power) | np.isfinite(clock) | np.isfinite(reported)
-        if not telling.all():
+        if np.count_nonzero(telling) < len(telling):
             gpus, at, power, clock = gpus[telling], at[telling], power[telling], clock[telling]
             reported, util, counted = reported[telling], util[telling], counted[telling]
         if not len(gpus):
@@ -117,9 +117,7 @@ class GpuReadings:
         reasons = np.where(has_bits, reported, -1).astype(np.int64)
         bits = np.where(has_bits, reasons, 0)
         violation = self._counter.update(gpus, at, counted, np.isfinite(counted)) / _NS_PER_MS
-        self._violation_seen = max(
-            self._violation_seen, float(np.max(violation, initial=0.0, where=np.isfinite(violation)))
-        )
+        self._violation_seen = highest(violation, self._violation_seen)
         busy = ((bits & GPU_IDLE) == 0) & ~(util < self._config.idle_utilisation)
 
         brake = (bits & HW_POWER_BRAKE) != 0
@@ -139,7 +137,8 @@ class GpuReadings:
         window = (1 << self._config.window_readings) - 1
         self.register[gpus] = ((self.register[gpus] << 1) | braked) & window
         free = ~brake & ~braked & (back | ~busy)
-        self.released[gpus] = np.where(free, np.minimum(self.released[gpus] + 1, 2**31), 0)
+        since = self.free_since[gpus]
+        self.free_since[gpus] = np.where(free, np.where(since < 0, at, since), -1)
         self.at[gpus], self.power[gpus], self.clock[gpus] = at, power, clock
         self.reasons[gpus], self.violation[gpus] = reasons, violation
         self.busy[gpus], self.judged[gpus] = busy, known
@@ -149,7 +148,7 @@ class GpuReadings:
     ) -> tuple[BoolArray, BoolArray, BoolArray]:
         """Return whether clock and power fell, whether the own level is known, and whether the clock is back."""
         fallen, known, back = np.zeros(len(gpus), bool), np.zeros(len(gpus), bool), np.ones(len(gpus), bool)
-        if not look.any():
+        if not np.count_nonzero(look):
             return fallen, known, back
         those = gpus[look]
         level_power, level_clock = self.level(those)

@@ -48,6 +48,8 @@ class Supplies:
         self._lines: dict[str, SupplyAlarm] = {}
         self._sensors: dict[str, dict[str, tuple[Instant, int]]] = {}
         self._is_supply = np.empty(0, bool)
+        self._state = np.empty(0)
+        """What each sensor last said, as far as it is known without looking it up: it hardly ever says another."""
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Take log lines; of a burst on one node the first counts, as it is nearest to the onset."""
@@ -65,13 +67,19 @@ class Supplies:
             return
         telling = batch.present & batch.valid["state"] & np.isfinite(batch.values["state"])
         telling &= self._is_supply[batch.entities][None, :]
+        if len(self._state) < len(sensors):
+            self._state = np.concatenate([self._state, np.full(len(sensors) - len(self._state), np.nan)])
+        stated = np.trunc(np.clip(batch.values["state"], 0, 2))
+        if len(stated) == 1:
+            telling &= stated != self._state[batch.entities]
         for tick, column in zip(*np.nonzero(telling), strict=True):
             node, sensor = (str(part) for part in sensors[batch.entities[column]])
-            state = int(np.clip(batch.values["state"][tick, column], 0, 2))
+            state = int(stated[tick, column])
             of_node = self._sensors.setdefault(node, {})
             since, before = of_node.get(sensor, (0, 0))
             at = int(batch.at[tick, column])
             of_node[sensor] = (at if (state > 0) != (before > 0) else since, state)
+            self._state[batch.entities[column]] = state
 
     def advance(self, now: Instant) -> None:
         """Forget lines that no onset can be near to any more."""

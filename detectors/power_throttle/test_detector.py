@@ -180,6 +180,15 @@ def test_a_brake_at_a_checkpoint_is_one_finding_over_the_pause() -> None:
     assert [finding.state for finding in found] == ["firing", "resolved"]
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_a_brake_is_over_within_five_minutes_at_any_cadence(interval_s: float) -> None:
+    scene = Scene(minutes=32, brakes=[Brake(2, 900, 1400)], interval_s=interval_s)
+    fired, resolved = run(tape_of(scene))
+    assert (fired.state, resolved.state) == ("firing", "resolved")
+    assert fired.detected_at - START <= (900 + 2 * interval_s + 5) * 1000
+    assert 0 <= resolved.detected_at - START - 1_400_000 <= 300_000
+
+
 def test_a_node_that_falls_silent_stays_open() -> None:
     tape = tape_of(replace(BRAKED, brakes=[Brake(2, 200, 9999)]))
     dcgm = tape.rows[0]

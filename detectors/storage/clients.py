@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.fleet import Fleet
 from detectors.presence import Presence
-from detectors.statistics import CounterRate, masked_median
+from detectors.statistics import CounterRate, known_or, masked_median
 
 READ, WRITE = 0, 1
 _LATENCY: Final = ("read_latency_ms", "write_latency_ms")
@@ -62,7 +62,7 @@ class Clients:
                 # A client that moves nothing has no latency; many report 0 then.
                 self._latency[way, entities] = np.where((value > 0) & (value < _MOST_MS), value, np.nan)
                 counted = _reported(batch, _BYTES[way], tick, here)
-                rate = self._counters[way].update(entities, at, np.nan_to_num(counted), np.isfinite(counted))
+                rate = self._counters[way].update(entities, at, known_or(counted, 0.0), np.isfinite(counted))
                 known = np.isfinite(rate)
                 self._rate[way, entities[known]] = 1000 * rate[known]
             self._waiters[entities] = _reported(batch, "waiters", tick, here)
@@ -87,7 +87,7 @@ class Clients:
 
     def looks(self, now: Instant) -> list[Look]:
         """Return every mount of which most clients reported anew since it was last looked at."""
-        last, usual = self._presence.last, np.nan_to_num(self._presence.usual)
+        last, usual = self._presence.last, known_or(self._presence.usual, 0.0)
         fresh = (last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS))
         found = []
         for number, mount in enumerate(self.mounts):
@@ -104,7 +104,7 @@ class Clients:
         rate = self._rate[:, mine]
         known = np.isfinite(rate)
         names = self._fleet.entities("storage")
-        reading = np.flatnonzero(np.nan_to_num(rate[READ]) > 0)
+        reading = np.flatnonzero(known_or(rate[READ], 0.0) > 0)
         waiters = self._waiters[mine]
         middle = masked_median(latency, np.isfinite(latency))
         return Look(
@@ -114,7 +114,7 @@ class Clients:
             median=(float(middle[READ]), float(middle[WRITE])),
             read_of={str(names[mine[n]][0]): float(rate[READ, n]) for n in reading.tolist()},
             load=(_sum(rate[READ], known[READ]), _sum(rate[WRITE], known[WRITE])),
-            waiters=float(np.nan_to_num(waiters).sum()),
+            waiters=float(known_or(waiters, 0.0).sum()),
         )
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

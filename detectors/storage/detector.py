@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from detectors.case_book import Case, CaseBook
+from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
@@ -226,7 +226,7 @@ class Storage:
             memo={"bad_at": now},
         )
 
-    def _go_on(self, now: Instant, case: Case, *, bad: bool) -> list[Finding]:
+    def _go_on(self, now: Instant, case: OpenCase, *, bad: bool) -> list[Finding]:
         if bad:
             case.memo["bad_at"] = now
         if now - case.memo["bad_at"] < self._config.release_s * 1000:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
 from detectors.fleet import Fleet
 from detectors.gpus import GpuColumns, GpuLayout, reported
+from detectors.statistics import clamp
 from detectors.straggler.config import StragglerConfig
 from detectors.xid import XIDS, parse_line
 
@@ -120,14 +121,14 @@ class Excuses(GpuColumns):
             self.at[gpus] = at
 
     def _mark(self, gpus: IntArray, at: IntArray, which: BoolArray, why: int) -> None:
-        if which.any():
+        if np.count_nonzero(which):
             self.named_at[gpus[which]] = at[which]
             self.why[gpus[which]] = why
 
     def _smooth(self, gpus: IntArray, at: IntArray, clock: FloatArray, busy: BoolArray) -> None:
         use = busy & np.isfinite(clock)
         those, before = gpus[use], self.clock[gpus[use]]
-        since = np.where(np.isfinite(before), np.clip((at[use] - self.at[those]) / _SMOOTH_MS, 0.0, 1.0), 1.0)
+        since = np.where(np.isfinite(before), clamp((at[use] - self.at[those]) / _SMOOTH_MS, 0.0, 1.0), 1.0)
         self.clock[those] = np.where(np.isfinite(before), before, 0.0) * (1 - since) + since * clock[use]
 
     def _count(self, batch: Batch, tick: int, here: BoolArray, gpus: IntArray, at: IntArray) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.statistics import clamp
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.shape import Places, individuals
 
@@ -105,9 +106,9 @@ class Pace:
         begun = at - np.round(step * 1000).astype(np.int64)
         self.begun[first] = begun[self.count[ranks] == 0]
         self.first[ranks] = np.where(self.first[ranks] < 0, begun, self.first[ranks])
-        self.compute[ranks] += np.clip(compute, 0.0, step)
+        self.compute[ranks] += clamp(compute, 0.0, step)
         self.step[ranks] += step
-        self.wait[ranks] += np.clip(wait, 0.0, step)
+        self.wait[ranks] += clamp(wait, 0.0, step)
         self.count[ranks] += 1
         self.seen[ranks] += 1
         self.at[ranks] = at
@@ -122,7 +123,7 @@ class Pace:
         if got < _BEAT_SHARE * active and now - int(self.begun[fresh].min()) < _LONG_BEAT_MS + 2000 * self.step_s:
             return False
         if middle(self.seen[fresh]) > self._config.warm_up_steps:
-            self._judge(now, np.flatnonzero(fresh), places)
+            self._judge(now, fresh.nonzero()[0], places)
         for name in ("compute", "step", "wait", "count"):
             getattr(self, name)[:] = 0
         return True
@@ -172,7 +173,7 @@ class Pace:
         ahead = (usual - middle(usual)) / length
         apart = learnt & (ahead >= config.effect_share) & (ahead >= config.peer_deviations * self._spread(ahead))
         lag = rise
-        if apart.any():
+        if np.count_nonzero(apart):
             ratio = usual / middle(usual)
             apart &= individuals(ahead >= config.effect_share / 2, ratio, places.of(who), config)
             over = (compute - middle(compute)) / length
@@ -195,7 +196,7 @@ class Pace:
     def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:
         """Return who waits less than the others do by a good part of what they lag; all, where nobody tells."""
         told = np.isfinite(wait)
-        if not told.any():
+        if not np.count_nonzero(told):
             return ~told
         ranked = np.sort(wait[told])
         others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
@@ -211,7 +212,7 @@ class Pace:
         self.onset[who[begins]], self.slow_beats[who[begins]] = since[begins], 0
         gain = np.where(slow, spent, -_FORGET * spent)
         cap = _SCORE_CAP * max(self._config.confirm_s, spent * self._config.confirm_beats)
-        self.score[who] = np.clip(self.score[who] + gain, 0.0, cap)
+        self.score[who] = clamp(self.score[who] + gain, 0.0, cap)
         self.slow_beats[who] = np.where(self.score[who] > 0, self.slow_beats[who] + slow, 0)
         self.slow_at[who[slow]] = now
         self.kept_up[who] = np.where(slow, 0, self.kept_up[who] + 1)

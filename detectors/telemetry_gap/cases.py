@@ -73,10 +73,14 @@ class Cases:
             last, usual, missed = streams.last[row], streams.usual[row], streams.missed[row]
             recent = (last >= 0) & (now - last <= config.forget_s * 1000)
             suspect = np.flatnonzero(recent & (missed > 1.5))
+            if not len(suspect):
+                continue
             patience = streams.of[kind].patience
-            alive = streams.seen_alive(row) if len(suspect) else np.zeros(0, bool)
-            names = np.array(streams.nodes.names, object)
             ripe = suspect[(missed[suspect] >= patience) & ~booting[suspect]]
+            if not len(ripe):
+                continue
+            alive = streams.seen_alive(row)
+            names = np.array(streams.nodes.names, object)
             for node in sorted(ripe.tolist(), key=streams.nodes.names.__getitem__):
                 since, interval = int(last[node]), float(usual[node])
                 name = streams.nodes.names[node]
@@ -178,7 +182,7 @@ class Cases:
         ports, streams = self._ports, self._streams
         last = streams.of["switch"].last[: len(ports)]
         frozen = ports.frozen(last)
-        if not frozen.any():
+        if not np.count_nonzero(frozen):
             return
         owner = streams.switches.owners("switch", len(ports))
         for switch in sorted(set(owner[frozen].tolist()), key=streams.switches.names.__getitem__):

@@ -194,12 +194,14 @@ class TelemetryGap:
     def _is_back(self, entry: _Open, member: str) -> bool:
         if entry.mode == "frozen":
             return self._moves(entry, member)
+        # Once it is back, single scrapes that get lost do not begin the wait anew.
+        late = LATE if entry.back_at < 0 else self._streams.of[entry.stream].patience
         if entry.what == "switch":
             switch = self._streams.switches.number(member)
-            return bool(self._streams.switch_last[switch] > entry.since and self._streams.switch_missed[switch] < LATE)
+            return bool(self._streams.switch_last[switch] > entry.since and self._streams.switch_missed[switch] < late)
         row, node = OF_NODES.index(entry.stream), self._streams.nodes.number(member)
         heard = self._streams.last[row, node] > entry.since + entry.usual_ms
-        return bool(heard and self._streams.missed[row, node] < LATE)
+        return bool(heard and self._streams.missed[row, node] < late)
 
     def _moves(self, entry: _Open, member: str) -> bool:
         freeze = self._freezes[entry.stream]

@@ -55,20 +55,18 @@ class Freeze:
         """Take a batch, row after row of each entity."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        for tick, present in enumerate(batch.present):
-            here = slice(None) if present.all() else np.flatnonzero(present)
+        for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         those, at = batch.entities[here], batch.at[tick, here]
-        changed, told = np.zeros(len(those), bool), np.zeros(len(those), bool)
-        for number, name in enumerate(self._fields):
-            value, fine = _column(batch, name, tick, here)
-            differs = fine & (value != self._seen[number, those])
-            changed |= differs
-            told |= fine
-            if differs.any():
-                self._seen[number, those[differs]] = value[differs]
+        columns = [_column(batch, name, tick, here) for name in self._fields]
+        value, fine = np.array([value for value, _ in columns]), np.array([fine for _, fine in columns])
+        fine &= np.isfinite(value)
+        seen = self._seen[:, those]
+        differs = fine & (value != seen)
+        self._seen[:, those] = np.where(differs, value, seen)
+        changed, told = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
         moved = those[changed]
         self._changes.heard(moved, at[changed])
         self._count[moved] += 1
@@ -76,10 +74,10 @@ class Freeze:
         same = those[told & ~changed]
         self._repeats[same] += 1
         if self._meter is not None:
-            value, fine = _column(batch, self._meter, tick, here)
-            differs = fine & (value != self._metered[those])
-            entities = those[differs]
-            self._metered[entities], self._meter_moved[entities] = value[differs], at[differs]
+            metered, valid = _column(batch, self._meter, tick, here)
+            ran = valid & np.isfinite(metered) & (metered != self._metered[those])
+            entities = those[ran]
+            self._metered[entities], self._meter_moved[entities] = metered[ran], at[ran]
             self._meter_moves[entities] += 1
 
     @property
@@ -137,5 +135,4 @@ def _column(batch: Batch, name: str, tick: int, here: Any) -> tuple[FloatArray, 
     if name not in batch.values:
         shape = batch.entities[here].shape
         return np.full(shape, np.nan), np.zeros(shape, bool)
-    value = batch.values[name][tick, here]
-    return value, np.asarray(batch.valid[name][tick, here] & np.isfinite(value))
+    return batch.values[name][tick, here], batch.valid[name][tick, here]

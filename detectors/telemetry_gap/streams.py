@@ -32,6 +32,8 @@ class Streams:
         self.last: IntArray = np.empty((len(OF_NODES), 0), np.int64)
         self.usual: FloatArray = np.empty((len(OF_NODES), 0))
         self.missed: FloatArray = np.empty((len(OF_NODES), 0))
+        self.dark: BoolArray = np.empty(0, bool)
+        """Which nodes are silent in all their in-band streams, (nodes,)."""
         self.dark_at: IntArray = np.empty(0, np.int64)
         self.switch_last: IntArray = np.empty(0, np.int64)
         self.switch_usual: FloatArray = np.empty(0)
@@ -66,8 +68,8 @@ class Streams:
         for kind in OF_NODES:
             self.nodes.owners(kind, len(self.of[kind]))
         heard = [self.nodes.latest(self.of[kind]) for kind in OF_NODES]
-        self.last = np.stack([last for last, _ in heard])
-        self.usual = np.stack([usual for _, usual in heard])
+        self.last = np.array([last for last, _ in heard])
+        self.usual = np.array([usual for _, usual in heard])
         self.missed = _missed(self.last, self.usual, now)
         self.switches.owners("switch", len(self.of["switch"]))
         self.switch_last, self.switch_usual = self.switches.latest(self.of["switch"])
@@ -75,14 +77,10 @@ class Streams:
         more = len(self.nodes) - len(self.dark_at)
         if more > 0:
             self.dark_at = np.concatenate([self.dark_at, np.full(more, NEVER, np.int64)])
+        in_band = slice(len(IN_BAND))  # the first of OF_NODES
+        known = self.last[in_band] >= 0
+        self.dark = np.asarray(known.any(axis=0) & (~known | (self.missed[in_band] > 2.5)).all(axis=0))
         self.dark_at[self.dark] = now
-
-    @property
-    def dark(self) -> BoolArray:
-        """Return which nodes are silent in all their in-band streams, (nodes,)."""
-        rows = [OF_NODES.index(kind) for kind in IN_BAND]
-        known = self.last[rows] >= 0
-        return np.asarray(known.any(axis=0) & (~known | (self.missed[rows] > 2.5)).all(axis=0))
 
     def seen_alive(self, row: int) -> BoolArray:
         """Return which nodes another in-band stream shows alive since stream `row` fell silent, (nodes,)."""

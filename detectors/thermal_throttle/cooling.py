@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, Instant, LogRecord
 from detectors.fleet import Fleet
+from detectors.statistics import clamp
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 
 FAN: Final = "fan"
@@ -133,7 +134,7 @@ class Cooling:
         warm = ~fan & ((value >= self._config.inlet_most_c) | (value >= habit + self._config.inlet_rise_k))
         bad = np.where(fan, still | (state >= 2), warm | (state >= 1))
         # What the sensor reads while it is bad is not what it usually reads.
-        share = np.clip((at - self.last_at[sensors]) / _HABIT_MS, 0.0, 1.0)
+        share = clamp((at - self.last_at[sensors]) / _HABIT_MS, 0.0, 1.0)
         learnt = np.where(np.isfinite(habit), habit + share * (value - habit), value)
         self.habit[sensors] = np.where(bad | ~np.isfinite(value), habit, learnt)
         self.turned[sensors] |= fan & (value > 0)

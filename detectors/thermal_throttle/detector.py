@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -27,8 +28,7 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.fleet import Fleet
-from detectors.gpus import GpuLayout
-from detectors.ledger import WHOLE_NODE, Entry, Ledger
+from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.thermal_throttle.config import ThermalThrottleConfig
@@ -56,7 +56,7 @@ class ThermalThrottle:
         self._gpus = GpuHeat(config)
         self._peers = Peers(config, fleet, self._layout, self._gpus)
         self._cooling = Cooling(config, fleet)
-        self._ledger = Ledger(self.spec.name, self._layout)
+        self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of fans and inlets."""
@@ -87,22 +87,22 @@ class ThermalThrottle:
         self._gpus.settle()
         self._cooling.advance(now)
         fresh = self._gpus.fresh(now)
-        over = [finding for entry in self._ledger.entries() for finding in self._close(now, entry, fresh)]
+        over = [finding for entry in self._book.cases() for finding in self._close(now, entry, fresh)]
         asking = self._gpus.asks & fresh
         if asking.any() or np.isfinite(self._gpus.heat_bar).any():
             self._peers.set_bars(asking, fresh)
         suspect = fresh & (self._gpus.run > 0)
         began: list[Finding] = []
-        if suspect.any():
+        if np.count_nonzero(suspect):
             for number in np.unique(self._layout.node[suspect]).tolist():
                 here = np.flatnonzero(suspect & (self._layout.node == number))
                 began += self._judge_node(now, self._layout.names[number], here, fresh)
         return [*over, *began]
 
     def _judge_node(self, now: Instant, node: str, here: IntArray, fresh: BoolArray) -> list[Finding]:
-        if self._ledger.get(_FAULT, node, WHOLE_NODE) is not None:
+        if self._book.get(_FAULT, self._layout.named(node, WHOLE_NODE)) is not None:
             return []
-        alone = np.array([self._ledger.get(_FAULT, node, gpu) is None for gpu in here.tolist()], bool)
+        alone = np.array([self._book.get(_FAULT, self._layout.named(node, gpu)) is None for gpu in here.tolist()], bool)
         fresh_ones = here[alone]
         if not len(fresh_ones):
             return []
@@ -115,8 +115,8 @@ class ThermalThrottle:
             found = self._fire(now, node, WHOLE_NODE, here, mates, alarm, fresh)
             if found:
                 found += [
-                    self._ledger.resolve(entry, now, "now part of the finding on its node", {})
-                    for entry in self._ledger.entries(_FAULT)
+                    self._book.resolve(entry, now, "now part of the finding on its node")
+                    for entry in self._book.cases(_FAULT)
                     if entry.node == node and entry.gpu != WHOLE_NODE
                 ]
             return found
@@ -144,7 +144,7 @@ class ThermalThrottle:
         whole = gpu == WHOLE_NODE
         inlet, usual_inlet = self._cooling.inlet(node)
         case = Case(
-            where=self._ledger.where(node, gpu),
+            where=in_words(self._layout.named(node, gpu)),
             held=held,
             mates=mates,
             usual=self._peers.usual(self._peers.of(int(held[0]), fresh)),
@@ -154,11 +154,11 @@ class ThermalThrottle:
             rack_nodes=self._warm_in_rack(now, node, fresh),
             job=self._fleet.job_of(node, None if whole else int(self._layout.gpu[gpu])),
         )
-        return self._ledger.fire(
+        return self._book.fire(
             now,
             _FAULT,
-            node,
-            gpu,
+            self._layout.named(node, gpu),
+            gpu=gpu,
             started_at=min(now, self._onset(held, alarm)),
             severity="page",
             score=score(case, self._gpus),
@@ -187,7 +187,7 @@ class ThermalThrottle:
         ]
         return sum(alarm is not None and alarm.part == INLET for alarm in alarms)
 
-    def _close(self, now: Instant, entry: Entry, fresh: BoolArray) -> list[Finding]:
+    def _close(self, now: Instant, entry: OpenCase, fresh: BoolArray) -> list[Finding]:
         """Close what has been free for long enough; what is silent, or has no fans, stays open."""
         members = self._layout.members(entry.node) if entry.gpu == WHOLE_NODE else np.array([entry.gpu])
         heard = members[fresh[members]]
@@ -201,13 +201,13 @@ class ThermalThrottle:
             for name, column in figures.items()
             if np.isfinite(column).any()
         }
-        return [self._ledger.resolve(entry, now, "heat holds nothing down any more", now_reads)]
+        return [self._book.resolve(entry, now, "heat holds nothing down any more", now_reads)]
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
         numbers, arrays = self._gpus.snapshot()
         lines, sensors = self._cooling.snapshot()
-        document: dict[str, Any] = {"numbers": numbers, "lines": lines, "ledger": self._ledger.snapshot()}
+        document: dict[str, Any] = {"numbers": numbers, "lines": lines, "book": self._book.snapshot()}
         return pack(document, arrays | sensors)
 
     @classmethod
@@ -220,5 +220,5 @@ class ThermalThrottle:
             detector._layout.extend()
             detector._peers.extend()
         detector._cooling.load(document["lines"], arrays)
-        detector._ledger.load(document["ledger"])
+        detector._book.load(document["book"])
         return detector

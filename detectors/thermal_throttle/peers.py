@@ -70,7 +70,7 @@ class Peers:
         gpus = self._gpus
         gpus.clock_bar[~asking] = np.nan
         gpus.heat_bar[~asking] = np.nan
-        those = np.flatnonzero(asking)
+        those = asking.nonzero()[0]
         for node in np.unique(self._layout.node[those]):
             here = those[self._layout.node[those] == node]
             usual = self.usual(self.of(int(here[0]), fresh))

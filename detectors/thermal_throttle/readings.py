@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.gpus import GpuColumns, reported
-from detectors.statistics import CounterRate
+from detectors.statistics import CounterRate, clamp, highest
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 
 # Bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
@@ -104,11 +104,10 @@ class GpuHeat(GpuColumns):
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each GPU."""
         self.grow(int(batch.entities.max(initial=-1)) + 1)
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
-    def _take_tick(self, batch: Batch, tick: int, here: BoolArray) -> None:
+    def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         gpus, at = batch.entities[here], batch.at[tick, here]
 
         def of(name: str) -> FloatArray:
@@ -119,7 +118,7 @@ class GpuHeat(GpuColumns):
         counted = of("THERMAL_VIOLATION")
         chip_limit, memory_limit = _degrees(of("GPU_MAX_OP_TEMP")), _degrees(of("MEM_MAX_OP_TEMP"))
         telling = np.isfinite(temp) | np.isfinite(clock) | np.isfinite(bits)
-        if not telling.all():
+        if np.count_nonzero(telling) < len(telling):
             gpus, at = gpus[telling], at[telling]
             temp, memory, clock, power = temp[telling], memory[telling], clock[telling], power[telling]
             util, bits, counted = util[telling], bits[telling], counted[telling]
@@ -128,7 +127,7 @@ class GpuHeat(GpuColumns):
             return
         for mine, told in ((self.chip_limit, chip_limit), (self.memory_limit, memory_limit)):
             known = np.isfinite(told)
-            if known.any():
+            if np.count_nonzero(known):
                 mine[gpus[known]] = told[known]
         has_bits = np.isfinite(bits)
         reasons = np.where(has_bits, bits, -1).astype(np.int64)
@@ -137,9 +136,7 @@ class GpuHeat(GpuColumns):
         # A reading that repeats the one before has no rate of its own: the last one holds for so long.
         repeats = np.isnan(rate) & np.isfinite(counted) & (at - self._counter.at[gpus] <= _VIOLATION_HOLD_MS)
         violation = np.where(repeats, self.violation[gpus], rate)
-        self._violation_seen = max(
-            self._violation_seen, float(np.max(violation, initial=0.0, where=np.isfinite(violation)))
-        )
+        self._violation_seen = highest(violation, self._violation_seen)
         busy = ((set_bits & GPU_IDLE) == 0) & ~(util < self._config.idle_utilisation)
         hot, asks, held = self._judge(gpus, temp, memory, clock, set_bits, has_bits, violation, busy)
         self._count(gpus, at, busy, held)
@@ -184,14 +181,14 @@ class GpuHeat(GpuColumns):
 
     def _count(self, gpus: IntArray, at: IntArray, busy: BoolArray, held: BoolArray) -> None:
         most = self._config.stale_s * 1000
-        elapsed = np.where(self.at[gpus] >= 0, np.clip(at - self.at[gpus], 0, most), 0.0)
+        elapsed = np.where(self.at[gpus] >= 0, clamp(at - self.at[gpus], 0, most), 0.0)
         spent, run = self.spent_ms[gpus], self.run[gpus]
         starts = held & (spent <= 0)
         self.since[gpus[starts]] = at[starts]
         self.free_at[gpus[starts]] = self.at[gpus[starts]]
         # A run's first reading may be the sample of a moment: from then on the time between readings counts.
         gain = np.where(starts, np.minimum(elapsed, 1.0), elapsed)
-        spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
+        spent = clamp(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
         self.spent_ms[gpus] = spent
         self.run[gpus] = np.where(spent > 0, np.minimum(run + held, 2**31), 0)
         part = np.where(busy, 1.0, self._config.release_s / self._config.release_idle_s)

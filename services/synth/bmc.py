@@ -73,7 +73,7 @@ class BmcModel:
 
     def _sensors(self, times: Floats, hot: Floats) -> list[tuple[str, str, Floats, Floats]]:
         """Return (sensor, unit, reading, state) with arrays of shape (ticks, nodes)."""
-        node, rng, shape = self._profile.node, self._rng, times.shape
+        node, rng, shape, noise = self._profile.node, self._rng, times.shape, self._profile.noise
         activity = self._workload.activity(times, _WINDOW_S)
         each = self._power.read(activity, times, _WINDOW_S, rng).power_w
         if self._effects.of("gpu.lost"):
@@ -83,7 +83,7 @@ class BmcModel:
         speed = np.clip((hot - _FAN_FLOOR_C) / (_FAN_CEILING_C - _FAN_FLOOR_C), 0.0, 1.0)
         fan_w = node.fan_full_w * (0.15 + 0.85 * speed) ** 3
         host_w = node.host_idle_w + (node.host_busy_w - node.host_idle_w) * load
-        input_w = (gpu_w + host_w * (1 + 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
+        input_w = (gpu_w + host_w * (1 + noise * 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
         down = acting(self._effects, "node.down", times)
         input_w[down] = _STANDBY_W
         share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
@@ -95,7 +95,7 @@ class BmcModel:
         share[failed] = 0.0
         lost = failed.any(axis=0)
         nominal = np.full(shape, _NOMINAL)
-        inlet = self._thermal.inlet(times) + 0.15 * rng.standard_normal(shape)
+        inlet = self._thermal.inlet(times) + noise * 0.15 * rng.standard_normal(shape)
         sensors: list[tuple[str, str, Floats, Floats]] = []
         for psu in (0, 1):
             state = np.where(failed[psu], _CRITICAL, _NOMINAL)
@@ -115,7 +115,7 @@ class BmcModel:
         speed = np.where(still.any(axis=0), 1.0, speed) * ~down  # the others go as fast as they can
         rpm = node.fan_idle_rpm + (node.fan_full_rpm - node.fan_idle_rpm) * speed
         for fan in range(node.fans):
-            turning = rpm * self._fan_trim[:, fan] * (1 + 0.004 * rng.standard_normal(shape))
+            turning = rpm * self._fan_trim[:, fan] * (1 + noise * 0.004 * rng.standard_normal(shape))
             turning[still[fan]] = 0.0
             state = np.where(still[fan], _CRITICAL, _NOMINAL)
             sensors.append((f"fan{fan + 1}", "RPM", np.round(turning / _FAN_STEP_RPM) * _FAN_STEP_RPM, state))

@@ -99,7 +99,7 @@ class DcgmModel:
         return pa.RecordBatch.from_pydict(columns)
 
     def _values(self, times: Floats) -> dict[str, Floats]:
-        profile, gpu, rng = self._profile, self._profile.gpu, self._rng
+        profile, gpu, rng, noise = self._profile, self._profile.gpu, self._rng, self._profile.noise
         interval = profile.collector_interval_s
         now = self._workload.activity(times, _SENSOR_WINDOW_S)
         mean = self._workload.activity(times, interval)
@@ -115,7 +115,7 @@ class DcgmModel:
         clock = reading.sm_clock_mhz / gpu.sm_clock_mhz
         bound = self._of_runs(holder, lambda run: run.spec.training.clock_bound)
         speed = 1.0 / (1.0 - bound + bound / clock)
-        work = mean.busy * self._efficiency * (1 + 0.012 * rng.standard_normal(mean.busy.shape))
+        work = mean.busy * self._efficiency * (1 + noise * 0.012 * rng.standard_normal(mean.busy.shape))
         moving = np.where(mean.copying > 0, mean.copying * _CHECKPOINT_BYTES_S, 0.0)
         at = np.repeat(times, profile.node.gpus, axis=1)
         loading = (holder > 0) & (at < self._of_runs(holder, lambda run: run.loading[1]) + interval)
@@ -127,7 +127,7 @@ class DcgmModel:
         for_power, for_heat = self._power.held_share(mean, times, interval)
         traffic = {
             "tx": pcie + np.where(loading, 0.0, moving) + chatter,
-            "rx": pcie * (1 + 0.004 * rng.standard_normal(power.shape))
+            "rx": pcie * (1 + noise * 0.004 * rng.standard_normal(power.shape))
             + np.where(loading, moving, 0.0)
             + 1.4 * chatter,
         }
@@ -138,7 +138,7 @@ class DcgmModel:
         kernels = np.clip(now.busy + now.collective, 0.0, 1.0) * launched
         held = now.resident > 0
         used = self._frame_buffer(holder, at)
-        uneven = 1 + 0.004 * rng.standard_normal(power.shape)
+        uneven = 1 + noise * 0.004 * rng.standard_normal(power.shape)
         before = at - interval if self._before is None else np.concatenate([self._before[None], at[:-1]])
         self._before = at[-1].copy()
         zeros = np.zeros_like(power)

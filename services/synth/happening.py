@@ -67,6 +67,7 @@ class Told(Strict):
     """One label to be: the entity (keys of labels.jsonl), the span in seconds, and what the scenario says of it.
 
     `nodes` are the indices of the nodes whose jobs feel it (their steps give the impact); `jobs` names them instead.
+    What shows `in_traffic` alone is not owed where no job of these has a second node to talk to.
     """
 
     truth: Truth
@@ -75,6 +76,7 @@ class Told(Strict):
     also: Sequence[Mapping[str, str | int]] = ()
     nodes: Sequence[int] = ()
     jobs: Sequence[str] = ()
+    in_traffic: bool = False
 
 
 class Lasting(Happening):
@@ -122,5 +124,5 @@ class OnGpu(Lasting):
         """Return the label of the GPU."""
         if self.truth is not None:
             index = world.node(self.node)
-            entity: dict[str, str | int] = {"node": world.names[index], "gpu": self.gpu}
+            entity: dict[str, str | int] = {"node": world.names[index], "gpu": self.gpu % world.profile.node.gpus}
             yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])

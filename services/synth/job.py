@@ -90,6 +90,7 @@ class Layout:
 
     def __init__(self, spec: JobSpec, world: World, power: PowerModel, effects: Effects, seed: int) -> None:
         training = self._training = spec.training
+        self._noise = world.profile.noise
         nodes = world.nodes(spec.nodes)
         parts = [world.gpus(node) if spec.gpus is None else _some(world, node, spec.gpus) for node in nodes]
         gpus = np.concatenate(parts)
@@ -174,12 +175,12 @@ class Layout:
             slower *= training.warm_up[done]
         if training.step_variation:
             slower *= float(np.exp(training.step_variation * rng.standard_normal()))
-        work = self._own * (1 + training.jitter * rng.standard_normal(len(self._own))) * slower
+        work = self._own * (1 + self._noise * training.jitter * rng.standard_normal(len(self._own))) * slower
         slow_data = self._fate.data_wait.at(now)[self.run.place]
         wait = self._reading.wait(done, training.compute_s * slower, slow_data, rng)
         compute = self._speeds.elapsed(now + float(wait.mean()), np.maximum(work, 0.05 * self._own))
         main = float((wait + compute).max())
-        talk = training.collective_s * float(np.exp(training.collective_jitter * rng.standard_normal()))
+        talk = training.collective_s * float(np.exp(self._noise * training.collective_jitter * rng.standard_normal()))
         end = self._fate.resumed(now, now + main + talk * self._fate.collective.worst(now + main))
         noise = self._loss_rng.standard_normal(2)
         of_loss, of_norm = self._fate.loss(end)

@@ -1,6 +1,6 @@
 """The truth of a synthetic recording: what broke, and what only looks as if it had."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -11,18 +11,29 @@ from services.synth.scenario import Scenario
 from services.synth.world import World
 
 _STOOD_STILL = 20  # usual steps: one that takes longer is no step but a stand-still
+_DUE_SCRAPES = 6
+"""No alert is due before so many scrapes: what is written for one cadence must be possible at another."""
 _KILLED = {"FAILED", "NODE_FAIL", "TIMEOUT"}
 
 
-def labels_of(scenario: Scenario, world: World, runs: Sequence[Run]) -> Iterator[Label]:
-    """Yield every label: faults with their measured impact, each job's warm-up and checkpoints, distractors."""
+def labels_of(
+    scenario: Scenario, world: World, runs: Sequence[Run], hot: Collection[int] | None = None
+) -> Iterator[Label]:
+    """Yield every label: faults with their measured impact, each job's warm-up and checkpoints, distractors.
+
+    `hot` are the nodes that heat holds down, where that is known: a fan that fails on a cluster which stays cool
+    throttles nothing, unless the recording was over before it could.
+    """
     for happening in scenario.happenings:
         for told in happening.truths(world):
             if told.span[0] >= scenario.duration:
                 continue  # made shorter than it was written
+            seen_whole = hot is not None and told.span[1] <= scenario.duration
+            if told.truth.fault == "thermal_throttle" and seen_whole and not set(told.nodes) & set(hot or ()):
+                continue
             mount = told.entity.get("mount")
             feeling = runs if mount is None else [run for run in runs if mount in _mounts(run, world)]
-            yield _fault(scenario, told, feeling)
+            yield _fault(scenario, told, feeling, _DUE_SCRAPES * world.profile.collector_interval_s)
     for run in runs:
         yield from _of_life(scenario, run)
     for declared in scenario.distractors:
@@ -37,6 +48,8 @@ def _placed(entity: dict[str, str | int], world: World) -> dict[str, str | int]:
     placed = dict(entity)
     if isinstance(node := placed.get("node"), str):
         placed["node"] = world.names[world.node(node)]
+    if isinstance(gpu := placed.get("gpu"), int):
+        placed["gpu"] = gpu % world.profile.node.gpus
     if isinstance(mount := placed.get("mount"), str):
         placed["mount"] = world.mount(mount)
     if isinstance(switch := placed.get("switch"), str):
@@ -83,7 +96,7 @@ def _distractor(
     return Label(id=name, fault="none", entity=entity, onset=onset, end=end, within_s=0, distractor=True, note=note)
 
 
-def _fault(scenario: Scenario, told: Told, runs: Sequence[Run]) -> Label:
+def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], soonest_s: float) -> Label:
     truth, (start, end) = told.truth, told.span
     hit = [
         run
@@ -96,13 +109,15 @@ def _fault(scenario: Scenario, told: Told, runs: Sequence[Run]) -> Label:
         "entity": dict(told.entity),
         "onset": _ms(scenario, start),
         "end": _ms(scenario, end),
-        "within_s": truth.within_s,
+        "within_s": max(truth.within_s, soonest_s),
     }
     if told.also:
         fields["also"] = [dict(entity) for entity in told.also]
     for name in ("cause", "note", "incident", "root", "optional"):
         if value := getattr(truth, name):
             fields[name] = value
+    if told.in_traffic and not any(len(run.nodes) > 1 for run in hit):
+        fields["optional"] = True
     if hit:
         fields["job_id"] = hit[0].spec.id
     if truth.root and hit:

@@ -49,13 +49,17 @@ FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = (
 
 @dataclass(frozen=True)
 class Variant:
-    """What is made otherwise than the scenario says: another seed, size, cluster, length, or DCGM interval."""
+    """What is made otherwise than the scenario says: another seed, size, cluster, length, DCGM interval, or noise.
+
+    `noise` is times the scatter of readings and of steps, and how often scrapes go missing or give old values.
+    """
 
     seed: int | None = None
     scale: float = 1.0
     profile: Path | None = None
     duration_s: float | None = None
     interval_s: float | None = None
+    noise: float = 1.0
 
     @property
     def suffix(self) -> str:
@@ -66,6 +70,7 @@ class Variant:
             "on": None if self.profile is None else self.profile.stem,
             "for": self.duration_s,
             "every": self.interval_s,
+            "noise": None if self.noise == 1.0 else self.noise,
         }
         named = [
             f"{name}-{value:g}" if isinstance(value, float) else f"{name}-{value}"
@@ -82,16 +87,19 @@ def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World
     """Return a scenario and the cluster it is made on. UserError names the file and every field that is wrong."""
     scenario, written_for, _ = load_scenario(path, variant.seed)
     profile = written_for if variant.profile is None else load_profile(variant.profile)
-    changed: dict[str, Any] = {"nodes": max(1, round(profile.nodes * variant.scale))}
+    changed: dict[str, Any] = {"nodes": max(profile.fewest_nodes, round(profile.nodes * variant.scale))}
     ratio = changed["nodes"] / profile.nodes
     changed["storage"] = [mount.scaled(ratio).model_dump() for mount in profile.storage]
     interval = variant.interval_s or scenario.interval_s
     if interval is not None:
         changed["collector_interval_s"] = interval
+    for scatter in ("noise", "missing_scrapes", "repeated_scrapes"):
+        changed[scatter] = variant.noise * getattr(profile, scatter)
     profile = ClusterProfile.model_validate(profile.model_dump() | changed)
     if variant.duration_s is not None:
         scenario = scenario.model_copy(update={"duration": variant.duration_s})
-    return scenario, World(profile, written_for, scenario.start, scenario.duration)
+    jobs = [spec.nodes for spec in scenario.jobs if isinstance(spec.nodes, str)]
+    return scenario, World(profile, written_for, scenario.start, scenario.duration, jobs)
 
 
 class _Ordered:
@@ -102,7 +110,7 @@ class _Ordered:
         self._waiting: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch | None) -> None:
-        if batch is not None:
+        if batch is not None and batch.num_rows:
             self._waiting.append(batch)
 
     def release(self, before_ms: int) -> None:
@@ -129,7 +137,7 @@ def fingerprint(scenario_path: Path, variant: Variant = AS_WRITTEN) -> str:
     for path in (*sources, scenario_path, variant.profile or profile_path):
         digest.update(path.read_bytes())
     digest.update(scenario.model_dump_json().encode())  # with all that it takes from presets
-    made_otherwise = (variant.scale, variant.duration_s, variant.interval_s)
+    made_otherwise = (variant.scale, variant.duration_s, variant.interval_s, variant.noise)
     digest.update(f"{scenario.seed} {made_otherwise} {np.__version__} {pa.__version__}".encode())
     return digest.hexdigest()
 
@@ -168,7 +176,8 @@ def make_recording(
         events = list(from_the_living(events, world, effects))
         writer.write_events(event for event in events if scenario.start <= event.timestamp < end_ms)
         writer.write_jobs(sorted(jobs, key=lambda job: (job.start, job.job_id)))
-        writer.write_labels(labels_of(scenario, world, stage.finished))
+        hot = {hold.node for hold in power.caps if hold.thermal}
+        writer.write_labels(labels_of(scenario, world, stage.finished, hot))
         header = {
             "name": name or scenario.name,
             "title": scenario.title,

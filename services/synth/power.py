@@ -52,7 +52,7 @@ class PowerModel:
     def __init__(self, profile: ClusterProfile, caps: Sequence[Hold], rng: np.random.Generator) -> None:
         gpu = profile.gpu
         leak, work = 1 + gpu.power_spread * np.clip(rng.standard_normal((2, profile.gpu_count)), -2.5, 2.5)
-        self._gpu = gpu
+        self._gpu, self._noise = gpu, profile.noise
         self.caps = list(caps)
         self._idle = gpu.idle_w * leak
         self._resident = gpu.resident_w * leak
@@ -120,8 +120,8 @@ class PowerModel:
     def read(self, activity: Activity, times: Floats, window: float, rng: np.random.Generator) -> PowerReading:
         """Return the sensors' values at ``times`` (ticks, nodes); ``activity`` is of the ``window`` before them."""
         gpu, shape = self._gpu, activity.busy.shape
-        work = 1 + _WORK_NOISE * rng.standard_normal(shape)
-        work += _BEAT_NOISE * np.sqrt(activity.busy * (1 - activity.busy)) * rng.standard_normal(shape)
+        work = 1 + self._noise * _WORK_NOISE * rng.standard_normal(shape)
+        work += self._noise * _BEAT_NOISE * np.sqrt(activity.busy * (1 - activity.busy)) * rng.standard_normal(shape)
         still, dynamic = self._still(activity), self._dynamic(activity, work)
         room = np.divide(gpu.power_limit_w - still, dynamic, out=np.full(shape, 9.0), where=dynamic > 1.0)
         clock = self.clock_within(np.minimum(room, 1.0))
@@ -129,7 +129,7 @@ class PowerModel:
         reasons = np.where(room < 1.0, SW_POWER_CAP, 0)
         for cap in self.caps:
             self._hold(cap, times, window, (still, dynamic, power, clock, reasons))
-        power += _METER_NOISE_W * rng.standard_normal(shape)
+        power += self._noise * _METER_NOISE_W * rng.standard_normal(shape)
         step = gpu.sm_clock_step_mhz
         mhz = np.round(clock * gpu.sm_clock_mhz / step) * step
         idle = activity.resident <= 0

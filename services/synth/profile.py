@@ -149,6 +149,7 @@ class ClusterProfile(Strict):
 
     name: str
     nodes: int = Field(gt=0)
+    fewest_nodes: int = Field(default=1, gt=0, description="a scale makes it no smaller: its story is its proportions")
     node_name: str
     nodes_per_rack: int = Field(gt=0)
     racks_per_pod: int = Field(gt=0)
@@ -165,6 +166,7 @@ class ClusterProfile(Strict):
     storage_interval_s: float = Field(default=15.0, gt=0, le=300)
     missing_scrapes: float = Field(default=0.001, ge=0, lt=1)
     repeated_scrapes: float = Field(default=0.004, ge=0, lt=1)
+    noise: float = Field(default=1.0, ge=0, le=10, description="times the usual scatter of readings and of steps")
 
     @cached_property
     def node_names(self) -> list[str]:

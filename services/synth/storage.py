@@ -169,7 +169,7 @@ class StorageModel:
             capacity = peaks[what] * 1e9 * interval * left
             load = moved if mount.local else np.broadcast_to(moved.sum(axis=1, keepdims=True), moved.shape)
             busy = np.minimum(load / capacity, _FULLEST)
-            noise = np.exp(_LATENCY_NOISE * rng.standard_normal(times.shape))
+            noise = np.exp(self._profile.noise * _LATENCY_NOISE * rng.standard_normal(times.shape))
             latency = usual[what] * self._habit[number] * slower * noise / (1.0 - busy)
             ops = np.ceil(moved / _REQUEST_BYTES) + chatter
             columns[f"{what}_bytes"] = self._count(f"{what}_bytes", number, np.round(moved) + chatter * _CHATTER_BYTES)

@@ -75,6 +75,19 @@ def test_a_scenario_has_its_labels_at_any_scale_and_seed(name: str, scale: float
                     assert told.entity["nic"] in [nic.nic for nic in nodes[str(told.entity["node"])].nics]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_culprit_is_in_the_jobs_that_it_is_written_in_on_a_small_cluster_too(name: str) -> None:
+    for seed in (None, 11, 12):
+        loaded, world = stage_of(LIBRARY / name / "scenario.yaml", Variant(seed, 0.1))
+        _, full = stage_of(LIBRARY / name / "scenario.yaml", Variant(seed))
+        jobs = [spec.nodes for spec in loaded.jobs]
+        for happening in loaded.happenings:
+            for made, written in zip(happening.truths(world), happening.truths(full), strict=True):
+                if len(made.nodes) == len(written.nodes) == 1:
+                    here = [set(made.nodes) <= set(world.nodes(nodes)) for nodes in jobs]
+                    assert here == [set(written.nodes) <= set(full.nodes(nodes)) for nodes in jobs], made.truth.id
+
+
 def test_every_fault_occurs_in_at_least_two_scenarios() -> None:
     found = Counter(fault for name in NAMES for fault in {truth.fault for truth in truths(name)})
     assert {fault: found[fault] for fault in FAULTS if found[fault] < 2} == {}
@@ -122,6 +135,8 @@ def test_a_scenario_made_small_is_valid_and_labelled(name: str, tmp_path: Path) 
     for label in labels:
         if label.root and not label.distractor and list(recording.jobs()):
             assert label.impact is None or label.impact["step_time_factor"] >= 1.0
+        if label.cause == "ecn_misconfigured" and not label.optional:
+            assert any(len(job.nodes) > 1 and job.start < label.end for job in recording.jobs())
     assert {"dcgm", "bmc", "storage"} <= set(recording.streams())
 
 

@@ -68,7 +68,7 @@ class Traffic:
         for run in self._workload.runs:
             self._collectives(run, grid, (tx, rx, far_tx, far_rx, bursts))
             self._storage(run, grid, (tx, rx, far_tx, far_rx))
-        noise = 1 + _WORKING_SET_NOISE * self._noise.standard_normal((steps, fabric.hosts))
+        noise = 1 + self._profile.noise * _WORKING_SET_NOISE * self._noise.standard_normal((steps, fabric.hosts))
         live, speed = self.live(grid), self._slow_share(grid)
         for moved, far, spread in ((tx, far_tx, self._spread[0]), (rx, far_rx, self._spread[1])):
             self._carried(moved, far, noise * spread, live, speed)

@@ -1,9 +1,10 @@
 """The stage of one recording: the cluster as it is made now, and where a scenario's names lie on it.
 
 A scenario is written for its own profile at full size. Made at another scale, or on another cluster, a node keeps its
-place: the one a third of the way along stays a third of the way along.
+place: the one a third of the way along stays a third of the way along, and in the jobs that it is written in.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,12 +17,16 @@ from services.synth.profile import ClusterProfile
 
 @dataclass
 class World:
-    """`profile` is the cluster that is made, `written_for` the one that the scenario's names are of."""
+    """`profile` is the cluster that is made, `written_for` the one that the scenario's names are of.
+
+    `jobs` are the nodes of the scenario's own jobs, as written.
+    """
 
     profile: ClusterProfile
     written_for: ClusterProfile
     start_ms: int
     duration_s: float
+    jobs: Sequence[str] = ()
     _nodes: dict[str, int] = field(default_factory=dict)
     _switches: dict[str, int] = field(default_factory=dict)
 
@@ -36,7 +41,8 @@ class World:
         UserError: the scenario's own profile has no such node, or the cluster has fewer nodes than the scenario names.
         """
         if name not in self._nodes:
-            index = self._place(self.written_for.node_index(name))
+            written = self.written_for.node_index(name)
+            index = self._place(written)
             taken = set(self._nodes.values())
             if len(taken) >= self.profile.nodes:
                 raise UserError(
@@ -45,7 +51,14 @@ class World:
                     exit_code=2,
                 )
             free = [one for one in range(self.profile.nodes) if one not in taken]
-            self._nodes[name] = min(free, key=lambda one: abs(one - index))
+            stretches = self._stretches()
+            self._nodes[name] = min(
+                free,
+                key=lambda one: (
+                    sum((written in before) is not (one in now) for before, now in stretches),
+                    abs(one - index),
+                ),
+            )
         return self._nodes[name]
 
     def nodes(self, given: str | list[str] | list[int]) -> list[int]:
@@ -72,6 +85,17 @@ class World:
         if not found:
             raise UserError(f"nodes {given}: none is left", remedy="choose a larger --scale", exit_code=2)
         return list(dict.fromkeys(found))
+
+    def _stretches(self) -> list[tuple[range, range]]:
+        """Return the stretches of nodes that jobs are written for, and where these lie: rounding may part the two."""
+        found = []
+        for part in ",".join(self.jobs).split(","):
+            first, dots, last = part.strip().partition("..")
+            if dots:
+                written = range(self.written_for.node_index(first), self.written_for.node_index(last) + 1)
+                made = self._range(part.strip())
+                found.append((written, range(made[0], made[-1] + 1)))
+        return found
 
     def _range(self, given: str) -> list[int]:
         first, _, last = given.partition("..")

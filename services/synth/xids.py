@@ -31,7 +31,7 @@ _NOTES = {43, 45, 63, 92}
 def bus_address(world: World, gpu: int) -> str:
     """Return the address of a node's GPU as the kernel writes it: domain, bus, device."""
     buses = world.profile.gpu.first_pci_buses
-    return f"0000:{buses[gpu % len(buses)].lower()}:00"
+    return f"0000:{buses[gpu % world.profile.node.gpus % len(buses)].lower()}:00"
 
 
 def xid_line(world: World, logs: Logs, place: tuple[int, int], at: float, code: int) -> Event:

@@ -7,6 +7,7 @@ import numpy as np
 
 from services.recording.model import Event
 from services.synth.effects import Effect
+from services.synth.happening import Told
 from services.synth.logs import Logs
 from services.synth.on_cable import OnSwitch
 from services.synth.world import World
@@ -20,6 +21,10 @@ class EcnMisconfigured(OnSwitch):
     def effects(self, world: World) -> Iterable[Effect]:
         """Take the marks away."""
         yield Effect("switch.unmarked", np.array([self.index(world)]), 1.0, self.course())
+
+    def truths(self, world: World) -> Iterable[Told]:
+        """Return the label of the switch."""
+        return [told.model_copy(update={"in_traffic": True}) for told in super().truths(world)]
 
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:
         """Return the lines of the two changes."""

@@ -17,7 +17,7 @@ _SPREAD_S = 0.06  # from one GPU's XID to the next's
 
 
 class NvswitchFatal(OnNode):
-    """It ends when the node does, or is rebooted; the crash itself is a node_down beside it."""
+    """It lasts until the node is repaired; that the host crashes is a node_down beside it."""
 
     kind: Literal["nvswitch_fatal"]
 
