@@ -1,17 +1,23 @@
 """`hindcast run`: the engine over a recording, in the process, with no server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from detectors.contract import Finding
+from detectors.contract import Entity, Finding
 from services.kit.errors import UserError
 from services.kit.times import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
     from detectors.engine import Choice
+    from detectors.incidents.knowledge import IncidentConfig
+    from detectors.incidents.report import Incident
+    from services.recording.embedded import Step
     from services.recording.model import Label
     from services.recording.reader import Recording
 
@@ -23,27 +29,48 @@ def register(app: typer.Typer) -> None:
     def run(
         recording: Annotated[Path, typer.Argument(help="The directory of a recording.", show_default=False)],
         findings: Annotated[Path | None, typer.Option(help="Write the findings there, one JSON object a line.")] = None,
+        incidents: Annotated[
+            Path | None,
+            typer.Option(
+                help="Write the incidents there. With --findings, incidents.jsonl beside these is the default."
+            ),
+        ] = None,
         config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
     ) -> None:
         """Run the detectors over a recording, with no server, and print what they would have said, and when."""
-        from services.detect.choices import load_choices
+        from services.detect.choices import load_choices, load_incident_config
         from services.recording.reader import Recording
 
-        choices = load_choices(config)
-        found = run_and_show(Recording.open(recording), choices)
+        choices, config_of_incidents = load_choices(config), load_incident_config(config)
+        found, revised = run_and_show(Recording.open(recording), choices, config_of_incidents)
         if findings is not None:
             _write(findings, found)
+            incidents = incidents or findings.with_name("incidents.jsonl")
+        if incidents is not None:
+            _write(incidents, revised)
 
 
-def run_and_show(recording: "Recording", choices: "list[Choice]") -> list[Finding]:
-    """Run the detectors over a recording with a bar of progress, print the timeline, and return the findings."""
-    found = list(_with_progress(recording, choices))
-    _print(recording, found)
-    return found
+def run_and_show(
+    recording: "Recording", choices: "list[Choice]", config: "IncidentConfig | None" = None
+) -> "tuple[list[Finding], list[Incident]]":
+    """Run the detectors over a recording with a bar of progress, and print the timeline and the incidents.
+
+    Return the findings, and the last revision of each incident.
+    """
+    from services.recording.embedded import latest
+
+    steps = list(_with_progress(recording, choices, config))
+    found = [finding for step in steps for finding in step.findings]
+    incidents = latest(incident for step in steps for incident in step.incidents)
+    _print(recording, found, {kind.spec.name for kind, settings in choices if settings.shadow})
+    _print_incidents(incidents)
+    return found, incidents
 
 
-def _with_progress(recording: "Recording", choices: "list[Choice]") -> Iterator[Finding]:
-    """Yield the findings while a bar on stderr shows how far event time has come."""
+def _with_progress(
+    recording: "Recording", choices: "list[Choice]", config: "IncidentConfig | None"
+) -> "Iterator[Step]":
+    """Yield what is found while a bar on stderr shows how far event time has come."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -53,21 +80,22 @@ def _with_progress(recording: "Recording", choices: "list[Choice]") -> Iterator[
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[at]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=5) as bar:
         task = bar.add_task(recording.manifest.name, total=max(end - start, 1), at=format_time(start))
-        for at, findings in steps(recording, choices):
-            bar.update(task, completed=at - start, at=format_time(at))
-            yield from findings
+        for step in steps(recording, choices, config):
+            bar.update(task, completed=step.at - start, at=format_time(step.at))
+            if step.findings or step.incidents:
+                yield step
 
 
-def _write(path: Path, findings: list[Finding]) -> None:
+def _write(path: Path, lines: "Sequence[Finding | Incident]") -> None:
     try:
-        path.write_text("".join(f"{finding.to_json()}\n" for finding in findings), encoding="utf-8")
+        path.write_text("".join(f"{line.to_json()}\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
         ) from None
 
 
-def _print(recording: "Recording", findings: list[Finding]) -> None:
+def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) -> None:
     """Print the timeline, and how long after its onset each labelled fault was found."""
     from rich.console import Console
     from rich.table import Table
@@ -83,8 +111,8 @@ def _print(recording: "Recording", findings: list[Finding]) -> None:
         table.add_row(
             format_time(finding.detected_at)[11:],
             finding.fault,
-            " ".join(f"{key}={value}" for key, value in sorted(finding.entity.items(), reverse=True)),
-            finding.state,
+            _words(finding.entity),
+            f"{finding.state}, in shadow" if finding.detector in shadow else finding.state,
             "" if delay is None else f"{delay:.1f} s",
         )
     if findings:
@@ -94,6 +122,44 @@ def _print(recording: "Recording", findings: list[Finding]) -> None:
             console.print(f"{finding.summary}\n  do: {finding.recommended_action}", highlight=False, markup=False)
     firing = sum(finding.state == "firing" for finding in findings)
     console.print(f"{firing} finding(s), {len(findings) - firing} resolved; {len(labels)} labelled fault(s)")
+
+
+def _words(entity: Entity) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(entity.items(), reverse=True))
+
+
+def _print_incidents(incidents: "list[Incident]") -> None:
+    """Print each incident: what it cost, the root cause with what speaks for it, and what followed from what."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    for number, incident in enumerate(incidents, start=1):
+        until = "still open" if incident.closed_at is None else f"to {format_time(incident.closed_at)[11:19]}"
+        console.print(
+            f"\nincident {number}, {incident.id}, from {format_time(incident.started_at)[11:19]} {until}", style="bold"
+        )
+        console.print(f"  {incident.title}")
+        for place, cause in enumerate(incident.causes):
+            title = "root cause" if place == 0 else "or else"
+            reasons = "; ".join(cause.reasons)
+            console.print(f"  {title}: {cause.fault} {_words(cause.entity)} ({cause.score:.0%}): {reasons}")
+        _print_chain(console, incident)
+        for offender in incident.offenders:
+            console.print(
+                f"  repeat offender: {_words(offender.entity)}, root of {offender.incidents} incident(s) in the last"
+                f" 28 days (score {offender.score:.2f})"
+            )
+
+
+def _print_chain(console: "Console", incident: "Incident") -> None:
+    names = {one.id: f"{one.fault} {_words(one.entity)}" for one in incident.members}
+    for link in incident.chain:
+        cause, effect = (
+            names.get(end, end.removeprefix("seen:").replace("job:", "job ")) for end in (link.cause, link.effect)
+        )
+        console.print(f"  {cause} -> {effect}: {link.because}")
+    if incident.unlisted:
+        console.print(f"  and {incident.unlisted} finding(s) more")
 
 
 def _delay_s(finding: Finding, labels: "list[Label]") -> float | None:

@@ -46,6 +46,21 @@ def test_the_findings_are_written_in_canonical_order_and_the_timeline_is_printed
     (label,) = (label for label in Recording.open(recording).labels() if not label.distractor)
     assert f"{(found[0].detected_at - label.onset) / 1000:.1f} s" in result.stdout
     assert "1 finding(s), 1 resolved; 1 labelled fault(s)" in result.stdout
+    (incident,) = (json.loads(line) for line in (tmp_path / "incidents.jsonl").read_text().splitlines())
+    assert (incident["state"], [member["id"] for member in incident["members"]]) == ("closed", [found[0].id])
+    assert incident["impact"]["gpus"] == 32
+    shown = " ".join(result.stdout.split())
+    assert incident["title"] in shown
+    assert "root cause: power_throttle node=v002 (100%)" in shown
+
+
+def test_what_is_in_shadow_is_marked_and_makes_no_incident(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+    config = tmp_path / "detectors.yaml"
+    config.write_text("power_throttle: {shadow: true}\n")
+    written = ["--incidents", str(tmp_path / "i.jsonl"), "--config", str(config)]
+    result = CliRunner().invoke(app, ["run", str(recording), *written], catch_exceptions=False)
+    assert "in shadow" in " ".join(result.stdout.split())
+    assert (tmp_path / "i.jsonl").read_text() == ""
 
 
 def test_the_configuration_counts(app: typer.Typer, recording: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`python -m services.detect`: telemetry in Kafka to findings."""
 
-from services.detect.choices import load_choices
+from services.detect.choices import load_choices, load_incident_config
 from services.detect.service import Detect
 from services.detect.settings import DetectSettings
 from services.kit.kafka import KafkaSettings
@@ -12,10 +12,10 @@ def main() -> None:
     """Run until SIGTERM or SIGINT."""
     check(DetectSettings, KafkaSettings, StatusSettings)
     settings, kafka = load(DetectSettings), load(KafkaSettings)
-    choices = load_choices(settings.config)
+    choices, incidents = load_choices(settings.config), load_incident_config(settings.config)
     status = StatusServer(load(StatusSettings))
     stop = stop_on_signals()
-    detect = Detect(settings, kafka, choices)
+    detect = Detect(settings, kafka, choices, incidents)
     try:
         detect.run(stop, status.ready)
     finally:

@@ -1,12 +1,18 @@
-"""detectors.yaml: which detectors run, and what differs from their defaults."""
+"""detectors.yaml: which detectors run, what differs from their defaults, and from those of incidents."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from detectors.engine import Choice
+from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.registry import RegistryError, choose
 from services.kit.errors import UserError
+
+INCIDENTS = "incidents"
+"""The one name in the file that is no detector's: settings of detectors/incidents/causes.yaml."""
 
 
 def load_choices(path: Path | None) -> list[Choice]:
@@ -14,6 +20,32 @@ def load_choices(path: Path | None) -> list[Choice]:
 
     Raises UserError (exit code 2) that lists everything wrong with the file.
     """
+    overrides = {name: given for name, given in _overrides(path).items() if name != INCIDENTS}
+    try:
+        choices = choose(overrides)
+    except RegistryError as error:
+        raise _wrong(path, error.problems, "detectors/*/detector.yaml") from None
+    if not choices:
+        raise UserError(f"{path}: leaves no detector enabled", remedy="enable one", exit_code=2)
+    return choices
+
+
+def load_incident_config(path: Path | None) -> IncidentConfig:
+    """Return the settings of incidents in `path`, or their defaults; raise UserError (exit code 2) as above."""
+    given = _overrides(path).get(INCIDENTS) or {}
+    if not isinstance(given, dict):
+        raise _wrong(path, [f"{INCIDENTS}: {given!r} is not a mapping of settings"], "detectors/incidents/causes.yaml")
+    try:
+        return TABLE.configure({str(name): value for name, value in given.items()})
+    except ValidationError as error:
+        problems = [
+            f"{INCIDENTS}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            for item in error.errors(include_url=False)
+        ]
+        raise _wrong(path, problems, "detectors/incidents/causes.yaml") from None
+
+
+def _overrides(path: Path | None) -> dict[str, Any]:
     overrides: object = {}
     if path is not None:
         try:
@@ -29,15 +61,13 @@ def load_choices(path: Path | None) -> list[Choice]:
             remedy="write for instance: power_throttle: {confirm_readings: 3}",
             exit_code=2,
         )
-    try:
-        choices = choose({str(name): given for name, given in overrides.items()})
-    except RegistryError as error:
-        where = f"{path}: " if path is not None else ""
-        raise UserError(
-            f"{where}{len(error.problems)} thing(s) wrong:\n  " + "\n  ".join(error.problems),
-            remedy="the settings, their units and defaults are in detectors/*/detector.yaml",
-            exit_code=2,
-        ) from None
-    if not choices:
-        raise UserError(f"{path}: leaves no detector enabled", remedy="enable one", exit_code=2)
-    return choices
+    return {str(name): given for name, given in overrides.items()}
+
+
+def _wrong(path: Path | None, problems: list[str], table: str) -> UserError:
+    where = f"{path}: " if path is not None else ""
+    return UserError(
+        f"{where}{len(problems)} thing(s) wrong:\n  " + "\n  ".join(problems),
+        remedy=f"the settings, their units and defaults are in {table}",
+        exit_code=2,
+    )

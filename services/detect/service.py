@@ -17,6 +17,7 @@ from kafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
 
 from detectors.engine import Choice
+from detectors.incidents.knowledge import IncidentConfig
 from detectors.state import StateError
 from services.detect.settings import DetectSettings
 from services.detect.store import SnapshotStore, Stored
@@ -38,6 +39,7 @@ _FLUSH_S = 30.0
 
 EVENT_TIME = Gauge("hindcast_detect_event_time_seconds", "Event time that a unit has come to.", ["unit"])
 FINDINGS = Counter("hindcast_detect_findings_total", "Findings sent.", ["unit", "state"])
+REVISIONS = Counter("hindcast_detect_incident_revisions_total", "Revisions of incidents sent.", ["unit", "state"])
 LATE = Gauge("hindcast_detect_late_rows", "Rows that came when event time had passed them, and were dropped.", ["unit"])
 PENDING = Gauge("hindcast_detect_pending_rows", "Rows that wait for the watermark.", ["unit"])
 LAG = Gauge("hindcast_detect_lag_records", "Records in Kafka that are not taken yet.", ["topic", "partition"])
@@ -46,11 +48,15 @@ LAG = Gauge("hindcast_detect_lag_records", "Records in Kafka that are not taken 
 class Detect:
     """All units whose partitions this instance was given. Raises UserError (exit code 3) if Kafka does not answer."""
 
-    def __init__(self, settings: DetectSettings, kafka: KafkaSettings, choices: Sequence[Choice]) -> None:
+    def __init__(
+        self, settings: DetectSettings, kafka: KafkaSettings, choices: Sequence[Choice], incidents: IncidentConfig
+    ) -> None:
         self._settings = settings
         self._choices = choices
+        self._incidents = incidents
         self._streams = topics.declared().streams()
         self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, self._streams))
+        _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)
         self._producer: KafkaProducer = producer(kafka, linger_ms=0)
         self._dead = DeadLetter(self._producer, "detect")
@@ -109,13 +115,19 @@ class Detect:
                 self._say(unit, lines)
 
     def _say(self, unit: Unit, lines: Sequence[Line]) -> None:
-        for name, state, body in lines:
-            key = f"{unit.origin.unit}/{unit.origin.generation}/{name}/{state}".encode()
-            headers = unit.origin.headers(b"application/json")
-            sent = self._producer.send(topics.FINDINGS, value=body, key=key, headers=headers, partition=unit.partition)
+        for line in lines:
+            key = f"{unit.origin.unit}/{unit.origin.generation}/{line.id}"
+            if line.topic == topics.FINDINGS:
+                key = f"{key}/{line.state}"
+            headers = unit.origin.headers(b"application/json") + [(name, text.encode()) for name, text in line.marks]
+            sent = self._producer.send(
+                line.topic, value=line.body, key=key.encode(), headers=headers, partition=unit.partition
+            )
             self._unacknowledged.append(sent)
-            FINDINGS.labels(unit.origin.unit, state).inc()
-            _log.info("finding unit=%s state=%s %s", unit.origin.unit, state, body.decode())
+            counter = FINDINGS if line.topic == topics.FINDINGS else REVISIONS
+            counter.labels(unit.origin.unit, line.state).inc()
+            kind = line.topic.removesuffix("s")
+            _log.info("%s unit=%s state=%s %s", kind, unit.origin.unit, line.state, line.body.decode())
 
     def _unit_of(self, origin: Origin, partition: int) -> Unit | None:
         """Return the unit a record is for; None if it is of a generation, or a replay, that is over and done with."""
@@ -138,6 +150,7 @@ class Detect:
             streams=tuple(self._streams.values()),
             idle_timeout_s=self._settings.idle_timeout_s,
             lateness_ms=int(self._settings.lateness_s * 1000),
+            incidents=self._incidents,
         )
         unit = self._make(origin, partition, plan, stored)
         self._units[origin.unit] = unit

@@ -11,11 +11,12 @@ from detectors.contract import Finding, Instant
 from detectors.engine import Engine
 from detectors.registry import choose, discover
 from detectors.state import StateError
-from services.detect.choices import load_choices
+from services.detect.choices import load_choices, load_incident_config
 from services.detect.idle import ArrivalMarks
 from services.detect.intake import feed
 from services.detect.store import SnapshotStore, Stored
-from services.detect.warmup import Warmup
+from services.detect.warmup import Line, Warmup, finding_line
+from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.wire import WireError
 
@@ -104,18 +105,35 @@ def finding(name: str, state: str, at: Instant) -> Finding:
     return Finding(name, "d", "straggler", {"node": name}, state, 0, at, "info", 0.5, "", "")  # type: ignore[arg-type]  # a State
 
 
+def line(name: str, state: str, at: Instant) -> Line:
+    return finding_line(finding(name, state, at), incident="i", shadow=name == "a")
+
+
+def revision(name: str, state: str, at: Instant) -> Line:
+    return Line(topics.INCIDENTS, name, state, at, f"{name} {at}".encode())
+
+
 def test_of_the_warm_up_only_what_is_still_open_is_said_and_at_its_end() -> None:
     warmup = Warmup(1000)
-    assert warmup.release([finding("a", "firing", 100), finding("b", "firing", 200)], 500) == []
+    assert warmup.release([line("a", "firing", 100), line("b", "firing", 200)], 500) == []
     warmup = Warmup.restore(1000, warmup.snapshot())
-    assert warmup.release([finding("b", "resolved", 600)], 900) == []
-    said = warmup.release([finding("c", "firing", 1000), finding("a", "resolved", 1100)], 1200)
-    assert [(line[0], line[1]) for line in said] == [("a", "firing"), ("c", "firing"), ("a", "resolved")]
-    assert said[0][2] == finding("a", "firing", 100).to_json().encode()
+    assert warmup.release([line("b", "resolved", 600)], 900) == []
+    said = warmup.release([line("c", "firing", 1000), line("a", "resolved", 1100)], 1200)
+    assert [(one.id, one.state) for one in said] == [("a", "firing"), ("c", "firing"), ("a", "resolved")]
+    assert said[0] == line("a", "firing", 100)
+    assert said[0].marks == (("incident", "i"), ("shadow", "1"))
+
+
+def test_of_an_incident_of_the_warm_up_the_last_revision_is_said_if_it_is_still_open() -> None:
+    warmup = Warmup(1000)
+    early = [revision("x", "open", 100), revision("y", "open", 200), revision("x", "open", 300)]
+    assert warmup.release(early, 500) == []
+    warmup = Warmup.restore(1000, warmup.snapshot())
+    assert warmup.release([revision("y", "closed", 600)], 1000) == [revision("x", "open", 300)]
 
 
 def test_without_a_warm_up_everything_is_said_at_once() -> None:
-    assert [line[0] for line in Warmup(None).release([finding("a", "firing", 100)], 100)] == ["a"]
+    assert Warmup(None).release([line("a", "firing", 100)], 100) == [line("a", "firing", 100)]
 
 
 def engine() -> Engine:
@@ -152,3 +170,17 @@ def test_a_configuration_that_leaves_nothing_to_do_is_refused(tmp_path: Path) ->
         load_choices(config)
     with pytest.raises(UserError, match="cannot be read"):
         load_choices(tmp_path / "absent.yaml")
+
+
+def test_settings_of_incidents_are_in_the_same_file_and_a_detector_can_be_in_shadow(tmp_path: Path) -> None:
+    config = tmp_path / "detectors.yaml"
+    config.write_text("incidents: {hold_s: 60}\nstraggler: {shadow: true}\n")
+    shadow = [kind.spec.name for kind, settings in load_choices(config) if settings.shadow]
+    assert shadow == ["straggler"]
+    assert load_incident_config(config).hold_s == 60
+    assert load_incident_config(None).hold_s > 60
+    config.write_text("incidents: {hold_s: long, colour: red}\nstraggler: {shadow: perhaps}\n")
+    with pytest.raises(UserError, match=r"(?s)hold_s.*colour"):
+        load_incident_config(config)
+    with pytest.raises(UserError, match="shadow"):
+        load_choices(config)

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors.engine import Choice, Engine
+from detectors.incidents.knowledge import IncidentConfig
 from services.detect.idle import ArrivalMarks
 from services.detect.intake import feed
 from services.detect.store import Stored
-from services.detect.warmup import Line, Warmup
+from services.detect.warmup import Line, Warmup, finding_line, incident_line
 from services.kit.kafka import Record
 from services.kit.replays import ReplayState, Topology
 from services.kit.wire import Mark, Origin, WireError, payload_of
@@ -25,6 +26,7 @@ class Plan:
     """All streams there are, for a feed that does not say which it has."""
     idle_timeout_s: float
     lateness_ms: int
+    incidents: IncidentConfig
 
 
 class Unit:
@@ -44,10 +46,10 @@ class Unit:
         from_ms = announced.from_ms if announced is not None else None
         streams = announced.streams if announced is not None else plan.streams
         if stored is not None and stored.generation == origin.generation:
-            self.engine = Engine.restore(plan.topology, plan.choices, streams, stored.engine)
+            self.engine = Engine.restore(plan.topology, plan.choices, streams, stored.engine, incidents=plan.incidents)
             self._warmup = Warmup.restore(from_ms, stored.warm)
         else:
-            self.engine = Engine(plan.topology, plan.choices, streams)
+            self.engine = Engine(plan.topology, plan.choices, streams, incidents=plan.incidents)
             self._warmup = Warmup(from_ms)
 
     def take(self, stream: str, record: Record, *, monotonic_s: float, wall_ms: int) -> None:
@@ -70,14 +72,20 @@ class Unit:
             self._arrivals.arrived(stream, latest_ms, monotonic_s=monotonic_s, wall_ms=wall_ms)
 
     def process(self, *, monotonic_s: float) -> list[Line]:
-        """Go as far as the watermark allows; return the findings to be sent."""
+        """Go as far as the watermark allows; return the findings and incidents to be sent, in order of event time."""
         if self._arrivals is not None:
             for stream, at_ms in self._arrivals.marks(self.engine.streams, monotonic_s=monotonic_s).items():
                 self.engine.mark(stream, at_ms)
         before = self.engine.event_time
         findings = self.engine.process()
         self.changed |= self.engine.event_time != before
-        return self._warmup.release(findings, self.engine.event_time)
+        lines = [
+            finding_line(one, incident=self.engine.incident_of(one), shadow=one.detector in self.engine.shadow)
+            for one in findings
+        ]
+        lines += [incident_line(incident) for incident in self.engine.incidents()]
+        lines.sort(key=lambda line: line.at_ms)  # stable: a finding before the incident that it changes
+        return self._warmup.release(lines, self.engine.event_time)
 
     def stored(self) -> Stored:
         """Return the snapshot of this moment."""

@@ -1,35 +1,60 @@
-"""Findings of the window that only warms the detectors, before the time that a seek asked for.
+"""What is said of the window that only warms the detectors, before the time that a seek asked for.
 
 What began and was over before that time was not asked for and is not said. What is still open at that time is said
-then, as it was found: with the time it was detected at.
+then, as it was found: with the time it was detected at. Of an incident that is its last revision.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from detectors.contract import Finding, Instant
+from detectors.incidents.report import Incident
+from services.kit import topics
+from services.kit.wire import INCIDENT, SHADOW
 
-Line = tuple[str, str, bytes]
-"""Id, state, and canonical JSON of a finding."""
+_OPEN = frozenset({"firing", "open"})
+
+
+class Line(NamedTuple):
+    """A finding, or a revision of an incident, as it goes into its topic: `marks` become headers."""
+
+    topic: str
+    id: str
+    state: str
+    at_ms: Instant
+    body: bytes
+    marks: tuple[tuple[str, str], ...] = ()
+
+
+def finding_line(finding: Finding, *, incident: str | None = None, shadow: bool = False) -> Line:
+    """Return the line of a finding: its canonical JSON, and beside it the incident it was put into."""
+    marks = [(INCIDENT, incident)] if incident is not None else []
+    marks += [(SHADOW, "1")] if shadow else []
+    body = finding.to_json().encode()
+    return Line(topics.FINDINGS, finding.id, finding.state, finding.detected_at, body, tuple(marks))
+
+
+def incident_line(incident: Incident) -> Line:
+    """Return the line of a revision of an incident."""
+    return Line(topics.INCIDENTS, incident.id, incident.state, incident.revised_at, incident.to_json().encode())
 
 
 class Warmup:
-    """Holds findings back until event time has come to `from_ms`."""
+    """Holds lines back until event time has come to `from_ms`."""
 
-    def __init__(self, from_ms: Instant | None, held: Sequence[Line] = ()) -> None:
+    def __init__(self, from_ms: Instant | None, held: Iterable[Line] = ()) -> None:
         self._from_ms = from_ms
-        self._held: dict[str, Line] = {line[0]: line for line in held}
+        self._held: dict[tuple[str, str], Line] = {(line.topic, line.id): line for line in held}
 
-    def release(self, findings: Sequence[Finding], event_time: Instant) -> list[Line]:
-        """Take findings in their order; return those to be said now that event time has come to `event_time`."""
+    def release(self, lines: Sequence[Line], event_time: Instant) -> list[Line]:
+        """Take lines in their order; return those to be said now that event time has come to `event_time`."""
         said: list[Line] = []
-        for finding in findings:
-            line = (finding.id, finding.state, finding.to_json().encode())
-            if self._from_ms is not None and finding.detected_at < self._from_ms:
-                if finding.state == "firing":
-                    self._held[finding.id] = line
-                else:
-                    self._held.pop(finding.id, None)
+        for line in lines:
+            if self._from_ms is not None and line.at_ms < self._from_ms:
+                self._held.pop((line.topic, line.id), None)
+                if line.state in _OPEN:
+                    self._held[line.topic, line.id] = line
                 continue
             said += self._open_at_start()
             said.append(line)
@@ -43,9 +68,13 @@ class Warmup:
 
     def snapshot(self) -> str:
         """Return what is held, as JSON."""
-        return json.dumps([(name, state, body.decode()) for name, state, body in self._held.values()])
+        return json.dumps([line._replace(body=line.body.decode()) for line in self._held.values()])  # type: ignore[arg-type]  # JSON has no bytes
 
     @classmethod
     def restore(cls, from_ms: Instant | None, state: str) -> "Warmup":
         """Return what `snapshot` was taken of."""
-        return cls(from_ms, [(name, kind, body.encode()) for name, kind, body in json.loads(state)])
+        held = (
+            Line(topic, name, kind, at_ms, body.encode(), tuple((key, value) for key, value in marks))
+            for topic, name, kind, at_ms, body, marks in json.loads(state)
+        )
+        return cls(from_ms, held)

@@ -12,6 +12,7 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin
 
 FINDINGS = "findings"
+INCIDENTS = "incidents"
 REPLAYS = "replays"
 DEAD_LETTER = "dead-letter"
 

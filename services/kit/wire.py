@@ -28,6 +28,8 @@ NDJSON = b"application/x-ndjson"
 MARK = b"application/x-hindcast-mark"
 
 Headers = list[tuple[str, bytes]]
+INCIDENT, SHADOW = "incident", "shadow"
+"""Headers of a finding, beside its origin's: the incident it was put into, and ``1`` where nobody is to be alerted."""
 
 
 class WireError(ValueError):

@@ -44,6 +44,8 @@ def annotations_of(sighting: Sighting, *, runbook_base_url: str | None) -> dict[
         "started_at": format_time(finding.started_at),
         "detected_at": format_time(finding.detected_at),
     }
+    if sighting.incident is not None:
+        said["incident"] = sighting.incident
     if origin.replay != LIVE:
         said["started_at_shifted"] = format_time(sighting.onset_ms)
         said["detected_at_shifted"] = format_time(sighting.said_ms)

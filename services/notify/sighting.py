@@ -8,7 +8,7 @@ from detectors.contract import Fault, Severity, State
 from services.kit.errors import UserError
 from services.kit.kafka import Record
 from services.kit.times import parse_time
-from services.kit.wire import Origin, WireError, origin_of
+from services.kit.wire import INCIDENT, SHADOW, Origin, WireError, origin_of
 
 
 class Position(NamedTuple):
@@ -75,6 +75,19 @@ class Sighting(NamedTuple):
     def key(self) -> FindingKey:
         """Return which finding it is."""
         return FindingKey(self.origin.unit, self.origin.generation, self.origin.shift_ms, self.finding.id)
+
+    @property
+    def incident(self) -> str | None:
+        """Return the incident it was put into when it was found."""
+        return self._header(INCIDENT)
+
+    @property
+    def shadow(self) -> bool:
+        """Return whether it is recorded only: nobody is to be alerted."""
+        return self._header(SHADOW) == "1"
+
+    def _header(self, name: str) -> str | None:
+        return next((value.decode(errors="replace") for key, value in self.record.headers if key == name), None)
 
     @property
     def onset_ms(self) -> int:

@@ -72,6 +72,21 @@ def bench(make: Make) -> Bench:
     return Bench(make)
 
 
+def test_what_is_in_shadow_is_never_alerted(make: Make) -> None:
+    bench = Bench(make)
+    bench.take(marks=[("shadow", b"1")])
+    bench.take("resolved", marks=[("shadow", b"1")])
+    assert bench.say_for(20) == {}
+    assert bench.ledger.to_commit() == {}
+
+
+def test_what_fired_before_its_detector_was_put_into_shadow_is_resolved(make: Make) -> None:
+    bench = Bench(make)
+    bench.hear()
+    bench.take("resolved", marks=[("shadow", b"1")])
+    assert "resolved" in bench.say_for(20).values()
+
+
 def test_a_firing_goes_out_at_once_again_after_the_hold_and_then_every_resend_interval(bench: Bench) -> None:
     bench.take()
     assert bench.say_for(100) == {0: "firing", 6: "firing", 36: "firing", 66: "firing", 96: "firing"}

@@ -35,6 +35,13 @@ def test_annotations_tell_recording_time_and_shifted_time(make: Make) -> None:
     assert said["runbook_url"] == "https://runbooks.example/d/power_throttle/runbook.md"
 
 
+def test_the_incident_is_an_annotation_and_no_label(make: Make) -> None:
+    plain, put = make(1), make(1, marks=[("incident", b"4f3a")])
+    assert annotations_of(sighting_of(put), runbook_base_url=None)["incident"] == "4f3a"
+    assert "incident" not in annotations_of(sighting_of(plain), runbook_base_url=None)
+    assert labels_of(sighting_of(put)) == labels_of(sighting_of(plain))
+
+
 def test_a_live_alert_has_one_time_only(make: Make) -> None:
     said = annotations_of(sighting_of(make(1, replay="live")), runbook_base_url=None)
     assert "started_at" in said

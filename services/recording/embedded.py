@@ -2,11 +2,14 @@
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from detectors.contract import Finding, Instant, Kind, LogRecord
 from detectors.engine import Choice, Engine
 from detectors.fleet import Job, JobEvent
+from detectors.incidents.knowledge import IncidentConfig
+from detectors.incidents.report import Incident
 from detectors.registry import choose
 from services.kit.columns import rows_of
 from services.recording.reader import Recording, open_stream
@@ -16,16 +19,32 @@ _ROWS = 32_768
 _LINES = 8192
 
 
+class Step(NamedTuple):
+    """How far event time has come, and what was found and how incidents were revised on the way there."""
+
+    at: Instant
+    findings: list[Finding]
+    incidents: list[Incident]
+
+
+def latest(revisions: Iterable[Incident]) -> list[Incident]:
+    """Return the last revision of each incident, without those that turned out to belong to another, as opened."""
+    last = {incident.id: incident for incident in revisions}
+    return sorted(
+        (incident for incident in last.values() if incident.state != "joined"), key=lambda one: (one.opened_at, one.id)
+    )
+
+
 def findings_of(recording: Recording, choices: Sequence[Choice] | None = None) -> Iterator[Finding]:
     """Yield the findings of a recording, by (detected_at, detector, entity, state); by default of every detector."""
-    for _, findings in steps(recording, choose() if choices is None else choices):
-        yield from findings
+    for step in steps(recording, choose() if choices is None else choices):
+        yield from step.findings
 
 
-def steps(recording: Recording, choices: Sequence[Choice]) -> Iterator[tuple[Instant, list[Finding]]]:
-    """Feed the engine stream by stream, always the one that is furthest behind; yield event time and its findings."""
+def steps(recording: Recording, choices: Sequence[Choice], incidents: IncidentConfig | None = None) -> Iterator[Step]:
+    """Feed the engine stream by stream, always the one that is furthest behind; yield what comes of it."""
     topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-    engine = Engine(topology, choices, ("jobs", "logs", *recording.streams()))
+    engine = Engine(topology, choices, ("jobs", "logs", *recording.streams()), incidents=incidents)
     end = recording.manifest.end
     feeds = {"jobs": _feed_jobs(engine, recording), "logs": _feed_logs(engine, recording)}
     feeds |= {kind: _feed_rows(engine, recording, kind) for kind in engine.fields if kind in engine.streams}
@@ -40,8 +59,8 @@ def steps(recording: Recording, choices: Sequence[Choice]) -> Iterator[tuple[Ins
             engine.mark(stream, mark)
             heapq.heappush(behind, (mark, stream))
         findings = engine.process()
-        yield max(engine.event_time, recording.manifest.start), findings
-    yield end, engine.finish(end)
+        yield Step(max(engine.event_time, recording.manifest.start), findings, engine.incidents())
+    yield Step(end, engine.finish(end), engine.incidents())
 
 
 def _feed_rows(engine: Engine, recording: Recording, kind: Kind) -> Iterator[Instant]:

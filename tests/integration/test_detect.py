@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from detectors.registry import choose
 from services.kit import replays, topics, wire
 from services.kit.kafka import KafkaSettings, Record, consumer, producer
 from services.kit.replays import ReplayState
 from services.kit.wait import until
 from services.kit.wire import Mark, Origin
-from services.recording.embedded import findings_of
+from services.recording.embedded import findings_of, latest, steps
 from services.recording.reader import Recording, times_of
 from services.replay.lines import job_lines, log_lines
 from services.stack.runner import Stack
@@ -47,6 +48,17 @@ def expected(recording: Recording) -> list[str]:
     lines = [finding.to_json() for finding in findings_of(recording)]
     assert [json.loads(line)["state"] for line in lines] == ["firing", "resolved", "firing"]
     return lines
+
+
+@pytest.fixture(scope="module")
+def expected_incidents(recording: Recording) -> list[str]:
+    """The incidents at the end, as the embedded engine sees them: a node each, of which one is closed."""
+    incidents = latest(incident for step in steps(recording, choose()) for incident in step.incidents)
+    assert [(incident.state, incident.causes[0].entity) for incident in incidents] == [
+        ("closed", {"node": "v002"}),
+        ("open", {"node": "v003"}),
+    ]
+    return sorted(incident.to_json() for incident in incidents)
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +209,15 @@ class Feed:
         assert all(bodies[key] == value for key, value in said), "a finding was said again in other bytes"
         return [body for body in bodies.values() if body is not None]
 
+    def incidents(self) -> list[str]:
+        """Return the last revision of each incident, as compaction leaves it."""
+        prefix = f"{self.origin.unit}/0/".encode()
+        last = {r.key: r.value for r in _all(self._reader, topics.INCIDENTS) if (r.key or b"").startswith(prefix)}
+        return sorted(body.decode() for body in last.values() if body is not None)
+
+    def wait_for_incidents(self, expected: list[str]) -> None:
+        until(lambda: self.incidents() == expected, timeout_s=_WAIT_S, what="the incidents")
+
     def wait_for(self, count: int) -> list[str]:
         lines = until(lambda: f if len(f := self.findings()) >= count else None, timeout_s=_WAIT_S, what="findings")
         return sorted((line.decode() for line in lines), key=_canonical)
@@ -231,14 +252,15 @@ def _shuffled_across_topics(messages: list[Message], seed: int) -> list[Message]
 
 
 @pytest.mark.parametrize(("rows", "shuffled"), [(50, False), (8192, False), (500, True)])
-def test_findings_through_kafka_are_those_of_the_embedded_engine(
-    feed_of: FeedOf, expected: list[str], start: Start, rows: int, shuffled: bool
+def test_findings_and_incidents_through_kafka_are_those_of_the_embedded_engine(
+    feed_of: FeedOf, expected: list[str], expected_incidents: list[str], start: Start, rows: int, shuffled: bool
 ) -> None:
     feed = feed_of(f"same-{rows}-{shuffled}")
     messages = feed.messages(rows)
     start()
     feed.send(_shuffled_across_topics(messages, rows) if shuffled else messages)
     assert feed.wait_for(len(expected)) == expected
+    feed.wait_for_incidents(expected_incidents)
 
 
 def test_all_streams_one_after_the_other(feed_of: FeedOf, expected: list[str], start: Start) -> None:
@@ -248,7 +270,9 @@ def test_all_streams_one_after_the_other(feed_of: FeedOf, expected: list[str], s
     assert feed.wait_for(len(expected)) == expected
 
 
-def test_killed_in_the_middle_it_says_the_same(feed_of: FeedOf, expected: list[str], start: Start) -> None:
+def test_killed_in_the_middle_it_says_the_same(
+    feed_of: FeedOf, expected: list[str], expected_incidents: list[str], start: Start
+) -> None:
     feed = feed_of("killed")
     messages = feed.messages(100)
     middle = _braked(feed, messages)
@@ -264,6 +288,7 @@ def test_killed_in_the_middle_it_says_the_same(feed_of: FeedOf, expected: list[s
     detect.start()
     feed.send(messages[middle + 40 :])
     assert feed.wait_for(len(expected)) == expected
+    feed.wait_for_incidents(expected_incidents)
     assert "going on with unit" in detect.log.read_text()
 
 

@@ -1,0 +1,97 @@
+"""causes.yaml as data: what can cause what over which relation, and the settings, each with unit and source."""
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from detectors.contract import Default, Fault
+
+Over = Literal["gpu", "node", "cable", "switch", "fabric", "rail", "rack", "mount", "job"]
+
+
+class Row(BaseModel):
+    """One line of the table; see the head of causes.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    cause: tuple[Fault, ...] = ()
+    effect: tuple[Fault, ...] = ()
+    same: tuple[Fault, ...] = ()
+    over: Over
+    lag_s: float = Field(gt=0)
+    before_s: float | None = Field(default=None, ge=0)
+    after_s: float | None = Field(default=None, ge=0)
+    weight: float = Field(gt=0, lt=1)
+    because: str
+    named: str | None = None
+    """What nodes or ports that fail together have in common, in words."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if bool(self.same) == bool(self.cause and self.effect):
+            raise ValueError("a row has either `same`, or `cause` and `effect`")
+        return self
+
+
+class Sign(BaseModel):
+    """What a finding's evidence tells of the chain; `says` is a format for the values of `evidence`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    fault: tuple[Fault, ...]
+    evidence: tuple[str, ...]
+    before: bool = False
+    says: str
+    because: str
+
+    def words(self, values: Sequence[float | int | str]) -> str:
+        """Return what it says of some values; nothing where they are not of the kind it is written for."""
+        try:
+            return self.says.format(*(value.strip() if isinstance(value, str) else value for value in values))
+        except ValueError:
+            return ""
+
+
+class IncidentConfig(BaseModel):
+    """The settings; their units and sources are in causes.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    hold_s: float = Field(gt=0)
+    refresh_s: float = Field(ge=60)
+    history_days: float = Field(gt=0)
+    shared_from: int = Field(ge=2)
+    slowed_factor: float = Field(gt=1)
+    stood_s: float = Field(gt=0)
+    before_s: float = Field(ge=0)
+    most_members: int = Field(ge=2)
+
+
+class Knowledge(BaseModel):
+    """All of causes.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: int
+    settings: Mapping[str, Default]
+    prior: Mapping[Fault, float]
+    signs: tuple[Sign, ...]
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        self.configure({})
+        return self
+
+    def configure(self, given: Mapping[str, Any]) -> IncidentConfig:
+        """Return the defaults with `given` on top; raise pydantic's ValidationError."""
+        defaults = {name: default.value for name, default in self.settings.items()}
+        return IncidentConfig.model_validate(defaults | dict(given))
+
+
+def _load() -> Knowledge:
+    text = (resources.files(__package__ or "") / "causes.yaml").read_text(encoding="utf-8")
+    return Knowledge.model_validate(yaml.safe_load(text))
+
+
+TABLE = _load()
+"""The table that ships with hindcast."""
