@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +18,10 @@ _Seeds = Annotated[int, typer.Option(min=1, help="cases of each scenario, by con
 _FirstSeed = Annotated[int | None, typer.Option(help="the first seed; else the scenario's own")]
 _Scale = Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")]
 _Workers = Annotated[int, typer.Option(min=1, help="recordings scored at a time")]
-TEST_SEEDS = 900_000
-"""Seeds from here on are for tests alone: nothing is developed on them."""
+
+
+_WIDE = 100
+"""Columns that a terminal needs for the whole table; on narrower ones it is shorter."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,14 +42,15 @@ def score(
     html: Annotated[Path | None, typer.Option(help="write a page there")] = None,
 ) -> None:
     """Run the detectors over recordings and score them by the rule of the recording format."""
-    card = _scored(_paths(names, every, seeds, first_seed, scale), config, workers)
+    card = _scored(recording_paths(names, every, seeds, first_seed, scale), config, workers)
     _print(card, seeds, first_seed)
     if out is not None:
         out.write_text(json.dumps(card.as_json(), indent=1) + "\n", encoding="utf-8")
     if html is not None:
         from services.score.page import page
+        from services.score.seeds import kind_of_seeds
 
-        html.write_text(page(card), encoding="utf-8")
+        html.write_text(page(card, kind_of_seeds(first_seed, seeds)), encoding="utf-8")
 
 
 def compare(
@@ -62,12 +65,12 @@ def compare(
     """Say what a change of the configuration would have caught, missed, delayed, and cried wolf over."""
     from services.score.comparison import differences
 
-    paths = _paths(names, False, seeds, first_seed, scale)
+    paths = recording_paths(names, False, seeds, first_seed, scale)
     one, other = _scored(paths, before, workers), _scored(paths, after, workers)
     _print_differences(differences(one, other), one, other)
 
 
-def _paths(names: list[str] | None, every: bool, seeds: int, first: int | None, scale: float) -> list[Path]:
+def recording_paths(names: list[str] | None, every: bool, seeds: int, first: int | None, scale: float) -> list[Path]:
     """Return the recordings to score; those of scenarios are made first, with progress shown."""
     from services.cli.recordings import progress_bar
     from services.synth.library import ensure_recording, scenario_paths
@@ -111,43 +114,24 @@ def _scored(paths: Iterable[Path], config: Path | None, workers: int) -> "Scorec
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from services.cli.sheets import print_sheet
+    from services.score.incidents import incident_sheet
+    from services.score.page import behaviour_sheet, fault_sheet, named
+    from services.score.seeds import kind_of_seeds
 
     figures, console = card.as_json(), Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("fault", no_wrap=True)
-    for title in ("labels", "hits", "missed", "late", "false", "again", "prec.", "recall", "F1", "p50", "p95"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for name, row in figures["faults"].items():
-        table.add_row(name, *_cells(row))
-    for name, row in figures["controls"].items():
-        table.add_row(f"({name})", *_cells(row))
-    console.print(table)
-    rate, bound = (figures[f"false_alarms_per_100_node_days{end}"] for end in ("", "_upper_95"))
-    console.print(
-        f"false alarms per 100 node-days: {rate} (upper 95 % bound {bound}) in {figures['node_days']} node-days"
-    )
-    good = card.manners
-    console.print(
-        f"first finding in the job names a culprit: {good.culprit_first} of {good.jobs_hit}; "
-        f"raised once: {good.once} of {good.hits}; "
-        f"resolved within 5 minutes of the end: {good.resolved_in_time} of {good.resolvable}"
-    )
-    for name, outcome in card.false_alarms():
-        console.print(f"false alarm in {name}: {outcome.finding.summary if outcome.finding else ''}", markup=False)
+    print_sheet(console, fault_sheet(figures, narrow=console.width < _WIDE))
+    print_sheet(console, behaviour_sheet(figures))
+    print_sheet(console, incident_sheet(figures))
+    console.print()
     for one in figures["recordings"]:
+        for alarm in one["false"]:
+            console.print(f"false alarm in {one['name']}: {alarm['summary']}", markup=False, highlight=False)
         for label in one["missed"]:
-            console.print(f"missed in {one['name']}: {label['fault']} of {label['entity']}", markup=False)
-    kind = (
-        "test seeds (nothing was developed on them)" if first is not None and first >= TEST_SEEDS else "training seeds"
-    )
-    console.print(f"{kind}: {seeds} of each scenario" + ("" if first is None else f", from {first}"))
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    keys = ("labels", "hits", "misses", "late", "false_alarms", "repeats", "precision", "recall", "f1")
-    cells = ["" if row[key] is None else f"{row[key]:.3g}" for key in keys]
-    return cells + ["" if row[key] is None else f"{row[key]:.0f} s" for key in ("delay_p50_s", "delay_p95_s")]
+            missed = f"missed in {one['name']}: {label['fault']} of {named(label['entity'])}"
+            console.print(missed, markup=False, highlight=False)
+    console.print(kind_of_seeds(first, seeds))
 
 
 def _print_differences(found: "list[Difference]", one: "Scorecard", other: "Scorecard") -> None:

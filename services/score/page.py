@@ -1,61 +1,113 @@
-"""The scorecard as one HTML page that needs nothing but itself."""
+"""The scorecard as tables, and as one HTML page that needs nothing but itself."""
 
-from html import escape
+from collections.abc import Mapping
 from typing import Any
 
+from services.score.incidents import incident_sheet
+from services.score.sheet import Row, Sheet, number, page_of
 from services.score.suite import Scorecard
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1a1a1a }
-table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .25rem .75rem; text-align: right }
-th { border-bottom: 2px solid #555 } td:first-child, th:first-child { text-align: left }
-tr:nth-child(even) td { background: #f3f3f3 } .control td { color: #555; font-style: italic }
-"""
 _COLUMNS = {
-    "labels": "labels", "hits": "hits", "misses": "missed", "late": "late", "false_alarms": "false alarms",
-    "repeats": "repeats", "precision": "precision", "recall": "recall", "f1": "F1",
-    "delay_p50_s": "delay p50, s", "delay_p95_s": "delay p95, s",
+    "labels": "labels", "hits": "hits", "misses": "miss", "late": "late", "false_alarms": "false", "repeats": "again",
+    "precision": "prec", "recall": "recall", "f1": "F1", "delay_p50_s": "p50 s", "delay_p95_s": "p95 s",
 }  # fmt: skip
+_WIDE_ONLY = ("hits", "repeats")
+_LEGEND = (
+    "miss: a label without an alert in time; late: an alert after that; false: an alert that no label explains; "
+    "again: a further alert on what was hit; p50 and p95: of the delay from the label's onset to the alert, in seconds."
+)
+FAULT_BARS = (0.90, 0.85)
+"""Least precision and recall of a fault."""
 
 
-def page(card: Scorecard) -> str:
-    """Return the page: figures by fault, the controls, what was missed and what was cried wolf over."""
+def page(card: Scorecard, seeds: str = "") -> str:
+    """Return the page: figures by fault, the controls, how findings behave, what was missed and cried wolf over."""
     figures = card.as_json()
-    rows = [_row(name, row) for name, row in figures["faults"].items()]
-    rows += [_row(f"{name} (control)", row, "control") for name, row in figures["controls"].items()]
-    head = "".join(f"<th>{title}</th>" for title in ("fault", *_COLUMNS.values()))
-    recordings = "".join(
-        f"<tr><td>{escape(one['name'])}</td><td>{one['seed']}</td><td>{escape(one['cluster'])}</td>"
-        f"<td>{one['node_days']:.2f}</td><td>{one['outcomes'].get('hit', 0)}</td>"
-        f"<td>{len(one['missed'])}</td><td>{len(one['false'])}</td></tr>"
+    behaviour = [behaviour_sheet(figures), incident_sheet(figures)]
+    parts = [fault_sheet(figures), *behaviour, recordings_sheet(figures), wrong_sheet(figures)]
+    return page_of("What the detectors caught", seeds, parts)
+
+
+def fault_sheet(figures: Mapping[str, Any], *, narrow: bool = False) -> Sheet:
+    """Return precision, recall and delay by fault, over all, and of the controls; narrow: within 80 columns."""
+    keys = [key for key in _COLUMNS if not (narrow and key in _WIDE_ONLY)]
+    rows = []
+    for name, row in figures["faults"].items():
+        short = any(
+            row[key] is not None and row[key] < bar
+            for key, bar in zip(("precision", "recall"), FAULT_BARS, strict=True)
+        )
+        kind = "total" if name == "all" else "short" if short else ""
+        rows.append(Row([name, *_cells(row, keys)], kind))
+    for name, row in figures["controls"].items():
+        rows.append(Row([f"({name})", *_cells(row, keys)], "aside"))
+    rate, bound = (number(figures[f"false_alarms_per_100_node_days{end}"]) for end in ("", "_upper_95"))
+    notes = [
+        f"False alarms per 100 node-days: {rate} (upper 95 % bound {bound}) in {figures['node_days']:g} node-days.",
+    ]
+    if figures["controls"]:
+        notes.append(
+            "In brackets, controls: (constant) alerts of everything everywhere at the start, (random) of anything at "
+            "any time, as often as the detectors did."
+        )
+    legend = _LEGEND.replace("again: a further alert on what was hit; ", "") if narrow else _LEGEND
+    return Sheet("Faults", ["fault", *(_COLUMNS[key] for key in keys)], rows, [*notes, legend])
+
+
+def _cells(row: Mapping[str, Any], keys: list[str]) -> list[str]:
+    return [number(row[key], ".0f" if key.endswith("_s") or isinstance(row[key], int) else ".3g") for key in keys]
+
+
+def behaviour_sheet(figures: Mapping[str, Any]) -> Sheet:
+    """Return how findings behave around the labels: who is named first, how often, and when it is over."""
+    good = figures["manners"]
+    rows = [
+        ("first finding in the affected job names a culprit", good["culprit_first"], good["jobs_hit"]),
+        ("fires once per entity and event", good["once"], good["hits"]),
+        ("resolved within five minutes of the label's end", good["resolved_in_time"], good["resolvable"]),
+    ]
+    cells = [
+        [name, str(part), str(whole), number(part / whole if whole else None, ".1%")] for name, part, whole in rows
+    ]
+    return Sheet("How findings behave", ["", "so", "of", "share"], [Row(row) for row in cells])
+
+
+def recordings_sheet(figures: Mapping[str, Any]) -> Sheet:
+    """Return what came of each recording."""
+    rows = [
+        Row(
+            [
+                one["name"],
+                "" if one["seed"] is None else str(one["seed"]),
+                one["cluster"],
+                f"{one['node_days']:.2f}",
+                str(one["outcomes"].get("hit", 0)),
+                str(len(one["missed"])),
+                str(len(one["false"])),
+            ]
+        )
         for one in figures["recordings"]
-    )
-    wrong = "".join(
-        f"<li>{escape(one['name'])}: missed {escape(label['fault'])} of {escape(_entity(label['entity']))}</li>"
+    ]
+    titles = ["recording", "seed", "cluster", "node-days", "hits", "miss", "false"]
+    return Sheet("Recordings", titles, rows, words=frozenset({0, 2}))
+
+
+def wrong_sheet(figures: Mapping[str, Any]) -> Sheet:
+    """Return every miss and every false alarm."""
+    rows = [
+        Row(["missed", one["name"], label["fault"], named(label["entity"]), ""])
         for one in figures["recordings"]
         for label in one["missed"]
-    ) + "".join(
-        f"<li>{escape(one['name'])}: false alarm, {escape(alarm['fault'])} of {escape(_entity(alarm['entity']))}: "
-        f"{escape(alarm['summary'])}</li>"
+    ] + [
+        Row(["false alarm", one["name"], alarm["fault"], named(alarm["entity"]), alarm["summary"]])
         for one in figures["recordings"]
         for alarm in one["false"]
-    )
-    rate, bound = (figures[f"false_alarms_per_100_node_days{end}"] for end in ("", "_upper_95"))
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>hindcast score</title><style>{_STYLE}</style>'
-        f"<h1>What the detectors caught</h1><table><tr>{head}</tr>{''.join(rows)}</table>"
-        f"<p>{rate} false alarms per 100 node-days (upper 95 % bound {bound}), "
-        f"in {figures['node_days']} node-days.</p>"
-        "<h2>Recordings</h2><table><tr><th>recording</th><th>seed</th><th>cluster</th><th>node-days</th><th>hits</th>"
-        f"<th>missed</th><th>false alarms</th></tr>{recordings}</table>"
-        f"<h2>Missed, and cried wolf over</h2><ul>{wrong or '<li>nothing</li>'}</ul></html>\n"
-    )
+    ]
+    titles = ["", "recording", "fault", "entity", "what the alert said"]
+    notes = [] if rows else ["Nothing."]
+    return Sheet("Missed, and cried wolf over", titles, rows, notes, words=frozenset(range(5)))
 
 
-def _row(name: str, row: dict[str, Any], kind: str = "") -> str:
-    cells = "".join(f"<td>{'' if row[key] is None else f'{row[key]:g}'}</td>" for key in _COLUMNS)
-    return f'<tr class="{kind}"><td>{escape(name)}</td>{cells}</tr>'
-
-
-def _entity(entity: dict[str, Any]) -> str:
+def named(entity: Mapping[str, Any]) -> str:
+    """Return an entity in words."""
     return " ".join(f"{key}={value}" for key, value in entity.items())

@@ -12,10 +12,12 @@ import numpy as np
 
 from detectors.contract import Finding
 from detectors.engine import Choice
-from services.recording.embedded import findings_of
+from detectors.registry import choose
+from services.recording.embedded import latest, steps
 from services.recording.model import Label
 from services.recording.reader import Recording, times_of
 from services.score.controls import chance, constant
+from services.score.incidents import IncidentTally, judge_incidents
 from services.score.matching import Outcome, judge
 from services.score.tally import Manners, Tally, manners, tally, upper_bound
 
@@ -25,7 +27,7 @@ _CONTROL_SEED = 20260101
 
 @dataclass(frozen=True)
 class Scored:
-    """One recording, scored: its outcomes, and those of the two controls."""
+    """One recording, scored: its outcomes, and the counts of the two controls; `intervals_s` are its streams'."""
 
     name: str
     seed: int | None
@@ -33,8 +35,9 @@ class Scored:
     node_days: float
     outcomes: Sequence[Outcome]
     manners: Manners
-    controls: Mapping[str, Sequence[Outcome]]
-    findings: Sequence[Finding]
+    controls: Mapping[str, Tally]
+    intervals_s: Mapping[str, float]
+    incidents: IncidentTally = field(default_factory=IncidentTally)
 
 
 @dataclass
@@ -56,10 +59,11 @@ class Scorecard:
     @property
     def controls(self) -> dict[str, Tally]:
         """Counts of the detectors that know nothing."""
-        names = sorted({name for one in self.recordings for name in one.controls})
-        return {
-            name: tally(outcome for one in self.recordings for outcome in one.controls[name])["all"] for name in names
-        }
+        total: dict[str, Tally] = {}
+        for one in self.recordings:
+            for name, counts in sorted(one.controls.items()):
+                total.setdefault(name, Tally()).merge(counts)
+        return total
 
     @property
     def manners(self) -> Manners:
@@ -67,6 +71,14 @@ class Scorecard:
         total = Manners()
         for one in self.recordings:
             total.merge(one.manners)
+        return total
+
+    @property
+    def incidents(self) -> IncidentTally:
+        """How incidents were told."""
+        total = IncidentTally()
+        for one in self.recordings:
+            total.merge(one.incidents)
         return total
 
     def false_alarms(self) -> list[tuple[str, Outcome]]:
@@ -99,6 +111,7 @@ class Scorecard:
             "faults": {name: _figures(counts) for name, counts in self.by_fault.items()},
             "controls": {name: _figures(counts) for name, counts in self.controls.items()},
             "manners": vars(self.manners),
+            "incidents": vars(self.incidents),
         }
 
 
@@ -132,10 +145,20 @@ def _alarm(finding: Finding) -> dict[str, Any]:
 
 
 def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scored:
-    """Run the detectors over a recording and judge what they say. UserError: the recording can't be read."""
+    """Run the detectors over a recording and judge what they say. UserError: the recording can't be read.
+
+    What a detector in shadow says does not count.
+    """
     recording = Recording.open(path)
-    findings = list(findings_of(recording, choices))
+    choices = choose() if choices is None else choices
+    shadow = {kind.spec.name for kind, config in choices if config.shadow}
+    told = list(steps(recording, choices))
+    findings = [finding for step in told for finding in step.findings if finding.detector not in shadow]
     labels = list(recording.labels())
+    incidents = IncidentTally()
+    for one in judge_incidents(latest(incident for step in told for incident in step.incidents), labels):
+        incidents.add(one)
+    incidents.wrong = [f"{recording.manifest.name}, {words}" for words in incidents.wrong]
     outcomes = judge(findings, labels)
     nodes_of = {job.job_id: set(job.nodes) for job in recording.jobs()}
     raised = sum(finding.state == "firing" for finding in findings)
@@ -147,8 +170,9 @@ def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scor
         node_days(recording),
         outcomes,
         manners(findings, labels, outcomes, nodes_of, recording.manifest.end),
-        {name: judge(found, labels) for name, found in controls.items()},
-        findings,
+        {name: tally(judge(found, labels))["all"] for name, found in controls.items()},
+        {stream: info.interval_s for stream, info in recording.manifest.streams.items() if info.interval_s},
+        incidents,
     )
 
 

@@ -44,6 +44,11 @@ class Tally:
             case "optional":
                 self.optional += 1
 
+    def merge(self, other: "Tally") -> None:
+        """Add another tally's counts."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def labels(self) -> int:
         """Labels that were owed an alert."""

@@ -1,0 +1,29 @@
+"""Tables of figures in the terminal."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from services.score.sheet import Sheet
+
+_STYLES = {"total": "bold", "aside": "dim italic", "short": "red"}
+
+
+def print_sheet(console: "Console", sheet: "Sheet") -> None:
+    """Print a table, with its title above and its notes below."""
+    from rich.table import Table
+
+    console.print(f"\n[bold]{sheet.title}[/bold]")
+    if sheet.rows:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for place, title in enumerate(sheet.columns):
+            if place in sheet.words:
+                table.add_column(title, overflow="fold")
+            else:
+                table.add_column(title, justify="right", no_wrap=True)
+        for row in sheet.rows:
+            table.add_row(*(cell.replace("[", r"\[") for cell in row.cells), style=_STYLES.get(row.kind))
+        console.print(table)
+    for note in sheet.notes:
+        console.print(note, markup=False, highlight=False)
