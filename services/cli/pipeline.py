@@ -123,4 +123,5 @@ def _topics_of(group: str) -> list[str]:
     streams = topics.declared().streams()
     if group == DETECT_GROUP:
         return list(streams)
-    return [name for name, stream in streams.items() if stream not in ("jobs", "logs")]  # those carry no samples
+    samples = [name for name, stream in streams.items() if stream not in ("jobs", "logs")]  # those carry no samples
+    return [*samples, topics.FINDINGS]

@@ -63,11 +63,22 @@ class Stream(BaseModel):
         return Column(metric=self.otherwise.format(column=plain, snake=snake)), {}
 
 
+class FindingSeries(BaseModel):
+    """The series that a finding leaves: labels are its entity's, and fault, severity and detector."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    job: str
+    instance: str
+    active: str
+    started: str
+
+
 class Table(BaseModel):
     """All of series.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     streams: dict[str, Stream]
+    findings: FindingSeries
     xid_messages: dict[int, str]
 
 

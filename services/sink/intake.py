@@ -31,6 +31,11 @@ def telemetry_topics() -> dict[str, str]:
     return {topic: stream for topic, stream in topics.declared().streams().items() if stream in table().streams}
 
 
+def topics_read() -> list[str]:
+    """Return every topic that a sink reads."""
+    return [*telemetry_topics(), topics.FINDINGS]
+
+
 @dataclass(slots=True)
 class _Stretch:
     """Consecutive records of one stream that are worked on together."""
@@ -63,11 +68,15 @@ class Intake:
         for record in records:
             head = self._head(record)
             if isinstance(head, WireError):
-                self._dead.send(record, str(head))
+                if place.topic != topics.FINDINGS:
+                    self._dead.send(record, str(head))
                 continue
             origin, content = head
             if origin.target != self._settings.target:
                 skipped += 1
+                continue
+            if place.topic == topics.FINDINGS:
+                outcomes.extend(self._found(origin, record))
                 continue
             stretch = stretches.get(origin.unit)
             if stretch is None or not stretch.stream.continues(origin):
@@ -150,6 +159,15 @@ class Intake:
             until(announced, timeout_s=self._settings.topology_wait_s, what=f"the state of {origin.unit}")
         except UserError:
             metrics.UNANNOUNCED.labels(self._settings.target).inc()
+
+    def _found(self, origin: Origin, record: Record) -> list[tuple[Unit, Outcome]]:
+        """Return the samples of a finding; none of one that can't be read, which notify sends to dead-letter."""
+        unit = self._unit(origin)
+        self.last[unit.name] = record
+        try:
+            return [(unit, unit.found(origin, record))]
+        except WireError:
+            return []
 
     def _mark(self, record: Record) -> Mark | None:
         try:

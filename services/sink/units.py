@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from kafka import TopicPartition
 
+from services.kit.kafka import Record
 from services.kit.replays import ReplayState, Topology
 from services.kit.series import table
 from services.kit.wire import Origin
 from services.sink.encode import STALE, Samples
+from services.sink.findings import FindingWriter
 from services.sink.naming import Naming
 from services.sink.pages import Catalogue, Ints
 from services.sink.rows import Entities, Reader, Rows
@@ -171,6 +173,13 @@ class Unit:
         self.catalogue = catalogue
         self.streams: dict[str, Stream] = {}
         self._topology = topology
+        self._findings = FindingWriter(table().findings, catalogue)
+
+    def found(self, origin: Origin, record: Record) -> Outcome:
+        """Return the samples of a record of the findings topic. Raises WireError with the reason if it is none."""
+        outcome = Outcome()
+        outcome.add(self._findings.samples(origin, record))
+        return outcome
 
     def stream(self, name: str, origin: Origin, place: TopicPartition) -> Stream:
         """Return the stream `name` of this unit, which lies in `place`."""

@@ -1,0 +1,85 @@
+"""What a finding leaves in Prometheus: one sample when it fires, one when it is resolved, at its own event time.
+
+`active` is 1 when a finding fires and 0 when it is resolved; `started`, beside the 1, is when the fault began, in
+seconds since the epoch, as shifted. Nothing is written in between: what is open at a time is
+``last_over_time(...[range]) == 1``. So a record of the topic is all there is to know, in whatever order and however
+often it is read, and a sink that starts again has nothing to remember. A finding that is open when its replay ends
+stays so, as it does in the record.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from services.kit.errors import UserError
+from services.kit.kafka import Record
+from services.kit.series import FindingSeries, Labels
+from services.kit.times import parse_time
+from services.kit.wire import SHADOW, Origin, WireError
+from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples
+from services.sink.pages import Catalogue
+
+
+class Said(BaseModel):
+    """Of a finding what becomes labels and samples; the rest of its line is for people."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    detector: str
+    fault: str
+    severity: str
+    entity: dict[str, str | int]
+    state: str
+    started_at: str
+    detected_at: str
+
+
+class FindingWriter:
+    """Names the series of one unit's findings, each once."""
+
+    def __init__(self, series: FindingSeries, catalogue: Catalogue) -> None:
+        self._series = series
+        self._catalogue = catalogue
+        self._numbers: dict[tuple[tuple[str, str], ...], int] = {}
+
+    def samples(self, origin: Origin, record: Record) -> Iterator[Samples]:
+        """Yield the samples of one record of the findings topic; none of a detector in shadow, which alerts nobody.
+
+        Raises WireError with the reason if it is no finding.
+        """
+        if dict(record.headers).get(SHADOW) == b"1":
+            return
+        try:
+            said = Said.model_validate_json(record.value or b"")
+            started_ms, detected_ms = (
+                parse_time(text) + origin.shift_ms for text in (said.started_at, said.detected_at)
+            )
+        except ValidationError as error:
+            raise WireError(f"not a finding: {error.error_count()} fields are missing or wrong") from None
+        except UserError as error:
+            raise WireError(f"not a finding: {error.message}") from None
+        if said.state not in ("firing", "resolved") or not EARLIEST_MS <= detected_ms <= LATEST_MS:
+            raise WireError(f"not a finding: state {said.state!r} at {said.detected_at}")
+        labels = self._labels(origin, said)
+        fires = said.state == "firing"
+        yield self._sample(self._series.active, labels, detected_ms, 1.0 if fires else 0.0)
+        if fires:
+            yield self._sample(self._series.started, labels, detected_ms, started_ms / 1000)
+
+    def _labels(self, origin: Origin, said: Said) -> Labels:
+        return {name: str(value) for name, value in said.entity.items() if str(value)} | {
+            "fault": said.fault,
+            "severity": said.severity,
+            "detector": said.detector,
+            "cluster": origin.cluster,
+            "replay": origin.replay,
+            "job": self._series.job,
+            "instance": self._series.instance,
+        }
+
+    def _sample(self, metric: str, labels: Labels, at_ms: int, value: float) -> Samples:
+        key = tuple(sorted((labels | {"__name__": metric}).items()))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._catalogue.add(dict(key))
+        return Samples(np.array([number]), np.array([[at_ms]]), np.array([[value]]))

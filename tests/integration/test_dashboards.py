@@ -1,0 +1,182 @@
+"""Every panel of every dashboard after a replay: no query fails, none is empty, on Prometheus and on Thanos Query.
+
+hindcast's own services are scraped, as users have to, by a Prometheus: here an agent that writes into a tenant of
+Receive, because the Prometheus that takes telemetry scrapes nothing.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
+from services.dashboards.catalogue import NAMES, dashboard
+from services.dashboards.live import Answer, Source, Window
+from services.dashboards.render import render
+from services.kit.kafka import KafkaSettings
+from services.kit.wait import until
+from services.recording.reader import Recording
+from services.stack import build
+from services.stack.health import HttpHealth
+from services.stack.hindcast_services import services
+from services.stack.ports import LOOPBACK
+from services.stack.runner import Stack
+from services.stack.spec import ProcessSpec
+from services.synth.small import FOLDER
+
+pytestmark = pytest.mark.integration
+RECORDING = FOLDER / "vela-power-brake"
+REPLAY = "dashboards"
+_WAIT_S = 120.0
+OWN = ("replay", "pipeline")
+"""Dashboards about hindcast's own services."""
+ELSEWHERE = {(name, "prometheus") for name in OWN}
+"""The Prometheus that takes telemetry scrapes nothing, so it has no series of those."""
+CHOSEN = {"incident": {"node": "v002"}, "node": {"node": "v002"}}
+
+
+@pytest.fixture(scope="module")
+def running(stack: Stack) -> Iterator[Stack]:
+    """Run all services of hindcast on the servers of the session, and an agent that scrapes them."""
+    own = services(stack.service_context())
+    for spec in own:
+        stack.add_process(spec)
+    agent = _agent(stack)
+    stack.add_process(agent)
+    yield stack
+    for spec in reversed([*own, agent]):
+        stack.remove(spec.name)
+
+
+def _agent(stack: Stack) -> ProcessSpec:
+    port = stack.service_context().ports.take()
+    folder = stack.state_dir / "agent"
+    folder.mkdir(parents=True)
+    scraped = [
+        {"targets": [url.removeprefix("http://")], "labels": {"service": name}}
+        for name, url in stack.addresses.services.items()
+        if name != "receiver"
+    ]
+    config: dict[str, Any] = {
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [{"job_name": "hindcast", "honor_labels": True, "static_configs": scraped}],
+        "remote_write": [{"url": stack.addresses.thanos_write, "headers": {"THANOS-TENANT": "hindcast-services"}}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    return ProcessSpec(
+        "agent",
+        (
+            str(build.ensure(stack.settings.cache_dir, ["prometheus"])["prometheus"] / "prometheus"),
+            "--agent",
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.agent.path={folder / 'data'}",
+            f"--web.listen-address={LOOPBACK}:{port}",
+        ),
+        HttpHealth(f"http://{LOOPBACK}:{port}/-/ready"),
+        ports=(port,),
+    )
+
+
+@pytest.fixture(scope="module")
+def window(running: Stack) -> Window:
+    """Replay the recording; return the time range in which it lies."""
+    pipeline = Pipeline(KafkaSettings(bootstrap=running.addresses.kafka), running.addresses.services)
+    status = pipeline.start_replay(str(RECORDING), speed=300, name=REPLAY)
+    pipeline.wait_over(REPLAY, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(DETECT_GROUP, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(sink_group("prometheus"), NOTIFY_GROUP, timeout_s=_WAIT_S)
+    manifest = Recording.open(RECORDING).manifest
+    shift_ms = int(status["shift_ms"])
+    landed = Window(manifest.start + shift_ms, manifest.end + shift_ms)
+    told = f'hindcast_finding_active{{replay="{REPLAY}"}}'
+    until(lambda: _held(running, told, landed), timeout_s=_WAIT_S, what="the findings to be served", interval_s=1)
+    # A rate needs two scrapes, and the last counter moves when alerts have been sent.
+    sent = "rate(hindcast_notify_requests_total[2m]) > 0"
+    until(lambda: _held(running, sent, _to_now(landed)), timeout_s=_WAIT_S, what="scrapes to be served", interval_s=1)
+    return landed
+
+
+def _held(stack: Stack, query: str, window: Window) -> bool:
+    source = Source(stack.addresses.thanos_query, window)
+    try:
+        return bool(source.ask_range(query, 5))
+    finally:
+        source.close()
+
+
+def _to_now(window: Window) -> Window:
+    """Return the window up to now: hindcast's own services were scraped after what they replayed."""
+    return Window(window.start_ms, round(time.time() * 1000))
+
+
+def _answers(url: str, window: Window, name: str) -> list[Answer]:
+    source = Source(url, window)
+    try:
+        board = dashboard(name)
+        values = source.values(board, CHOSEN.get(name, {}) | {"replay": REPLAY})
+        return [source.answer(panel, target, values) for panel, target in board.queries()]
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [(name, server) for name in NAMES for server in ("prometheus", "thanos_query") if (name, server) not in ELSEWHERE],
+)
+def test_no_query_fails_and_no_panel_is_empty(running: Stack, window: Window, name: str, server: str) -> None:
+    answers = _answers(getattr(running.addresses, server), _to_now(window) if name in OWN else window, name)
+    taken_ms = np.array([1000 * answer.seconds for answer in answers])
+    sys.stderr.write(
+        f"{name} on {server}: {len(answers)} queries, median {np.median(taken_ms):.0f} ms, "
+        f"95th percentile {np.quantile(taken_ms, 0.95):.0f} ms, slowest {taken_ms.max():.0f} ms\n"
+    )
+    empty = [
+        f"{answer.panel.title} {answer.target.ref_id}"
+        for answer in answers
+        if not any(np.isfinite(series.values).any() for series in answer.series)
+    ]
+    assert empty == []
+
+
+def test_the_incident_is_seen(running: Stack, window: Window) -> None:
+    """The node that the label names is the one that the panels point to."""
+    root = next(label for label in Recording.open(RECORDING).labels() if label.root)
+    answers = _answers(running.addresses.thanos_query, window, "fleet")
+    told = {
+        answer.target.ref_id: [series for series in answer.series if "alertname" not in series.labels]
+        for answer in answers
+        if answer.panel.title.startswith("Findings and alerts")
+    }
+    (found,), (since,) = told["A"], told["B"]
+    assert (found.labels["fault"], found.labels["node"]) == (root.fault, root.entity["node"])
+    shift_ms = window.start_ms - Recording.open(RECORDING).manifest.start
+    assert abs(since.values[-1] - (root.onset + shift_ms)) < 30_000
+    (health,) = [a.series for a in answers if a.panel.title == "Health by node"]
+    assert {one.labels["node"] for one in health if one.values.min() < 1} == {root.entity["node"]}
+    assert {one.labels["node"] for one in health} == {"v001", "v002", "v003"}
+
+
+def test_variables_offer_what_there_is(running: Stack, window: Window) -> None:
+    source = Source(running.addresses.thanos_query, window)
+    board = dashboard("incident")
+    values = {"cluster": ".*", "replay": REPLAY, "rack": ".*", "job": ".*"}
+    offered = {one.name: source.options(one, values) for one in board.templating.list}
+    source.close()
+    assert REPLAY in offered["replay"]
+    assert "vela" in offered["cluster"]
+    assert offered["job"] == ["812"]
+    assert offered["node"] == offered["peers"] == ["v001", "v002", "v003"]
+
+
+def test_pictures_are_drawn(running: Stack, window: Window, tmp_path: Path) -> None:
+    for name in ("fleet", "job"):
+        chosen = CHOSEN.get(name, {}) | {"replay": REPLAY}
+        (made,) = render([name], running.addresses.thanos_query, window, tmp_path, chosen, dpi=30)
+        assert made.empty == []
+        assert made.path.read_bytes().startswith(b"\x89PNG")
+        assert made.path.stat().st_size > 5_000
