@@ -27,17 +27,29 @@ def generate() -> None:
 
 
 def generated() -> dict[Path, str]:
-    """Return the generated files by path: the replay service's OpenAPI, and the JSON schemas of what Kafka carries."""
+    """Return the generated files by path.
+
+    The replay service's OpenAPI, the JSON schemas of what Kafka carries, Grafana's dashboards, and alert rules.
+    """
+    from services.dashboards import catalogue
     from services.kit.kafka import KafkaSettings
     from services.kit.replays import ReplayState
     from services.replay.api import build
     from services.replay.manager import Manager
     from services.replay.settings import ReplaySettings
+    from services.rules.files import generated_rules
 
     with tempfile.TemporaryDirectory() as nowhere:
         settings = ReplaySettings(state_dir=Path(nowhere))
         api = build(Manager(settings, KafkaSettings()), settings)
     documents = {"replay.openapi.json": api.openapi(), "replays.schema.json": ReplayState.model_json_schema()}
-    return {
-        _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n" for name, document in documents.items()
-    }
+    dashboards = {_ROOT / "dashboards" / path: text for path, text in catalogue.documents().items()}
+    alert_rules = {_ROOT / "alert-rules" / "detectors" / name: text for name, text in generated_rules().items()}
+    return (
+        dashboards
+        | alert_rules
+        | {
+            _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n"
+            for name, document in documents.items()
+        }
+    )

@@ -23,11 +23,15 @@ COMMANDS = (
     "record",
     "run",
     "score",
+    "rules",
+    "fit",
+    "tune",
     "replay",
     "topics",
     "stack",
     "demo",
     "webhook",
+    "dashboards",
     "generate",
 )
 for _name in COMMANDS:

@@ -9,11 +9,14 @@ from pathlib import Path
 from services.stack.toolchain import GO, JAVA, MAVEN, Tool, require
 
 SERVERS_DIR = Path(__file__).with_name("servers")
+# Not a server, but built like one and of the same module as Prometheus: what `hindcast rules` runs.
+EVALUATOR = "evaluator"
+_EVALUATOR_DIR = Path(__file__).parents[1] / "rules" / EVALUATOR
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One server: its build files are the folder `servers/<name>`, and its version is read from them."""
+    """One server: its build files are the folder `servers/<name>` or `folder`, and its version is read from them."""
 
     name: str
     version_pattern: str
@@ -23,11 +26,12 @@ class Recipe:
     # Go packages to build; none for what Maven fetches.
     packages: tuple[str, ...] = ()
     tags: str = ""
+    folder: Path | None = None
 
     @property
     def source(self) -> Path:
         """The folder with the build files."""
-        return SERVERS_DIR / self.name
+        return self.folder or SERVERS_DIR / self.name
 
     @property
     def version(self) -> str:
@@ -71,7 +75,9 @@ class Recipe:
 
 
 def _build_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name in {"go.mod", "go.sum", "pom.xml"})
+    return sorted(
+        path for path in folder.iterdir() if path.name in {"go.mod", "go.sum", "pom.xml"} or path.suffix == ".go"
+    )
 
 
 RECIPES: dict[str, Recipe] = {
@@ -91,6 +97,16 @@ RECIPES: dict[str, Recipe] = {
             ("github.com/prometheus/prometheus/cmd/prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
             # Without the cloud service discoveries the build takes a quarter of the time; nothing is discovered here.
             "remove_all_sd",
+        ),
+        Recipe(
+            EVALUATOR,
+            r"github\.com/prometheus/prometheus v([\w.-]+)",
+            (GO,),
+            (EVALUATOR,),
+            (".",),
+            # As Prometheus is: what was compiled for it is used again.
+            "remove_all_sd",
+            _EVALUATOR_DIR,
         ),
         Recipe(
             "alertmanager",

@@ -12,6 +12,7 @@ from services.kit.errors import UserError
 from services.kit.settings import Settings, load
 
 ENV_PREFIX = "HINDCAST_STACK_"
+_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 # What Prometheus, Thanos and Alertmanager accept as a duration of one unit.
@@ -58,10 +59,12 @@ class StackSettings(Settings):
     prometheus_retention: Duration = "30d"
     # Length of the blocks of Prometheus and Receive. 2h in operation; tests that want a block sooner make it shorter.
     block_duration: Duration = "2h"
-    # Rule files that Prometheus evaluates at wall time; none unless given.
-    rule_files: tuple[Path, ...] = ()
+    # Rule files that Prometheus evaluates at wall time: those of the detectors, which look at live series only.
+    rule_files: tuple[Path, ...] = Field(
+        default_factory=lambda: tuple(sorted((_ALERT_RULES / "detectors").glob("*.yaml"))),
+    )
     # The Alertmanager configuration, used as it is.
-    alertmanager_config: Path = Path(__file__).resolve().parents[2] / "alert-rules" / "alertmanager.yaml"
+    alertmanager_config: Path = _ALERT_RULES / "alertmanager.yaml"
     # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.
     webhook_url: HttpUrl | None = None
     # How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty.

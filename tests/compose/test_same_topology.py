@@ -84,7 +84,12 @@ def test_the_brokers_properties_are_the_same_but_for_where_it_listens() -> None:
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("prometheus.yml", configs.prometheus(alertmanager="alertmanager:9093", out_of_order_window="12h")),
+        (
+            "prometheus.yml",
+            configs.prometheus(
+                alertmanager="alertmanager:9093", out_of_order_window="12h", rule_files=["/etc/prometheus/rules/*.yaml"]
+            ),
+        ),
         ("bucket.yml", configs.object_store("/bucket")),
         ("compact-selector.yml", configs.compact_selector()),
     ],

@@ -1,0 +1,229 @@
+"""`hindcast rules`: which alerts of Prometheus' rules would have fired over a recording, in its own time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from services.kit.errors import UserError
+from services.kit.times import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from detectors.contract import Finding
+    from services.recording.reader import Recording
+    from services.rules.evaluation import Evaluated, Settings
+    from services.score.matching import Outcome
+
+_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
+_Names = Annotated[list[str] | None, typer.Argument(help="recordings' directories, or scenarios of the library")]
+_Rules = Annotated[list[Path] | None, typer.Option("--rules", help="a rule file; else those of hindcast's detectors")]
+_Duration = r"^([0-9]+(ms|s|m|h))+$"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command()(rules)
+
+
+def rules(
+    names: _Names = None,
+    every: Annotated[bool, typer.Option("--all", help="the whole library")] = False,
+    files: _Rules = None,
+    scale: Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")] = 1.0,
+    interval: Annotated[str, typer.Option(help="evaluation interval of groups that name none")] = "15s",
+    lookback: Annotated[str, typer.Option(help="how long a sample counts")] = "5m",
+    replay: Annotated[str, typer.Option(help="the label `replay` of the series; hindcast's rules want live")] = "live",
+    out: Annotated[
+        Path | None, typer.Option("--json", help="write every change of an alert there, a line each")
+    ] = None,
+    openmetrics: Annotated[
+        Path | None, typer.Option(help="write the recorded series and ALERTS of a single recording there")
+    ] = None,
+    pending: Annotated[bool, typer.Option(help="show alerts that are pending, too")] = False,
+) -> None:
+    """Evaluate alert rules over recordings with Prometheus' own engine, in event time, and score what fires."""
+    from services.rules.evaluation import Settings
+
+    chosen = _files(files)
+    paths = _paths(names, every, scale)
+    if openmetrics is not None and len(paths) > 1:
+        raise UserError("--openmetrics takes one recording", remedy="name a single one", exit_code=2)
+    for name, value in (("--interval", interval), ("--lookback", lookback)):
+        _duration(name, value)
+    settings = Settings(interval=interval, lookback=lookback, replay=replay, openmetrics=openmetrics)
+    outcomes: list[Outcome] = []
+    lines: list[str] = []
+    for path in paths:
+        evaluated, judged = _one(path, chosen, settings, pending=pending)
+        outcomes += judged
+        lines += [f"{change.to_json()}\n" for change in evaluated.changes]
+    if len(paths) > 1:
+        _print_tally(outcomes)
+    if out is not None:
+        _write(out, lines)
+
+
+def _files(given: "Sequence[Path] | None") -> list[Path]:
+    from services.rules.files import rule_files
+
+    found = list(given or rule_files(_ALERT_RULES))
+    for path in found:
+        if not path.is_file():
+            raise UserError(f"{path}: no such rule file", remedy="name a file of Prometheus' rules", exit_code=2)
+    if not found:
+        raise UserError(f"{_ALERT_RULES}: has no rule files", remedy="name yours with --rules", exit_code=2)
+    return [path.absolute() for path in found]
+
+
+def _duration(name: str, value: str) -> None:
+    import re
+
+    if not re.fullmatch(_Duration, value):
+        raise UserError(f"{name} {value!r} is no duration", remedy="write it like 15s or 1m30s", exit_code=2)
+
+
+def _paths(names: "Sequence[str] | None", every: bool, scale: float) -> list[Path]:
+    """Return the recordings; those of scenarios are made first, with progress shown."""
+    from services.cli.recordings import progress_bar
+    from services.synth.library import ensure_recording, scenario_paths
+    from services.synth.make import Variant
+
+    if bool(names) == every:
+        raise UserError("name recordings or scenarios, or say --all", remedy="hindcast rules --all", exit_code=2)
+    found: list[Path] = []
+    for name in names or scenario_paths():
+        if (Path(name) / "recording.yaml").exists() or Path(name).is_dir():
+            found.append(Path(name))
+            continue
+        with progress_bar(f"making {name}") as progress:
+            found.append(ensure_recording(name, variant=Variant(scale=scale), progress=progress).path)
+    return found
+
+
+def _one(
+    path: Path, files: "Sequence[Path]", settings: "Settings", *, pending: bool
+) -> "tuple[Evaluated, list[Outcome]]":
+    """Evaluate and print one recording."""
+    from services.cli.recordings import progress_bar
+    from services.recording.reader import Recording
+    from services.rules.evaluation import evaluate
+    from services.rules.verdict import findings_of, node_names
+    from services.score.matching import judge
+    from services.stack.build import ensure
+    from services.stack.recipes import EVALUATOR
+    from services.stack.settings import load_settings
+
+    recording = Recording.open(path)
+    evaluator = ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
+    with progress_bar(recording.manifest.name) as moved:
+        evaluated = evaluate(
+            evaluator, recording, files, settings, progress=lambda at: moved(min(1.0, (at - start) / length))
+        )
+    nodes = node_names([node.model_dump() for node in recording.topology.nodes])
+    findings, apart = findings_of(evaluated.changes, nodes)
+    outcomes = judge(findings, list(recording.labels()))
+    _print(recording, evaluated, outcomes, apart, nodes, pending=pending)
+    return evaluated, outcomes
+
+
+def _print(
+    recording: "Recording",
+    evaluated: "Evaluated",
+    outcomes: "Sequence[Outcome]",
+    apart: int,
+    nodes: frozenset[str],
+    *,
+    pending: bool,
+) -> None:
+    """Print the timeline of a recording's alerts, and what became of its labels."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.rules.verdict import entity_of
+
+    console = Console()
+    verdicts = {_identity(o.finding): o for o in outcomes if o.finding is not None}
+    table = Table(
+        title=f"{recording.manifest.name}, {format_time(recording.manifest.start)[:10]}", title_justify="left"
+    )
+    for name in ("time", "alert", "severity", "entity", "state", "judged"):
+        table.add_column(name, overflow="fold", no_wrap=name in {"time", "alert"})
+    shown = {"firing", "resolved"} | ({"pending", "cleared"} if pending else set())
+    for change in evaluated.changes:
+        if change.state not in shown:
+            continue
+        entity = entity_of(change.labels, nodes)
+        outcome = (
+            verdicts.get((change.labels["alertname"], _words(entity), change.at)) if change.state == "firing" else None
+        )
+        delay = outcome.delay_s if outcome is not None and outcome.kind == "hit" else None
+        table.add_row(
+            format_time(change.at)[11:],
+            change.labels["alertname"],
+            change.labels.get("severity", ""),
+            _words(entity),
+            change.state,
+            "" if outcome is None else outcome.kind if delay is None else f"{outcome.kind} after {delay:.0f} s",
+        )
+    if table.row_count:
+        console.print(table)
+    for outcome in outcomes:
+        if outcome.kind == "miss" and outcome.label is not None:
+            console.print(f"missed: {outcome.fault} of {_words(outcome.label.entity)}", markup=False, highlight=False)
+    for name, message in evaluated.errors.items():
+        console.print(f"rule {name} failed: {message}", markup=False, highlight=False)
+    fired = sum(change.state == "firing" for change in evaluated.changes)
+    counts = ", ".join(
+        f"{kind} {sum(outcome.kind == kind for outcome in outcomes)}"
+        for kind in ("hit", "miss", "late", "repeat", "false")
+    )
+    console.print(
+        f"{fired} alert(s) fired, {apart} of them informative or without a fault of the labels'; {counts}; "
+        f"{evaluated.samples} samples of {evaluated.series} series, {evaluated.refused} refused",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _identity(finding: "Finding") -> tuple[str, str, int]:
+    return finding.detector, _words(finding.entity), finding.detected_at
+
+
+def _words(entity: object) -> str:
+    assert isinstance(entity, dict)  # noqa: S101 - entities are
+    return " ".join(f"{key}={value}" for key, value in entity.items())
+
+
+def _print_tally(outcomes: "Iterable[Outcome]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.score.tally import tally
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("fault", no_wrap=True)
+    for title in ("labels", "hits", "missed", "late", "false", "again", "prec.", "recall", "F1", "p50", "p95"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, counts in tally(outcomes).items():
+        numbers = (counts.labels, counts.hits, counts.misses, counts.late, counts.false_alarms, counts.repeats)
+        shares = (counts.precision, counts.recall, counts.f1)
+        delays = (counts.delay_s(0.5), counts.delay_s(0.95))
+        table.add_row(
+            name,
+            *(str(number) for number in numbers),
+            *("" if share != share else f"{share:.3g}" for share in shares),  # noqa: PLR0124 - NaN has no value
+            *("" if delay != delay else f"{delay:.0f} s" for delay in delays),  # noqa: PLR0124
+        )
+    Console().print(table)
+
+
+def _write(path: Path, lines: "Sequence[str]") -> None:
+    try:
+        path.write_text("".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
+        ) from None

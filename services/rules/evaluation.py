@@ -1,0 +1,153 @@
+"""Prometheus' rule engine over a recording: the evaluator as a child process, fed and listened to."""
+
+import json
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from services.kit.errors import UserError
+from services.recording.instants import format_instant
+from services.recording.reader import Recording
+from services.rules.feed import Reads, frames
+
+State = Literal["pending", "firing", "resolved", "cleared"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An alert came into a state at `at` (ms); it has been active since `active_at`. Cleared: it never fired."""
+
+    state: State
+    at: int
+    active_at: int
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, the same on every run."""
+        line = {
+            "alertname": self.labels["alertname"],
+            "state": self.state,
+            "at": format_instant(self.at),
+            "active_at": format_instant(self.active_at),
+            "labels": dict(sorted(self.labels.items())),
+            "annotations": dict(sorted(self.annotations.items())),
+        }
+        return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass
+class Evaluated:
+    """What the rules did: changes of alerts in order of time, rules that failed with their first error, and counts."""
+
+    changes: list[Change] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    samples: int = 0
+    refused: int = 0
+    series: int = 0
+    rounds: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall seconds spent on each rule."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rules are evaluated; the defaults are those of hindcast's own Prometheus."""
+
+    interval: str = "15s"
+    lookback: str = "5m"
+    replay: str = "live"
+    openmetrics: Path | None = None
+
+
+def reads_of(evaluator: Path, files: Sequence[Path]) -> Reads:
+    """Return which metrics rule files read. UserError (exit code 2) with Prometheus' words where one is wrong."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program, with paths
+            [evaluator, "metrics", *files], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise UserError(f"{evaluator}: {error.strerror}", remedy="hindcast stack build") from error
+    if done.returncode:
+        raise UserError(
+            f"the rules cannot be read: {done.stderr.strip()}",
+            remedy="correct the file; `promtool check rules` says the same",
+            exit_code=2,
+        )
+    return Reads.of(json.loads(done.stdout))
+
+
+def evaluate(
+    evaluator: Path,
+    recording: Recording,
+    files: Sequence[Path],
+    settings: Settings | None = None,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Evaluated:
+    """Return what the rules of `files` would have done over a recording; `progress` hears of event time.
+
+    UserError: a rule file is wrong, or the recording can't be read.
+    """
+    settings = settings or Settings()
+    reads = reads_of(evaluator, files)
+    manifest = recording.manifest
+    flags = [
+        f"-start={manifest.start}", f"-end={manifest.end}",
+        f"-interval={settings.interval}", f"-lookback={settings.lookback}",
+    ]  # fmt: skip
+    if settings.openmetrics is not None:
+        flags.append(f"-openmetrics={settings.openmetrics}")
+    found = Evaluated()
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - our own program, with paths and numbers
+            [evaluator, "evaluate", *flags, *files], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        ) as child,
+    ):
+        assert child.stdin is not None  # noqa: S101 - for the type checker: it was asked for
+        assert child.stdout is not None  # noqa: S101
+        lines = child.stdout
+        listener = threading.Thread(target=lambda: _listen(lines, found), name="rules", daemon=True)
+        listener.start()
+        try:
+            for at, data in frames(recording, reads, replay=settings.replay):
+                child.stdin.write(data)
+                progress(at)
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it says why on stderr
+        except BaseException:
+            child.kill()
+            raise
+        listener.join()
+        if child.wait():
+            errors.seek(0)
+            raise UserError(
+                f"{recording.path}: the rule engine failed: {errors.read().strip()[-2000:]}",
+                remedy="if it is out of memory or disk, evaluate fewer rule files at a time",
+            )
+    return found
+
+
+def _listen(lines: Any, found: Evaluated) -> None:
+    for line in _decoded(lines):
+        match line["kind"]:
+            case "alert":
+                found.changes.append(
+                    Change(line["state"], line["at"], line["active_at"], line["labels"], line["annotations"])
+                )
+            case "error":
+                found.errors[line["rule"]] = line["message"]
+            case "end":
+                found.samples, found.refused = line["samples"], line["refused"]
+                found.series, found.rounds, found.seconds = line["series"], line["rounds"], line["seconds"]
+
+
+def _decoded(lines: Any) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        yield json.loads(line)

@@ -1,0 +1,70 @@
+// Command evaluator runs Prometheus' own rule engine over samples that come in on stdin, in the samples' own time.
+//
+//	evaluator metrics FILE...                       which metrics the rules read, as JSON
+//	evaluator evaluate -start MS -end MS FILE...    alerts as JSON lines, from frames on stdin (frames.go)
+//
+// No clock decides anything: a group is evaluated at the multiples of its interval, as soon as the feeder says that all
+// samples up to that moment have been sent.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: evaluator metrics|evaluate FILE...")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	start := flags.Int64("start", 0, "first moment, ms since the epoch")
+	end := flags.Int64("end", 0, "last moment, ms since the epoch")
+	interval := flags.Duration("interval", 15*time.Second, "of groups that name none")
+	lookback := flags.Duration("lookback", 5*time.Minute, "how long a sample counts")
+	dump := flags.String("openmetrics", "", "write the recorded series, ALERTS and ALERTS_FOR_STATE there")
+	externalURL := flags.String("external-url", "", "what templates call the external URL")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	switch args[0] {
+	case "metrics":
+		groups, err := load(nil, *interval, *externalURL, flags.Args())
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(read(groups))
+	case "evaluate":
+		e, err := newEvaluation(out, *start, *end, *lookback)
+		if err != nil {
+			return err
+		}
+		defer e.close()
+		if e.groups, err = load(e.options(), *interval, *externalURL, flags.Args()); err != nil {
+			return err
+		}
+		e.begin()
+		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
+			return err
+		}
+		if *dump != "" {
+			return e.dump(*dump)
+		}
+		return nil
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}

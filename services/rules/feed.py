@@ -1,0 +1,181 @@
+"""A recording as frames for the evaluator: the very series that a sink would have written, in order of event time.
+
+The sink's own state of a stream names the series, makes `up`, and ends what fell silent with staleness markers; what
+the rules do not read is not even taken from the disk.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from kafka import TopicPartition
+
+from services.kit.replays import ReplayState
+from services.kit.series import Stream as StreamTable
+from services.kit.series import table
+from services.kit.wire import Origin
+from services.recording.reader import Recording, open_stream, times_of
+from services.recording.schema import STREAMS
+from services.sink.encode import Samples
+from services.sink.pages import Catalogue
+from services.sink.units import Stream
+
+WINDOW_MS = 300_000
+"""Event time fed at once. The evaluator's head takes samples up to an hour behind its newest, so no stream may run
+further ahead of the others than that."""
+_ROWS = 65_536
+_LIVE = "live"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Which metrics rules read: those named, those that match a pattern, or all."""
+
+    names: frozenset[str]
+    patterns: tuple[str, ...] = ()
+    all: bool = False
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> "Reads":
+        """Read what the evaluator says of rule files."""
+        return cls(frozenset(found["names"]), tuple(found["patterns"]), bool(found["all"]))
+
+    def __contains__(self, metric: str) -> bool:
+        if self.all or metric in self.names:
+            return True
+        return any(_matches(pattern, metric) for pattern in self.patterns)
+
+
+def _matches(pattern: str, metric: str) -> bool:
+    try:
+        return re.fullmatch(pattern, metric) is not None
+    except re.error:
+        return True  # a pattern of RE2's that Python does not know: rather one series too many
+
+
+def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterator[tuple[int, bytes]]:
+    """Yield (event time, bytes) window by window: new series, their samples, and up to when all have been sent."""
+    start, end = recording.manifest.start, recording.manifest.end
+    catalogue = Catalogue("v2")
+    feeds = [
+        _Feed(recording, stream, columns, catalogue, replay)
+        for stream in recording.streams()
+        if (columns := _columns(recording, stream, reads)) is not None
+    ]
+    declared = 0
+    for begin in range(start, end + 1, WINDOW_MS):
+        until = min(begin + WINDOW_MS, end + 1)
+        last = until > end
+        blocks = [block for feed in feeds for block in feed.take(until, last=last)]
+        parts = [
+            _frame(b"L", json.dumps([dict(catalogue.labels(n)) for n in range(declared, catalogue.size)]).encode())
+        ]
+        declared = catalogue.size
+        parts += [_samples(block) for block in blocks]
+        sent = end if last else min([until - 1, *(feed.settled(until) for feed in feeds)])
+        parts.append(_frame(b"W", struct.pack("<q", sent)))
+        if last:
+            parts.append(_frame(b"E", b""))
+        yield until - 1, b"".join(parts)
+
+
+def _columns(recording: Recording, stream: str, reads: Reads) -> tuple[str, ...] | None:
+    """Return the value columns of a stream that rules read; None where they read nothing of it, not even its `up`."""
+    rules = table().streams[stream]
+    with open_stream(recording.path / STREAMS[stream].file) as file:
+        schema = file.schema_arrow
+    wanted = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        key = name == "timestamp" or name in STREAMS[stream].key_names or name in rules.entity
+        if number and not key and any(metric in reads for metric in _metrics(rules, name)):
+            wanted.append(name)
+    if not wanted and not (rules.target and "up" in reads):
+        return None
+    return (*wanted, *(name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names))
+
+
+def _metrics(rules: StreamTable, column: str) -> set[str]:
+    by_unit = {metrics[column] for metrics in rules.by_unit.values() if column in metrics}
+    return {rules.column(column)[0].metric, *by_unit}
+
+
+class _Feed:
+    """One stream: its rows, cut into windows."""
+
+    def __init__(
+        self, recording: Recording, name: str, columns: tuple[str, ...], catalogue: Catalogue, replay: str
+    ) -> None:
+        manifest = recording.manifest
+        origin = Origin(manifest.cluster.name, replay)
+        entry = manifest.streams[name]
+        self._interval_ms = round(entry.interval_s * 1000) if entry.interval_s else 1
+        state = ReplayState(
+            cluster=origin.cluster,
+            replay=replay,
+            generation=origin.generation,
+            shift_ms=0,
+            target=origin.target,
+            recording=str(recording.path),
+            from_ms=manifest.start,
+            to_ms=manifest.end,
+            warm_from_ms=manifest.start,
+            speed=0,
+            state="running",
+            streams=recording.streams(),
+            intervals_s={name: entry.interval_s} if entry.interval_s else {},
+        )
+        topology = recording.topology.model_dump(mode="json", exclude_unset=True)
+        self._stream = Stream(name, origin, topology, catalogue, TopicPartition(name, 0))
+        self._stream.begin(origin, state, 0)
+        self._batches = recording.batches(name, max_rows=_ROWS, columns=columns)
+        self._rest: pa.RecordBatch | None = next(self._batches, None)
+        self._windows = 0
+
+    def take(self, until: int, *, last: bool) -> list[Samples]:
+        """Return the samples of all rows before `until` (ms) that were not returned before, and what they settle."""
+        self._windows += 1
+        outcome = self._stream.take(None, [])
+        for batch in self._before(until):
+            outcome.merge(self._stream.take(self._stream.reader.decoded(batch), []))
+        outcome.merge(self._stream.take(None, [(until - 1, self._windows)]))
+        if last:
+            outcome.merge(self._stream.end(until - 1))
+        return outcome.in_order() if outcome.blocks else []
+
+    def settled(self, until: int) -> int:
+        """Return up to when nothing more is made up for rows before `until`: a scrape is judged when it is over."""
+        return until // self._interval_ms * self._interval_ms - 1
+
+    def _before(self, until: int) -> Iterator[pa.RecordBatch]:
+        while self._rest is not None:
+            cut = int(np.searchsorted(times_of(self._rest), until))
+            if cut:
+                yield self._rest.slice(0, cut)
+            if cut < self._rest.num_rows:
+                self._rest = self._rest.slice(cut)
+                return
+            self._rest = next(self._batches, None)
+
+
+def _samples(block: Samples) -> bytes:
+    count, width = block.values.shape
+    body = b"".join(
+        (
+            struct.pack("<II", count, width),
+            np.ascontiguousarray(block.series, "<u4").tobytes(),
+            np.ascontiguousarray(block.times, "<i8").tobytes(),
+            # Copied as bits: a staleness marker is one NaN among many.
+            np.ascontiguousarray(block.values, "<f8").tobytes(),
+        )
+    )
+    return _frame(b"S", body)
+
+
+def _frame(kind: bytes, payload: bytes) -> bytes:
+    return kind + struct.pack("<I", len(payload)) + payload

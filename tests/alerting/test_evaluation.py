@@ -1,0 +1,198 @@
+"""`hindcast rules`: Prometheus' rule engine over recordings, in event time."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.kit.errors import UserError
+from services.recording.reader import Recording
+from services.rules.evaluation import Change, Evaluated, Settings, evaluate, reads_of
+from services.rules.files import rule_files
+from services.rules.verdict import entity_of, findings_of
+from services.score.matching import judge
+from services.stack import build
+from services.stack.recipes import EVALUATOR
+from services.stack.settings import load_settings
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+NODES = frozenset({"v001", "v002", "v003", "v004"})
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Path:
+    """The built evaluator."""
+    return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Four nodes for eight minutes, one of them braked for two."""
+    brakes = [Brake("v002", 240, 360)]
+    path = small_recording(tmp_path_factory.mktemp("rules"), "braked", nodes=4, minutes=8, brakes=brakes)
+    return Recording.open(path)
+
+
+@pytest.fixture(scope="module")
+def evaluated(evaluator: Path, recording: Recording) -> Evaluated:
+    """What hindcast's own rules do over it."""
+    return evaluate(evaluator, recording, rule_files(ROOT / "alert-rules"))
+
+
+def only(evaluated: Evaluated, state: str) -> list[Change]:
+    return [change for change in evaluated.changes if change.state == state]
+
+
+def test_the_brake_is_told_in_time_and_resolved_and_nothing_else(recording: Recording, evaluated: Evaluated) -> None:
+    label = next(label for label in recording.labels() if label.fault == "power_throttle")
+    findings, _ = findings_of(evaluated.changes, NODES)
+    outcomes = judge(findings, list(recording.labels()))
+    assert [(outcome.kind, outcome.fault) for outcome in outcomes] == [("hit", "power_throttle")]
+    (fired,) = [change for change in only(evaluated, "firing") if change.labels["alertname"] == "NodePowerBrake"]
+    assert dict(fired.labels) == {
+        "alertname": "NodePowerBrake", "cluster": recording.manifest.cluster.name, "fault": "power_throttle",
+        "node": "v002", "replay": "live", "severity": "page", "source": "rule",
+    }  # fmt: skip
+    assert "v002" in fired.annotations["summary"]
+    assert "{{" not in "".join(fired.annotations.values())
+    # `for` is ten seconds, and it shows: pending first.
+    (pending,) = [c for c in only(evaluated, "pending") if c.labels == fired.labels]
+    assert pending.at == pending.active_at == fired.active_at == fired.at - 10_000
+    (resolved,) = [c for c in only(evaluated, "resolved") if c.labels == fired.labels]
+    # keep_firing_for is a minute, counted from the last evaluation at which it was braked.
+    assert 60_000 <= resolved.at - label.end <= 90_000
+    assert not evaluated.errors
+    assert evaluated.refused == 0
+
+
+def test_it_is_the_same_on_every_run(
+    evaluator: Path, recording: Recording, evaluated: Evaluated, tmp_path: Path
+) -> None:
+    """Also from rule files that lie elsewhere: a live Prometheus shifts groups by a hash of their path."""
+    copies = []
+    for file in rule_files(ROOT / "alert-rules"):
+        copies.append(tmp_path / file.name)
+        copies[-1].write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    again = evaluate(evaluator, recording, copies)
+    assert [change.to_json() for change in again.changes] == [change.to_json() for change in evaluated.changes]
+
+
+OWN = """
+groups:
+  - name: mine
+    interval: 30s
+    rules:
+      - record: instance:power:sum
+        expr: sum by (instance) (DCGM_FI_DEV_POWER_USAGE)
+      - alert: NodeDrawsNothing
+        expr: instance:power:sum < 10
+      - alert: Down
+        expr: up == 0
+      - alert: Always
+        expr: vector(1)
+        for: 1m
+        annotations: {now: '{{ query "time()" | first | value }}'}
+"""
+
+
+def test_rules_that_people_bring(evaluator: Path, recording: Recording, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(OWN, encoding="utf-8")
+    reads = reads_of(evaluator, [mine])
+    assert reads.names == {"DCGM_FI_DEV_POWER_USAGE", "instance:power:sum", "up"}
+    assert not reads.all
+    dump = tmp_path / "recorded.txt"
+    found = evaluate(evaluator, recording, [mine], Settings(replay="r1", openmetrics=dump))
+    # A scrape now and then is missed, which `up` says; nothing else fires.
+    assert {change.labels["alertname"] for change in found.changes} == {"Always", "Down"}
+    assert all(change.labels["replay"] == "r1" for change in found.changes if change.labels["alertname"] == "Down")
+    pending, firing = (change for change in found.changes if change.labels["alertname"] == "Always")
+    assert (pending.state, firing.state) == ("pending", "firing")
+    assert pending.at % 30_000 == 0
+    assert firing.at - pending.at == 60_000
+    text = dump.read_text(encoding="utf-8")
+    assert text.endswith("# EOF\n")
+    lines = [line for line in text.splitlines() if line.startswith('instance:power:sum{instance="v001:9400"}')]
+    # One a multiple of 30 s, but before the first reading.
+    assert len(lines) in (15, 16, 17)
+    assert 'ALERTS{alertname="Always",alertstate="firing"} 1 ' in text
+
+
+def test_what_stops_is_seen_at_once_by_its_staleness_marker(
+    evaluator: Path, recording: Recording, tmp_path: Path
+) -> None:
+    """The sink's own markers: without them a lost series would count for five minutes more."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "groups: [{name: g, rules: [{alert: Seen, expr: 'count(DCGM_FI_DEV_GPU_TEMP) > 0'},"
+        " {alert: Codes, expr: 'count by (err_code) (DCGM_FI_DEV_XID_ERRORS) > 0'}]}]",
+        encoding="utf-8",
+    )
+    found = evaluate(evaluator, recording, [mine])
+    assert {change.labels["alertname"] for change in only(found, "firing")} == {"Seen", "Codes"}
+    assert all("err_code" in c.labels for c in found.changes if c.labels["alertname"] == "Codes")
+
+
+def test_a_file_that_is_wrong_is_told_in_prometheus_words(recording: Recording, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("groups: [{name: g, rules: [{alert: A, expr: 'sum(('}]}]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"wrong\.yaml.*parse error") as caught:
+        CliRunner().invoke(app, ["rules", str(recording.path), "--rules", str(wrong)], catch_exceptions=False)
+    assert caught.value.exit_code == 2
+
+
+def test_a_rule_that_fails_at_run_time_is_told_and_the_rest_goes_on(
+    evaluator: Path, recording: Recording, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "groups: [{name: g, rules: [{alert: Many, expr: 'DCGM_FI_DEV_GPU_TEMP * on (cluster) DCGM_FI_DEV_POWER_USAGE'},"
+        " {alert: Always, expr: 'vector(1)'}]}]",
+        encoding="utf-8",
+    )
+    found = evaluate(evaluator, recording, [mine])
+    assert "many-to-many" in found.errors["Many"]
+    assert [change.labels["alertname"] for change in only(found, "firing")] == ["Always"]
+
+
+def test_the_command_prints_a_table_and_writes_lines(recording: Recording, tmp_path: Path) -> None:
+    lines = tmp_path / "alerts.jsonl"
+    rules = ROOT / "alert-rules" / "detectors" / "power_throttle.yaml"
+    done = CliRunner().invoke(
+        app,
+        ["rules", str(recording.path), "--rules", str(rules), "--json", str(lines)],
+        catch_exceptions=False,
+        env={"COLUMNS": "160"},
+    )
+    assert done.exit_code == 0
+    assert "NodePowerBrake" in done.stdout
+    assert "hit 1, miss 0, late 0" in done.stdout
+    states = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    assert [s["state"] for s in states if s["alertname"] == "NodePowerBrake"] == ["pending", "firing", "resolved"]
+
+
+def test_an_alert_is_about_what_its_labels_name() -> None:
+    assert entity_of({"node": "v001", "gpu": "3", "job_id": "8"}, NODES) == {"node": "v001", "gpu": 3}
+    assert entity_of({"Hostname": "v001"}, NODES) == {"node": "v001"}
+    assert entity_of({"instance": "v002:9100"}, NODES) == {"node": "v002"}
+    assert entity_of({"switch": "s1", "port": "Ethernet8"}, NODES) == {"switch": "s1", "port": "Ethernet8"}
+    assert entity_of({"instance": "elsewhere:9100"}, NODES) == {}
+
+
+def test_a_feed_that_breaks_off_is_no_result(evaluator: Path, tmp_path: Path) -> None:
+    """Whoever feeds it may be killed: what was not fed must not look like silence."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("groups: [{name: g, rules: [{alert: Gone, expr: 'absent(up)'}]}]", encoding="utf-8")
+    done = subprocess.run(
+        [evaluator, "evaluate", "-start=0", "-end=600000", mine],
+        input=b"W\x08\x00\x00\x00" + bytes(8), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"broke off" in done.stderr
+    assert b'"kind":"end"' not in done.stdout
