@@ -13,7 +13,7 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest -m "not compose"
+	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
 	@HINDCAST_LAW_EXAMPLES=20 $(BIN)/uv run --quiet --isolated --locked --no-default-groups --group core-test pytest detectors
