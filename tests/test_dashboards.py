@@ -21,12 +21,12 @@ from services.dashboards.board import TITLES
 from services.dashboards.catalogue import FOLDERS, NAMES
 from services.dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, YELLOW
 from services.dashboards.live import SCRAPE_S
-from services.dashboards.metrics import named_metrics
 from services.dashboards.model import Dashboard, Row
 from services.dashboards.units import KNOWN
 from services.kit.series import table
 from services.recording.reader import Recording
 from services.synth.small import FOLDER as RECORDINGS
+from tests.promql import named_metrics
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "dashboards"

@@ -55,17 +55,8 @@ class Correlator:
         self._refresh_ms = round(self._config.refresh_s * 1000)
         self._due: Instant = NEVER
         self._ended = False
-        self._rows_to: dict[str, list[int]] = {}
-        self._rows_from: dict[str, list[int]] = {}
-        self._memory_ms: dict[str, int] = {}
-        for number, row in enumerate(self._table.rows):
-            kept_ms = int(1000 * max(row.after_s or self._config.hold_s, row.before_s or 0.0))
-            for fault in (*row.cause, *row.effect, *row.same):
-                self._memory_ms[fault] = max(kept_ms, self._memory_ms.get(fault, int(self._config.hold_s * 1000)))
-            for fault in (*row.effect, *row.same):
-                self._rows_to.setdefault(fault, []).append(number)
-            for fault in (*row.cause, *row.same):
-                self._rows_from.setdefault(fault, []).append(number)
+        self._rows_to, self._rows_from = self._table.rows_to(), self._table.rows_from()
+        self._memory_ms = self._table.memory_ms(self._config)
 
     def happen(self, event: JobEvent) -> None:
         """Let a job start or end."""

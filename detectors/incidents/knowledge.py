@@ -1,6 +1,6 @@
 """causes.yaml as data: what can cause what over which relation, and the settings, each with unit and source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, Self
 
@@ -81,6 +81,30 @@ class Knowledge(BaseModel):
     def _complete(self) -> Self:
         self.configure({})
         return self
+
+    def rows_to(self) -> dict[Fault, list[int]]:
+        """Return the numbers of the rows that can explain each fault."""
+        return self._numbers(lambda row: (*row.effect, *row.same))
+
+    def rows_from(self) -> dict[Fault, list[int]]:
+        """Return the numbers of the rows in which each fault explains another."""
+        return self._numbers(lambda row: (*row.cause, *row.same))
+
+    def _numbers(self, faults: Callable[[Row], Sequence[Fault]]) -> dict[Fault, list[int]]:
+        found: dict[Fault, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            for fault in faults(row):
+                found.setdefault(fault, []).append(number)
+        return found
+
+    def memory_ms(self, config: IncidentConfig) -> dict[Fault, int]:
+        """Return for how long after its end a finding of each fault can still be linked, in milliseconds."""
+        found: dict[Fault, int] = {}
+        for row in self.rows:
+            kept_s = max(row.after_s or config.hold_s, row.before_s or 0.0, config.hold_s)
+            for fault in (*row.cause, *row.effect, *row.same):
+                found[fault] = max(int(1000 * kept_s), found.get(fault, 0))
+        return found
 
     def configure(self, given: Mapping[str, Any]) -> IncidentConfig:
         """Return the defaults with `given` on top; raise pydantic's ValidationError."""

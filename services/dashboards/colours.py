@@ -1,6 +1,6 @@
 """Colours that people with any kind of colour vision tell apart: the eight of Okabe and Ito (2008)."""
 
-from services.dashboards.model import Color, Step, Thresholds
+from services.dashboards.fields import Color, Step, Thresholds
 
 BLUE = "#0072B2"
 SKY = "#56B4E9"

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
+from services.dashboards.fields import Thresholds
 from services.dashboards.live import POINTS, Answer, Series, Values, legend
 from services.dashboards.model import (
     BarGauge,
@@ -27,7 +28,6 @@ from services.dashboards.model import (
     StateTimeline,
     StatusHistory,
     TablePanel,
-    Thresholds,
     Timeseries,
 )
 from services.dashboards.tabulate import tabulated

@@ -5,22 +5,19 @@ Names and values as Grafana 12 and 13 write them (schema version 41); in Python 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
+
+from services.dashboards.fields import FieldConfig, Part
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class DataSource(_Model):
+class DataSource(Part):
     """The data source, by the uid that provisioning gives it."""
 
     type: Literal["prometheus"] = "prometheus"
     uid: str = "thanos"
 
 
-class GridPos(_Model):
+class GridPos(Part):
     """A place on the grid of 24 columns."""
 
     h: int = Field(ge=1)
@@ -29,7 +26,7 @@ class GridPos(_Model):
     y: int = Field(ge=0)
 
 
-class Target(_Model):
+class Target(Part):
     """One query of a panel: an instant one gives a row a series, a range one a line."""
 
     ref_id: str
@@ -42,131 +39,7 @@ class Target(_Model):
     datasource: DataSource = DataSource()
 
 
-class Step(_Model):
-    """A colour from a value upwards; the first of a list has none."""
-
-    color: str
-    value: float | None = None
-
-
-class Thresholds(_Model):
-    """Where colours change."""
-
-    mode: Literal["absolute", "percentage"] = "absolute"
-    steps: tuple[Step, ...]
-
-
-class Color(_Model):
-    """How a field is coloured."""
-
-    mode: Literal["thresholds", "fixed", "palette-classic", "continuous-viridis"]
-    fixed_color: str | None = None
-    series_by: Literal["last", "min", "max"] | None = None
-
-
-class MappingResult(_Model):
-    """What a value is shown as."""
-
-    text: str
-    color: str
-    index: int
-
-
-class ValueMapping(_Model):
-    """Texts for values."""
-
-    type: Literal["value"] = "value"
-    options: dict[str, MappingResult]
-
-
-class Link(_Model):
-    """A link of a value: to another dashboard."""
-
-    title: str
-    url: str
-    target_blank: bool = False
-
-
-class LineMode(_Model):
-    """How thresholds are drawn behind lines."""
-
-    mode: Literal["off", "line", "dashed", "area"]
-
-
-class Stacking(_Model):
-    """Whether lines are stacked."""
-
-    mode: Literal["none", "normal"]
-    group: str = "A"
-
-
-class CellOptions(_Model):
-    """How a cell of a table is drawn."""
-
-    type: Literal["auto", "color-text", "color-background"]
-
-
-class Custom(_Model):
-    """What only some kinds of panel have."""
-
-    draw_style: Literal["line", "bars", "points"] | None = None
-    line_interpolation: Literal["linear", "stepAfter"] | None = None
-    line_width: int | None = None
-    fill_opacity: int | None = None
-    show_points: Literal["auto", "never", "always"] | None = None
-    span_nulls: bool | None = None
-    stacking: Stacking | None = None
-    thresholds_style: LineMode | None = None
-    axis_label: str | None = None
-    axis_soft_min: float | None = None
-    cell_options: CellOptions | None = None
-    filterable: bool | None = None
-
-
-class Defaults(_Model):
-    """How all fields of a panel are shown."""
-
-    unit: str
-    color: Color
-    thresholds: Thresholds
-    custom: Custom = Custom()
-    decimals: int | None = None
-    min: float | None = None
-    max: float | None = None
-    no_value: str | None = None
-    mappings: tuple[ValueMapping, ...] = ()
-    links: tuple[Link, ...] = ()
-
-
-class Matcher(_Model):
-    """Which fields an override is for."""
-
-    id: Literal["byName", "byFrameRefID"]
-    options: str
-
-
-class Property(_Model):
-    """One property that an override sets."""
-
-    id: str
-    value: Any
-
-
-class Override(_Model):
-    """What is different for some fields."""
-
-    matcher: Matcher
-    properties: tuple[Property, ...]
-
-
-class FieldConfig(_Model):
-    """How the fields of a panel are shown."""
-
-    defaults: Defaults
-    overrides: tuple[Override, ...] = ()
-
-
-class Legend(_Model):
+class Legend(Part):
     """A panel's legend."""
 
     show_legend: bool = True
@@ -175,14 +48,14 @@ class Legend(_Model):
     calcs: tuple[str, ...] = ()
 
 
-class Tooltip(_Model):
+class Tooltip(Part):
     """A panel's tooltip."""
 
     mode: Literal["single", "multi"] = "multi"
     sort: Literal["none", "desc"] = "desc"
 
 
-class Reduce(_Model):
+class Reduce(Part):
     """How a series becomes one value."""
 
     calcs: tuple[str, ...] = ("lastNotNull",)
@@ -190,14 +63,14 @@ class Reduce(_Model):
     values: bool = False
 
 
-class TimeseriesOptions(_Model):
+class TimeseriesOptions(Part):
     """Options of lines over time."""
 
     legend: Legend = Legend()
     tooltip: Tooltip = Tooltip()
 
 
-class StatOptions(_Model):
+class StatOptions(Part):
     """Options of one large number."""
 
     reduce_options: Reduce = Reduce()
@@ -208,7 +81,7 @@ class StatOptions(_Model):
     text_mode: Literal["auto", "value", "value_and_name"] = "auto"
 
 
-class BarGaugeOptions(_Model):
+class BarGaugeOptions(Part):
     """Options of bars, one a series."""
 
     reduce_options: Reduce = Reduce()
@@ -218,14 +91,14 @@ class BarGaugeOptions(_Model):
     value_mode: Literal["color", "text"] = "color"
 
 
-class SortBy(_Model):
+class SortBy(Part):
     """The column by which a table is sorted."""
 
     display_name: str
     desc: bool = True
 
 
-class TableOptions(_Model):
+class TableOptions(Part):
     """Options of a table."""
 
     show_header: bool = True
@@ -233,7 +106,7 @@ class TableOptions(_Model):
     sort_by: tuple[SortBy, ...] = ()
 
 
-class GridOptions(_Model):
+class GridOptions(Part):
     """Options of rows over time: a row a series, a cell a moment."""
 
     show_value: Literal["auto", "never"] = "never"
@@ -245,14 +118,14 @@ class GridOptions(_Model):
     align_value: Literal["left", "center"] | None = None
 
 
-class Transformation(_Model):
+class Transformation(Part):
     """A step between the answers and a table."""
 
     id: Literal["merge", "organize"]
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
-class _Panel(_Model):
+class _Panel(Part):
     id: int
     title: str
     description: str = Field(min_length=10)
@@ -309,7 +182,7 @@ class StateTimeline(_QueryPanel):
     options: GridOptions = GridOptions(merge_values=True, align_value="left")
 
 
-class Row(_Model):
+class Row(Part):
     """A heading."""
 
     type: Literal["row"] = "row"
@@ -324,7 +197,7 @@ QueryPanel = Timeseries | Stat | BarGauge | TablePanel | StatusHistory | StateTi
 Panel = Annotated[QueryPanel | Row, Field(discriminator="type")]
 
 
-class DashboardLink(_Model):
+class DashboardLink(Part):
     """A link above the panels: `link` to one dashboard, `dashboards` to all of a tag."""
 
     title: str
@@ -339,7 +212,7 @@ class DashboardLink(_Model):
     target_blank: bool = False
 
 
-class Annotation(_Model):
+class Annotation(Part):
     """Marks over all panels, from a query; with `use_value_for_time` the value (ms) is when."""
 
     name: str
@@ -355,13 +228,13 @@ class Annotation(_Model):
     datasource: DataSource = DataSource()
 
 
-class Annotations(_Model):
+class Annotations(Part):
     """All of a dashboard's annotations."""
 
     list: tuple[Annotation, ...]
 
 
-class VariableQuery(_Model):
+class VariableQuery(Part):
     """A variable's query: `qry_type` 1 for label_values, 3 for query_result."""
 
     qry_type: Literal[1, 3]
@@ -369,7 +242,7 @@ class VariableQuery(_Model):
     ref_id: Literal["PrometheusVariableQueryEditor-VariableQuery"] = "PrometheusVariableQueryEditor-VariableQuery"
 
 
-class Current(_Model):
+class Current(Part):
     """What is chosen when the dashboard is opened without a choice."""
 
     selected: bool = False
@@ -377,7 +250,7 @@ class Current(_Model):
     value: str | tuple[str, ...]
 
 
-class Variable(_Model):
+class Variable(Part):
     """A choice above the panels, filled by a query whenever the time range changes."""
 
     name: str
@@ -400,24 +273,24 @@ class Variable(_Model):
     skip_url_sync: bool = False
 
 
-class Templating(_Model):
+class Templating(Part):
     """All of a dashboard's variables, those first that others depend on."""
 
     list: tuple[Variable, ...]
 
 
-class TimeRange(_Model):
+class TimeRange(Part):
     """What is shown when the dashboard is opened."""
 
     from_: str = Field(default="now-1h", alias="from")
     to: str = "now"
 
 
-class Timepicker(_Model):
+class Timepicker(Part):
     """Nothing of it is set."""
 
 
-class Dashboard(_Model):
+class Dashboard(Part):
     """One dashboard."""
 
     uid: str = Field(pattern=r"^hindcast-[a-z-]+$", max_length=40)

@@ -4,25 +4,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.dashboards import colours
-from services.dashboards.model import (
-    BarGauge,
-    BarGaugeOptions,
+from services.dashboards.fields import (
     CellOptions,
     Color,
     Custom,
     Defaults,
     FieldConfig,
-    GridPos,
-    Legend,
     LineMode,
     Link,
     MappingResult,
     Matcher,
     Override,
     Property,
+    Stacking,
+    Thresholds,
+    ValueMapping,
+)
+from services.dashboards.model import (
+    BarGauge,
+    BarGaugeOptions,
+    GridPos,
+    Legend,
     Reduce,
     SortBy,
-    Stacking,
     Stat,
     StateTimeline,
     StatOptions,
@@ -30,12 +34,10 @@ from services.dashboards.model import (
     TableOptions,
     TablePanel,
     Target,
-    Thresholds,
     Timeseries,
     TimeseriesOptions,
     Transformation,
-    ValueMapping,
-)  # fmt: skip
+)
 
 _HERE = "${__url_time_range}&${cluster:queryparam}&${replay:queryparam}"
 

@@ -2,7 +2,8 @@
 
 from services.dashboards import board, colours
 from services.dashboards.board import Section
-from services.dashboards.model import Dashboard, Step, Thresholds
+from services.dashboards.fields import Step, Thresholds
+from services.dashboards.model import Dashboard
 from services.dashboards.panels import TO_NODE, Query, bars, grid, lines, number
 from services.dashboards.select import NODE, ONE_GPU, RACK, most, node, of, slowed
 

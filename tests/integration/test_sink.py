@@ -20,6 +20,7 @@ from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
 from tests.integration.feed import FIELDS, INTERVAL_MS, START_MS, XID, Cluster, Feed
+from tests.integration.held import check_landed, check_up, query
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 90.0
@@ -114,74 +115,6 @@ def sink(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> Iterator[
     running.process.stop()
 
 
-def query(base: str, text: str, at_ms: int, headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """Return the result of an instant query."""
-    answer = httpx.post(
-        f"{base}/api/v1/query", data={"query": text, "time": f"{at_ms / 1000:.3f}"}, headers=headers, timeout=60
-    )
-    assert answer.status_code == 200, answer.text
-    result: list[dict[str, Any]] = answer.json()["data"]["result"]
-    return result
-
-
-def by_series(result: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """Return values by (metric or "", instance, gpu)."""
-    found: dict[tuple[str, str, str], float] = {}
-    for entry in result:
-        labels: dict[str, str] = entry["metric"]
-        found[labels.get("__name__", ""), labels["instance"], labels.get("gpu", "")] = float(entry["value"][1])
-    return found
-
-
-def check_landed(base: str, cluster: Cluster, feed: Feed, headers: dict[str, str] | None = None) -> None:
-    """Assert that every reading is held once, with its value and time, and nothing else."""
-    replay, shift = feed.origin.replay, feed.origin.shift_ms
-    at = cluster.end_ms + shift
-    reach = f"[{cluster.ticks * INTERVAL_MS}ms]"
-    for index, name in enumerate(FIELDS):
-        selector = f'{name}{{replay="{replay}"}}{reach}'
-        counts = by_series(query(base, f"sum by (instance, gpu) (count_over_time({selector}))", at, headers))
-        sums = by_series(query(base, f"sum by (instance, gpu) (sum_over_time({selector}))", at, headers))
-        want_counts, want_sums = {}, {}
-        for node in range(cluster.nodes):
-            there = cluster.there[:, node]
-            for gpu in range(cluster.gpus):
-                key = ("", f"{cluster.name(node)}:9400", str(gpu))
-                if there.any():
-                    want_counts[key] = float(there.sum())
-                    want_sums[key] = float(cluster.values[there, node, gpu, index].sum())
-        assert counts == want_counts, name
-        assert sums == pytest.approx(want_sums, rel=1e-12), name
-    check_node(base, cluster, feed, 0, headers)
-
-
-def check_node(base: str, cluster: Cluster, feed: Feed, node: int, headers: dict[str, str] | None) -> None:
-    """Assert every raw sample of one node, XIDs aside (their labels change): time and value, bit for bit."""
-    replay, shift = feed.origin.replay, feed.origin.shift_ms
-    instance = f"{cluster.name(node)}:9400"
-    raw = query(
-        base,
-        f'{{instance="{instance}",replay="{replay}",gpu!=""}}[{cluster.ticks * INTERVAL_MS}ms]',
-        cluster.end_ms + shift,
-        headers,
-    )
-    ticks = np.flatnonzero(cluster.there[:, node])
-    seen = 0
-    for entry in raw:
-        labels, points = entry["metric"], entry["values"]
-        if labels["__name__"] == FIELDS[XID]:
-            continue
-        seen += 1
-        assert labels["UUID"] == f"GPU-{node:04d}-{labels['gpu']}"
-        assert (labels["job"], labels["cluster"], labels["Hostname"]) == ("dcgm-exporter", "vela", cluster.name(node))
-        assert labels["device"] == f"nvidia{labels['gpu']}"
-        values = cluster.values[ticks, node, int(labels["gpu"]), FIELDS.index(labels["__name__"])]
-        times = [cluster.time_ms(int(t), node) + shift for t in ticks]
-        assert [round(point[0] * 1000) for point in points] == times
-        assert [float(point[1]) for point in points] == values.tolist()
-    assert seen == cluster.gpus * (len(FIELDS) - 1)
-
-
 def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) -> None:
     cluster = Cluster(nodes=6, gpus=4, ticks=60, seed=1)
     cluster.there[20:23, 2] = False
@@ -194,18 +127,6 @@ def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) 
     for base in (stack.addresses.prometheus, stack.addresses.thanos_query):
         check_landed(base, cluster, feed)
     check_up(stack.addresses.prometheus, cluster, feed)
-
-
-def check_up(base: str, cluster: Cluster, feed: Feed) -> None:
-    """Assert `up`: once a tick and node, 0 exactly where the scrape is missing; and that nothing outlives the end."""
-    replay, shift = feed.origin.replay, feed.origin.shift_ms
-    at, reach = cluster.end_ms + shift, f"[{cluster.ticks * INTERVAL_MS}ms]"
-    counts = by_series(query(base, f'count_over_time(up{{replay="{replay}"}}{reach})', at))
-    sums = by_series(query(base, f'sum_over_time(up{{replay="{replay}"}}{reach})', at))
-    instances = [("", f"{cluster.name(node)}:9400", "") for node in range(cluster.nodes)]
-    assert counts == dict.fromkeys(instances, cluster.ticks)
-    assert sums == {key: float(cluster.there[:, node].sum()) for node, key in enumerate(instances)}
-    assert query(base, f'count({{replay="{replay}"}})', at + 1000) == []
 
 
 def test_a_missed_scrape_ends_the_series_until_the_next(stack: Stack, sink: Running) -> None:

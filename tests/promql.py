@@ -1,4 +1,4 @@
-"""Which metrics a query may name: those of series.yaml, those of hindcast's services, and Prometheus' own.
+"""Which metrics a query names.
 
 A query is read by a tokenizer of PromQL's words: enough to tell a metric from a function, a label and a keyword, as a
 metric is what stands before ``{`` or alone where no ``(`` and no matcher follows.
