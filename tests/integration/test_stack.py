@@ -65,8 +65,10 @@ def test_every_server_is_healthy(stack: Stack) -> None:
     for name in SERVERS:
         process = stack.process(name)
         assert process.state is State.HEALTHY
-        assert process.spec.health is not None
-        assert process.spec.health.check()
+        health = process.spec.health
+        assert health is not None
+        # A busy server may be unready for a moment: the sidecar is when Prometheus answers it late.
+        until(health.check, timeout_s=60, what=f"{name} to be ready")
     stack.check()
 
 
