@@ -31,7 +31,8 @@ class _Block:
 class RowBuffer:
     """Takes rows in any order, hands them out in order of time, one row a (time, entity).
 
-    Of several rows of the same time and entity the first to come counts. Entities get their index in the fleet when
+    Of several rows of the same time and entity the first reading of each field to come counts: what a live cluster's
+    Prometheus reads at once it may send in parts. Entities get their index in the fleet when
     their first row is handed out, by time and name, so that the order of arrival and the cuts leave no trace.
     """
 
@@ -203,6 +204,7 @@ class RowBuffer:
         again = (times[1:] == times[:-1]) & (keys[1:] == keys[:-1])
         if np.count_nonzero(again):
             once = np.concatenate([[True], ~again])
+            _complete(merged, order, once)
             order, times = order[once], times[once]
         self._rows, self._order, self._times = merged, order, times
         self._start = 0
@@ -229,6 +231,22 @@ class RowBuffer:
         self._rows = _Block(arrays["times"], arrays["keys"], arrays["values"], arrays["valid"])
         self._order, self._times, self._start = np.arange(len(self._rows.times)), self._rows.times, 0
         self._hits = {}
+
+
+def _complete(block: _Block, order: IntArray, once: BoolArray) -> None:
+    """Give the first of equal rows, where it lacks a field, the reading of the next that has it.
+
+    `order` (n,) is the rows with equal ones together, `once` (n,) which of them are the first of their kind.
+    """
+    first = order[once][np.cumsum(once) - 1]
+    place = np.arange(len(once))
+    rank = place - np.maximum.accumulate(np.where(once, place, 0))
+    for number in range(1, int(rank.max()) + 1):
+        here = rank == number
+        whole, part = first[here], order[here]
+        new = ~block.valid[:, whole] & block.valid[:, part]
+        block.values[:, whole] = np.where(new, block.values[:, part], block.values[:, whole])
+        block.valid[:, whole] |= new
 
 
 def _name(categories: tuple[tuple[str | int, ...], ...], combined: int) -> EntityKey:
