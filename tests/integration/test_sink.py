@@ -124,9 +124,16 @@ def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) 
     feed.mark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
-    for base in (stack.addresses.prometheus, stack.addresses.thanos_query):
-        check_landed(base, cluster, feed)
+    check_landed(stack.addresses.prometheus, cluster, feed)
     check_up(stack.addresses.prometheus, cluster, feed)
+    # Query asks a sidecar whose Prometheus was away not at once again.
+    served = f'{{replay="{feed.origin.replay}"}}'
+    until(
+        lambda: query(stack.addresses.thanos_query, served, cluster.end_ms + feed.origin.shift_ms - 1),
+        timeout_s=_WAIT_S,
+        what="Query to serve them",
+    )
+    check_landed(stack.addresses.thanos_query, cluster, feed)
 
 
 def test_a_missed_scrape_ends_the_series_until_the_next(stack: Stack, sink: Running) -> None:
