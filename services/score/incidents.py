@@ -127,7 +127,10 @@ class _Truth:
 
 
 def judge_incidents(incidents: Sequence[Incident], labels: Sequence[Label]) -> list[JudgedIncident]:
-    """Return what became of every labelled incident that has a root; `incidents` are last revisions."""
+    """Return what became of every labelled incident that has a root; `incidents` are last revisions.
+
+    One whose root need not be found (`optional`) counts if something of it was reported.
+    """
     truths: dict[str, _Truth] = {}
     for label in labels:
         if label.incident is not None and not label.distractor:
@@ -143,6 +146,8 @@ def judge_incidents(incidents: Sequence[Incident], labels: Sequence[Label]) -> l
         if reported is not None:
             rank = _rank(reported, truth, root)
             foreign = sum(other is not truth and bool(_held(reported, other)) for other in truths.values())
+        elif root.optional:
+            continue
         judged.append(JudgedIncident(name, root, reported, rank, len(having), foreign or 0))
     return judged
 

@@ -63,6 +63,12 @@ def test_what_nobody_saw_or_saw_at_another_time_has_no_root() -> None:
     assert (missed.labelled, missed.reported, missed.root_first, len(missed.wrong)) == (2, 0, 0, 2)
 
 
+def test_a_root_that_need_not_be_found_counts_if_anything_was() -> None:
+    latent = BRAKE.model_copy(update={"optional": True})
+    assert tally([], [latent, OTHER]).labelled == 1
+    assert tally([reported("a", ("power_throttle", {"node": "n1"}))], [latent, SLOW]).root_first == 1
+
+
 def test_what_is_split_and_what_is_mixed_is_counted() -> None:
     parts = [reported("a", ("power_throttle", {"node": "n1"})), reported("b", ("straggler", {"node": "n2"}))]
     assert tally(parts, [BRAKE, SLOW]).split == 1

@@ -67,7 +67,8 @@ class Told(Strict):
     """One label to be: the entity (keys of labels.jsonl), the span in seconds, and what the scenario says of it.
 
     `nodes` are the indices of the nodes whose jobs feel it (their steps give the impact); `jobs` names them instead.
-    What shows `in_traffic` alone is not owed where no job of these has a second node to talk to.
+    What shows `in_traffic` alone is not owed where no job of these has a node elsewhere: a leaf between its own nodes
+    never fills.
     """
 
     truth: Truth

@@ -116,7 +116,7 @@ def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], soonest_s: float
     for name in ("cause", "note", "incident", "root", "optional"):
         if value := getattr(truth, name):
             fields[name] = value
-    if told.in_traffic and not any(len(run.nodes) > 1 for run in hit):
+    if told.in_traffic and not any(set(run.nodes) - set(told.nodes) for run in hit):
         fields["optional"] = True
     if hit:
         fields["job_id"] = hit[0].spec.id
