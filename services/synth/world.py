@@ -128,6 +128,15 @@ class World:
             )
         return found
 
+    def needs_ethernet(self, kind: str) -> None:
+        """Refuse what only an Ethernet fabric has. UserError: this one is InfiniBand."""
+        if self.fabric.network.fabric == "infiniband":
+            raise UserError(
+                f"profile {self.profile.name}: its network is InfiniBand, which has no PFC and no ECN marks: no {kind}",
+                remedy="choose a profile whose network is roce, or leave the happening out",
+                exit_code=2,
+            )
+
     def switch(self, name: str) -> int:
         """Return the index of a switch by its name in the scenario; two names fall on two switches, if there are two.
 

@@ -19,7 +19,8 @@ class EcnMisconfigured(OnSwitch):
     kind: Literal["ecn_misconfigured"]
 
     def effects(self, world: World) -> Iterable[Effect]:
-        """Take the marks away."""
+        """Take the marks away. UserError: an InfiniBand network marks nothing."""
+        world.needs_ethernet(self.kind)
         yield Effect("switch.unmarked", np.array([self.index(world)]), 1.0, self.course())
 
     def truths(self, world: World) -> Iterable[Told]:

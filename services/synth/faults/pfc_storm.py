@@ -24,7 +24,8 @@ class PfcStorm(Lasting):
     share: float = Field(gt=0, le=1)
 
     def effects(self, world: World) -> Iterable[Effect]:
-        """Let the port pause its leaf."""
+        """Let the port pause its leaf. UserError: an InfiniBand network knows no pauses."""
+        world.needs_ethernet(self.kind)
         yield Effect("cable.pausing", np.array([self._cable(world)]), self.share, self.course())
 
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:

@@ -1,11 +1,13 @@
 """Whether each fault of the network shows on the culprit, and not on its peers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from services.kit.errors import UserError
 from services.recording.validate import validate_recording
 from services.synth.conftest import Telemetry, write_files
 from services.synth.library import LIBRARY
@@ -276,6 +278,18 @@ def test_infiniband_has_credits_and_no_pauses(infiniband: Telemetry) -> None:
     assert not {PFC_RX, PFC_TX, ECN} & set(infiniband.table("switch").column_names)
     assert "port_xmit_wait" in infiniband.table("switch").column_names
     assert not {"np_cnp_sent", "rp_cnp_handled"} & set(infiniband.table("nic").column_names)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "pfc_storm", "node": "t04", "nic": 1, "share": 0.9},
+        {"kind": "ecn_misconfigured", "switch": "tor-01a"},
+    ],
+)
+def test_infiniband_can_have_no_fault_of_pauses_or_marks(fault: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"InfiniBand.*no {fault['kind']}"):
+        recording(tmp_path, [fault | {"at": 60, "until": 120}], 5, fabric="infiniband")
 
 
 def test_static_routing_makes_some_uplinks_of_the_leaf_wait(infiniband: Telemetry) -> None:
