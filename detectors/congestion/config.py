@@ -17,6 +17,7 @@ class CongestionConfig(DetectorConfig):
     peer_ratio: float = Field(ge=1)
     peer_deviations: float = Field(gt=0)
     peer_minimum: int = Field(ge=2)
+    sibling_ratio: float = Field(ge=1)
     own_switch_share: float = Field(gt=0, le=1)
     habit_ratio: float = Field(ge=1)
     habit_minimum_s: float = Field(gt=0)

@@ -3,14 +3,16 @@
 Every port's rates are compared with those of ports of the same kind (leaf to host, leaf to spine, spine) on other
 switches, robustly and with an effect size, and with its own habit where peers are few or suffer with it. Bursts are
 what collectives and checkpoints do: only what is hot for most of `sustain_s` counts, and what is high everywhere at
-once is nobody's. Of the ports that are hot together on switches cabled to one another, the origin is named alone: the
-switch that marks, drops and sends pauses, not the one that receives them; in it the port with the marks and drops,
-else the one whose host pauses it, else the one that pauses most; the switch itself if most of its ports do so.
+once is nobody's. A port that waits for credits must also wait longer than others of its switch: a leaf whose uplinks
+all wait alike is given more than they carry, and that is load. Of the ports that are hot together on switches cabled
+to one another, the origin is named alone: the switch that marks, drops and sends pauses, not the one that receives
+them; in it the port with the marks and drops, else the one whose host pauses it, else the one that pauses most; the
+switch itself if most of its ports do so.
 NICs without credits (`port_xmit_wait`) speak for the switch port at their other end where no switch reports.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a fabric congested as a
-whole from the start (nothing to compare with), and about a lost spine whose load the others carry evenly
-(`link_fault` names the spine).
+whole from the start (nothing to compare with), about a lost spine whose load the others carry evenly (`link_fault`
+names the spine), and about a job that fills one InfiniBand uplink and not those beside it, which nobody minds.
 """
 
 from collections.abc import Sequence

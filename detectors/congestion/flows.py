@@ -174,7 +174,10 @@ class Flows:
             for number in judged:
                 if not np.count_nonzero(own & standing_out[number]):
                     continue
-                hot |= own & self._out_of_place(number, own, peers, alike=bool((group[peers] == kind).all()))
+                told = own & self._out_of_place(number, own, peers, alike=bool((group[peers] == kind).all()))
+                if self.kind == "switch" and self.names[number] == "wait":
+                    told &= self._uneven(number, alike & (switch == place))
+                hot |= told
         return hot
 
     def _floor(self, number: int, marked_share: float) -> FloatArray:
@@ -212,6 +215,18 @@ class Flows:
         )
         stands_out &= ~(known_habit & (rate < ratio / 3 * habit))
         return np.asarray(above & (stands_out | (unusual & (rate >= ratio / 3 * middle))))
+
+    def _uneven(self, number: int, siblings: BoolArray) -> BoolArray:
+        """Return which ports have a rate far above that of their `siblings`: ports of their kind on their own switch.
+
+        Where all of a switch's uplinks wait alike it is given more than they carry: that is load. What goes wrong
+        behind one of them, or on it, makes that one wait.
+        """
+        values = self.rate[number][siblings]
+        values = values[np.isfinite(values)]
+        if len(values) < self._config.peer_minimum:
+            return np.ones(len(self), bool)
+        return np.asarray(self.rate[number] >= self._config.sibling_ratio * median_of(values))
 
     def sustained(self, share: float = 1.0) -> BoolArray:
         """Return which ports have been hot for long, or for a share of that."""

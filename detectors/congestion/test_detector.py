@@ -6,7 +6,21 @@ from typing import Any
 import pytest
 
 from detectors.congestion.detector import Congestion
-from detectors.congestion.examples import AT_S, END_S, MARKED, OTHERS, PORT, RX, SCENE, TX, incast, pausing_switch
+from detectors.congestion.examples import (
+    AT_S,
+    END_S,
+    MARKED,
+    OTHERS,
+    PORT,
+    RX,
+    SCENE,
+    TX,
+    WAITS,
+    full_fabric,
+    incast,
+    infiniband,
+    pausing_switch,
+)
 from detectors.contract import Finding
 from detectors.scene import START, Scene, changed, growing, seconds, tape_of, without
 from detectors.spec import configure
@@ -114,6 +128,28 @@ def test_nics_without_credits_speak_for_their_switch_where_it_does_not_report() 
     assert entities(one) == [PORT]
     rail = growing(tape_of(scene), "nic", "port_xmit_wait", 2e8, AT_S, END_S, nic="mlx5_1")
     assert entities(rail) == [{"switch": "leaf-2"}]
+
+
+def test_a_full_fabric_is_load_and_an_uplink_that_waits_alone_is_not() -> None:
+    full = full_fabric(infiniband(tape_of(SCENE)))
+    assert entities(full) == []
+    # Each of the two things that keep it silent is needed: the bar for waiting, and the comparison within the switch.
+    assert entities(full, wait_ticks_per_s=2e6, sibling_ratio=1.0) != []
+    assert entities(full, sibling_ratio=1.0) == [{"switch": "leaf-3"}]
+    assert entities(full, wait_ticks_per_s=2e6) != []
+    uplink = {"switch": "leaf-1", "port": "Ethernet101"}
+    assert entities(growing(full, "switch", WAITS, 2e7, AT_S, END_S, **uplink)) == [uplink]
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 30.0, 60.0])
+def test_a_port_without_credits_is_named_whatever_the_cadence(interval_s: float) -> None:
+    scene = replace(SCENE, interval_s=interval_s, minutes=max(7.0, 14 * interval_s / 60))
+    at_s = 5.3 * interval_s
+    tape = growing(infiniband(tape_of(scene)), "switch", WAITS, 2e7, at_s, at_s + 600, **PORT)
+    (fired,) = [finding for finding in run(tape) if finding.state == "firing"]
+    assert dict(fired.entity) == PORT
+    assert float(fired.evidence["waits_per_s"]) == pytest.approx(2e7, rel=0.3)
+    assert (fired.detected_at - START) / 1000 - at_s <= max(110, 200 * interval_s / 60)
 
 
 def test_counters_that_are_reset_or_start_late_are_nothing() -> None:
