@@ -1,9 +1,10 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
 Down: a port that was up reports down for a third of a minute, in two readings (the other end, the kernel and the
-switch's log count as readings too); for half a minute where it was lost and back a while ago and no log speaks of it.
+switch's log count as readings too); for half a minute where the cable erred lately, or was lost and back a while ago
+and no log speaks of it.
 Flap: three losses of link in a quarter of an hour, by the state, by `link_downed` or by a log, whichever saw most;
-while it flaps it is not also down, and the errors that come with its losses are not counted. Errors: uncorrectable
+while it flaps it is not also down, and errors within four minutes of a loss are the loss's. Errors: uncorrectable
 FEC, symbol, receive errors or link recoveries above published bars, fast or in three different minutes of ten, and far
 above the median port. A NIC that carries nothing, or reports nothing, while its siblings and its rail go on, is down
 whatever its state says.
@@ -89,6 +90,7 @@ class LinkFault:
         )
         self._open: list[_Open] = []
         self._flapped: dict[End, Instant] = {}
+        self._erred: dict[End, Instant] = {}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what kernels say of links, and the scheduler of nodes."""
@@ -113,6 +115,7 @@ class LinkFault:
         self._nodes.measure()
         window = self._config.flap_window_s * 1000
         self._flapped = {end: at for end, at in self._flapped.items() if now - at <= window}
+        self._erred = {end: at for end, at in self._erred.items() if now - at <= window}
         found = self._close(now)
         for verdict in self._verdicts(now):
             found += self._take_up(now, verdict)
@@ -120,9 +123,14 @@ class LinkFault:
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped)
-        yield from self._judge.downs(now)
+        yield from self._judge.downs(now, self._erring_lately())
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
+
+    def _erring_lately(self) -> set[End]:
+        """Return the first ends of the cables that err, or did in the time in which losses of link are a flap."""
+        open_ones = (entry for entry in self._open if entry.fault == "link_errors")
+        return {(kind, owner, port) for entry in open_ones for kind, owner, port in entry.members} | self._erred.keys()
 
     def _take_up(self, now: Instant, verdict: Verdict) -> list[Finding]:
         """Return the finding of a verdict, unless an open one stands for it already."""
@@ -203,9 +211,10 @@ class LinkFault:
 
     def _end(self, now: Instant, entry: _Open, reason: str) -> Finding:
         self._open.remove(entry)
-        if entry.fault == "link_flap":
+        if entry.fault != "link_down":
+            over = self._flapped if entry.fault == "link_flap" else self._erred
             for kind, owner, port in entry.members:
-                self._flapped[kind, owner, port] = now
+                over[kind, owner, port] = now
         name = " ".join(str(part) for part in entry.entity.values())
         return Finding(
             id=entry.id,
@@ -237,6 +246,7 @@ class LinkFault:
             "lines": self._lines.snapshot(),
             "scheduler": self._scheduler.snapshot(),
             "flapped": [[list(end), at] for end, at in self._flapped.items()],
+            "erred": [[list(end), at] for end, at in self._erred.items()],
             "open": [asdict(entry) for entry in self._open],
         }
         return pack(document, arrays)
@@ -258,5 +268,6 @@ class LinkFault:
         detector._lines.load(document["lines"])
         detector._scheduler.load(document["scheduler"])
         detector._flapped = {(kind, owner, port): at for (kind, owner, port), at in document["flapped"]}
+        detector._erred = {(kind, owner, port): at for (kind, owner, port), at in document["erred"]}
         detector._open = [_Open(**entry) for entry in document["open"]]
         return detector

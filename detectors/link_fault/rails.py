@@ -13,6 +13,8 @@ _DATA = ("port_xmit_data", "port_rcv_data")
 _WORD_BYTES = 4
 _LEARN = 0.1
 _LEARNT = 12
+_CARRY = 0.5
+"""A reading's part in what a NIC carries: of one that is dead a sixteenth is left when it counts as quiet."""
 _MOVING = 0.01
 """Of its own level: below it a NIC carries management traffic at most."""
 _COLLECTED_MS = 30_000
@@ -21,8 +23,8 @@ _PLAUSIBLE = 1e18
 
 
 class Rails:
-    """Columns over NICs: `level` of traffic while it moves (bytes/ms), when it last `moved`, and since when it has
-    without a pause (`run`).
+    """Columns over NICs: `level` of traffic while it moves (bytes/ms), when it last `moved`, since when it has without
+    a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
     """
 
     def __init__(self, config: LinkFaultConfig) -> None:
@@ -34,6 +36,7 @@ class Rails:
         self.moved = np.empty(0, np.int64)
         self.run = np.empty(0, np.int64)
         self._row = np.empty(0, np.int64)
+        self._carried = np.empty(0)
 
     def grow(self, count: int) -> None:
         """Make room for NICs that were not known before."""
@@ -46,6 +49,7 @@ class Rails:
             self.moved = np.concatenate([self.moved, np.full(more, -1, np.int64)])
             self.run = np.concatenate([self.run, np.full(more, -1, np.int64)])
             self._row = np.concatenate([self._row, np.full(more, -1, np.int64)])
+            self._carried = np.concatenate([self._carried, np.zeros(more)])
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each NIC."""
@@ -65,6 +69,8 @@ class Rails:
         growth, elapsed = words - self._value[nics], np.minimum(at - self._at[nics], usual)
         self._row[nics] = at
         rate = np.where(growth >= 0, growth * _WORD_BYTES / np.maximum(elapsed, 1), np.nan)
+        known = nics[np.isfinite(rate)]
+        self._carried[known] += _CARRY * (rate[np.isfinite(rate)] - self._carried[known])
         # A cached copy does not grow: it is passed over, and its growth counted with the next that differs.
         differs = ~(growth == 0)
         level = self.level[nics]
@@ -87,14 +93,18 @@ class Rails:
         """Return those of `nics` that have moved data without a pause since `since`, and after `last`."""
         return [nic for nic in nics if self.run[nic] <= since and self.moved[nic] > last]
 
+    def carries_less(self, nic: int, siblings: list[int], share: float) -> bool:
+        """Return whether a NIC carries less than a share of what its siblings do now, whatever each did before."""
+        return bool(self._carried[nic] < share * np.median(self._carried[siblings]))
+
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""
         names = {"value": self._value, "at": self._at, "level": self.level, "learnt": self._learnt, "moved": self.moved}
-        names |= {"run": self.run, "row": self._row}
+        names |= {"run": self.run, "row": self._row, "carried": self._carried}
         return {f"rail_{name}": array for name, array in names.items()}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
         self._value, self._at, self.level = arrays["rail_value"], arrays["rail_at"], arrays["rail_level"]
         self._learnt, self.moved = arrays["rail_learnt"], arrays["rail_moved"]
-        self.run, self._row = arrays["rail_run"], arrays["rail_row"]
+        self.run, self._row, self._carried = arrays["rail_run"], arrays["rail_row"], arrays["rail_carried"]

@@ -158,6 +158,13 @@ def test_errors_beside_losses_of_link_keep_no_finding_of_errors_open() -> None:
     assert (found[1].detected_at - START) / 1000 <= 420 + 300
 
 
+def test_errors_between_the_first_losses_of_a_flap_are_not_told_anew() -> None:
+    erring = growing(tape_of(replace(SCENE, minutes=23)), "nic", "symbol_error", 12.0, 60, 900, **NIC)
+    flapping = cable_lowered(erring, [(at, at + 12.0) for at in (962.0, 1172.0, 1300.0)])
+    found = run(growing(flapping, "nic", "symbol_error", 12.0, 962, 1360, **NIC))
+    assert [f.fault for f in found if f.state == "firing"] == ["link_errors", "link_flap"]
+
+
 def test_errors_that_all_ports_share_one_burst_or_a_reset_are_nothing() -> None:
     tape = tape_of(SCENE)
     assert firing(growing(tape, "nic", "symbol_error", 0.1, 60, 300)) == []
@@ -189,6 +196,22 @@ def test_a_rail_that_carries_nothing_while_its_siblings_do_is_down() -> None:
     assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
     assert (fired.detected_at - START) / 1000 - AT_S <= 90
     assert firing(tape_of(replace(SCENE, pauses=[(AT_S, 260.0)]))) == []
+
+
+def test_a_node_whose_nics_all_carry_next_to_nothing_has_no_silent_rail() -> None:
+    def chatter(rows: Any, values: Any) -> Any:
+        values = values.copy()
+        for nic, share in (("mlx5_0", 0.008), ("mlx5_1", 0.012)):  # a hair under, over a hundredth of what they did
+            before = values[where(rows, 0, AT_S, node=name(1), nic=nic)]
+            late = where(rows, AT_S, node=name(1), nic=nic)
+            rate = (before.max() - before.min()) / AT_S
+            values[late] = np.floor(before.max() + share * rate * (seconds(rows)[late] - AT_S))
+        return values
+
+    tape = tape_of(SCENE)
+    for field in ("port_rcv_data", "port_xmit_data"):
+        tape = changed(tape, "nic", field, chatter)
+    assert firing(tape) == []
 
 
 def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
@@ -253,3 +276,12 @@ def test_what_a_switch_logs_of_its_ports_shows_flaps_between_two_readings() -> N
 def test_a_link_that_was_lost_a_while_ago_must_be_down_for_longer() -> None:
     assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 26.0)])) == []
     assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 60.0)])) == [("link_down", NIC)]
+
+
+def test_a_link_that_errs_must_be_down_for_longer() -> None:
+    scene = replace(
+        SCENE, minutes=10, logs=[line(360, "kernel", "mlx5_core 0000:0c:00.0 mlx5_0: Link down", node=name(1))]
+    )
+    erring = growing(tape_of(scene), "nic", "symbol_error", 12.0, 60, 359, **NIC)
+    assert firing(cable_lowered(erring, [(360.0, 386.0)])) == [("link_errors", NIC)]
+    assert firing(cable_lowered(erring, [(360.0, 430.0)])) == [("link_errors", NIC), ("link_down", NIC)]

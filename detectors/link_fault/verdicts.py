@@ -1,6 +1,6 @@
 """Which cables are down, flap, err or carry nothing at one moment, and which of their ends to name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ from detectors.contract import Evidence, Fault, Instant
 from detectors.fleet import Fleet
 from detectors.link_fault.cables import Cable, Cables, End
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.link_fault.errors import AFTER_DOWN_MS, Errors
+from detectors.link_fault.errors import Errors
 from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
@@ -107,23 +107,19 @@ class Judge:
         """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
         return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._told(cable)
 
-    def _times_lost(self, cable: Cable, since: Instant) -> int:
-        """Return how often a cable has lost its link after `since`, by the end that saw most of it."""
-        seen = [int(states.downs(since)[port]) for _, states, port in self.ports(cable)]
-        return max(seen + [len(self._lines.downs(end, since)) for end in cable.ends])
-
     def _told(self, cable: Cable) -> list[Instant]:
         return [at for end in cable.ends for at in self._lines.downs(end, -1)]
 
-    def downs(self, now: Instant) -> Iterator[Verdict]:
-        """Yield the cables that are down and stay so, or the switch that they share."""
+    def downs(self, now: Instant, erred: Collection[End]) -> Iterator[Verdict]:
+        """Yield the cables that are down and stay so, or the switch that they share; `erred` lately did, by end."""
         suspects = {self._cables.of(kind, int(port)) for kind, states in self._states.items() for port in states.down()}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             line = self._line(cable, since - int(self._config.together_s * 1000))
             readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
-            again = line is None and self._lost_before(cable, since)
+            # Errors, and losses before, announce a flap: what retrains may take its time.
+            again = cable.ends[0] in erred or (line is None and self._lost_before(cable, since))
             if again:  # the readings of one end: a flap can be seen by both
                 readings = max(int(states.low[port]) for _, states, port in low)
             confirm_s = self._config.confirm_again_s if again else self._config.confirm_s
@@ -184,9 +180,8 @@ class Judge:
                 found.setdefault(cable, []).append((weight, end, told))
         for cable, told_by in sorted(found.items(), key=lambda entry: entry[0].ends):
             losses = self.losses(cable)
-            # What has lost its link twice may be flapping, and err until the next time.
-            several = self._times_lost(cable, now - int(self._config.flap_window_s * 1000)) > 1
-            if now - self.last_down(cable) <= (2 if several else 1) * AFTER_DOWN_MS and losses:
+            # What has lost its link may be flapping, and err until the next time.
+            if losses and now - self.last_down(cable) <= self._config.flap_hold_s * 1000:
                 continue
             erring = [told for told in told_by if not self._is_calm(told[1], now, losses)]
             if not erring:
@@ -243,6 +238,9 @@ class Judge:
             yield Verdict("link_down", end, mode, since, (cable,), 0.75, f"{_said(end)} {what}", evidence)
 
     def _is_a_rail(self, nic: int, siblings: list[int]) -> bool:
+        """Return whether a NIC carried its share of the node's traffic, and does not now."""
+        if not self._rails.carries_less(nic, siblings, self._config.rail_share):
+            return False
         return bool(self._rails.level[nic] >= self._config.rail_share * np.median(self._rails.level[siblings]))
 
     def _others_move(self, end: End, siblings: list[int], nodes: tuple[str, ...], since: Instant, now: Instant) -> bool:

@@ -25,6 +25,7 @@ class PcieDegradationConfig(DetectorConfig):
     bandwidth_ratio: float = Field(gt=0, lt=1)
     bandwidth_floor_gb_s: float = Field(gt=0)
     bandwidth_stretches: int = Field(ge=1, le=10_000)
+    bandwidth_chance: float = Field(gt=0, lt=1)
     contention_stretches: int = Field(ge=1, le=10_000)
     history_stretches: int = Field(ge=1)
     peer_minimum: int = Field(ge=2)

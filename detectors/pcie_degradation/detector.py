@@ -5,9 +5,10 @@ says is its most) while the GPU is at work, for half a minute; packets are sent 
 DCGM's rate for the link that the machine should have; the peak of what it moves lies far below its peers' in the job
 and its own, stretch after stretch; and, where a test fills every link each hour, the mean of the last tests lies below
 a bar (the Vela report's rule, off by default). Contention on a shared PCIe switch shows on the neighbours too, and must
-last half an hour. A link that is low while its GPU idles is by design; where most of the fleet's are low, the topology
-is wrong. It is wrong about one GPU that alone gets less to do than its peers for minutes (a false alarm, where it was
-given as much before), and misses a link that is slow without saying so in jobs that hardly use it.
+last half an hour; where a job's GPUs are low by chance at times, it must last longer than chance makes it. A link that
+is low while its GPU idles is by design; where most of the fleet's are low, the topology is wrong. It is wrong about one
+GPU that alone gets less to do than its peers for minutes (a false alarm, where it was given as much before), and misses
+a link that is slow without saying so in jobs that hardly use it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import Finding
+from detectors.contract import Finding, FloatArray
 from detectors.fleet import Job, JobEvent
 from detectors.gpu_tapes import START, Cluster, name
 from detectors.pcie_degradation.config import PcieDegradationConfig
@@ -205,6 +205,25 @@ def test_traffic_of_a_field_that_reads_zero_is_not_missed_bandwidth() -> None:
             tape, field, lambda at, node, number, v: np.where((node == name(1)) & (number == 2) & (at > 200), 0.0, v)
         )
     assert run(tape) == []
+
+
+def each_on_its_own(scene: Scene, low: float) -> Tape:
+    """Return the tape with every GPU low in a part of its stretches of 30 s, each by itself."""
+
+    def fewer(at: FloatArray, nodes: Any, gpus: Any, moved: FloatArray) -> FloatArray:
+        chance = np.random.default_rng(5).random((200, scene.cluster.nodes, scene.cluster.gpus))
+        number = {name(node): node for node in range(scene.cluster.nodes)}
+        drawn = chance[(at // 30).astype(int), [number[node] for node in nodes], gpus]
+        return np.where(drawn < low, moved * (0.1 + drawn), moved)
+
+    return changed(tape_of(scene), "DCGM_FI_PROF_PCIE_TX_BYTES", fewer)
+
+
+def test_gpus_that_work_each_on_their_own_are_low_by_chance_and_a_bad_link_lasts_longer() -> None:
+    scene = without(Scene(cluster=Cluster(nodes=3, gpus=4, minutes=30)), "PROF_PCIE_RX_BYTES")
+    assert firing(each_on_its_own(scene, 0.3)) == []
+    bad = replace(scene, bad=[Bad(1, 2, 600, 1500, gb_s=2.0)])
+    assert firing(each_on_its_own(bad, 0.05)) == [gpu(1, 2)]
 
 
 def test_little_traffic_is_no_measure() -> None:

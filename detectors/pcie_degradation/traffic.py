@@ -4,7 +4,8 @@ In a synchronous job every rank moves the same in a step, however slow its link:
 the peak of a stretch, which a bad link caps. What a rank moves also goes by its role, so a GPU is compared with those
 of the same number on the job's other nodes, if they are enough, and must have moved as much as they before; where it
 has no history, all peers must be alike. GPUs of a node that are slow together, or beside one that moves far more than
-its peers, share a PCIe switch with somebody's copy: that must last.
+its peers, share a PCIe switch with somebody's copy: that must last. Where the GPUs of a job work each on its own, as in
+inference, one or the other is low in a stretch by chance: the more often, the longer it must last.
 """
 
 from typing import Any, ClassVar
@@ -44,7 +45,8 @@ class Traffic(GpuColumns):
     `learnt` in how many stretches, `own` and `peers` the levels learnt, bytes/s; `now`, `peers_now`, `distance` of
     the stretch judged last; `low_run` how many stretches it has been low, `low_since` (ms), `low_at` the last;
     `judged_at` when it could last be compared, `well_run` how often since then it was not low;
-    `shared_run` in how many of the low stretches its neighbours showed that the PCIe switch is shared.
+    `shared_run` in how many of the low stretches its neighbours showed that the PCIe switch is shared; `compared` in
+    how many stretches of this job it was compared, `lows` in how many of them it was low, of a long run only the first.
     """
 
     BLANK: ClassVar[dict[str, tuple[Any, float]]] = {
@@ -65,6 +67,8 @@ class Traffic(GpuColumns):
         "judged_at": (np.int64, -1),
         "well_run": (np.int64, 0),
         "shared_run": (np.float64, 0.0),
+        "compared": (np.int64, 0),
+        "lows": (np.int64, 0),
     }
     stretch: IntArray
     peak: FloatArray
@@ -83,6 +87,8 @@ class Traffic(GpuColumns):
     judged_at: IntArray
     well_run: IntArray
     shared_run: FloatArray
+    compared: IntArray
+    lows: IntArray
 
     def __init__(self, config: PcieDegradationConfig, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
@@ -124,6 +130,7 @@ class Traffic(GpuColumns):
         usual, spread, several = self._of_peers(said, job)
         moved_on = job != self.job
         self.learnt[moved_on], self.job[moved_on] = 0, job[moved_on]
+        self.compared[moved_on], self.lows[moved_on] = 0, 0
         compared = np.isfinite(peak) & several & (usual >= config.bandwidth_floor_gb_s * _GB)
         distance = (peak - usual) / np.maximum(spread, _SPREAD_FLOOR * usual)
         far = compared & (peak <= config.bandwidth_ratio * usual) & (distance <= -config.peer_deviations)
@@ -140,6 +147,8 @@ class Traffic(GpuColumns):
         most = _MOST_RUN * max(config.bandwidth_stretches, config.contention_stretches)
         self.low_run = clamp(self.low_run + step, 0.0, most)
         self.low_at[low], self.judged_at[told] = at, at
+        self.compared += told | low
+        self.lows += low & (self.low_run <= config.bandwidth_stretches)
         self.well_run = np.where(low, 0, np.minimum(self.well_run + told, 2**31))
         self.now, self.peers_now, self.distance = peak, usual, distance
 
@@ -207,8 +216,22 @@ class Traffic(GpuColumns):
     def suspects(self) -> BoolArray:
         """Return which GPUs have moved too little for long enough."""
         config = self._config
-        needed = np.where(self.shared(), config.contention_stretches, config.bandwidth_stretches)
-        return np.asarray((self.low_run >= needed) & (self.well_run == 0))
+        lasting = (self.low_run >= config.bandwidth_stretches) & (self.well_run == 0)
+        if not lasting.any():
+            return np.asarray(lasting)
+        needed = np.where(self.shared(), config.contention_stretches, self._beyond_chance())
+        return np.asarray(lasting & (self.low_run >= needed))
+
+    def _beyond_chance(self) -> FloatArray:
+        """Return how many low stretches in a row no GPU has by chance, where the others of its job are low at times."""
+        config = self._config
+        _, groups = np.unique(self.job, return_inverse=True)
+        lows = np.bincount(groups, self.lows)[groups] - self.lows
+        compared = np.bincount(groups, self.compared)[groups] - self.compared
+        often = np.minimum((lows + 0.5) / (compared + 1), 0.9)  # by Jeffreys' prior, as few say little
+        row = np.ceil(np.log(config.bandwidth_chance) / np.log(often))
+        least, most = config.bandwidth_stretches, config.contention_stretches
+        return np.asarray(np.clip(row, least, max(least, most)))
 
     def forget(self, gpu: int) -> None:
         """Let what was counted of a GPU end: what comes after is another event."""

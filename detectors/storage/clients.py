@@ -19,6 +19,9 @@ _HOLD_MS = 60_000
 _FRESH_INTERVALS, _FRESH_MS = 2.5, 20_000
 _EXACT = 2.0**53
 _MOST_MS = 3_600_000.0
+_GBPS = 1e9 / 8
+_MOVING: Final = 1e6
+"""Bytes a second from which on a client moves data; less are logs, home directories and health checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Look:
     """Bytes a second that each node reads; only where it reads something."""
     load: tuple[float, float]
     """Bytes a second over all clients: reads, writes."""
+    of_links: tuple[float, float]
+    """Of what the links of the clients that read (write) can carry, how much the median one uses; NaN unknown."""
     waiters: float
 
 
@@ -49,6 +54,11 @@ class Clients:
         self._counters = [CounterRate.empty(0, _HOLD_MS), CounterRate.empty(0, _HOLD_MS)]
         self._mount: IntArray = np.empty(0, np.int64)
         self.mounts: list[str] = []
+        # All links of a node, though storage may have one of them only: rather too much than too little.
+        self._links = {
+            name: sum(float(nic.get("gbps") or 0) for nic in node.get("nics") or ()) * _GBPS
+            for name, node in fleet.nodes.items()
+        }
         self._looked: dict[str, int] = {}
 
     def take(self, batch: Batch) -> None:
@@ -114,8 +124,16 @@ class Clients:
             median=(float(middle[READ]), float(middle[WRITE])),
             read_of={str(names[mine[n]][0]): float(rate[READ, n]) for n in reading.tolist()},
             load=(_sum(rate[READ], known[READ]), _sum(rate[WRITE], known[WRITE])),
+            of_links=(self._of_links(rate[READ], mine), self._of_links(rate[WRITE], mine)),
             waiters=float(known_or(waiters, 0.0).sum()),
         )
+
+    def _of_links(self, rate: FloatArray, mine: IntArray) -> float:
+        moving = np.flatnonzero(known_or(rate, 0.0) >= _MOVING)
+        names = self._fleet.entities("storage")
+        links = np.array([self._links.get(str(names[mine[place]][0]), 0.0) for place in moving.tolist()])
+        told = links > 0
+        return float(np.median(rate[moving[told]] / links[told])) if told.any() else float("nan")
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""

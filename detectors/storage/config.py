@@ -21,4 +21,5 @@ class StorageConfig(DetectorConfig):
     starving_ratio: float = Field(gt=1)
     starving_windows: int = Field(ge=1, le=64)
     starving_latency_ms: float = Field(gt=0)
+    link_share: float = Field(gt=0, le=1)
     release_s: float = Field(ge=0)

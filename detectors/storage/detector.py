@@ -5,8 +5,9 @@ A mount is slow when the median latency of its clients, in reads or writes, is t
 in three of four windows of 30 s, with 60 % of the clients affected: a checkpoint at the usual rate or a job that loads
 its data is neither. A mount that never was healthy, or that jobs ask more of than it has, is slow when jobs that read
 from it wait for data for 15 % of their steps on most ranks for 150 s while its reads take three times what they do at
-little load (six times what other mounts take; 20 ms where there is nothing to compare with). One slow client is that
-client's link.
+little load (six times what other mounts take; 20 ms where there is nothing to compare with), unless the mount does what
+it always did at this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow
+client is that client's link.
 
 It is wrong where something else than its clients' bytes makes a healthy mount slow at times, such as the opening of
 many small files: that looks like slow metadata, and is. It misses a mount with a single client, and one that is slow
@@ -124,7 +125,7 @@ class Storage:
         case = self._book.get("storage_slow", {"mount": look.mount})
         if case is not None:
             return self._go_on(now, case, bad=starving or any(direction.still for direction in directions))
-        if not high:
+        if not high and not starving:
             for way, direction in enumerate(directions):
                 wary = direction.ratio > _WARY
                 usual[way].learn(look.load[way], sum(look.load), look.median[way], slowly=wary)
@@ -143,6 +144,8 @@ class Storage:
         wide = float((clients >= config.client_ratio * expected).mean()) if expected > 0 else 0.0
         least = config.latency_ratio if math.isfinite(sum(look.load)) else config.unknown_load_ratio
         distance = math.log(latency / expected) if expected > 0 else 0.0
+        if look.of_links[way] >= config.link_share and look.mount not in self._local:
+            return _Direction(latency, expected, wide, high=False, still=False)
         high = usual.looks >= config.minimum_history and wide >= config.client_share and distance >= math.log(least)
         high &= distance >= config.latency_deviations * _MAD_TO_SIGMA * usual.spread
         compared = expected if expected > 0 else usual.own.highest
@@ -166,7 +169,12 @@ class Storage:
         clients = np.isfinite(look.latency[READ]).sum()
         if not any(wait.share >= config.starving_share and wait.wide >= _WIDE for wait in readers.values()):
             return False
-        if not latency > 0 or clients < 2:
+        if not latency > 0 or clients < 2 or look.of_links[READ] >= config.link_share:
+            return False
+        # Jobs that wait while the mount does what it always did at this load ask for more than it ever gave.
+        loads = look.load[READ], sum(look.load)
+        familiar = usual.looks_at(*loads) >= config.minimum_history
+        if familiar and latency < config.latency_ratio * usual.expected(*loads):
             return False
         own = usual.own.lowest
         others = [

@@ -54,6 +54,8 @@ class Site:
     starving_share: float | None = None
     """Instead, as long as the job reads."""
     mounts: int = 2
+    link_gbps: float | None = None
+    """Of all links of a node, where the topology tells."""
     counters: bool = True
     missing: float = 0.02
     seed: int = 1
@@ -65,7 +67,7 @@ def tape_of(site: Site) -> Tape:
     nodes = tuple(name(node) for node in range(site.nodes))
     job = Job(JOB, nodes, START - 60_000, 8)
     topology: dict[str, Any] = {
-        "nodes": [{"name": node} for node in nodes],
+        "nodes": [{"name": node, "nics": [{"nic": "mlx5_0", "gbps": site.link_gbps}]} for node in nodes],
         "mounts": [{"mount": mount, "kind": kind} for mount, kind in zip(MOUNTS, ("gpfs", "nfs"), strict=True)],
     }
     rows = [_storage(site, chance), _steps(site, chance)]

@@ -43,6 +43,10 @@ class Habit:
         # Less load than was ever seen can't take longer than the least that was.
         return math.exp(max(below)) if below else math.exp(known[min(known, key=int)])
 
+    def looks_at(self, load: float) -> int:
+        """Return how often a load like this was looked at."""
+        return self.seen.get(_step(load), 0)
+
     @property
     def lowest(self) -> float:
         """Return the lowest latency that is known at any load, ms; NaN if none is."""
@@ -87,6 +91,10 @@ class Usual:
         """Return the latency to expect, ms; NaN where one of the loads was never seen."""
         one, other = self.own.expected(own), self.whole.expected(whole)
         return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
+
+    def looks_at(self, own: float, whole: float) -> int:
+        """Return how often such loads were looked at: of the two, the one that was seen less."""
+        return min(self.own.looks_at(own), self.whole.looks_at(whole))
 
     @property
     def spread(self) -> float:

@@ -115,6 +115,19 @@ def test_what_is_only_busy(site: Site) -> None:
     assert firing(tape_of(site)) == []
 
 
+def test_a_full_mount_that_fills_a_good_part_of_its_clients_links_is_not_slow() -> None:
+    stream = Site(mounts=1, read_gb_s=320, capacity_gb_s=(330, 1), starving_share=0.78)
+    assert firing(tape_of(replace(stream, link_gbps=800))) == []
+    assert len(firing(tape_of(replace(stream, link_gbps=8000)))) == 1
+    assert len(firing(tape_of(stream))) == 1
+
+
+def test_a_job_that_always_waited_waits_for_no_slow_mount_while_that_is_as_it_was_at_this_load() -> None:
+    stream = Site(mounts=1, read_gb_s=9.2, starving_share=0.4, minutes=20)
+    assert firing(tape_of(replace(stream, slow=[Slow(0, 600, factor=1.6)]))) == []
+    assert len(firing(tape_of(replace(stream, slow=[Slow(0, 600, factor=4)])))) == 1
+
+
 def test_counters_that_are_reset_raise_nothing() -> None:
     tape = tape_of(QUIET)
     storage = tape.rows[0]
