@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
 _Names = Annotated[list[str] | None, typer.Argument(help="recordings' directories, or scenarios of the library")]
 _Rules = Annotated[list[Path] | None, typer.Option("--rules", help="a rule file; else those of hindcast's detectors")]
+_ALL_SCALE = 0.1
+"""Of the whole library: one that fits a coffee break; the culprits are the same."""
 _Duration = r"^([0-9]+(ms|s|m|h))+$"
 
 
@@ -29,9 +31,11 @@ def register(app: typer.Typer) -> None:
 
 def rules(
     names: _Names = None,
-    every: Annotated[bool, typer.Option("--all", help="the whole library")] = False,
+    every: Annotated[bool, typer.Option("--all", help="the whole library, small: half an hour")] = False,
     files: _Rules = None,
-    scale: Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")] = 1.0,
+    scale: Annotated[
+        float | None, typer.Option(min=0.02, max=10, help="nodes, times the profile's; 1, with --all 0.1")
+    ] = None,
     interval: Annotated[str, typer.Option(help="evaluation interval of groups that name none")] = "15s",
     lookback: Annotated[str, typer.Option(help="how long a sample counts")] = "5m",
     replay: Annotated[str, typer.Option(help="the label `replay` of the series; hindcast's rules want live")] = "live",
@@ -41,28 +45,49 @@ def rules(
     openmetrics: Annotated[
         Path | None, typer.Option(help="write the recorded series and ALERTS of a single recording there")
     ] = None,
+    remote_write: Annotated[
+        str | None, typer.Option(help="write them to this URL; HINDCAST_SINK_* say protocol, tenant and credentials")
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="with --remote-write: when the recording begins there")] = None,
+    of: Annotated[str | None, typer.Option("--as", help="with --remote-write: the label `replay` there")] = None,
     pending: Annotated[bool, typer.Option(help="show alerts that are pending, too")] = False,
+    write: Annotated[
+        Path | None, typer.Option(help="only write hindcast's rule files to this folder, with links to your own sites")
+    ] = None,
+    grafana: Annotated[str | None, typer.Option(help="with --write: your Grafana's URL")] = None,
+    runbooks: Annotated[
+        str | None, typer.Option(help="with --write: where this repository's files can be read")
+    ] = None,
 ) -> None:
     """Evaluate alert rules over recordings with Prometheus' own engine, in event time, and score what fires."""
     from services.rules.evaluation import Settings
 
+    if write is not None:
+        _write_rules(write, grafana, runbooks)
+        return
     chosen = _files(files)
-    paths = _paths(names, every, scale)
-    if openmetrics is not None and len(paths) > 1:
-        raise UserError("--openmetrics takes one recording", remedy="name a single one", exit_code=2)
     for name, value in (("--interval", interval), ("--lookback", lookback)):
         _duration(name, value)
+    single = {"--openmetrics": openmetrics, "--remote-write": remote_write}
+    if any(value is not None for value in single.values()) and (every or len(names or ()) > 1):
+        option = next(name for name, value in single.items() if value is not None)
+        raise UserError(f"{option} takes one recording", remedy="name a single one", exit_code=2)
     settings = Settings(interval=interval, lookback=lookback, replay=replay, openmetrics=openmetrics)
+    paths = _paths(names, every)
     outcomes: list[Outcome] = []
     lines: list[str] = []
-    for path in paths:
-        evaluated, judged = _one(path, chosen, settings, pending=pending)
+    for number, name in enumerate(paths, start=1):
+        made = _made(name, scale or (_ALL_SCALE if every else 1.0))
+        if remote_write is not None:
+            evaluated, judged = _with_write_back(made, chosen, settings, (remote_write, at, of), pending=pending)
+        else:
+            evaluated, judged = _one(made, chosen, settings, pending=pending, place=(number, len(paths)))
         outcomes += judged
         lines += [f"{change.to_json()}\n" for change in evaluated.changes]
+        if out is not None:
+            _write(out, lines)
     if len(paths) > 1:
         _print_tally(outcomes)
-    if out is not None:
-        _write(out, lines)
 
 
 def _files(given: "Sequence[Path] | None") -> list[Path]:
@@ -84,26 +109,74 @@ def _duration(name: str, value: str) -> None:
         raise UserError(f"{name} {value!r} is no duration", remedy="write it like 15s or 1m30s", exit_code=2)
 
 
-def _paths(names: "Sequence[str] | None", every: bool, scale: float) -> list[Path]:
-    """Return the recordings; those of scenarios are made first, with progress shown."""
-    from services.cli.recordings import progress_bar
-    from services.synth.library import ensure_recording, scenario_paths
-    from services.synth.make import Variant
+def _paths(names: "Sequence[str] | None", every: bool) -> list[str]:
+    """Return the recordings' folders and the scenarios that are meant."""
+    from services.synth.library import scenario_paths
 
     if bool(names) == every:
         raise UserError("name recordings or scenarios, or say --all", remedy="hindcast rules --all", exit_code=2)
-    found: list[Path] = []
-    for name in names or scenario_paths():
-        if (Path(name) / "recording.yaml").exists() or Path(name).is_dir():
-            found.append(Path(name))
-            continue
-        with progress_bar(f"making {name}") as progress:
-            found.append(ensure_recording(name, variant=Variant(scale=scale), progress=progress).path)
+    return list(names or scenario_paths())
+
+
+def _made(name: str, scale: float) -> Path:
+    """Return the recording; that of a scenario is made first, with progress shown."""
+    from services.cli.recordings import progress_bar
+    from services.synth.library import ensure_recording
+    from services.synth.make import Variant
+
+    if (Path(name) / "recording.yaml").exists() or Path(name).is_dir():
+        return Path(name)
+    with progress_bar(f"making {name}") as progress:
+        return ensure_recording(name, variant=Variant(scale=scale), progress=progress).path
+
+
+def _write_rules(folder: Path, grafana: str | None, runbooks: str | None) -> None:
+    from services.rules.files import Links, generated_rules
+
+    links = Links(grafana or Links.grafana, runbooks or Links.runbooks)
+    for name, text in generated_rules(links).items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"{folder / name}: cannot be written: {error.strerror}", remedy="name another folder", exit_code=2
+            ) from None
+        typer.echo(folder / name)
+
+
+def _with_write_back(
+    path: Path,
+    files: "Sequence[Path]",
+    settings: "Settings",
+    where: tuple[str, str | None, str | None],
+    *,
+    pending: bool,
+) -> "tuple[Evaluated, list[Outcome]]":
+    """Evaluate and print one recording, then write what rules recorded: to a URL, from a time, as of a replay."""
+    import tempfile
+    from dataclasses import replace
+
+    from services.kit.settings import load
+    from services.kit.times import parse_time
+    from services.recording.reader import Recording
+    from services.rules.recorded import write_back
+    from services.sink.settings import SinkSettings
+
+    url, at, replay = where
+    target = load(SinkSettings, url=url)
+    start = Recording.open(path).manifest.start
+    shift_ms = parse_time(at) - start if at is not None else 0
+    with tempfile.TemporaryDirectory() as scratch:
+        recorded = Path(scratch) / "recorded"
+        found = _one(path, files, replace(settings, recorded=recorded), pending=pending)
+        taken = write_back(recorded, target, shift_ms=shift_ms, replay=replay)
+    typer.echo(f"{taken} samples of recorded series and ALERTS written to {url}, from {format_time(start + shift_ms)}")
     return found
 
 
 def _one(
-    path: Path, files: "Sequence[Path]", settings: "Settings", *, pending: bool
+    path: Path, files: "Sequence[Path]", settings: "Settings", *, pending: bool, place: tuple[int, int] = (1, 1)
 ) -> "tuple[Evaluated, list[Outcome]]":
     """Evaluate and print one recording."""
     from services.cli.recordings import progress_bar
@@ -118,7 +191,8 @@ def _one(
     recording = Recording.open(path)
     evaluator = ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
     start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
-    with progress_bar(recording.manifest.name) as moved:
+    title = recording.manifest.name if place[1] == 1 else f"{place[0]}/{place[1]} {recording.manifest.name}"
+    with progress_bar(title) as moved:
         evaluated = evaluate(
             evaluator, recording, files, settings, progress=lambda at: moved(min(1.0, (at - start) / length))
         )

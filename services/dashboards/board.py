@@ -18,7 +18,18 @@ from services.dashboards.model import (
     Variable,
     VariableQuery,
 )
-from services.dashboards.select import ACTIVE, SCOPE, STARTED, last, of
+from services.dashboards.select import (
+    ACTIVE,
+    NO_INCIDENT,
+    NODE,
+    SCOPE,
+    STARTED,
+    incidents,
+    last,
+    node,
+    of,
+    of_incident,
+)
 
 TAG = "hindcast"
 COLUMNS = 24
@@ -122,8 +133,21 @@ ANY = Current(text="All", value="$__all")
 
 
 def _variable(
-    name: str, label: str, description: str, query: str, *, regex: str = "", first: bool = False, hidden: bool = False
+    name: str,
+    label: str,
+    description: str,
+    query: str,
+    *,
+    regex: str = "",
+    first: bool = False,
+    hidden: bool = False,
+    in_order: bool = False,
+    all_is_listed: bool = False,
 ) -> Variable:
+    """Return a variable; `first`: of one value, at first the first; `in_order`: of the query, not of the alphabet.
+
+    All is any value, or with `all_is_listed` those of the list.
+    """
     kind = 3 if query.startswith("query_result(") else 1
     return Variable(
         name=name,
@@ -133,8 +157,9 @@ def _variable(
         query=VariableQuery(qry_type=kind, query=query),
         regex=regex,
         include_all=not first,
-        all_value=None if first or hidden else ".*",
+        all_value=None if first or hidden or all_is_listed else ".*",
         multi=name in ("node", "rack", "peers") and not first,
+        sort=0 if in_order else 1,
         hide=2 if hidden else 0,
         current=None if first else ANY,
     )
@@ -178,6 +203,39 @@ _JOBS = (
 _JOB_SAYS = "Jobs that report their steps, or that dcgm-exporter's HPC mapping names."
 JOB = _variable("job", "Job", _JOB_SAYS, _JOBS, regex='/(?:job_id|hpc_job)="([^"]+)"/')
 ONE_JOB = _variable("job", "Job", _JOB_SAYS, _JOBS, regex='/(?:job_id|hpc_job)="([^"]+)"/', first=True)
+INCIDENT = _variable(
+    "incident",
+    "Incident",
+    "What detectors found in the time range, the newest first, or where none run what rules fired on. The node "
+    f"follows; {NO_INCIDENT} lets you choose any.",
+    f"query_result(sort_desc(max by (incident) ({incidents()}) or "
+    f'label_replace(vector(0), "incident", "{NO_INCIDENT}", "", "")))',
+    regex='/incident="([^"]+)"/',
+    first=True,
+    in_order=True,
+)
+_ON_A_NODE, _OF_A_JOB = of_incident('node!=""'), of_incident('node=""', 'job_id!=""')
+_ON_EITHER = of_incident('switch=""', 'mount=""')
+_ITS_JOBS_RANKS = f"last_over_time(hindcast_job_iteration{{{SCOPE}}}{_RANGE}) and on (job_id) ({_OF_A_JOB})"
+_ANY_NODE = f"count by (node) ({node(last('DCGM_FI_DEV_GPU_TEMP'))})"
+NODE_OF_INCIDENT = _variable(
+    "node",
+    "Node",
+    "The node that is looked at: the incident's, or one of its job; with an incident of neither, any.",
+    f"query_result(count by (node) ({_ON_A_NODE}) or count by (node) ({_ITS_JOBS_RANKS}) or "
+    f"({_ANY_NODE} unless on () ({_ON_EITHER})))",
+    regex='/node="([^"]+)"/',
+    first=True,
+)
+JOBS_OF_NODE = _variable(
+    "job",
+    "Job",
+    "Jobs that ran on the node in the time range: their nodes are its peers.",
+    f"query_result(count by (job_id) (last_over_time(hindcast_job_iteration{{{SCOPE},{NODE}}}{_RANGE})) or "
+    f'count by (hpc_job) (last_over_time(DCGM_FI_DEV_GPU_UTIL{{{SCOPE},{NODE},hpc_job!=""}}{_RANGE})))',
+    regex='/(?:job_id|hpc_job)="([^"]+)"/',
+    all_is_listed=True,
+)
 PEERS = _variable(
     "peers",
     "Peers",

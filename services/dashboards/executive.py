@@ -4,7 +4,7 @@ from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard
 from services.dashboards.panels import ColumnOf, Query, bars, lines, number, table
-from services.dashboards.select import ACTIVE, node, of
+from services.dashboards.select import fired, node, of
 
 # The table of faults in the SAKURAONE report counts by part; of each fault, the part that is exchanged or mended.
 COMPONENTS = {
@@ -16,10 +16,9 @@ COMPONENTS = {
     "Storage": "storage_slow",
     "Job": "straggler|job_hang|loss_anomaly",
 }
-# Resolved is 0: the sum of what was said is how often something fired.
 _ON_NODE, _PAGE = 'node!=""', 'severity="page"'
 _UP_SHARE = f"avg_over_time({of('up')}[$__range])"
-_FIRED = f"sum_over_time({of(ACTIVE)}[$__range])"
+_FIRED = fired("$__range")
 
 
 def executive() -> Dashboard:
@@ -62,7 +61,7 @@ def executive() -> Dashboard:
                 ),
                 number(
                     "Faults",
-                    "Findings that fired, all severities.",
+                    "Findings that fired, all severities; where no detector runs, alerts of rules.",
                     Query(f"sum({_FIRED}) or vector(0)"),
                     unit="none",
                     thresholds=colours.no_judgement(),
@@ -70,7 +69,7 @@ def executive() -> Dashboard:
                 number(
                     "Mean time between faults",
                     "Length of the time range over the findings of severity page; without any, the time range.",
-                    Query(f"$__range_s / clamp_min(sum(sum_over_time({of(ACTIVE, _PAGE)}[$__range])) or vector(0), 1)"),
+                    Query(f"$__range_s / clamp_min(sum({fired('$__range', _PAGE)}) or vector(0), 1)"),
                     unit="dtdurations",
                     thresholds=colours.no_judgement(),
                 ),
@@ -108,7 +107,7 @@ def executive() -> Dashboard:
                 bars(
                     "Nodes with most faults",
                     "The ten nodes with most findings: candidates for exchange.",
-                    Query(f"topk(10, sum by (node) (sum_over_time({of(ACTIVE, _ON_NODE)}[$__range])))", "{{node}}"),
+                    Query(f"topk(10, sum by (node) ({fired('$__range', _ON_NODE)}))", "{{node}}"),
                     unit="none",
                     thresholds=colours.bad_above(2, 4),
                     width=8,
@@ -182,8 +181,7 @@ def executive() -> Dashboard:
 
 def _by_component(reach: str) -> str:
     """Return how often findings of each component fired within `reach` before each moment."""
-    parts = [
-        f'label_replace(sum(sum_over_time({of(ACTIVE, f"fault=~{faults!r}")}[{reach}])), "component", "{name}", "", "")'
-        for name, faults in COMPONENTS.items()
-    ]
-    return " or ".join(parts).replace("'", '"')
+    of_part = {name: fired(reach, f'fault=~"{faults}"') for name, faults in COMPONENTS.items()}
+    return " or ".join(
+        f'label_replace(sum({expression}), "component", "{name}", "", "")' for name, expression in of_part.items()
+    )

@@ -9,6 +9,8 @@ from services.dashboards.select import ACTIVE, NODE, ONE_GPU, RACK, STARTED, hea
 _RULES = 'alertstate="firing"'
 # Labels that say where a series is held, not what it is about.
 _DULL = "job, instance, prometheus, receive, tenant_id"
+# As the page's variable names it.
+_PICKED = "${__data.fields.fault}%20of%20${__value.text}"
 STATES = texts(_0=("resolved", colours.SKY), _1=("open", colours.RED))
 
 
@@ -27,7 +29,7 @@ def findings(title: str, description: str, *matchers: str, height: int = 6) -> T
         (Query(f"{since} or {began}"), ColumnOf("since", unit="dateTimeAsIso")),
         height=height,
         links={
-            "node": to("incident", "Incident at ${__value.text}", node="${__value.text}"),
+            "node": to("incident", "Incident at ${__value.text}", incident=_PICKED, node="${__value.text}"),
             "job_id": to("job", "Job ${__value.text}", job="${__value.text}"),
         },
     )

@@ -5,7 +5,7 @@ from services.dashboards.board import Section
 from services.dashboards.fleet import STATES, findings
 from services.dashboards.model import Dashboard, Timeseries
 from services.dashboards.panels import Query, lines, states
-from services.dashboards.select import ACTIVE, NODE, OTHERS, PEERS, gpu, last, node, of, rate, slowed
+from services.dashboards.select import ACTIVE, BY_RULES, NODE, OTHERS, PEERS, gpu, last, node, of, rate, slowed
 
 _INLET = 'name=~"(?i).*inlet.*"'
 _HERE = 'node=~"$node|"'
@@ -35,17 +35,19 @@ def incident() -> Dashboard:
     steps = of("hindcast_job_step_time_seconds", 'job_id=~"$job"')
     return board.build(
         "incident",
-        "One node against the other nodes of its job: what changed first, and in which layer. Vertical marks are the "
-        "onset, and bands the time in which a finding was open.",
-        (board.CLUSTER, board.REPLAY, board.JOB, board.ONE_NODE, board.PEERS),
+        "One incident: its node against the other nodes of its job, what changed first, and in which layer. Vertical "
+        "marks are the onset, and bands the time in which a finding was open.",
+        (board.CLUSTER, board.REPLAY, board.INCIDENT, board.NODE_OF_INCIDENT, board.JOBS_OF_NODE, board.PEERS),
         Section(
             "What was found",
             [
                 states(
                     "Findings over time",
-                    "All findings of this cluster and replay: open from when a detector said so until it was resolved.",
+                    "All findings of this cluster and replay: open from when a detector said so until it was resolved; "
+                    "and alerts of rules while they fire.",
                     Query(
-                        f"max by (fault, node, job_id, switch) ({last(ACTIVE)})",
+                        f"max by (fault, node, job_id, switch) ({last(ACTIVE)}) or "
+                        f"max by (fault, node, job_id, switch) ({of('ALERTS', *BY_RULES)})",
                         "{{fault}} {{node}}{{job_id}}{{switch}}",
                     ),
                     texts=STATES,

@@ -74,17 +74,17 @@ class Source:
         known = {variable.name for variable in dashboard.templating.list}
         for variable in dashboard.templating.list:
             if variable.name in chosen:
-                found[variable.name] = re.escape(chosen[variable.name])
+                found[variable.name] = _escaped(variable, chosen[variable.name])
             elif variable.include_all and variable.all_value is not None:
                 found[variable.name] = variable.all_value
             else:
                 options = self.options(variable, found)
-                found[variable.name] = _alternatives(options if variable.include_all else options[:1])
+                found[variable.name] = _alternatives(options) if variable.include_all else _first(variable, options)
         unknown = sorted(set(chosen) - known)
         return found | {name: re.escape(chosen[name]) for name in unknown}
 
     def options(self, variable: Variable, values: Values) -> list[str]:
-        """Return a variable's options, sorted."""
+        """Return a variable's options, in its order."""
         query = self.filled(variable.query.query, values, self.window.step_s())
         if variable.query.qry_type == 3:
             raw = [_line(entry["metric"]) for entry in self._instant(query.removeprefix("query_result(")[:-1])]
@@ -97,7 +97,7 @@ class Source:
         if variable.regex:
             matches = (re.search(variable.regex.strip("/"), one) for one in raw)
             raw = [match.group(1) for match in matches if match]
-        return sorted(set(raw))
+        return sorted(set(raw)) if variable.sort else list(dict.fromkeys(raw))
 
     def filled(self, expression: str, values: Values, step_s: int) -> str:
         """Return a query with all variables filled in, Grafana's own and the dashboard's."""
@@ -169,6 +169,14 @@ def legend(target: Target, labels: Mapping[str, str]) -> str:
 def _alternatives(options: list[str]) -> str:
     escaped = [re.escape(option) for option in options]
     return f"({'|'.join(escaped)})" if len(escaped) != 1 else escaped[0]
+
+
+def _escaped(variable: Variable, value: str) -> str:
+    return value if variable.literal else re.escape(value)
+
+
+def _first(variable: Variable, options: list[str]) -> str:
+    return _escaped(variable, options[0]) if options else ""
 
 
 def _line(labels: Mapping[str, str]) -> str:

@@ -264,13 +264,18 @@ class Variable(Part):
     include_all: bool = True
     all_value: str | None = None
     multi: bool = False
-    # 2: when the time range changes; 1: in alphabetical order; hide 2: not shown.
+    # refresh 2: when the time range changes; sort 1: alphabetical, 0: as the query has it; hide 2: not shown.
     refresh: Literal[2] = 2
-    sort: Literal[1] = 1
+    sort: Literal[0, 1] = 1
     hide: Literal[0, 2] = 0
     current: Current | None = None
     options: tuple[()] = ()
     skip_url_sync: bool = False
+
+    @property
+    def literal(self) -> bool:
+        """Return whether a value goes into queries as it is: where there may be several, each is escaped."""
+        return not self.include_all and not self.multi
 
 
 class Templating(Part):

@@ -89,3 +89,43 @@ def health(*matchers: str) -> str:
 def last(metric: str, *matchers: str) -> str:
     """Return what was last said of each finding in the time range: it is written when something changes only."""
     return f"last_over_time({of(metric, *matchers)}[$__range])"
+
+
+BY_RULES = ('alertstate="firing"', 'fault!=""', 'severity!="info"')
+
+
+def fired(reach: str, *matchers: str) -> str:
+    """Return how often each finding fired within `reach`; where no detector runs, how often each alert of a rule did.
+
+    Of a finding 1 is written when it fires and 0 when it is resolved: the sum is how often. An alert that begins again
+    has another ALERTS_FOR_STATE.
+    """
+    rules = f"1 + changes({of('ALERTS_FOR_STATE', *matchers)}[{reach}])"
+    really = f"last_over_time({of('ALERTS', *BY_RULES, *matchers)}[{reach}])"
+    return (
+        f"(sum_over_time({of(ACTIVE, *matchers)}[{reach}]) or "
+        f"(({rules} and ignoring (alertstate) {really}) unless on () group({last(ACTIVE)})))"
+    )
+
+
+_PLACES = ("node", "switch", "mount", "job_id")
+NO_INCIDENT = "none"
+
+
+def incidents(*matchers: str) -> str:
+    """Return by label `incident` ("FAULT of PLACE") what was found in the time range; the value is its onset.
+
+    All findings of a fault on a node are one: eight braked GPUs are one incident of their node. Where no detector runs,
+    alerts of rules that name a fault stand in; for them the value is when their condition began to hold.
+    """
+    really = last("ALERTS", *BY_RULES, *matchers)
+    rules = f"({last('ALERTS_FOR_STATE', *matchers)} and ignoring (alertstate) {really})"
+    told = f"({last(STARTED, *matchers)} or {rules})"
+    for name in _PLACES:
+        told = f'label_replace({told}, "place", "$1", "{name}", "(.+)")'
+    return f'label_join({told}, "incident", " of ", "fault", "place")'
+
+
+def of_incident(*matchers: str) -> str:
+    """Return what was found of the chosen incident; nothing where none is chosen."""
+    return f'{incidents(*matchers)} and on (incident) label_replace(vector(1), "incident", "$incident", "", "")'

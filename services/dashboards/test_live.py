@@ -98,6 +98,16 @@ def test_a_choice_is_taken_literally_and_all_is_all(source: Source, asked: Asked
     assert values == {"cluster": ".*", "replay": r"a\.b", "job": "812", "peers": "()"}
 
 
+def test_incidents_are_listed_newest_first_and_the_first_is_taken_as_it_is(source: Source, asked: Asked) -> None:
+    names = ("straggler of v010", "gpu_lost of v002", "none")
+    asked.data = {"result": [{"metric": {"incident": name}, "value": [0, "1"]} for name in names]}
+    board = dashboard("incident")
+    incident = next(variable for variable in board.templating.list if variable.name == "incident")
+    assert source.options(incident, {}) == list(names)
+    assert source.values(board, {})["incident"] == "straggler of v010"
+    assert source.values(board, {"incident": "link_down of a.b"})["incident"] == "link_down of a.b"
+
+
 def test_a_refusal_is_told_with_the_query(source: Source, asked: Asked) -> None:
     asked.status, asked.data = 422, "too many samples"
     panel, target = dashboard("fleet").queries()[0]

@@ -1,6 +1,7 @@
 """Prometheus' rule engine over a recording: the evaluator as a child process, fed and listened to."""
 
 import json
+import os
 import subprocess
 import tempfile
 import threading
@@ -62,6 +63,9 @@ class Settings:
     lookback: str = "5m"
     replay: str = "live"
     openmetrics: Path | None = None
+    """A file for what rules recorded and ALERTS, as `promtool tsdb create-blocks-from openmetrics` takes it."""
+    recorded: Path | None = None
+    """A file for the same with its staleness markers, as services.rules.recorded takes it."""
 
 
 def reads_of(evaluator: Path, files: Sequence[Path]) -> Reads:
@@ -100,13 +104,18 @@ def evaluate(
         f"-start={manifest.start}", f"-end={manifest.end}",
         f"-interval={settings.interval}", f"-lookback={settings.lookback}",
     ]  # fmt: skip
-    if settings.openmetrics is not None:
-        flags.append(f"-openmetrics={settings.openmetrics}")
+    files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded}
+    flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(  # noqa: S603 - our own program, with paths and numbers
-            [evaluator, "evaluate", *flags, *files], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            [evaluator, "evaluate", *flags, *files],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            # Its heap is small and short-lived: collected less often, it takes a fifth less time.
+            env={"GOGC": "400", **os.environ},
         ) as child,
     ):
         assert child.stdin is not None  # noqa: S101 - for the type checker: it was asked for

@@ -3,6 +3,7 @@
 What every alert has alike is added here: where it comes from, whose it is, and the links.
 """
 
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,19 @@ import yaml
 
 from services.kit.errors import UserError
 
-GRAFANA = "http://localhost:3000"
-"""Where docker-compose.yml shows Grafana; other sites replace it in the files they load."""
 _INCIDENT = "hindcast-incident"
-_VARIABLES = {"cluster": "cluster", "replay": "replay", "node": "node", "job": "job_id"}
-"""The dashboard's variables, and the labels that give them."""
 _BEFORE_S, _AFTER_S = 1800, 600
 """What the dashboard's link shows around the evaluation; an alert's onset is at most its `for` earlier."""
+_PLACE = "or $labels.node $labels.switch $labels.mount $labels.job_id"
+
+
+@dataclass(frozen=True)
+class Links:
+    """Where an alert's links lead: a Grafana's URL, and what stands before the path of a runbook."""
+
+    grafana: str = "http://localhost:3000"
+    """Where docker-compose.yml shows Grafana."""
+    runbooks: str = ""
 
 
 def detectors_with_rules() -> list[str]:
@@ -26,9 +33,9 @@ def detectors_with_rules() -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if (entry / "rules.yaml").is_file())
 
 
-def generated_rules() -> dict[str, str]:
+def generated_rules(links: Links | None = None) -> dict[str, str]:
     """Return the text of every file of alert-rules/detectors, by name. UserError where a rules.yaml is no rule file."""
-    return {f"{name}.yaml": _generated(name) for name in detectors_with_rules()}
+    return {f"{name}.yaml": _generated(name, links or Links()) for name in detectors_with_rules()}
 
 
 def rule_files(folder: Path) -> list[Path]:
@@ -36,22 +43,19 @@ def rule_files(folder: Path) -> list[Path]:
     return sorted((folder / "detectors").glob("*.yaml"))
 
 
-def _generated(detector: str) -> str:
+def _generated(detector: str, links: Links) -> str:
     source = f"detectors/{detector}/rules.yaml"
     text = (resources.files("detectors") / detector / "rules.yaml").read_text(encoding="utf-8")
     try:
         groups = yaml.safe_load(text)["groups"]
         for group in groups:
-            group["rules"] = [
-                _completed(rule, f"detectors/{detector}/runbook.md") if "alert" in rule else rule
-                for rule in group["rules"]
-            ]
+            group["rules"] = [_completed(rule, detector, links) if "alert" in rule else rule for rule in group["rules"]]
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise UserError(f"{source}: not a rule file: {error}", remedy="`promtool check rules` says where") from error
     return f"# Made from {source} by `hindcast generate`: change it there.\n{dump({'groups': groups})}"
 
 
-def _completed(rule: dict[str, Any], runbook: str) -> dict[str, Any]:
+def _completed(rule: dict[str, Any], detector: str, links: Links) -> dict[str, Any]:
     labels = {
         **rule["labels"],
         "source": "rule",
@@ -60,15 +64,24 @@ def _completed(rule: dict[str, Any], runbook: str) -> dict[str, Any]:
     }
     annotations = {
         **rule["annotations"],
-        "runbook_url": f"{runbook}#{rule['alert'].lower()}",
-        "dashboard_url": _dashboard(),
+        "runbook_url": f"{_folder(links.runbooks)}detectors/{detector}/runbook.md#{rule['alert'].lower()}",
+        "dashboard_url": _dashboard(links.grafana.rstrip("/"), rule["labels"]["fault"]),
     }
     return {**rule, "labels": labels, "annotations": annotations}
 
 
-def _dashboard() -> str:
-    variables = "".join(f"&var-{name}={{{{ $labels.{label} | urlQueryEscape }}}}" for name, label in _VARIABLES.items())
-    return f"{GRAFANA}/d/{_INCIDENT}?from={_moment(f'- {_BEFORE_S}')}&to={_moment(f'+ {_AFTER_S}')}{variables}"
+def _folder(url: str) -> str:
+    return f"{url.rstrip('/')}/" if url else ""
+
+
+def _dashboard(grafana: str, fault: str) -> str:
+    """Return the template of a link to the incident's page, with the variables of services.dashboards.board."""
+    scope = "".join(f"&var-{name}={{{{ $labels.{name} | urlQueryEscape }}}}" for name in ("cluster", "replay"))
+    incident = f"&var-incident={fault}%20of%20{{{{ {_PLACE} | urlQueryEscape }}}}"
+    # A job's or a switch's alert has no node: then the page chooses.
+    node = "{{ with $labels.node }}&var-node={{ . | urlQueryEscape }}{{ end }}"
+    span = f"from={_moment(f'- {_BEFORE_S}')}&to={_moment(f'+ {_AFTER_S}')}"
+    return f"{grafana}/d/{_INCIDENT}?{span}{scope}{incident}{node}"
 
 
 def _moment(offset: str) -> str:

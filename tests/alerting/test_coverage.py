@@ -8,9 +8,11 @@ from typing import Any, get_args
 import pytest
 import yaml
 from prometheus_client import REGISTRY
+from typer.testing import CliRunner
 
 from detectors.contract import Fault, Severity
 from detectors.registry import discover
+from services.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 ALERT_RULES = ROOT / "alert-rules"
@@ -100,6 +102,7 @@ def test_it_keeps_to_the_schema(alert: Alert) -> None:
         assert annotations[name], name
     if alert.tests.parent != ALERT_RULES:
         assert "from=" in annotations["dashboard_url"]
+        assert f"&var-incident={labels['fault']}%20of%20" in annotations["dashboard_url"]
         assert any(f"$labels.{name}" in annotations["summary"] for name in ENTITY), "the summary does not say where"
 
 
@@ -111,6 +114,17 @@ def test_rules_look_at_live_series_only(file: Path) -> None:
             raw = re.findall(rf"(?<![:\w])(?:{RAW})(?![:\w])(\{{[^}}]*\}})?", rule["expr"])
             raw += re.findall(r"(\{__name__[^}]*\})", rule["expr"])
             assert all('replay=~"live|"' in selector for selector in raw), rule
+
+
+def test_links_lead_to_ones_own_sites(tmp_path: Path) -> None:
+    given = ["--grafana", "https://grafana.example/", "--runbooks", "https://git.example/hindcast/blob/main"]
+    done = CliRunner().invoke(app, ["rules", "--write", str(tmp_path), *given], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (ALERT_RULES / "detectors").iterdir()}
+    text = (tmp_path / "gpu_lost.yaml").read_text(encoding="utf-8")
+    assert "localhost" not in text
+    assert "dashboard_url: https://grafana.example/d/hindcast-incident?from=" in text
+    assert "https://git.example/hindcast/blob/main/detectors/gpu_lost/runbook.md#gpumissing" in text
 
 
 def test_pipeline_rules_read_what_services_export() -> None:

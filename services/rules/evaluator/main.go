@@ -2,6 +2,7 @@
 //
 //	evaluator metrics FILE...                       which metrics the rules read, as JSON
 //	evaluator evaluate -start MS -end MS FILE...    alerts as JSON lines, from frames on stdin (frames.go)
+//	evaluator blocks -start MS -end MS -series N FOLDER    a synthetic history as TSDB blocks (blocks.go)
 //
 // No clock decides anything: a group is evaluated at the multiples of its interval, as soon as the feeder says that all
 // samples up to that moment have been sent.
@@ -27,7 +28,10 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: evaluator metrics|evaluate FILE...")
+		return errors.New("usage: evaluator metrics|evaluate|blocks ...")
+	}
+	if args[0] == "blocks" {
+		return writeBlocks(args[1:])
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	start := flags.Int64("start", 0, "first moment, ms since the epoch")
@@ -35,6 +39,7 @@ func run(args []string) error {
 	interval := flags.Duration("interval", 15*time.Second, "of groups that name none")
 	lookback := flags.Duration("lookback", 5*time.Minute, "how long a sample counts")
 	dump := flags.String("openmetrics", "", "write the recorded series, ALERTS and ALERTS_FOR_STATE there")
+	recorded := flags.String("recorded", "", "write them there with their staleness markers, as frames")
 	externalURL := flags.String("external-url", "", "what templates call the external URL")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -60,6 +65,11 @@ func run(args []string) error {
 		e.begin()
 		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
 			return err
+		}
+		if *recorded != "" {
+			if err := e.write(*recorded); err != nil {
+				return err
+			}
 		}
 		if *dump != "" {
 			return e.dump(*dump)

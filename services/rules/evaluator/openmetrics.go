@@ -6,32 +6,17 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
 // dump writes what the rules recorded as OpenMetrics with timestamps, as `promtool tsdb create-blocks-from openmetrics`
 // takes it. The format has no staleness markers: a series there just ends.
 func (e *evaluation) dump(path string) error {
-	names := map[string]bool{"ALERTS": true, "ALERTS_FOR_STATE": true}
-	for _, group := range e.groups {
-		for _, rule := range group.Rules() {
-			if _, ok := rule.(*rules.RecordingRule); ok {
-				names[rule.Name()] = true
-			}
-		}
-	}
-	sorted := make([]string, 0, len(names))
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	sort.Strings(sorted)
 	file, err := os.Create(path)
 	if err != nil {
 		return err
@@ -43,7 +28,7 @@ func (e *evaluation) dump(path string) error {
 		return err
 	}
 	defer querier.Close()
-	for _, name := range sorted {
+	for _, name := range e.recordedNames() {
 		fmt.Fprintf(out, "# TYPE %s gauge\n", name)
 		set := querier.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, name))
 		for set.Next() {

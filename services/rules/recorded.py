@@ -1,0 +1,118 @@
+"""What rules recorded, and their ALERTS, written back to a server: with the sink's own encoding and connection."""
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from services.kit.errors import UserError
+from services.kit.wait import until
+from services.sink.delivery import Connection, Reply
+from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples, request
+from services.sink.pages import PAGE_SERIES, Catalogue
+from services.sink.settings import SinkSettings
+
+_HEADER = struct.Struct("<cI")
+_PATIENCE_S = 60.0
+_LATER = {0, 429}
+
+
+def windows(file: IO[bytes], catalogue: Catalogue, labels: Mapping[str, str] | None = None) -> Iterator[list[Samples]]:
+    """Yield what the evaluator's `-recorded` file has, window by window of event time.
+
+    New series go to `catalogue`, with `labels` in place of their own of these names.
+    """
+    blocks: list[Samples] = []
+    while True:
+        kind, size = _HEADER.unpack(file.read(_HEADER.size))
+        payload = file.read(size)
+        match kind:
+            case b"L":
+                for own in json.loads(payload):
+                    catalogue.add({**own, **(labels or {})})
+            case b"S":
+                blocks.append(_samples(payload))
+            case b"W":
+                yield blocks
+                blocks = []
+            case _:
+                return
+
+
+def _samples(payload: bytes) -> Samples:
+    count, width = struct.unpack_from("<II", payload)
+    series = np.frombuffer(payload, "<u4", count, 8).astype(np.int64)
+    times, values = 8 + 4 * count, 8 + 4 * count + 8 * count * width
+    return Samples(
+        series,
+        np.frombuffer(payload, "<i8", count * width, times).reshape(count, width),
+        # Copied as bits: a staleness marker is one NaN among many.
+        np.frombuffer(payload, "<f8", count * width, values).reshape(count, width),
+    )
+
+
+def write_back(path: Path, settings: SinkSettings, *, shift_ms: int = 0, replay: str | None = None) -> int:
+    """Write what the evaluator left at `path` to the server of `settings`; return how many samples it has taken.
+
+    The series are of `replay`, or as the rules made them, and every moment is `shift_ms` later than in the recording.
+    UserError: the server refuses samples, or does not answer for a minute; what it had taken by then stays, and writing
+    it again is harmless.
+    """
+    connection, catalogue, taken = Connection(settings), Catalogue(settings.protocol), 0
+    try:
+        with path.open("rb") as file:
+            for blocks in windows(file, catalogue, {"replay": replay} if replay else None):
+                for page, parts in _by_page(blocks, shift_ms).items():
+                    _post(connection, settings, request(catalogue.pages[page], parts), replay or "live")
+                    taken += sum(part.count for part in parts)
+    finally:
+        connection.close()
+    return taken
+
+
+def _by_page(blocks: list[Samples], shift_ms: int) -> dict[int, list[Samples]]:
+    """Return the blocks by page of the catalogue, those of equal width as one."""
+    alike: dict[tuple[int, int], list[Samples]] = defaultdict(list)
+    for block in blocks:
+        alike[int(block.series[0]) // PAGE_SERIES, block.times.shape[1]].append(block)
+    found: dict[int, list[Samples]] = defaultdict(list)
+    for (page, _), some in alike.items():
+        times = np.concatenate([block.times for block in some]) + shift_ms
+        if times.min() < EARLIEST_MS or times.max() > LATEST_MS:
+            raise UserError("the series would lie before 1971 or after 2109", remedy="give another --at", exit_code=2)
+        series, values = (np.concatenate([getattr(block, name) for block in some]) for name in ("series", "values"))
+        found[page].append(Samples(series, times, values))
+    return found
+
+
+def _post(connection: Connection, settings: SinkSettings, body: bytes, tenant: str) -> None:
+    last: list[Reply] = []
+
+    def answered() -> Reply | None:
+        last[:] = [connection.post(body, tenant)]
+        return None if last[0].status in _LATER or last[0].status >= 500 else last[0]
+
+    try:
+        reply = until(answered, timeout_s=_PATIENCE_S, what=f"{settings.url} to take samples", interval_s=1)
+    except UserError as error:
+        raise UserError(
+            f"{error.message}: {last[0].status or 'no answer'} {last[0].text[:300]}",
+            remedy="is it a remote-write receiver, and is it up?",
+            exit_code=3,
+        ) from error
+    if reply.status // 100 != 2:
+        raise UserError(
+            f"{settings.url} refuses what rules recorded: {reply.status} {reply.text[:300]}",
+            remedy="a Prometheus takes what is older than its newest only within storage.tsdb.out_of_order_time_window",
+            exit_code=3,
+        )
+    if settings.protocol == "v2" and reply.written is None:
+        raise UserError(
+            f"{settings.url} answers {reply.status} and does not say what it has written: it knows no remote-write v2",
+            remedy="set HINDCAST_SINK_PROTOCOL=v1",
+            exit_code=3,
+        )
