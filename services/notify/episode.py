@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.notify.payload import Labels
+from services.notify.payload import LIVE, Labels
 from services.notify.sighting import FindingKey, Sighting
 
 Say = Literal["firing", "resolved"]
@@ -18,10 +18,17 @@ class Policy:
 
     resend_s: float = 30.0
     hold_s: float = 6.0
-    """How long Alertmanager may take from accepting to notifying: more than its group_wait + group_interval. A firing
-    and a resolve are each said again after it, and count as delivered then; no resolve is sent before."""
+    """How long Alertmanager may take from accepting a replay's alert to notifying: more than its group_wait +
+    group_interval. A firing and a resolve are each said again after it, and count as delivered then; no resolve is sent
+    before."""
+    live_hold_s: float = 70.0
+    """The same of a live alert: tickets come in groups a minute apart."""
     keep_s: float = 300.0
     """For how long a resolve is said again: Alertmanager's advice to its clients."""
+
+    def hold_of(self, labels: Labels) -> float:
+        """Return how long the resolve of an alert with these labels is held."""
+        return self.live_hold_s if ("replay", LIVE) in labels else self.hold_s
 
 
 @dataclass(slots=True)
@@ -67,12 +74,13 @@ class Episode:
         What is over before it could be said is said all the same, lest nobody hears of it.
         """
         firing = bool(self.open) or self.unsaid or not self.heard
+        hold_s = policy.hold_of(self.labels)
         if firing:
-            confirms = not self.heard and self.accepted_at is not None and now - self.accepted_at >= policy.hold_s
+            confirms = not self.heard and self.accepted_at is not None and now - self.accepted_at >= hold_s
         elif not durable:
             return None
         else:
-            confirms = self.resolved_at is None or (not self.settled and now - self.resolved_at >= policy.hold_s)
+            confirms = self.resolved_at is None or (not self.settled and now - self.resolved_at >= hold_s)
         if confirms or (firing and self.unsaid) or self.sent_at is None or now - self.sent_at >= policy.resend_s:
             return "firing" if firing else "resolved"
         return None
@@ -80,15 +88,16 @@ class Episode:
     def accepted(self, say: Say, now: float, policy: Policy) -> list[Sighting]:
         """Note that Alertmanager took what was said; return the findings that are delivered by that."""
         self.sent_at = now
+        hold_s = policy.hold_of(self.labels)
         if say == "firing":
             self.unsaid = False
             if self.accepted_at is None:
                 self.accepted_at = now
-            self.heard = self.heard or now - self.accepted_at >= policy.hold_s
+            self.heard = self.heard or now - self.accepted_at >= hold_s
             return self.firings if self.heard else []
         if self.resolved_at is None:
             self.resolved_at = now
-        self.settled = self.settled or now - self.resolved_at >= policy.hold_s
+        self.settled = self.settled or now - self.resolved_at >= hold_s
         return self.resolves if self.settled else []
 
     def joins(self, other: Sighting, policy: Policy) -> bool:
@@ -96,7 +105,7 @@ class Episode:
         if self.open:
             return True
         same_stream = (other.origin.unit, other.origin.generation) == self.latest.key[:2]
-        near = other.onset_ms <= self.ends_ms + policy.hold_s * 1000
+        near = other.onset_ms <= self.ends_ms + policy.hold_of(self.labels) * 1000
         return same_stream and near and not self.releasing and not self.cut
 
     def is_over(self, now: float, policy: Policy, *, followed: bool) -> bool:
@@ -104,7 +113,7 @@ class Episode:
         if self.refused:
             return True
         # An alert that fires again within one group_interval of its resolve would hide the resolve.
-        kept = policy.hold_s if followed else policy.keep_s
+        kept = policy.hold_of(self.labels) if followed else policy.keep_s
         return self.settled and self.resolved_at is not None and now - self.resolved_at >= kept
 
     def forgotten(self) -> None:

@@ -18,6 +18,7 @@ def labels_of(sighting: Sighting) -> Labels:
     finding, origin = sighting.finding, sighting.origin
     found = {
         **{name: str(value) for name, value in finding.entity.items()},
+        "rack": sighting.rack,
         "alertname": "".join(word.capitalize() for word in finding.fault.split("_")),
         "fault": finding.fault,
         "severity": finding.severity,

@@ -79,6 +79,8 @@ def post_sample(url: str) -> str:
         later = response.status_code >= 500 or response.status_code == 429
         raise UserError(
             f"{url} answered {answer}" + (f": {body}" if body else ""),
-            remedy="Alertmanager would try again" if later else "Alertmanager would not try again: mend the receiver",
+            remedy="Alertmanager would try again"
+            if later
+            else "Alertmanager would ask again only when the group's next turn comes: mend the receiver",
         )
     return f"delivered: {url} answered {answer}" + (f"\n{body}" if body else "")

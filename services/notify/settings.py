@@ -25,8 +25,10 @@ class NotifySettings(Settings):
     resend_interval_s: Seconds = 30.0
     """A firing alert is sent again this often, and ends by itself four such intervals after the last time."""
     resolve_hold_s: Seconds = 6.0
-    """From the acceptance of a firing to its resolve. Not less than Alertmanager's group_wait + group_interval (1 s
-    and 5 s in alert-rules/alertmanager.yaml): of a shorter alert only the resolve would be delivered."""
+    """From the acceptance of a replay's alert to its resolve. Not less than Alertmanager's group_wait + group_interval
+    (0 s and 5 s in alert-rules/alertmanager.yaml): of a shorter alert only the resolve would be delivered."""
+    live_resolve_hold_s: Seconds = 70.0
+    """The same of a live alert: its tickets have a group_interval of a minute."""
     resolve_resend_s: Seconds = 300.0
     """For how long a resolve is said again, against an Alertmanager that lost it."""
     backoff_max_s: Seconds = 10.0
@@ -40,13 +42,13 @@ class NotifySettings(Settings):
             raise ValueError("username and password go together")
         if self.bearer_token is not None and self.username is not None:
             raise ValueError("choose either a bearer token or username and password")
-        if self.resolve_hold_s >= ENDS_AFTER_RESENDS * self.resend_interval_s:
+        if max(self.resolve_hold_s, self.live_resolve_hold_s) >= ENDS_AFTER_RESENDS * self.resend_interval_s:
             raise ValueError(
-                f"resolve_hold_s must be less than {ENDS_AFTER_RESENDS} times resend_interval_s: "
-                "held back any longer, an alert ends by itself"
+                f"resolve_hold_s and live_resolve_hold_s must be less than {ENDS_AFTER_RESENDS} times "
+                "resend_interval_s: held back any longer, an alert ends by itself"
             )
         return self
 
     def policy(self) -> Policy:
         """Return when alerts are said again."""
-        return Policy(self.resend_interval_s, self.resolve_hold_s, self.resolve_resend_s)
+        return Policy(self.resend_interval_s, self.resolve_hold_s, self.live_resolve_hold_s, self.resolve_resend_s)

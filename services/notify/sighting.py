@@ -65,6 +65,8 @@ class Sighting(NamedTuple):
     origin: Origin
     finding: FindingLine
     record: Record
+    rack: str = ""
+    """That of its node, where the topology says one."""
 
     @property
     def at(self) -> Position:

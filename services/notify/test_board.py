@@ -111,6 +111,17 @@ def test_a_resolve_is_held_back_then_said_again_for_five_minutes_then_forgotten(
     assert bench.board.counts() == {"firing": 0, "held": 0, "resolved": 0}
 
 
+def test_the_resolve_of_a_live_alert_is_held_until_tickets_have_gone_out(bench: Bench) -> None:
+    bench.take(replay="live")
+    bench.deliver()
+    bench.now += 1
+    bench.take("resolved", replay="live")
+    said = bench.say_for(100)
+    # At 70 s, of which one had passed.
+    assert min(second for second, say in said.items() if say == "resolved") == POLICY.live_hold_s
+    assert said[69] == "firing"  # again, after the hold: receivers have it
+
+
 def test_a_resolve_tells_when_the_fault_was_over(bench: Bench) -> None:
     bench.hear()
     bench.take("resolved", at_ms=ONSET + 40_000)

@@ -20,6 +20,11 @@ def test_labels_follow_the_schema_and_hold_nothing_that_changes(make: Make) -> N
     }
 
 
+def test_the_rack_is_a_label_where_it_is_known(make: Make) -> None:
+    plain = sighting_of(make(1))
+    assert dict(labels_of(plain._replace(rack="r07"))) == dict(labels_of(plain)) | {"rack": "r07"}
+
+
 def test_labels_of_another_run_generation_and_state_are_the_same(make: Make) -> None:
     one = labels_of(sighting_of(make(1)))
     other = labels_of(sighting_of(make(9, "resolved", onset_ms=1_700_000_900_000, generation=3, shift_ms=77)))

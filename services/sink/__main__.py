@@ -33,7 +33,7 @@ def body() -> None:
     status.ready.set()
     _log.info(
         "started target=%s url=%s protocol=%s status_port=%d",
-        settings.target,
+        settings.server,
         settings.url,
         settings.protocol,
         status.port,
@@ -45,7 +45,7 @@ def body() -> None:
         producer.close()
         directory.close()
         status.close()
-    _log.info("stopped target=%s", settings.target)
+    _log.info("stopped target=%s", settings.server)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class Delivery:
                 self.failure = self.failure or error
             with self._changed:
                 self._outstanding -= parcel.count
-                metrics.OUTSTANDING.labels(self._settings.target).set(self._outstanding)
+                metrics.OUTSTANDING.labels(self._settings.server).set(self._outstanding)
                 self._changed.notify_all()
         connection.close()
 
@@ -182,12 +182,12 @@ class Delivery:
             return False
         written = self._written(reply, count)
         if written == count:
-            metrics.WRITTEN.labels(self._settings.target).inc(count)
+            metrics.WRITTEN.labels(self._settings.server).inc(count)
             return True
         if written == 0 or count == 1:
             for part in parts:
                 self._refused(parcel, part, f"{reply.status} {reply.text}")
-            metrics.REFUSED.labels(self._settings.target).inc(count)
+            metrics.REFUSED.labels(self._settings.server).inc(count)
             return True
         return all(self._deliver(connection, parcel, half) for half in _halves(parts))
 
@@ -210,16 +210,16 @@ class Delivery:
         refused_before = ""
         while not self._stop.is_set():
             reply = connection.post(body, tenant)
-            metrics.REQUESTS.labels(self._settings.target, str(reply.status)).inc()
+            metrics.REQUESTS.labels(self._settings.server, str(reply.status)).inc()
             if reply.status // 100 == 2 or reply.status in _REFUSALS:
                 if refused_before:
-                    _log.info("target answers again target=%s status=%d", self._settings.target, reply.status)
+                    _log.info("target answers again target=%s status=%d", self._settings.server, reply.status)
                 return reply
             words = f"status={reply.status} answer={reply.text[:200]!r}"
             if words != refused_before:
-                _log.warning("target does not take samples, retrying target=%s %s", self._settings.target, words)
+                _log.warning("target does not take samples, retrying target=%s %s", self._settings.server, words)
                 refused_before = words
-            metrics.RETRIES.labels(self._settings.target).inc()
+            metrics.RETRIES.labels(self._settings.server).inc()
             pause_s = max(wait_s * random.uniform(0.5, 1.0), reply.retry_after_s or 0.0)  # noqa: S311 - jitter, no secret
             self._stop.wait(pause_s)
             wait_s = min(2 * wait_s, self._settings.retry_most_s)

@@ -98,8 +98,8 @@ class Intake:
                     outcomes.append(self._finish(stretches.pop(origin.unit)))
                     outcomes.append((stretch.unit, stretch.stream.end(mark.at_ms)))
         outcomes.extend(self._finish(stretch) for stretch in stretches.values())
-        metrics.RECORDS.labels(self._settings.target).inc(len(records) - skipped)
-        metrics.SKIPPED.labels(self._settings.target).inc(skipped)
+        metrics.RECORDS.labels(self._settings.server).inc(len(records) - skipped)
+        metrics.SKIPPED.labels(self._settings.server).inc(skipped)
         return outcomes
 
     def safe_offset(self, place: TopicPartition, reached: int) -> int:
@@ -158,7 +158,7 @@ class Intake:
         try:
             until(announced, timeout_s=self._settings.topology_wait_s, what=f"the state of {origin.unit}")
         except UserError:
-            metrics.UNANNOUNCED.labels(self._settings.target).inc()
+            metrics.UNANNOUNCED.labels(self._settings.server).inc()
 
     def _found(self, origin: Origin, record: Record) -> list[tuple[Unit, Outcome]]:
         """Return the samples of a finding; none of one that can't be read, which notify sends to dead-letter."""

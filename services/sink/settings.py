@@ -14,7 +14,10 @@ class SinkSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_SINK_", extra="forbid")
 
     target: str = "prometheus"
-    """Only records whose header `target` says this are taken; the consumer group is ``hindcast-sink-<target>``."""
+    """Only records whose header `target` says this are taken."""
+    replica: str = Field(default="", pattern=r"^[\w-]*$")
+    """Which of several servers for the same records this one is, as the second of a pair. Each has a sink and a
+    consumer group of its own: one that is away keeps nothing from the others, and later gets all that it missed."""
     url: HttpUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
     protocol: Literal["v2", "v1"] = "v2"
     """v2 for Prometheus; v1 for Thanos Receive, whose 0.42 answers 200 to a v2 request and stores nothing of it."""
@@ -45,6 +48,11 @@ class SinkSettings(Settings):
         return self
 
     @property
+    def server(self) -> str:
+        """Return the name of the one server that is written to, as metrics, logs and the consumer group have it."""
+        return f"{self.target}-{self.replica}" if self.replica else self.target
+
+    @property
     def group(self) -> str:
-        """Return the consumer group: one per target."""
-        return f"hindcast-sink-{self.target}"
+        """Return the consumer group: one per server."""
+        return f"hindcast-sink-{self.server}"

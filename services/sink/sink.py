@@ -121,14 +121,14 @@ class Sink:
         )
         parcels: list[Parcel] = []
         for unit, outcome in by_unit.values():
-            metrics.SENT.labels(self._settings.target).inc(outcome.rows)
-            metrics.MADE.labels(self._settings.target).inc(outcome.made)
+            metrics.SENT.labels(self._settings.server).inc(outcome.rows)
+            metrics.MADE.labels(self._settings.server).inc(outcome.made)
             parcels.extend(self._parcels(unit, outcome.in_order(), ticket))
         ticket.expect(len(parcels))
         self._ledger.add(ticket)
         for parcel in parcels:
             self._delivery.submit(parcel)
-        metrics.SERIES.labels(self._settings.target).set(sum(u.catalogue.size for u in self._intake.units.values()))
+        metrics.SERIES.labels(self._settings.server).set(sum(u.catalogue.size for u in self._intake.units.values()))
         self._intake.forget_ended()
 
     def _parcels(self, unit: Unit, blocks: Sequence[Samples], ticket: Ticket) -> list[Parcel]:
@@ -187,7 +187,7 @@ class Sink:
             return
         self._committed.update(safe)
         ends = self._consumer.end_offsets(list(self._consumer.assignment()))
-        metrics.LAG.labels(self._settings.target).set(
+        metrics.LAG.labels(self._settings.server).set(
             sum(end - self._consumer.position(place) for place, end in ends.items())
         )
 

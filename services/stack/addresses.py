@@ -24,8 +24,13 @@ class Addresses:
     compact: str
     # Thanos Store's StoreAPI, host:port: to ask the object store alone.
     store_grpc: str
+    # The Prometheus that watches hindcast itself.
+    monitor: str
     # Folder of the object store.
     bucket: str
+    # The second Prometheus of a pair and its sidecar, where there is a pair.
+    prometheus_1: str = ""
+    sidecar_1: str = ""
     # Name to URL of hindcast's own services that answer HTTP.
     services: dict[str, str] = field(default_factory=dict)
 
@@ -33,6 +38,11 @@ class Addresses:
     def prometheus_write(self) -> str:
         """Remote-write endpoint of Prometheus."""
         return f"{self.prometheus}/api/v1/write"
+
+    @property
+    def prometheus_1_write(self) -> str:
+        """Remote-write endpoint of the second Prometheus, where there is a pair."""
+        return f"{self.prometheus_1}/api/v1/write" if self.prometheus_1 else ""
 
     @property
     def thanos_write(self) -> str:

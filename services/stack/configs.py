@@ -8,8 +8,10 @@ import yaml
 # Beside Alertmanager's configuration, which names it as `url_file`: it is read at every delivery, so the receiver may
 # be known later than Alertmanager is started.
 WEBHOOK_URL_FILE = "webhook-url"
-# Identify the Prometheus of a pair; the sidecar refuses to upload without external labels.
-PROMETHEUS_LABELS = {"prometheus": "hindcast", "replica": "0"}
+# What the sidecar uploads blocks under: it refuses to without external labels.
+PROMETHEUS_LABELS = {"prometheus": "hindcast"}
+# Tells those of a pair apart; Query and Compact take series that differ in nothing else for one.
+REPLICA_LABEL = "replica"
 
 KAFKA_LOGGING = """\
 rootLogger.level=INFO
@@ -57,11 +59,16 @@ def kafka(*, port: int, controller_port: int, data: Path, host: str = "127.0.0.1
     )
 
 
-def prometheus(*, alertmanager: str, out_of_order_window: str, rule_files: Sequence[Path | str] = ()) -> str:
+def prometheus(
+    *, alertmanager: str, out_of_order_window: str, rule_files: Sequence[Path | str] = (), replica: int = 0
+) -> str:
     """Return prometheus.yml: no scraping at all, so that an empty head accepts telemetry of any age."""
     return _yaml(
         {
-            "global": {"evaluation_interval": "15s", "external_labels": PROMETHEUS_LABELS},
+            "global": {
+                "evaluation_interval": "15s",
+                "external_labels": {**PROMETHEUS_LABELS, REPLICA_LABEL: str(replica)},
+            },
             "storage": {"tsdb": {"out_of_order_time_window": out_of_order_window}},
             "rule_files": [str(path) for path in rule_files],
             "alerting": {

@@ -72,10 +72,13 @@ def services(context: ServiceContext) -> list[ProcessSpec]:
     # By a name of its own it is known again after a crash, and waits for no session to time out.
     detect = {"HINDCAST_DETECT_STATE_DIR": str(data / "detect"), "HINDCAST_DETECT_INSTANCE": "detect"}
     receiver = {"HINDCAST_RECEIVER_PORT": str(port["receiver"]), "HINDCAST_RECEIVER_STATE_DIR": str(data / "receiver")}
+    prometheis = {"prometheus": _sink("prometheus", at.prometheus_write)}
+    if at.prometheus_1:
+        prometheis["prometheus-1"] = _sink("prometheus", at.prometheus_1_write) | {"HINDCAST_SINK_REPLICA": "1"}
     return [
         python_task("topics", "services.cli", "topics", "create", env=kafka),
         python_service("receiver", "services.notify.receiver", port=port["receiver"], env=receiver, after=()),
-        service("sink-prometheus", "services.sink", _sink("prometheus", at.prometheus_write), "prometheus"),
+        *(service(f"sink-{name}", "services.sink", env, name) for name, env in prometheis.items()),
         service("sink-receive", "services.sink", _sink("receive", at.thanos_write) | _RECEIVE, "receive"),
         service("detect", "services.detect", detect),
         service("notify", "services.notify", {"HINDCAST_NOTIFY_ALERTMANAGER_URL": at.alertmanager}, "alertmanager"),
@@ -83,7 +86,7 @@ def services(context: ServiceContext) -> list[ProcessSpec]:
     ]
 
 
-_OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
+_OWN = ("receiver", "sink-prometheus", "sink-prometheus-1", "sink-receive", "detect", "notify", "replay")
 _RECEIVE = {"HINDCAST_SINK_PROTOCOL": "v1", "HINDCAST_SINK_TENANT_HEADER": "THANOS-TENANT"}
 
 

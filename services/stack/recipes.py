@@ -9,7 +9,8 @@ from pathlib import Path
 from services.stack.toolchain import GO, JAVA, MAVEN, Tool, require
 
 SERVERS_DIR = Path(__file__).with_name("servers")
-# Not a server, but built like one and of the same module as Prometheus: what `hindcast rules` runs.
+# Not a server, but built like one and of the same module as Prometheus: what `hindcast rules` runs, and what writes the
+# blocks of `benchmarks.history`.
 EVALUATOR = "evaluator"
 _EVALUATOR_DIR = Path(__file__).parents[1] / "rules" / EVALUATOR
 

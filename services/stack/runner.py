@@ -24,7 +24,7 @@ from typing import IO, Self
 
 from services.kit.errors import UserError
 from services.kit.wait import until
-from services.stack import build, state
+from services.stack import build, monitor, state
 from services.stack.child import NativeSpawner, Spawner
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import ServiceContext, Services
@@ -32,7 +32,7 @@ from services.stack.ports import PortBook
 from services.stack.process import Death, ManagedProcess, State
 from services.stack.settings import StackSettings, load_settings
 from services.stack.spec import ProcessSpec
-from services.stack.topology import SERVERS, binaries_of, describe
+from services.stack.topology import binaries_of, describe, servers
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Stack:
         self._processes: dict[str, ManagedProcess] = {}
         self._seen: dict[str, State] = {}
         try:
-            names = _with_needed(only)
+            names = _with_needed(only, servers(settings))
             if binaries is None:
                 binaries = build.ensure(settings.cache_dir, binaries_of(names))
             topology = describe(settings, self.state_dir, binaries, self._ports)
@@ -291,6 +291,10 @@ class Stack:
                     addresses=self.addresses.as_dict(),
                 ),
             )
+            targets = self.state_dir / "config" / monitor.TARGETS_FILE
+            written = targets.with_suffix(".new")
+            written.write_text(monitor.targets(self.addresses.services), encoding="utf-8")
+            written.replace(targets)  # whole at any time: it is read whenever it changes
 
 
 def _own(state_dir: Path) -> IO[str]:
@@ -316,14 +320,17 @@ def _own(state_dir: Path) -> IO[str]:
     return file
 
 
-def _with_needed(only: Collection[str] | None) -> tuple[str, ...]:
-    """Return the servers to start: the named ones and those they need. Raises UserError for a name there is not."""
+def _with_needed(only: Collection[str] | None, there: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return which of the servers that are `there`, each with those it needs, to start: the named ones and their needs.
+
+    Raises UserError for a name there is not.
+    """
     if only is None:
-        return tuple(SERVERS)
-    unknown = sorted(set(only) - set(SERVERS))
+        return tuple(there)
+    unknown = sorted(set(only) - set(there))
     if unknown:
-        raise UserError(f"no such server: {', '.join(unknown)}", remedy=f"there are {', '.join(SERVERS)}", exit_code=2)
+        raise UserError(f"no such server: {', '.join(unknown)}", remedy=f"there are {', '.join(there)}", exit_code=2)
     wanted = set(only)
-    while needed := {other for name in wanted for other in SERVERS[name]} - wanted:
+    while needed := {other for name in wanted for other in there[name]} - wanted:
         wanted |= needed
-    return tuple(name for name in SERVERS if name in wanted)
+    return tuple(name for name in there if name in wanted)

@@ -51,18 +51,28 @@ class StackSettings(Settings):
     query_http_port: Port = 0
     query_grpc_port: Port = 0
     compact_http_port: Port = 0
+    prometheus_monitor_port: Port = 0
+    sidecar_monitor_http_port: Port = 0
+    sidecar_monitor_grpc_port: Port = 0
+    prometheus_1_port: Port = 0
+    sidecar_1_http_port: Port = 0
+    sidecar_1_grpc_port: Port = 0
 
     # Maximum heap of the broker. 512m carries the demo and the tests (about 350 MB resident).
     kafka_heap: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "512m"
     # How far behind the newest sample Prometheus and Receive still accept one: room for a second replay.
     out_of_order_window: Duration = "12h"
     prometheus_retention: Duration = "30d"
+    # A second Prometheus that is written the same samples and evaluates the same rules: either may be away.
+    prometheus_pair: bool = False
     # Length of the blocks of Prometheus and Receive. 2h in operation; tests that want a block sooner make it shorter.
     block_duration: Duration = "2h"
     # Rule files that Prometheus evaluates at wall time: those of the detectors, which look at live series only.
     rule_files: tuple[Path, ...] = Field(
         default_factory=lambda: tuple(sorted((_ALERT_RULES / "detectors").glob("*.yaml"))),
     )
+    # Rule files about hindcast itself, evaluated by the Prometheus that watches it.
+    monitor_rule_files: tuple[Path, ...] = (_ALERT_RULES / "pipeline.yaml",)
     # The Alertmanager configuration, used as it is.
     alertmanager_config: Path = _ALERT_RULES / "alertmanager.yaml"
     # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.

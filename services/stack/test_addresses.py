@@ -14,6 +14,7 @@ ADDRESSES = Addresses(
     store="http://127.0.0.1:8",
     compact="http://127.0.0.1:9",
     store_grpc="127.0.0.1:10",
+    monitor="http://127.0.0.1:12",
     bucket="/bucket",
     services={"replay": "http://127.0.0.1:11"},
 )

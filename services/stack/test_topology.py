@@ -48,7 +48,7 @@ def test_every_address_is_on_loopback(topology: Topology) -> None:
 
 def test_no_two_servers_share_a_port(topology: Topology) -> None:
     ports = [port for spec in topology.processes for port in spec.ports]
-    assert len(ports) == len(set(ports)) == 15
+    assert len(ports) == len(set(ports)) == 18
 
 
 def test_every_port_a_server_is_told_is_one_that_is_kept_for_it(topology: Topology) -> None:
@@ -127,16 +127,36 @@ def test_an_alertmanager_configuration_that_is_not_there_is_named(tmp_path: Path
     assert caught.value.exit_code == 2
 
 
-def test_query_asks_sidecar_receive_and_store(topology: Topology) -> None:
+def test_query_asks_both_sidecars_receive_and_store(topology: Topology) -> None:
     asked = {flag.split("=")[1] for flag in _flags(topology, "query") if flag.startswith("--endpoint=")}
     offered = {
         flag.split("=")[1]
-        for name in ("sidecar", "receive", "store")
+        for name in ("sidecar", "receive", "store", "sidecar-monitor")
         for flag in _flags(topology, name)
         if flag.startswith("--grpc-address=")
     }
     assert asked == offered
-    assert len(asked) == 3
+    assert len(asked) == 4
+
+
+def test_another_prometheus_watches_every_server_but_kafka_and_the_services_of_a_file(topology: Topology) -> None:
+    document = _document(topology, "monitor.yml")
+    services, servers = document["scrape_configs"]
+    watched = {group["labels"]["service"]: group["targets"][0] for group in servers["static_configs"]}
+    assert set(watched) == set(SERVERS) - {"kafka"}
+    for name, address in watched.items():
+        assert any(address in flag for flag in _flags(topology, name)), name
+    (file,) = services["file_sd_configs"][0]["files"]
+    assert Path(file).parent == next(path.parent for path in topology.files if path.name == "monitor.yml")
+    (rules,) = document["rule_files"]
+    assert "Watchdog" in Path(rules).read_text(encoding="utf-8")
+    (target,) = document["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    assert topology.addresses.alertmanager == f"http://{target}"
+    # Its own, and none that alerts carry.
+    labels = document["global"]["external_labels"]
+    assert labels != _document(topology, "prometheus.yml")["global"]["external_labels"]
+    assert re.fullmatch(document["alerting"]["alert_relabel_configs"][0]["regex"], "prometheus")
+    assert not any("objstore" in flag for flag in _flags(topology, "sidecar-monitor"))
 
 
 def test_what_a_tenant_holds_does_not_age(topology: Topology) -> None:

@@ -2,10 +2,14 @@
 
 recording -> Kafka -> Prometheus -> sidecar --+--> bucket -> store, compact
                   `-> Receive (per tenant) ---+
-Query asks the sidecar, Receive and the store.      Prometheus and notify -> Alertmanager -> webhook
+Query asks the sidecars, Receive and the store.     Prometheus and notify -> Alertmanager -> webhook
+A Prometheus of its own, with a sidecar, watches these servers and hindcast's services (services/stack/monitor.py).
+
+Of Prometheus and its sidecar there may be a pair: the second differs in ports, folder and replica label only.
 """
 
 import base64
+import re
 import sys
 import uuid
 from collections.abc import Mapping
@@ -14,7 +18,7 @@ from pathlib import Path
 
 from services.kit.errors import UserError
 from services.kit.replays import REMOVED_MARK
-from services.stack import configs
+from services.stack import configs, monitor
 from services.stack.addresses import Addresses
 from services.stack.health import Health, HttpHealth, KafkaHealth, QueryHealth
 from services.stack.ports import LOOPBACK, PortBook
@@ -27,8 +31,10 @@ RETENTION = {"raw": "30d", "5m": "90d", "1h": "365d"}
 _PORTS = (
     "kafka_port", "kafka_controller_port", "prometheus_port", "alertmanager_port", "sidecar_http_port",
     "sidecar_grpc_port", "receive_write_port", "receive_http_port", "receive_grpc_port", "store_http_port",
-    "store_grpc_port", "query_http_port", "query_grpc_port", "compact_http_port",
+    "store_grpc_port", "query_http_port", "query_grpc_port", "compact_http_port", "prometheus_monitor_port",
+    "sidecar_monitor_http_port", "sidecar_monitor_grpc_port",
 )  # fmt: skip
+_PAIR_PORTS = ("prometheus_1_port", "sidecar_1_http_port", "sidecar_1_grpc_port")
 
 
 @dataclass(frozen=True)
@@ -50,26 +56,47 @@ SERVERS: Mapping[str, tuple[str, ...]] = {
     "sidecar": ("prometheus",),
     "receive": (),
     "store": (),
+    monitor.NAME: (),
+    "sidecar-monitor": (monitor.NAME,),
     # Query looks for its stores when it starts and then every five seconds.
-    "query": ("sidecar", "receive", "store"),
+    "query": ("sidecar", "receive", "store", "sidecar-monitor"),
     "compact": (),
 }
 
+
+# What a pair has beside them.
+PAIR: Mapping[str, tuple[str, ...]] = {"prometheus-1": (), "sidecar-1": ("prometheus-1",)}
 
 _PURGE = Path(__file__).with_name("purge.py")
 
 
 def binaries_of(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return which of the built servers (recipes.RECIPES) the named processes need."""
-    return tuple(dict.fromkeys(name if name in {"kafka", "prometheus", "alertmanager"} else "thanos" for name in names))
+    built = {"kafka", "alertmanager", "prometheus"}
+    programs = (name.partition("-")[0] for name in names)
+    return tuple(dict.fromkeys(program if program in built else "thanos" for program in programs))
+
+
+def servers(settings: StackSettings) -> Mapping[str, tuple[str, ...]]:
+    """Return the servers that the settings ask for, in the order of their description, and what each waits for."""
+    if not settings.prometheus_pair:
+        return SERVERS
+    found: dict[str, tuple[str, ...]] = {}
+    for name, after in SERVERS.items():
+        if name == "receive":
+            found.update(PAIR)
+        found[name] = (*after, "sidecar-1") if name == "query" else after
+    return found
 
 
 def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Path], book: PortBook) -> Topology:
     """Describe the stack that keeps its state in `state_dir`. Raises UserError where a chosen port is in use."""
-    chosen = {name: getattr(settings, name) for name in _PORTS}
+    after = servers(settings)
+    names = (*_PORTS, *_PAIR_PORTS) if settings.prometheus_pair else _PORTS
+    chosen = {name: getattr(settings, name) for name in names}
     # The chosen ports first, lest a free one be handed out that a later setting asks for.
     taken = {n: book.take(p, setting=f"{ENV_PREFIX}{n.upper()}") for n, p in chosen.items() if p}
-    port = {name: taken.get(name) or book.take() for name in _PORTS}
+    port = {name: taken.get(name) or book.take() for name in names}
     capnproto_port = book.take()
     at = {name: f"{LOOPBACK}:{number}" for name, number in port.items()}
     url = {name: f"http://{address}" for name, address in at.items()}
@@ -80,13 +107,14 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
     object_store = f"--objstore.config-file={conf / 'bucket.yml'}"
 
     def run_thanos(name: str, *flags: str, health: Health | None = None) -> ProcessSpec:
-        listen = [f"--{kind}-address={at[key]}" for kind in ("http", "grpc") if (key := f"{name}_{kind}_port") in at]
+        own = _word(name)
+        listen = [f"--{kind}-address={at[key]}" for kind in ("http", "grpc") if (key := f"{own}_{kind}_port") in at]
         return ProcessSpec(
             name,
-            (thanos, name, *listen, *flags),
-            health or ready(f"{name}_http_port"),
-            after=SERVERS[name],
-            ports=tuple(port[key] for key in _PORTS if key.startswith(f"{name}_")),
+            (thanos, name.partition("-")[0], *listen, *flags),
+            health or ready(f"{own}_http_port"),
+            after=after[name],
+            ports=tuple(port[key] for key in port if re.fullmatch(f"{own}_[a-z]+_port", key)),
         )
 
     def ready(name: str) -> Health:
@@ -106,29 +134,49 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
         cwd=conf,  # a relative `url_file` is looked for there
         ports=(port["alertmanager_port"],),
     )
-    prometheus = ProcessSpec(
-        "prometheus",
-        (
-            str(binaries.get("prometheus", Path()) / "prometheus"),
-            f"--config.file={conf / 'prometheus.yml'}",
-            f"--storage.tsdb.path={data / 'prometheus'}",
-            f"--storage.tsdb.retention.time={settings.prometheus_retention}",
-            # Equal, so that Prometheus compacts nothing that the sidecar may be uploading.
-            f"--storage.tsdb.min-block-duration={settings.block_duration}",
-            f"--storage.tsdb.max-block-duration={settings.block_duration}",
-            f"--web.listen-address={at['prometheus_port']}",
-            "--web.enable-remote-write-receiver",
-            "--web.enable-lifecycle",  # rules are reloaded by a request
-            "--web.enable-admin-api",  # a replay is removed by deleting its series
-        ),
-        ready("prometheus_port"),
-        ports=(port["prometheus_port"],),
+
+    def prometheus(name: str, listens: str) -> ProcessSpec:
+        return ProcessSpec(
+            name,
+            (
+                str(binaries.get("prometheus", Path()) / "prometheus"),
+                f"--config.file={conf / f'{name}.yml'}",
+                f"--storage.tsdb.path={data / name}",
+                f"--storage.tsdb.retention.time={settings.prometheus_retention}",
+                # Equal, so that Prometheus compacts nothing that the sidecar may be uploading.
+                f"--storage.tsdb.min-block-duration={settings.block_duration}",
+                f"--storage.tsdb.max-block-duration={settings.block_duration}",
+                f"--web.listen-address={at[listens]}",
+                "--web.enable-remote-write-receiver",
+                "--web.enable-lifecycle",  # rules are reloaded by a request
+                "--web.enable-admin-api",  # a replay is removed by deleting its series
+            ),
+            ready(listens),
+            ports=(port[listens],),
+        )
+
+    def sidecar(name: str, beside: str, listens: str) -> ProcessSpec:
+        return run_thanos(name, f"--tsdb.path={data / beside}", f"--prometheus.url={url[listens]}", object_store)
+
+    watched = [("prometheus", "sidecar", "prometheus_port")]
+    if settings.prometheus_pair:
+        watched.append(("prometheus-1", "sidecar-1", "prometheus_1_port"))
+    stored = [
+        spec
+        for name, beside, listens in watched
+        for spec in (prometheus(name, listens), sidecar(beside, name, listens))
+    ]
+    watching = monitor.process(
+        binaries.get("prometheus", Path()) / "prometheus",
+        conf / "monitor.yml",
+        data / "monitor",
+        port=port["prometheus_monitor_port"],
+        address=at["prometheus_monitor_port"],
+        health=ready("prometheus_monitor_port"),
     )
-    sidecar = run_thanos(
-        "sidecar",
-        f"--tsdb.path={data / 'prometheus'}",
-        f"--prometheus.url={url['prometheus_port']}",
-        object_store,
+    # Without an object store: it uploads nothing.
+    sidecar_monitor = run_thanos(
+        "sidecar-monitor", f"--tsdb.path={data / 'monitor'}", f"--prometheus.url={url['prometheus_monitor_port']}"
     )
     receive = run_thanos(
         "receive",
@@ -151,21 +199,29 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
         f"--data-dir={data / 'store'}",
         # The folder is cheap to list: a block that was just uploaded is seen within seconds, not 15 minutes.
         "--sync-block-duration=5s",
+        # What Compact has put into another block is served from there at once. Both would be told apart by the replica
+        # label, which Compact takes off, and at coarse resolutions Query would count them twice.
+        "--ignore-deletion-marks-delay=0s",
         "--chunk-pool-size=256MB",
         object_store,
     )
     query = run_thanos(
         "query",
-        *(f"--endpoint={at[f'{name}_grpc_port']}" for name in SERVERS["query"]),
-        "--query.replica-label=replica",
+        *(f"--endpoint={at[f'{_word(name)}_grpc_port']}" for name in after["query"]),
+        f"--query.replica-label={configs.REPLICA_LABEL}",
+        # Both of a pair are sent samples of the same times: merged one by one. The default takes them for scrapers with
+        # times of their own, and after a gap of one leaves out two intervals of the other.
+        "--deduplication.func=chain",
         "--query.auto-downsampling",
-        health=QueryHealth(url["query_http_port"], stores=len(SERVERS["query"])),
+        health=QueryHealth(url["query_http_port"], stores=len(after["query"])),
     )
     compact = run_thanos(
         "compact",
         "--wait",
         f"--data-dir={data / 'compact'}",
         "--compact.enable-vertical-compaction",
+        # Both of a pair hold the same samples of the same times: kept once, each filling the other's gaps.
+        f"--deduplication.replica-label={configs.REPLICA_LABEL}",
         f"--selector.relabel-config-file={conf / 'compact-selector.yml'}",
         *(f"--retention.resolution-{resolution}={kept}" for resolution, kept in RETENTION.items()),
         "--delete-delay=48h",
@@ -178,10 +234,20 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             port=port["kafka_port"], controller_port=port["kafka_controller_port"], data=data / "kafka"
         ),
         conf / "log4j2.properties": configs.KAFKA_LOGGING,
-        conf / "prometheus.yml": configs.prometheus(
+        **{
+            conf / f"{name}.yml": configs.prometheus(
+                alertmanager=at["alertmanager_port"],
+                out_of_order_window=settings.out_of_order_window,
+                rule_files=[path.absolute() for path in settings.rule_files],
+                replica=replica,
+            )
+            for replica, (name, _, _) in enumerate(watched)
+        },
+        conf / "monitor.yml": monitor.config(
             alertmanager=at["alertmanager_port"],
-            out_of_order_window=settings.out_of_order_window,
-            rule_files=[path.absolute() for path in settings.rule_files],
+            servers={name: _metrics_address(name, at) for name in after if name != "kafka"},
+            services=conf / monitor.TARGETS_FILE,
+            rule_files=[path.absolute() for path in settings.monitor_rule_files],
         ),
         conf / "alertmanager.yml": _alertmanager_config(settings),
         conf / "bucket.yml": configs.object_store(bucket),
@@ -190,9 +256,12 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
     if webhook is not None:
         files[conf / configs.WEBHOOK_URL_FILE] = str(webhook)
     return Topology(
-        processes=(kafka, alertmanager, prometheus, sidecar, receive, store, query, compact),
+        processes=(kafka, alertmanager, *stored, receive, store, watching, sidecar_monitor, query, compact),
         files=files,
-        folders=(bucket, *(data / name for name in ("kafka", "prometheus", "alertmanager", "receive"))),
+        folders=(
+            bucket,
+            *(data / name for name in ("kafka", "alertmanager", "receive", "monitor", *(w[0] for w in watched))),
+        ),
         addresses=Addresses(
             kafka=at["kafka_port"],
             prometheus=url["prometheus_port"],
@@ -204,9 +273,23 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             store=url["store_http_port"],
             compact=url["compact_http_port"],
             store_grpc=at["store_grpc_port"],
+            monitor=url["prometheus_monitor_port"],
             bucket=str(bucket),
+            prometheus_1=url.get("prometheus_1_port", ""),
+            sidecar_1=url.get("sidecar_1_http_port", ""),
         ),
     )
+
+
+def _word(name: str) -> str:
+    """Return a server's name as the names of settings have it."""
+    return name.replace("-", "_")
+
+
+def _metrics_address(name: str, at: Mapping[str, str]) -> str:
+    """Return where a server serves its /metrics; Kafka has none."""
+    word = _word(name)
+    return at.get(f"{word}_http_port") or at[f"{word}_port"]
 
 
 def _alertmanager_config(settings: StackSettings) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from services.kit.wait import until
 from tests.compose import images
@@ -56,6 +57,17 @@ def test_the_file_is_valid_with_and_without_grafana(docker: Docker) -> None:
     services = docker("compose", "--profile", "grafana", "config", "--services").split()
     assert "grafana" in services
     sys.stderr.write("grafana: not run, no image of it can be had here; its part of the file is checked only\n")
+
+
+def test_the_monitor_sees_every_server_and_service(up: Docker) -> None:
+    config = yaml.safe_load((ROOT / "docker/config/monitor.yml").read_text(encoding="utf-8"))
+    named = {g["labels"]["service"] for scrape in config["scrape_configs"] for g in scrape["static_configs"]}
+
+    def seen() -> bool:
+        answer = httpx.get("http://127.0.0.1:9095/api/v1/query", params={"query": "up == 1"}).json()
+        return {one["metric"]["service"] for one in answer["data"]["result"]} == named
+
+    until(seen, timeout_s=120, what=f"{sorted(named)} to be scraped", interval_s=1)
 
 
 def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: Docker, recordings: Path) -> None:

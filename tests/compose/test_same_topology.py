@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 import yaml
 
-from services.stack import configs
+from services.stack import configs, monitor
 from services.stack.hindcast_services import ServiceContext, services
 from services.stack.ports import PortBook
 from services.stack.recipes import RECIPES
 from services.stack.settings import StackSettings
 from services.stack.spec import ProcessSpec
-from services.stack.topology import SERVERS, Topology, describe
+from services.stack.topology import PAIR, Topology, describe, servers
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+# The compose file has the pair, behind a profile.
+SETTINGS = StackSettings(prometheus_pair=True)
+SERVERS = servers(SETTINGS)
 # Containers only: they prepare what the native runner does by itself, or cannot be had natively.
 ONLY_CONTAINERS = {"volumes", "grafana"}
+# hindcast's services that are always there, and where in its container a process answers if not where its kind does.
+OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
+PORTS = {"alertmanager": 9093, "prometheus": 9090, "prometheus-monitor": 9090, "receiver": 9099, "replay": 8480}
 # Flags whose values are addresses or paths, and so differ.
 PLACES = re.compile(r"address|listen|config[.-]?file|config-file|path|dir|url|endpoint")
 IMAGES = {"kafka": "apache/kafka:{}", "alertmanager": "prom/alertmanager:v{}", "thanos": "quay.io/thanos/thanos:v{}"}
@@ -29,7 +35,7 @@ IMAGES = {"kafka": "apache/kafka:{}", "alertmanager": "prom/alertmanager:v{}", "
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topology, list[ProcessSpec]]]:
     book = PortBook()
     folder = tmp_path_factory.mktemp("stack")
-    topology = describe(StackSettings(), folder, {}, book)
+    topology = describe(SETTINGS, folder, {}, book)
     own = services(ServiceContext(topology.addresses, folder / "services", book, lambda _url: None))
     yield topology, list(own)
     book.close()
@@ -57,7 +63,7 @@ def test_both_run_the_same_processes(native: tuple[Topology, list[ProcessSpec]])
 @pytest.mark.parametrize("name", list(SERVERS))
 def test_each_server_has_the_same_version(name: str) -> None:
     image = COMPOSE["services"][name]["image"]
-    if name == "prometheus":
+    if name in {"prometheus", "prometheus-1", "prometheus-monitor"}:
         # Prometheus' Go module counts v0.<3 digits> for 3.<2 digits>.
         major, minor, patch = RECIPES["prometheus"].version.split(".")
         assert image == f"prom/prometheus:v{int(minor) // 100}.{int(minor) % 100}.{patch}"
@@ -90,6 +96,24 @@ def test_the_brokers_properties_are_the_same_but_for_where_it_listens() -> None:
                 alertmanager="alertmanager:9093", out_of_order_window="12h", rule_files=["/etc/prometheus/rules/*.yaml"]
             ),
         ),
+        (
+            "prometheus-1.yml",
+            configs.prometheus(
+                alertmanager="alertmanager:9093",
+                out_of_order_window="12h",
+                rule_files=["/etc/prometheus/rules/*.yaml"],
+                replica=1,
+            ),
+        ),
+        (
+            "monitor.yml",
+            monitor.config(
+                alertmanager="alertmanager:9093",
+                servers={name: f"{name}:{PORTS.get(name, 10902)}" for name in SERVERS if name not in {"kafka", *PAIR}},
+                services={name: f"{name}:{PORTS.get(name, 8080)}" for name in OWN},
+                rule_files=["/etc/prometheus/rules/pipeline.yaml"],
+            ),
+        ),
         ("bucket.yml", configs.object_store("/bucket")),
         ("compact-selector.yml", configs.compact_selector()),
     ],
@@ -99,7 +123,7 @@ def test_configuration_files_say_the_same(file: str, text: str) -> None:
 
 
 def test_hindcasts_services_get_the_same_settings(native: tuple[Topology, list[ProcessSpec]]) -> None:
-    outside = {"HINDCAST_RECEIVER_HOST", "HINDCAST_REPLAY_HOST", "HINDCAST_REPLAY_RECORDINGS"}
+    outside = {"HINDCAST_STATUS_HOST", "HINDCAST_RECEIVER_HOST", "HINDCAST_REPLAY_HOST", "HINDCAST_REPLAY_RECORDINGS"}
     for spec in native[1]:
         contained = COMPOSE["services"][spec.name]
         assert contained["command"][0] == spec.argv[2], spec.name

@@ -1,26 +1,33 @@
 """The real servers for the integration tests: child processes, or containers (HINDCAST_STACK=native|containers)."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 
+RULES = Path(__file__).with_name("pair-rules.yaml")
+
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """All servers, healthy; shared by the session: a test that stops one starts it again."""
+    """All servers, healthy, with a pair of Prometheus; shared by the session: a test that stops one starts it again."""
     folder = tmp_path_factory.mktemp("stack")
+    # In the state folder, which is all that containers see.
+    rules = Path(shutil.copy(RULES, folder))
+    settings = load_settings(prometheus_pair=True, rule_files=(*load_settings().rule_files, rules))
     chosen = os.environ.get("HINDCAST_STACK", "native")
     if chosen == "native":
-        with Stack.start(folder, load_settings()) as stack:
+        with Stack.start(folder, settings) as stack:
             yield stack
     elif chosen == "containers":
         from tests.integration.containers import container_stack
 
-        with container_stack(folder) as stack:
+        with container_stack(folder, settings) as stack:
             yield stack
     else:
         pytest.fail(f"HINDCAST_STACK={chosen}: it is native or containers")

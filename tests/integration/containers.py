@@ -23,7 +23,7 @@ from testcontainers.core.container import DockerContainer
 from services.stack.child import Child, NativeSpawner
 from services.stack.recipes import RECIPES
 from services.stack.runner import Stack
-from services.stack.settings import load_settings
+from services.stack.settings import StackSettings
 from services.stack.spec import ProcessSpec
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def _copy_log(container: "Container", log: Path) -> None:
 
 
 @contextmanager
-def container_stack(state_dir: Path) -> Iterator[Stack]:
-    """Run the stack in containers; skip the test where there is no engine or an image is missing."""
+def container_stack(state_dir: Path, settings: StackSettings) -> Iterator[Stack]:
+    """Run the stack of `settings` in containers; skip the test where there is no engine or an image is missing."""
     try:
         client = docker.from_env()
         client.ping()
@@ -158,7 +158,7 @@ def container_stack(state_dir: Path) -> Iterator[Stack]:
     testcontainers_config.ryuk_disabled = True
     owner = state_dir.stat()
     spawner = ContainerSpawner(state_dir, f"{owner.st_uid}:{owner.st_gid}")
-    stack = Stack(state_dir, load_settings(), spawner=spawner, binaries=BINARIES)
+    stack = Stack(state_dir, settings, spawner=spawner, binaries=BINARIES)
     with stack:
         stack.start_all()
         yield stack

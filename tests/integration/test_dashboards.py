@@ -1,18 +1,16 @@
 """Every panel of every dashboard after a replay: no query fails, none is empty, on Prometheus and on Thanos Query.
 
-hindcast's own services are scraped, as users have to, by a Prometheus: here an agent that writes into a tenant of
-Receive, because the Prometheus that takes telemetry scrapes nothing.
+hindcast's own services are scraped by the stack's monitor, whom Query asks too: the Prometheus that takes telemetry
+scrapes nothing.
 """
 
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
 from services.dashboards.catalogue import NAMES, dashboard
@@ -21,12 +19,8 @@ from services.dashboards.render import render
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.recording.reader import Recording
-from services.stack import build
-from services.stack.health import HttpHealth
 from services.stack.hindcast_services import services
-from services.stack.ports import LOOPBACK
 from services.stack.runner import Stack
-from services.stack.spec import ProcessSpec
 from services.synth.small import FOLDER
 
 pytestmark = pytest.mark.integration
@@ -37,49 +31,18 @@ OWN = ("replay", "pipeline")
 """Dashboards about hindcast's own services."""
 ELSEWHERE = {(name, "prometheus") for name in OWN}
 """The Prometheus that takes telemetry scrapes nothing, so it has no series of those."""
-CHOSEN = {"incident": {"node": "v002"}, "node": {"node": "v002"}}
+CHOSEN = {"node": {"node": "v002"}}
 
 
 @pytest.fixture(scope="module")
 def running(stack: Stack) -> Iterator[Stack]:
-    """Run all services of hindcast on the servers of the session, and an agent that scrapes them."""
+    """Run all services of hindcast on the servers of the session."""
     own = services(stack.service_context())
     for spec in own:
         stack.add_process(spec)
-    agent = _agent(stack)
-    stack.add_process(agent)
     yield stack
-    for spec in reversed([*own, agent]):
+    for spec in reversed(own):
         stack.remove(spec.name)
-
-
-def _agent(stack: Stack) -> ProcessSpec:
-    port = stack.service_context().ports.take()
-    folder = stack.state_dir / "agent"
-    folder.mkdir(parents=True)
-    scraped = [
-        {"targets": [url.removeprefix("http://")], "labels": {"service": name}}
-        for name, url in stack.addresses.services.items()
-        if name != "receiver"
-    ]
-    config: dict[str, Any] = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "hindcast", "honor_labels": True, "static_configs": scraped}],
-        "remote_write": [{"url": stack.addresses.thanos_write, "headers": {"THANOS-TENANT": "hindcast-services"}}],
-    }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    return ProcessSpec(
-        "agent",
-        (
-            str(build.ensure(stack.settings.cache_dir, ["prometheus"])["prometheus"] / "prometheus"),
-            "--agent",
-            f"--config.file={folder / 'prometheus.yml'}",
-            f"--storage.agent.path={folder / 'data'}",
-            f"--web.listen-address={LOOPBACK}:{port}",
-        ),
-        HttpHealth(f"http://{LOOPBACK}:{port}/-/ready"),
-        ports=(port,),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -163,14 +126,33 @@ def test_the_incident_is_seen(running: Stack, window: Window) -> None:
 
 def test_variables_offer_what_there_is(running: Stack, window: Window) -> None:
     source = Source(running.addresses.thanos_query, window)
-    board = dashboard("incident")
-    values = {"cluster": ".*", "replay": REPLAY, "rack": ".*", "job": ".*"}
-    offered = {one.name: source.options(one, values) for one in board.templating.list}
+    board = dashboard("node")
+    offered = {one.name: source.options(one, {"cluster": ".*", "replay": REPLAY}) for one in board.templating.list}
     source.close()
     assert REPLAY in offered["replay"]
     assert "vela" in offered["cluster"]
-    assert offered["job"] == ["812"]
-    assert offered["node"] == offered["peers"] == ["v001", "v002", "v003"]
+    assert offered["node"] == ["v001", "v002", "v003"]
+
+
+@pytest.mark.parametrize("server", ["prometheus", "thanos_query"])
+def test_an_incident_is_picked_and_its_page_follows(running: Stack, window: Window, server: str) -> None:
+    source = Source(getattr(running.addresses, server), window)
+    board = dashboard("incident")
+    listed = {one.name: one for one in board.templating.list}
+
+    def follows(**chosen: str) -> tuple[list[str], list[str]]:
+        values = source.values(board, {"replay": REPLAY, **chosen})
+        return source.options(listed["node"], values), source.options(listed["peers"], values)
+
+    everybody = ["v001", "v002", "v003"]
+    opened = source.values(board, {"replay": REPLAY})
+    # Unasked, the newest incident: its node, the job on that node, and the job's other nodes as peers.
+    assert source.options(listed["incident"], opened) == ["power_throttle of v002", "none"]
+    assert (opened["incident"], opened["node"], opened["job"]) == ("power_throttle of v002", "v002", "812")
+    assert follows(incident="power_throttle of v002") == (["v002"], everybody)
+    # None is chosen, or one that was not found: any node may be.
+    assert follows(incident="none") == follows(incident="gpu_lost of v003") == (everybody, everybody)
+    source.close()
 
 
 def test_pictures_are_drawn(running: Stack, window: Window, tmp_path: Path) -> None:

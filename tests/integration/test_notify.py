@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from detectors.contract import Finding, State, finding_id
 from services.kit import topics
 from services.kit.kafka import KafkaSettings, consumer, producer
-from services.kit.replays import ReplayState, announce
+from services.kit.replays import ReplayState, announce, announce_topology
 from services.kit.wait import until
 from services.kit.wire import NDJSON, Origin
 from services.stack.configs import WEBHOOK_URL_FILE
@@ -202,6 +202,8 @@ def test_killed_while_firing_and_again_before_the_resolve_nothing_is_said_twice(
     desk.notify.start()
     desk.wait_done()
     assert sorted(desk.webhooks()) == sorted((s, n) for s in ("firing", "resolved") for n in ("node-2", "node-3"))
+    told = {(alert["labels"]["node"], alert["fingerprint"]) for alert in desk.alerts()}
+    assert len(told) == 2  # each is one alert throughout
 
 
 def test_nothing_is_lost_while_alertmanager_is_away(desk: Desk) -> None:
@@ -233,9 +235,11 @@ def test_a_broker_that_was_away_is_waited_for(desk: Desk) -> None:
 
 
 def test_the_end_of_a_replay_resolves_what_is_open_and_says_why(desk: Desk) -> None:
+    topology = {"nodes": [{"name": "node-5", "rack": "r1"}, {"name": "node-6", "rack": "r2"}]}
+    announce_topology(desk.producer, desk.origin.unit, topology).get(timeout=_WAIT_S)
     desk.replay("running")
     desk.find("node-6")
-    desk.wait_for("firing", "node-6")
+    assert desk.wait_for("firing", "node-6")["labels"]["rack"] == "r2"
     desk.replay("ended")
     alert = desk.wait_for("resolved", "node-6")
     assert alert["annotations"]["resolve_reason"] == "replay ended"

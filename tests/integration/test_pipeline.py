@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,17 +187,45 @@ def test_a_kill_in_the_middle_changes_nothing(
     _check_all(pipeline, running, two_brakes, name)
 
 
-def test_prometheus_away_for_thirty_seconds_loses_nothing(running: Stack, pipeline: Pipeline, two_brakes: Path) -> None:
-    pipeline.start_replay(str(two_brakes), speed=60, name="outage")
-    prometheus = running.process("prometheus")
-    until(lambda: pipeline.status("outage")["progress"] > 0.2, timeout_s=_WAIT_S, what="the replay to be under way")
-    prometheus.stop()
-    # Twenty minutes at 60 times real time: all of the rest is sent while Prometheus is away.
-    pipeline.wait_over("outage", timeout_s=_WAIT_S)
+def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_twice(
+    running: Stack, pipeline: Pipeline, brake: Path
+) -> None:
+    name, by_rule = "one-killed", "one-killed-by-rule"  # as pair-rules.yaml has them
+    at, node = running.addresses, BRAKE.node
+    pipeline.start_replay(str(brake), speed=60, name=name)
+    until(lambda: pipeline.status(name)["progress"] > 0.1, timeout_s=_WAIT_S, what="the replay to be under way")
+    victim = running.process("prometheus")
+    victim.kill()
+    # All of the rest, the brake too, comes while it is away: the other is written to as if nothing were.
+    status = pipeline.wait_over(name, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(sink_group("prometheus-1"), timeout_s=_WAIT_S)
     assert pipeline.lag(sink_group("prometheus")) > 0
-    prometheus.start()
-    _settle(pipeline, "outage")
-    _check_all(pipeline, running, two_brakes, "outage")
+    want, shift_ms = _expected(brake), int(str(status["shift_ms"]))
+    _same(_landed(at.prometheus_1, brake, name, shift_ms), want)
+    _same(_served(running, brake, name, shift_ms, want), want)
+    assert _delivered(pipeline, by_rule, "firing", 1) == [node]
+
+    victim.start()
+    _settle(pipeline, name)
+    _check_all(pipeline, running, brake, name)
+
+    def both_tell() -> bool:
+        """Both evaluate the rule to the same alert, and have sent something to Alertmanager since they started."""
+        for url in (at.prometheus, at.prometheus_1):
+            alerts = httpx.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
+            seen = [a["labels"]["node"] for a in alerts if a["labels"]["alertname"] == "BrakeSeen"]
+            sent = re.findall(
+                r"^prometheus_notifications_sent_total\{.*\} ([1-9].*)", httpx.get(f"{url}/metrics").text, re.MULTILINE
+            )
+            if seen != [node] or not sent:
+                return False
+        return True
+
+    until(both_tell, timeout_s=_WAIT_S, what="both of the pair to send the rule's alert")
+    asked = {"filter": f'replay="{by_rule}"'}
+    known = httpx.get(f"{at.alertmanager}/api/v2/alerts", params=asked).raise_for_status().json()
+    assert [alert["labels"]["node"] for alert in known] == [node]
+    assert _delivered(pipeline, by_rule, "firing", 1) == [node]
 
 
 def test_two_replays_at_once_are_kept_apart(running: Stack, pipeline: Pipeline, brake: Path, two_brakes: Path) -> None:

@@ -133,6 +133,24 @@ def test_samples_survive_a_restart_of_prometheus_and_are_seen_by_query(stack: St
     )
 
 
+def test_what_both_of_the_pair_hold_is_seen_once(stack: Stack) -> None:
+    """And what only one of them holds, whichever it is, is seen too: each lacks a minute that the other has."""
+    at = stack.addresses
+    times = [int(time.time()) // 5 * 5 - 300 + 5 * tick for tick in range(60)]
+    for url, lacks in ((at.prometheus, range(10, 22)), (at.prometheus_1, range(34, 46))):
+        lines = [f"stack_test_pair {tick} {second * 1000}\n" for tick, second in enumerate(times) if tick not in lacks]
+        push(url, "/api/v1/write", f"# TYPE stack_test_pair gauge\n{''.join(lines)}")
+    each = {"query": "count_over_time(stack_test_pair[10m])", "time": str(times[-1] + 1), "dedup": "false"}
+
+    def both_seen() -> bool:
+        body = httpx.get(f"{at.thanos_query}/api/v1/query", params=each).json()
+        return [entry["value"][1] for entry in body["data"]["result"]] == ["48", "48"]
+
+    until(both_seen, timeout_s=120, what="Query to see both, each as a series of its own")
+    want = [(float(second), f"{tick}") for tick, second in enumerate(times)]
+    assert samples(at.thanos_query, "stack_test_pair[10m]", times[-1] + 1) == want
+
+
 def test_an_old_recording_is_served_from_the_object_store_alone(stack: Stack) -> None:
     """Four ticks of a year ago in a tenant; with Receive stopped, every one is still there, the last one too."""
     start = (int(time.time()) - 400 * DAY_S) // 60 * 60

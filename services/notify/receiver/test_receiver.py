@@ -45,6 +45,21 @@ def test_the_sample_is_what_the_receiver_takes() -> None:
     assert Notification.model_validate(sample(datetime.now(UTC))).alerts[0].labels["test"] == "true"
 
 
+def test_notifications_are_counted(url: str) -> None:
+    def count() -> float:
+        text = httpx.get(f"{url}/metrics").text
+        found = [
+            line
+            for line in text.splitlines()
+            if line.startswith('hindcast_receiver_notifications_total{status="firing"}')
+        ]
+        return float(found[0].split()[1]) if found else 0.0
+
+    before = count()
+    httpx.post(f"{url}/webhook", json=body("a")).raise_for_status()
+    assert count() == before + 1
+
+
 def test_what_is_received_is_given_back_as_it_came_by_replay(url: str) -> None:
     for replay in ("a", "b"):
         httpx.post(f"{url}/webhook", json=body(replay)).raise_for_status()
