@@ -18,8 +18,9 @@ from services.stack.topology import SERVERS, Topology, describe
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-# Containers only: they prepare what the native runner does by itself, or cannot be had natively.
-ONLY_CONTAINERS = {"volumes", "grafana"}
+# Containers only: they prepare what the native runner does by itself, cannot be had natively, or are started by whoever
+# wants them.
+ONLY_CONTAINERS = {"volumes", "grafana", "gateway"}
 # Flags whose values are addresses or paths, and so differ.
 PLACES = re.compile(r"address|listen|config[.-]?file|config-file|path|dir|url|endpoint")
 IMAGES = {"kafka": "apache/kafka:{}", "alertmanager": "prom/alertmanager:v{}", "thanos": "quay.io/thanos/thanos:v{}"}
