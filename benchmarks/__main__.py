@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-BENCHMARKS = ("engine", "sink", "replay", "latency", "memory", "realism")
+BENCHMARKS = ("engine", "sink", "replay", "latency", "viewers", "memory", "realism")
 
 
 def main() -> None:

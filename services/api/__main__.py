@@ -9,6 +9,7 @@ from services.api.app import build
 from services.api.settings import ApiSettings
 from services.api.stream import Streams
 from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings
 from services.kit.service import run, stop_on_signals
 from services.kit.settings import load
 
@@ -43,9 +44,9 @@ def listen(settings: ApiSettings) -> socket.socket:
         ) from error
 
 
-def serve(settings: ApiSettings) -> None:
+def serve(settings: ApiSettings, kafka: KafkaSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
-    app = build(settings)
+    app = build(settings, kafka)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()
     with listen(settings) as server_socket:
@@ -59,7 +60,7 @@ def serve(settings: ApiSettings) -> None:
 
 def main() -> None:
     """Serve as the environment says."""
-    serve(load(ApiSettings))
+    serve(load(ApiSettings), load(KafkaSettings))
 
 
 if __name__ == "__main__":

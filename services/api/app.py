@@ -20,29 +20,38 @@ from services.api.access import Gate, Viewer, read_tokens
 from services.api.archive import discard_leftovers
 from services.api.catalogue import Catalogue
 from services.api.comparisons import Comparisons
+from services.api.generations import Generations
 from services.api.library import Library
+from services.api.live import Follower
 from services.api.marks import Marks
 from services.api.models import Health, Me, Problem
 from services.api.replays import Replays
-from services.api.routes import recordings, runs, the_rest
+from services.api.routes import recordings, replays, runs, tasks, the_rest
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.api.shield import Shield
 from services.api.store import Store
 from services.api.stream import Streams
+from services.api.tasks import Tasks
 from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings
 
 _RUNS = Gauge("hindcast_api_runs", "Runs, by state.", ["state"])
 _STATES = ("queued", "running", "done", "failed", "cancelled")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
-def build(settings: ApiSettings) -> FastAPI:
+def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     """Return the application; nothing is read or written before it starts, but the file of tokens."""
     tokens = read_tokens(settings)
     store, library = Store(settings.data_dir / "api.sqlite"), Library(settings)
     runs_ = Runs(store, library, settings)
-    streams = Streams(runs_, settings.viewers)
+    streams, generations = Streams(runs_, settings.viewers), Generations(store, library)
+    replays_ = Replays(library, generations, settings.replay_url)
+    follower = Follower(kafka or KafkaSettings(), generations, replays_, runs_, settings.alertmanager_url)
+    folder, waiting = settings.data_dir / "tasks", settings.waiting
+    tasks_ = Tasks(store, folder, workers=settings.task_workers, waiting=waiting)
+    replays_.told, streams.statuses = follower.wake, lambda: follower.statuses
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -50,11 +59,16 @@ def build(settings: ApiSettings) -> FastAPI:
             store.migrate()
             discard_leftovers(library.imported)
             runs_.begin()
+            tasks_.begin()
+            follower.begin()
             app.state.ready = True
             try:
                 yield
             finally:
                 app.state.ready, streams.closing = False, True
+                follower.close()
+                replays_.close()
+                tasks_.close()
                 runs_.close()
 
     problem = {"description": "What is wrong, and what to do.", "content": {problems.PROBLEM: {}}, "model": Problem}
@@ -75,7 +89,8 @@ def build(settings: ApiSettings) -> FastAPI:
     recordings.add(api, library, runs_, settings)
     runs.add(api, runs_, streams)
     the_rest.add(api, Marks(store, runs_), Catalogue(store), Comparisons(store, runs_))
-    the_rest.add_replays(api, Replays(library, settings.replay_url))
+    replays.add(api, replays_, streams)
+    tasks.add(api, tasks_, library, runs_, settings)
     app.include_router(api)
     if settings.console_dir.is_dir():
         app.mount("/", _Console(directory=settings.console_dir, html=True), name="console")

@@ -45,13 +45,15 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
+    """A file of an archive, or, by a name that ends in a slash, a folder."""
+
     name: str
     size: int
     open: Callable[[], AbstractContextManager[IO[bytes]]]
 
 
-class _Guarded(io.BufferedReader):
+class Guarded(io.BufferedReader):
     """A file that refuses to be read in lumps that no honest archive has."""
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -96,41 +98,43 @@ def _unpack(archive: Path, folder: Path, tar: Path, most: int) -> None:
         magic = file.read(4)
     if magic[:2] == b"\x1f\x8b":
         with gzip.open(archive) as packed, tar.open("wb") as whole:
-            _copy(packed, whole, most)
-        with _Guarded(io.FileIO(tar)) as file, tarfile.open(fileobj=file, mode="r:") as opened_tar:
-            _write(_tar_members(opened_tar), folder, most)
+            copy(packed, whole, most)
+        with Guarded(io.FileIO(tar)) as file, tarfile.open(fileobj=file, mode="r:") as opened_tar:
+            _write(tar_members(opened_tar), folder, most)
         tar.unlink()
     elif magic == b"PK\x03\x04":
-        with _Guarded(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened_zip:
-            _write(_zip_members(opened_zip), folder, most)
+        with Guarded(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened_zip:
+            _write(zip_members(opened_zip), folder, most)
     else:
         raise _refused("is neither a .zip nor a .tar.gz", 415)
 
 
-def _tar_members(tar: tarfile.TarFile) -> Iterator[_Member]:
+def tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
+    """Yield the members; RefusedError (422) at what is neither a regular file nor a folder."""
     for info in tar:
         if info.isdir():
-            yield _Member(f"{info.name.rstrip('/')}/", 0, io.BytesIO)
+            yield Member(f"{info.name.rstrip('/')}/", 0, io.BytesIO)
             continue
         if not info.isreg() or info.issparse():
             raise _refused(f"holds {info.name[:100]!r}, which is no regular file")
         file = tar.extractfile(info)
         if file is None:
             raise _refused(f"holds {info.name[:100]!r}, which cannot be read")
-        yield _Member(info.name, info.size, lambda file=file: file)  # type: ignore[misc]  # of this turn
+        yield Member(info.name, info.size, lambda file=file: file)  # type: ignore[misc]  # of this turn
 
 
-def _zip_members(archive: zipfile.ZipFile) -> Iterator[_Member]:
+def zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
+    """Yield the members; RefusedError (422) at what is no regular file or folder, or encrypted."""
     for info in archive.infolist():
         mode = info.external_attr >> 16
         if info.flag_bits & 0x1:
             raise _refused(f"holds {info.filename[:100]!r}, which is encrypted")
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise _refused(f"holds {info.filename[:100]!r}, which is no regular file")
-        yield _Member(info.filename, info.file_size, lambda info=info: archive.open(info))  # type: ignore[misc]  # of this turn
+        yield Member(info.filename, info.file_size, lambda info=info: archive.open(info))  # type: ignore[misc]  # of this turn
 
 
-def _write(members: Iterator[_Member], folder: Path, most: int) -> None:
+def _write(members: Iterator[Member], folder: Path, most: int) -> None:
     """Write regular files flat into `folder`; refuse all that a recording's archive has no need of."""
     roots: set[str] = set()
     names: set[str] = set()
@@ -148,9 +152,9 @@ def _write(members: Iterator[_Member], folder: Path, most: int) -> None:
             raise _refused(f"holds {name} twice")
         names.add(name.lower())
         if member.size > left:
-            raise _too_much(most)
+            raise too_much(most)
         with member.open() as source, (folder / name).open("xb") as target:
-            left -= _copy(source, target, left)
+            left -= copy(source, target, left)
 
 
 def _where(member: str) -> tuple[str, str]:
@@ -167,18 +171,19 @@ def _where(member: str) -> tuple[str, str]:
     return (parts[0] if len(parts) == 2 else ""), parts[-1]
 
 
-def _copy(source: _Readable, target: IO[bytes], most: int) -> int:
+def copy(source: _Readable, target: IO[bytes], most: int) -> int:
     """Copy all there is and return how much; RefusedError (413) beyond `most` bytes."""
     written = 0
     while chunk := source.read(_CHUNK):
         written += len(chunk)
         if written > most:
-            raise _too_much(most)
+            raise too_much(most)
         target.write(chunk)
     return written
 
 
-def _too_much(most: int) -> RefusedError:
+def too_much(most: int) -> RefusedError:
+    """Return the error that says that what is unpacked is more than may be."""
     return RefusedError(
         413,
         f"unpacked, it is more than {most:,} bytes",

@@ -9,7 +9,7 @@ Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at`
     GET /recordings/{name}/series?kind=&field=&entities=&from=&to=&points=&rate=&peers=    SeriesAnswer
     GET /recordings/{name}/heatmap?run=&from=&to=&points=              Heatmap
     GET /recordings/{name}/logs?from=&to=&node=&severity=&source=&contains=&limit=         LogLines
-    POST /runs; GET /runs?recording=&after=&limit=                     Run; Page[Run]
+    POST /runs; GET /runs?recording=&replay=&after=&limit=               Run; Page[Run]
     GET, DELETE /runs/{run}; POST /runs/{run}/cancel                   Run
     GET /runs/{run}/events                                             server-sent events, see RunEvent
     GET /runs/{run}/timeline                                           Timeline
@@ -21,8 +21,15 @@ Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at`
     PATCH, DELETE /labels/{label}                                      Label
     GET /detectors; GET /detectors/{name}; PUT /detectors/{name}/shadow   [Detector]; Detector; Detector
     GET /comparisons; POST /comparisons; GET, DELETE /comparisons/{id}    [Comparison]; Comparison
-    GET /replays; POST /replays; GET, DELETE /replays/{name}           [ReplayStatus]; ReplayStatus
-    POST /replays/{name}/pause, resume, stop, seek {to}, speed {speed} ReplayStatus
+    GET /alerts?run=&state=&after=&limit=                              Page[Alert]
+    GET /replays; POST /replays; GET, DELETE /replays/{name}           [Replay]; Replay
+    POST /replays/{name}/pause, resume, stop, seek {to}, speed {speed} Replay
+    GET /tasks?kind=&after=&limit=; GET, DELETE /tasks/{task}; POST /tasks/{task}/cancel      Page[Task]; Task
+    POST /postmortems; GET /postmortems/{task}/report?form=html|md     Task; the file
+    POST /scores; GET /scores/{task}                                   Task; LibraryScore
+    GET /sources; POST /captures                                       [Source]; Task
+    GET /importers; POST /imports/{importer}?name=&filename=&option=   [Importer]; Task
+    GET /replays/{name}/events                                         server-sent events, see RunEvent
 
 Errors are a Problem, as application/problem+json.
 """
@@ -33,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from detectors.contract import Fault, Severity
 from services.replay.spec import Shift, Speed
+from services.replay.status import ReplayStatus
 
 Entity = dict[str, str | int]
 """What something is about: node, gpu, nic, switch, port, mount, job_id."""
@@ -44,7 +52,9 @@ DetectorSettings = dict[str, dict[str, float | int | str | bool]]
 Item = TypeVar("Item", bound=BaseModel)
 
 
-class _Asked(BaseModel):
+class Asked(BaseModel):
+    """What somebody asks for, and nothing else."""
+
     model_config = ConfigDict(extra="forbid")
 
 
@@ -268,7 +278,7 @@ class Heatmap(BaseModel):
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
-class RunRequest(_Asked):
+class RunRequest(Asked):
     """Run the detectors over a recording, with no server, in a process of its own."""
 
     recording: Name
@@ -290,6 +300,8 @@ class Run(BaseModel):
     began_at: Time | None
     over_at: Time | None
     error: str | None
+    replay: str | None = Field(description="Of a replay by way of Kafka its name: what the services there said of it.")
+    generation: int | None = Field(description="Of such a replay: a seek begins a new generation, and so a new run.")
 
 
 Verdict = Literal["hit", "late", "repeat", "optional", "false"]
@@ -406,10 +418,35 @@ class Incident(BaseModel):
     offenders: list[Offender]
 
 
+class Alert(BaseModel):
+    """What Alertmanager was sent of findings of a replay that share their labels. Its times are wall time.
+
+    `sent_at`: since when Alertmanager was seen to have it (it is asked once a second); `said_at`: when Kafka had the
+    finding; `delay_s` is the one less the other. `detected_at` is the finding's own, in recording time.
+    """
+
+    id: str
+    run: str
+    replay: str
+    state: Literal["firing", "resolved"]
+    findings: list[str]
+    name: str = Field(examples=["PowerThrottle"])
+    severity: Severity
+    labels: dict[str, str]
+    detected_at: Time
+    said_at: Time
+    sent_at: Time
+    resolved_at: Time | None
+    delay_s: float
+    suppressed: bool = Field(description="Silenced or inhibited when it was seen last: nobody was notified.")
+    receivers: list[str]
+
+
 class IncidentDetail(Incident):
-    """An incident, and the runbooks of the detectors whose findings are its causes, as Markdown."""
+    """An incident, the runbooks of the detectors whose findings are its causes, as Markdown, and what was alerted."""
 
     runbooks: dict[str, str]
+    alerts: list[Alert] = Field(description="Of a replay by way of Kafka only: runs of here alert nobody.")
 
 
 Moment = Literal["onset", "signal", "finding", "incident", "resolved", "end"]
@@ -460,7 +497,7 @@ class Timeline(BaseModel):
 Mark = Literal["right", "wrong", "unsure"]
 
 
-class LabelRequest(_Asked):
+class LabelRequest(Asked):
     """What a person says of a finding or of an incident of a run: give one of the two."""
 
     run: Id
@@ -470,7 +507,7 @@ class LabelRequest(_Asked):
     note: str = Field(default="", max_length=4000)
 
 
-class LabelChange(_Asked):
+class LabelChange(Asked):
     """What is to be otherwise."""
 
     mark: Mark | None = None
@@ -515,13 +552,13 @@ class Detector(BaseModel):
     runbook: str | None = Field(description="Markdown.")
 
 
-class ShadowChange(_Asked):
+class ShadowChange(Asked):
     """Whether a detector is in shadow from now on."""
 
     shadow: bool
 
 
-class ComparisonRequest(_Asked):
+class ComparisonRequest(Asked):
     """Two configurations on the same recordings; each gives a run a recording."""
 
     recordings: list[Name] = Field(min_length=1, max_length=50)
@@ -561,7 +598,7 @@ class Comparison(BaseModel):
     after_score: Score | None
 
 
-class ReplayStart(_Asked):
+class ReplayStart(Asked):
     """Start a replay of a recording of the library. Times: RFC 3339, or +HH:MM:SS from the recording's start."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -574,6 +611,13 @@ class ReplayStart(_Asked):
     to: str | None = Field(default=None, max_length=40)
 
 
+class Replay(ReplayStatus):
+    """A replay by way of Kafka: where it is, and under which run what is found in it can be looked at and followed."""
+
+    recording: str = Field(description="The recording's name.")
+    run: str = Field(description="The run that is its present generation; a seek begins another.")
+
+
 # ---- server-sent events --------------------------------------------------------------------------------------------
 
 
@@ -582,10 +626,15 @@ class RunEvent(BaseModel):
 
     `progress`: a Run, four times a second at most, without an id; `finding`: a Finding, again when it is resolved;
     `incident`: an Incident, at each revision; `joined`: an incident that turned out to belong to another, {"id",
-    "joined_to"}; `over`: the Run, at its end, after which the stream is closed. A client that reconnects with
-    Last-Event-ID misses nothing.
+    "joined_to"}; `alert`: an Alert, again when it is resolved; `over`: the Run, at its end, after which the stream is
+    closed. A client that reconnects with Last-Event-ID misses nothing.
+
+    GET /replays/{name}/events follows a replay over all seeks: first, and whenever something of it changes, `replay`
+    with a Replay, or with null when it is removed; then the events of its present run. An id is the run's and the
+    event's number. With another `run` in `replay` what was said before is not of this generation. Nothing is `over`
+    there: the stream stays open, as a replay that has ended can be sought.
     """
 
-    kind: Literal["progress", "finding", "incident", "joined", "over"]
-    id: int | None
-    body: dict[str, Any]
+    kind: Literal["progress", "finding", "incident", "joined", "alert", "over", "replay"]
+    id: int | str | None
+    body: dict[str, Any] | None

@@ -1,27 +1,23 @@
 """Runs: asked for, carried out one process each, looked at, cancelled, deleted."""
 
 import json
-import logging
-import multiprocessing
-import os
-import threading
+import sqlite3
 import uuid
 from pathlib import Path
 from typing import Any
 
 from services.api.library import Library
-from services.api.models import Finding, Incident, Page, Run, Timeline
+from services.api.models import Alert, Finding, Incident, Page, Run, Timeline
 from services.api.problems import RefusedError, missing
 from services.api.settings import ApiSettings
 from services.api.store import Row, Store, now_ms
 from services.api.telling import finding_meant, run_told, score_told, timeline
 from services.api.work import main
+from services.api.workers import Workers
 from services.detect.choices import choices_of, incident_config_of
 from services.recording.reader import Recording
 from services.score.matching import Outcome, judge
 
-_log = logging.getLogger(__name__)
-_LOOK_S = 0.1
 _COUNT = "SELECT count(*) AS n FROM"
 
 
@@ -30,83 +26,29 @@ def new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
+def _clear(db: sqlite3.Connection, run: str) -> None:
+    for table in ("findings", "incidents", "events"):
+        db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - the names stand above
+
+
 class Runs:
-    """The runs there are, and the threads that see them through."""
+    """The runs there are, and what sees them through: processes here, or, for replays, the services behind Kafka."""
 
     def __init__(self, store: Store, library: Library, settings: ApiSettings) -> None:
         self._store = store
         self._library = library
         self._settings = settings
-        self._wake = threading.Condition()
-        self._closing = False
-        self._threads: list[threading.Thread] = []
+        self._workers = Workers(store, "runs", main, count=settings.workers, ours="unit IS NULL", clear=_clear)
 
     # ---- carried out
 
     def begin(self) -> None:
         """Take up what waits, and what was running when the service ended, which begins anew."""
-        with self._store.writing() as db:
-            db.execute("UPDATE runs SET state = 'queued', began_ms = NULL WHERE state = 'running'")
-        self._threads = [
-            threading.Thread(target=self._see_through, name=f"runs-{number}", daemon=True)
-            for number in range(self._settings.workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._workers.begin()
 
     def close(self) -> None:
         """End the processes; what they did is begun anew at the next start."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    def _see_through(self) -> None:
-        while not self._closing:
-            run = self._claim()
-            if run is not None:
-                self._process(run)
-                continue
-            with self._wake:
-                if not self._closing:
-                    self._wake.wait(1.0)
-
-    def _claim(self) -> str | None:
-        """Return a run that waits, which from now on is running; nothing is left of an earlier try."""
-        with self._store.writing() as db:
-            row = db.execute("SELECT id FROM runs WHERE state = 'queued' ORDER BY created_ms, rowid LIMIT 1").fetchone()
-            if row is None:
-                return None
-            run = str(row["id"])
-            for table in ("findings", "incidents", "events"):
-                db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - the names stand above
-            db.execute("UPDATE runs SET state = 'running', progress = 0, began_ms = ? WHERE id = ?", (now_ms(), run))
-            return run
-
-    def _process(self, run: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(
-            target=main, args=(self._store.path, run, os.getpid()), name=f"run-{run}", daemon=True
-        )
-        process.start()
-        while process.is_alive():
-            process.join(_LOOK_S)
-            if self._closing or not self._is_running(run):
-                process.join(0 if self._closing else _LOOK_S)
-                process.terminate()
-                process.join()
-        if self._closing:
-            return
-        with self._store.writing() as db:
-            db.execute(
-                "UPDATE runs SET state = 'failed', error = ?, over_ms = ? WHERE id = ? AND state = 'running'",
-                (f"its process ended with code {process.exitcode}: out of memory, or killed", now_ms(), run),
-            )
-
-    def _is_running(self, run: str) -> bool:
-        row = self._store.one("SELECT state FROM runs WHERE id = ?", (run,))
-        return row is not None and row["state"] == "running"
+        self._workers.close()
 
     # ---- asked for
 
@@ -141,8 +83,7 @@ class Runs:
                         for name, recording, path in zip(made[-1], recordings, paths, strict=True)
                     ],
                 )
-        with self._wake:
-            self._wake.notify_all()
+        self._workers.wake()
         return [[self.one(run) for run in runs] for runs in made]
 
     def with_shadow(self, detectors: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +96,11 @@ class Runs:
 
     def cancel(self, run: str) -> Run:
         """End a run that waits or is running; RefusedError (409) where it is over."""
-        self.one(run)
+        told = self.one(run)
+        if told.replay is not None and told.state == "running":
+            raise RefusedError(
+                409, f"run {run} is replay {told.replay}", remedy=f"POST /api/v1/replays/{told.replay}/stop"
+            )
         with self._store.writing() as db:
             changed = db.execute(
                 "UPDATE runs SET state = 'cancelled', over_ms = ? WHERE id = ? AND state IN ('queued', 'running')",
@@ -176,6 +121,8 @@ class Runs:
             raise RefusedError(409, f"comparison {row['comparison']} needs run {run}", remedy="delete that comparison")
         with self._store.writing() as db:
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
+            if row["unit"] is not None:  # Kafka still tells of it
+                db.execute("INSERT OR IGNORE INTO forgotten VALUES (?)", (run,))
 
     # ---- looked at
 
@@ -198,16 +145,21 @@ class Runs:
             )
         return Recording.open(row["path"])
 
+    def place(self, run: str) -> tuple[Path, dict[str, Any]]:
+        """Return where a run's recording lies, and the settings of its detectors; RefusedError (410, 404)."""
+        return self.recording(run).path, json.loads(self._row(run)["detectors"])
+
     def uses(self, recording: str) -> bool:
         """Return whether a run of a recording waits or is running."""
         query = f"{_COUNT} runs WHERE recording = ? AND state IN ('queued', 'running')"
         return bool(self._store.all(query, (recording,))[0]["n"])
 
-    def page(self, recording: str | None, after: int, limit: int) -> Page[Run]:
+    def page(self, recording: str | None, replay: str | None, after: int, limit: int) -> Page[Run]:
         """Return runs, the latest first."""
-        where, given = ("WHERE recording = ?", [recording]) if recording else ("", [])
+        where = "WHERE (?1 IS NULL OR recording = ?1) AND (?2 IS NULL OR unit LIKE '%/' || ?2)"
+        given = [recording, replay]
         total = self._store.all(f"{_COUNT} runs {where}", given)[0]["n"]
-        order = "ORDER BY created_ms DESC, rowid DESC LIMIT ? OFFSET ?"
+        order = "ORDER BY created_ms DESC, rowid DESC LIMIT ?3 OFFSET ?4"
         rows = self._store.all(f"SELECT * FROM runs {where} {order}", [*given, limit, after])  # noqa: S608 - ours
         return Page[Run](items=[run_told(row) for row in rows], next=_next(after, limit, total), total=total)
 
@@ -248,6 +200,16 @@ class Runs:
             raise missing("incident", incident, f"GET /api/v1/runs/{run}/incidents lists those there are")
         return Incident.model_validate_json(row["body"])
 
+    def alerts(self, run: str | None = None, state: str | None = None, after: int = 0, limit: int = -1) -> Page[Alert]:
+        """Return alerts as they were sent, the latest first."""
+        if run is not None:
+            self.one(run)
+        where, given = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR state = ?2)", [run, state]
+        total = self._store.all(f"{_COUNT} alerts WHERE {where}", given)[0]["n"]
+        query = f"SELECT body FROM alerts WHERE {where} ORDER BY place DESC, id LIMIT ?3 OFFSET ?4"  # noqa: S608 - ours
+        items = [Alert.model_validate_json(row["body"]) for row in self._store.all(query, [*given, limit, after])]
+        return Page[Alert](items=items, next=_next(after, limit, total), total=total)
+
     def outcomes(self, run: str) -> list[Outcome]:
         """Return what became of each label and finding of a run; what was found in shadow does not count."""
         findings = [finding_meant(told) for told in self.findings(run).items if not told.shadow]
@@ -264,6 +226,10 @@ class Runs:
         """Return what happened in a run after an event's number."""
         query = "SELECT id, kind, body FROM events WHERE run = ? AND id > ? ORDER BY id LIMIT 500"
         return self._store.all(query, (run, after))
+
+    def last_event(self, run: str) -> int:
+        """Return the number of the last event of a run, 0 without any."""
+        return int(self._store.all("SELECT max(id) AS last FROM events WHERE run = ?", (run,))[0]["last"] or 0)
 
     def by_state(self) -> dict[str, int]:
         """Return how many runs there are in each state."""

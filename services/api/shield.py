@@ -1,5 +1,6 @@
 """What stands before every request: sizes, pages of other sites, headers for browsers, counts."""
 
+import re
 import time
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from services.api.problems import problem
 REQUESTS = Counter("hindcast_api_requests_total", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram("hindcast_api_request_seconds", "Seconds until an answer began.", ["route"])
 _LARGEST_BODY = 1 << 20
-_UPLOAD = "/api/v1/recordings"
+_UPLOADS = re.compile(r"/api/v1/(recordings|imports/[a-z-]+)")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -53,7 +54,7 @@ class Shield:
             refusal = problem(403, "a page of another site may change nothing here", "use the console, or no browser")
             await refusal(scope, receive, answer)
             return
-        upload = scope["path"] == _UPLOAD and scope["method"] == "POST"
+        upload = _UPLOADS.fullmatch(scope["path"]) is not None and scope["method"] == "POST"
         await self._app(scope, receive if upload else _counted(receive), answer)
 
 

@@ -47,6 +47,25 @@ MIGRATIONS: tuple[str, ...] = (
         id TEXT PRIMARY KEY, title TEXT NOT NULL, created_ms INTEGER NOT NULL, body TEXT NOT NULL
     ) STRICT;
     """,
+    # A replay's generation is a run that is carried out elsewhere: `unit` is its cluster/replay, null for runs of here.
+    """
+    ALTER TABLE runs ADD COLUMN unit TEXT;
+    ALTER TABLE runs ADD COLUMN generation INTEGER;
+    CREATE INDEX runs_by_unit ON runs (unit);
+    CREATE TABLE forgotten (run TEXT PRIMARY KEY) STRICT;
+    CREATE TABLE alerts (
+        run TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE, id TEXT NOT NULL, place INTEGER NOT NULL,
+        state TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (run, id)
+    ) STRICT;
+    CREATE INDEX alerts_in_order ON alerts (place);
+    CREATE TABLE tasks (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, asked TEXT NOT NULL, needs TEXT NOT NULL, result TEXT,
+        state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled')),
+        progress REAL NOT NULL DEFAULT 0, doing TEXT, created_ms INTEGER NOT NULL, began_ms INTEGER, over_ms INTEGER,
+        error TEXT
+    ) STRICT;
+    CREATE INDEX tasks_by_state ON tasks (state, created_ms);
+    """,
 )
 """Numbered from 1, in order; one that was released is never changed, what comes later is added."""
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 
 from detectors import contract
-from detectors.incidents import report
 from services.api.library import truth
 from services.api.models import Finding, Incident, Run, Score, TimelineEntry
 from services.api.store import Row
@@ -13,12 +12,6 @@ from services.kit.times import format_time, parse_time
 from services.recording.model import Label
 from services.score.matching import Outcome
 from services.score.tally import tally
-
-
-def finding_told(finding: contract.Finding, run: str, *, shadow: bool) -> Finding:
-    """Return a finding as it fires."""
-    words = {"resolved_at": None, "shadow": shadow, "verdict": None, "truth": None, "delay_s": None}
-    return Finding.model_validate({"run": run, **json.loads(finding.to_json()), **words})
 
 
 def finding_meant(told: Finding) -> contract.Finding:
@@ -39,11 +32,6 @@ def finding_meant(told: Finding) -> contract.Finding:
     )
 
 
-def incident_told(incident: report.Incident, run: str) -> Incident:
-    """Return a revision of an incident that is open or closed."""
-    return Incident.model_validate({"run": run, **json.loads(incident.to_json())})
-
-
 def run_told(row: Row) -> Run:
     """Return a run as the store has it."""
     return Run(
@@ -59,6 +47,8 @@ def run_told(row: Row) -> Run:
         began_at=_time(row["began_ms"]),
         over_at=_time(row["over_ms"]),
         error=row["error"],
+        replay=None if row["unit"] is None else row["unit"].partition("/")[2],
+        generation=row["generation"],
     )
 
 

@@ -1,9 +1,13 @@
 """`hindcast api`: recordings, runs and replays over HTTP, and the console; `hindcast api-token`: who may ask."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from services.api.settings import ApiSettings
+    from services.kit.kafka import KafkaSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +30,7 @@ def api(
     from services.api.__main__ import serve
     from services.api.settings import ApiSettings
     from services.kit.folders import cache_dir
+    from services.kit.kafka import KafkaSettings
     from services.kit.service import run
     from services.kit.settings import load
     from services.synth.small import FOLDER
@@ -34,7 +39,27 @@ def api(
     settings = load(ApiSettings, **{name: value for name, value in given.items() if value is not None})
     if not settings.library:  # what was made here comes before the small one of that name
         settings = settings.model_copy(update={"library": (FOLDER, cache_dir("recordings"))})
-    run("api", lambda: serve(settings))
+    settings, kafka = beside_the_stack(settings, load(KafkaSettings))
+    run("api", lambda: serve(settings, kafka))
+
+
+def beside_the_stack(settings: "ApiSettings", kafka: "KafkaSettings") -> "tuple[ApiSettings, KafkaSettings]":
+    """Return settings where the servers that nobody named are those of a running stack, if there is one."""
+    from services.stack import state
+    from services.stack.addresses import Addresses
+    from services.stack.settings import load_settings
+
+    running = state.read(load_settings().state_dir)
+    if running is None:
+        return settings, kafka
+    at = Addresses.from_dict(running.addresses)
+    found = {"replay_url": at.services.get("replay"), "alertmanager_url": at.alertmanager}
+    wanted: dict[str, Any] = {name: url for name, url in found.items() if url and name not in settings.model_fields_set}
+    if "sources" not in settings.model_fields_set:
+        wanted["sources"] = {"stack": at.thanos_query}
+    if "bootstrap" not in kafka.model_fields_set:
+        kafka = kafka.model_copy(update={"bootstrap": at.kafka})
+    return settings.model_copy(update=wanted), kafka
 
 
 def api_token(

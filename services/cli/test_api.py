@@ -13,7 +13,11 @@ import pytest
 import yaml
 
 from services.api.access import Gate, Token
+from services.api.settings import ApiSettings
+from services.cli.api import beside_the_stack
+from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
+from services.stack import state
 from services.synth.small import FOLDER
 
 REPO = Path(__file__).parents[2]
@@ -73,3 +77,25 @@ def test_a_token_that_is_made_lets_in() -> None:
     (entry,) = yaml.safe_load(said[-1])
     who = Gate((Token.model_validate(entry),)).who(f"Bearer {said[1].strip()}")
     assert (who.name, who.role) == ("a page: 'quoted'", "operator")
+
+
+def test_servers_that_nobody_named_are_those_of_a_running_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("prometheus", "alertmanager", "thanos_query", "receive_write", "receive", "sidecar", "store", "compact")
+    addresses: dict[str, object] = {name: f"http://127.0.0.1/{name}" for name in names}
+    addresses |= {
+        "kafka": "127.0.0.1:1",
+        "store_grpc": "",
+        "bucket": "",
+        "services": {"replay": "http://127.0.0.1/replay"},
+    }
+    monkeypatch.setenv("HINDCAST_STACK_STATE_DIR", str(tmp_path))
+    settings, kafka = ApiSettings(data_dir=tmp_path), KafkaSettings()
+    assert beside_the_stack(settings, kafka) == (settings, kafka)
+    state.write(tmp_path, state.Running(runner=state.identify(os.getpid()), processes={}, addresses=addresses))
+    found, broker = beside_the_stack(settings, kafka)
+    assert (found.replay_url, broker.bootstrap) == ("http://127.0.0.1/replay", "127.0.0.1:1")
+    assert found.sources == {"stack": "http://127.0.0.1/thanos_query"}
+    named = ApiSettings(data_dir=tmp_path, replay_url="http://127.0.0.1:9")
+    assert beside_the_stack(named, kafka)[0].replay_url == "http://127.0.0.1:9"

@@ -129,7 +129,7 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
         async with importing:
             settings.data_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(prefix="upload-", dir=settings.data_dir) as file:
-                await _receive(request, Path(file.name), settings.upload_bytes)
+                await receive(request, Path(file.name), settings.upload_bytes)
                 path = await run_in_threadpool(import_archive, Path(file.name), library.imported, settings)
         return await run_in_threadpool(library.summary, Place(path, False))
 
@@ -141,7 +141,7 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
         library.delete(name)
 
 
-async def _receive(request: Request, target: Path, most: int) -> None:
+async def receive(request: Request, target: Path, most: int) -> None:
     """Write a request's body to a file; RefusedError (413) beyond `most` bytes, whatever its length claims to be."""
     too_much = RefusedError(413, f"the upload is more than {most:,} bytes", remedy="raise HINDCAST_API_UPLOAD_BYTES")
     claimed = request.headers.get("content-length", "0")

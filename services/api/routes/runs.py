@@ -1,6 +1,7 @@
 """Runs: started, followed, looked at."""
 
-from typing import Annotated, Literal
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
 from fastapi import Path as InPath
@@ -9,7 +10,7 @@ from starlette.responses import StreamingResponse
 from detectors.contract import Fault, Severity
 from services.api.access import Operator, Viewer
 from services.api.catalogue import runbook
-from services.api.models import Finding, Incident, IncidentDetail, Page, Run, RunRequest, Timeline, Verdict
+from services.api.models import Alert, Finding, Incident, IncidentDetail, Page, Run, RunRequest, Timeline, Verdict
 from services.api.runs import Runs
 from services.api.stream import Streams
 
@@ -18,17 +19,24 @@ After = Annotated[int, Query(ge=0, le=10**9, description="`next` of the part bef
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
+EVENT_STREAM: dict[str, Any] = {
+    "response_class": StreamingResponse,
+    "responses": {200: {"description": "Server-sent events.", "content": {"text/event-stream": {}}}},
+}
+
+
+def events_of(texts: AsyncIterator[str]) -> StreamingResponse:
+    """Return server-sent events as an answer."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(texts, media_type="text/event-stream", headers=headers)
+
+
 def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
     """Add the routes."""
     _runs(api, runs)
     _said(api, runs)
 
-    @api.get(
-        "/runs/{run}/events",
-        operation_id="follow_run",
-        response_class=StreamingResponse,
-        responses={200: {"description": "Server-sent events.", "content": {"text/event-stream": {}}}},
-    )
+    @api.get("/runs/{run}/events", operation_id="follow_run", **EVENT_STREAM)
     def events(
         _: Viewer,
         run: RunId,
@@ -38,10 +46,9 @@ def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
         """Follow a run by server-sent events, see RunEvent; `after` or Last-Event-ID: the last number that was seen."""
         runs.one(run)
         streams.check()
-        if last_event_id is not None and last_event_id.isdecimal():
+        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 10:
             after = max(after, int(last_event_id))
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(streams.follow(run, after), media_type="text/event-stream", headers=headers)
+        return events_of(streams.follow(run, after))
 
 
 def _runs(api: APIRouter, runs: Runs) -> None:
@@ -52,10 +59,14 @@ def _runs(api: APIRouter, runs: Runs) -> None:
 
     @api.get("/runs", operation_id="list_runs")
     def listing(
-        _: Viewer, recording: Annotated[str | None, Query(max_length=100)] = None, after: After = 0, limit: Limit = 50
+        _: Viewer,
+        recording: Annotated[str | None, Query(max_length=100)] = None,
+        replay: Annotated[str | None, Query(max_length=63, pattern=r"^[a-z0-9-]+$")] = None,
+        after: After = 0,
+        limit: Limit = 50,
     ) -> Page[Run]:
-        """Return runs, the latest first."""
-        return runs.page(recording, after, limit)
+        """Return runs, the latest first; `replay`: those that are a generation of that replay."""
+        return runs.page(recording, replay, after, limit)
 
     @api.get("/runs/{run}", operation_id="show_run")
     def one(_: Viewer, run: RunId) -> Run:
@@ -119,4 +130,17 @@ def _said(api: APIRouter, runs: Runs) -> None:
         detectors = {member.id: member.detector for member in found.members}
         named = dict.fromkeys(detectors[cause.finding] for cause in found.causes if cause.finding in detectors)
         texts = {name: text for name in named if (text := runbook(name)) is not None}
-        return IncidentDetail(**found.model_dump(), runbooks=texts)
+        members = {member.id for member in found.members}
+        alerts = [alert for alert in runs.alerts(run).items if members.intersection(alert.findings)]
+        return IncidentDetail(**found.model_dump(), runbooks=texts, alerts=alerts)
+
+    @api.get("/alerts", operation_id="list_alerts")
+    def alerts(
+        _: Viewer,
+        run: Annotated[str | None, Query(max_length=32)] = None,
+        state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
+        after: After = 0,
+        limit: Limit = 200,
+    ) -> Page[Alert]:
+        """Return what Alertmanager was sent, the latest first."""
+        return runs.alerts(run, state, after, limit)

@@ -1,10 +1,9 @@
-"""Labels by people, detectors, comparisons, replays."""
+"""Labels by people, detectors, comparisons."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
-from pydantic import BaseModel, ConfigDict, Field
 
 from services.api.access import Operator, Viewer
 from services.api.catalogue import Catalogue
@@ -17,29 +16,10 @@ from services.api.models import (
     Label,
     LabelChange,
     LabelRequest,
-    ReplayStart,
     ShadowChange,
 )
-from services.api.replays import Replays
-from services.replay.spec import Speed
-from services.replay.status import ReplayStatus
 
 AnyId = Annotated[str, InPath(max_length=32)]
-ReplayName = Annotated[str, InPath(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-
-
-class SeekTo(BaseModel):
-    """Where a replay goes on: RFC 3339, or +HH:MM:SS from the recording's start."""
-
-    model_config = ConfigDict(extra="forbid")
-    to: str = Field(max_length=40)
-
-
-class SpeedTo(BaseModel):
-    """How fast it goes on."""
-
-    model_config = ConfigDict(extra="forbid")
-    speed: Speed
 
 
 def add(api: APIRouter, marks: Marks, catalogue: Catalogue, comparisons: Comparisons) -> None:
@@ -112,42 +92,3 @@ def _comparisons(api: APIRouter, comparisons: Comparisons) -> None:
     def delete(_: Operator, comparison: AnyId) -> None:
         """Delete a comparison and its runs."""
         comparisons.delete(comparison)
-
-
-def add_replays(api: APIRouter, replays: Replays) -> None:
-    """Add the routes of replays."""
-
-    @api.get("/replays", operation_id="list_replays")
-    def listing(_: Viewer) -> list[ReplayStatus]:
-        """Return all replays."""
-        return replays.all()
-
-    @api.post("/replays", status_code=201, operation_id="start_replay")
-    def start(_: Operator, asked: ReplayStart) -> ReplayStatus:
-        """Start a replay of a recording into Kafka."""
-        return replays.start(asked)
-
-    @api.get("/replays/{name}", operation_id="show_replay")
-    def one(_: Viewer, name: ReplayName) -> ReplayStatus:
-        """Return where a replay is."""
-        return replays.one(name)
-
-    @api.delete("/replays/{name}", status_code=204, operation_id="delete_replay")
-    def delete(_: Operator, name: ReplayName) -> None:
-        """Stop a replay and forget it."""
-        replays.remove(name)
-
-    @api.post("/replays/{name}/seek", operation_id="seek_replay")
-    def seek(_: Operator, name: ReplayName, asked: SeekTo) -> ReplayStatus:
-        """Go on at another time."""
-        return replays.tell(name, "seek", asked.model_dump())
-
-    @api.post("/replays/{name}/speed", operation_id="set_replay_speed")
-    def speed(_: Operator, name: ReplayName, asked: SpeedTo) -> ReplayStatus:
-        """Go on at another speed."""
-        return replays.tell(name, "speed", asked.model_dump())
-
-    @api.post("/replays/{name}/{order}", operation_id="steer_replay")
-    def steer(_: Operator, name: ReplayName, order: Literal["pause", "resume", "stop"]) -> ReplayStatus:
-        """Pause a replay, let it go on, or end it where it is."""
-        return replays.tell(name, order)
