@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 
-.PHONY: help demo test test-core test-compose up down doctor setup servers lint generate bench clean
+.PHONY: help demo test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -12,7 +12,7 @@ help: ## Show what there is
 demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
 	@$(BIN)/hindcast demo
 
-test: setup lint test-core servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
+test: setup lint test-core test-console servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
 	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
@@ -31,6 +31,29 @@ doctor: setup ## Say what this machine lacks, and how to get it
 	@$(BIN)/hindcast doctor
 
 setup: .venv/ready
+	@$(MAKE) --no-print-directory console || echo "the web console could not be built: all else works. Remedy: see above, then make console"
+
+CONSOLE := services/console
+CONSOLE_BUILT := services/api/static/index.html
+
+ifeq ($(shell command -v npm),)
+console: ## Build the web console (needs Node 20.19 or newer with npm; all else works without)
+	@echo "no npm here: all but the web console works. Remedy: install Node 20.19 or newer, then make console"
+
+test-console:
+	@echo "no npm here: the web console is not tested"
+else
+console: $(CONSOLE_BUILT)
+
+$(CONSOLE)/node_modules/.package-lock.json: $(CONSOLE)/package.json $(CONSOLE)/package-lock.json
+	@cd $(CONSOLE) && npm ci --loglevel=error --no-audit --no-fund
+
+$(CONSOLE_BUILT): $(CONSOLE)/node_modules/.package-lock.json $(wildcard $(CONSOLE)/*.* $(CONSOLE)/src/* $(CONSOLE)/public/*)
+	@cd $(CONSOLE) && npm run --silent build -- --logLevel warn
+
+test-console: setup $(CONSOLE_BUILT) ## Types, lint and tests of the web console, in a browser too where Chromium is
+	@cd $(CONSOLE) && npm run --silent check && npm run --silent test -- --reporter=dot && npm run --silent test:browser
+endif
 
 .venv/ready: pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -58,4 +81,4 @@ bench: setup servers ## Run every benchmark and print the ratios
 	@$(BIN)/python -m benchmarks
 
 clean: ## Remove the environment and caches of this checkout (built servers and recordings stay in the user's cache)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(CONSOLE)/node_modules services/api/static .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

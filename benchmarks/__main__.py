@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-BENCHMARKS = ("engine", "sink", "replay", "latency", "memory", "realism", "history", "history_sizing")
+BENCHMARKS = (
+    "engine", "sink", "replay", "latency", "viewers", "memory", "realism", "history", "history_sizing"
+)  # fmt: skip
 
 
 def main() -> None:

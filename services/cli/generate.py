@@ -29,8 +29,11 @@ def generate() -> None:
 def generated() -> dict[Path, str]:
     """Return the generated files by path.
 
-    The replay service's OpenAPI, the JSON schemas of what Kafka carries, Grafana's dashboards, and alert rules.
+    The OpenAPI of the API and of the replay service, the JSON schemas of what Kafka carries, Grafana's dashboards, and
+    alert rules.
     """
+    from services.api.app import build as build_api
+    from services.api.settings import ApiSettings
     from services.dashboards import catalogue
     from services.kit.kafka import KafkaSettings
     from services.kit.replays import ReplayState
@@ -42,12 +45,14 @@ def generated() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as nowhere:
         settings = ReplaySettings(state_dir=Path(nowhere))
         api = build(Manager(settings, KafkaSettings()), settings)
+        public = build_api(ApiSettings(data_dir=Path(nowhere), console_dir=Path(nowhere) / "none"))
     documents = {"replay.openapi.json": api.openapi(), "replays.schema.json": ReplayState.model_json_schema()}
     dashboards = {_ROOT / "dashboards" / path: text for path, text in catalogue.documents().items()}
     alert_rules = {_ROOT / "alert-rules" / "detectors" / name: text for name, text in generated_rules().items()}
     return (
         dashboards
         | alert_rules
+        | {_ROOT / "docs" / "openapi.json": json.dumps(public.openapi(), indent=1) + "\n"}
         | {
             _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n"
             for name, document in documents.items()

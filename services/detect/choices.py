@@ -1,5 +1,6 @@
 """detectors.yaml: which detectors run, what differs from their defaults, and from those of incidents."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,28 @@ def load_choices(path: Path | None) -> list[Choice]:
 
     Raises UserError (exit code 2) that lists everything wrong with the file.
     """
-    overrides = {name: given for name, given in _overrides(path).items() if name != INCIDENTS}
+    return choices_of(_overrides(path), path)
+
+
+def choices_of(overrides: Mapping[str, Any], path: Path | None = None) -> list[Choice]:
+    """Return the detectors to run, as `overrides` (which came from `path`) has them; raise UserError as above."""
     try:
-        choices = choose(overrides)
+        choices = choose({name: given for name, given in overrides.items() if name != INCIDENTS})
     except RegistryError as error:
         raise _wrong(path, error.problems, "detectors/*/detector.yaml") from None
     if not choices:
-        raise UserError(f"{path}: leaves no detector enabled", remedy="enable one", exit_code=2)
+        raise UserError(f"{_where(path)}leaves no detector enabled", remedy="enable one", exit_code=2)
     return choices
 
 
 def load_incident_config(path: Path | None) -> IncidentConfig:
     """Return the settings of incidents in `path`, or their defaults; raise UserError (exit code 2) as above."""
-    given = _overrides(path).get(INCIDENTS) or {}
+    return incident_config_of(_overrides(path), path)
+
+
+def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -> IncidentConfig:
+    """Return the settings of incidents in `overrides`, or their defaults; raise UserError (exit code 2) as above."""
+    given = overrides.get(INCIDENTS) or {}
     if not isinstance(given, dict):
         raise _wrong(path, [f"{INCIDENTS}: {given!r} is not a mapping of settings"], "detectors/incidents/causes.yaml")
     try:
@@ -65,9 +75,12 @@ def _overrides(path: Path | None) -> dict[str, Any]:
 
 
 def _wrong(path: Path | None, problems: list[str], table: str) -> UserError:
-    where = f"{path}: " if path is not None else ""
     return UserError(
-        f"{where}{len(problems)} thing(s) wrong:\n  " + "\n  ".join(problems),
+        f"{_where(path)}{len(problems)} thing(s) wrong:\n  " + "\n  ".join(problems),
         remedy=f"the settings, their units and defaults are in {table}",
         exit_code=2,
     )
+
+
+def _where(path: Path | None) -> str:
+    return f"{path}: " if path is not None else ""

@@ -21,8 +21,9 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 # The compose file has the pair, behind a profile.
 SETTINGS = StackSettings(prometheus_pair=True)
 SERVERS = servers(SETTINGS)
-# Containers only: they prepare what the native runner does by itself, or cannot be had natively.
-ONLY_CONTAINERS = {"volumes", "grafana"}
+# Containers only: they prepare what the native runner does by itself, cannot be had natively, or are started by whoever
+# wants them.
+ONLY_CONTAINERS = {"volumes", "grafana", "gateway"}
 # hindcast's services that are always there, and where in its container a process answers if not where its kind does.
 OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
 PORTS = {"alertmanager": 9093, "prometheus": 9090, "prometheus-monitor": 9090, "receiver": 9099, "replay": 8480}

@@ -1,0 +1,40 @@
+"""Which alert rules fire on an incident, by Prometheus' own engine."""
+
+from pathlib import Path
+
+from services.kit.errors import UserError
+from services.postmortem.case import Case, place, related
+from services.postmortem.report import Alerts
+from services.rules.evaluation import evaluate
+from services.rules.files import rule_files
+from services.rules.verdict import findings_of, node_names
+from services.stack.build import cached, ensure
+from services.stack.recipes import EVALUATOR
+from services.stack.settings import load_settings
+
+_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
+
+
+def alerts_of(case: Case, *, build: bool = True) -> Alerts:
+    """Return the alerts. `build`: the evaluator may be built first where it is not there, which takes minutes.
+
+    UserError: there are no rules, the evaluator is not there, or it cannot evaluate them.
+    """
+    files = rule_files(_ALERT_RULES)
+    if not files:
+        raise UserError(f"{_ALERT_RULES}: has no rule files", remedy="do without the rules", exit_code=2)
+    cache = load_settings().cache_dir
+    if not build and cached(EVALUATOR, cache) is None:
+        raise UserError("the evaluator of rules is not built here", remedy="hindcast stack build, or leave out rules")
+    evaluator = ensure(cache, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    changes = evaluate(evaluator, case.recording, files).changes
+    found, apart = findings_of(changes, node_names([node.model_dump() for node in case.recording.topology.nodes]))
+    jobs = {job.job_id for job in case.incident.impact.jobs}
+    begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
+    mine = [
+        one
+        for one in found
+        if begin <= one.detected_at <= end
+        and (related(one.entity, case.cause.entity) or one.entity.get("job_id") in jobs)
+    ]
+    return Alerts(sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))), apart)

@@ -1,0 +1,260 @@
+"""An uploaded archive becomes a recording: looked at before it is unpacked, counted while it is, and validated after.
+
+A recording is a flat folder of a few files, so little has to be allowed: regular files with plain names, all at the top
+or all in one folder. Links, devices, folders in folders, names with a path in them, doubles and encryption are refused;
+sizes are counted by what comes out, not by what headers say.
+"""
+
+import gzip
+import io
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple, Protocol
+
+import yaml
+
+from services.api.problems import RefusedError
+from services.api.settings import ApiSettings
+from services.kit.errors import UserError
+from services.recording.reader import open_stream, read_manifest
+from services.recording.schema import STREAMS
+from services.recording.validate import validate_recording
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_MOST_FILES = 64
+_CHUNK = 1 << 18
+_LARGEST_HEADER = 1 << 20
+"""Bytes that an archive's reader may ask for at once: a table of contents or a header larger than that is an attack."""
+_LARGEST_MANIFEST = 1 << 20
+_LARGEST_DOCUMENT = 512 << 20
+"""Bytes of any file that is not a stream: documents are read whole."""
+_DEEPEST = 20
+_SHOWN = 20
+_REMEDY = "send one recording as hindcast wrote it: zip -r or tar -czf over its folder"
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Member(NamedTuple):
+    """A file of an archive, or, by a name that ends in a slash, a folder."""
+
+    name: str
+    size: int
+    open: Callable[[], AbstractContextManager[IO[bytes]]]
+
+
+class Guarded(io.BufferedReader):
+    """A file that refuses to be read in lumps that no honest archive has."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to `size` bytes."""
+        data = super().read(_LARGEST_HEADER + 1 if size is None or size < 0 else min(size, _LARGEST_HEADER + 1))
+        if len(data) > _LARGEST_HEADER:
+            raise _refused("has a header or a table of contents of more than a MiB")
+        return data
+
+
+def _refused(problem: str, status: int = 422) -> RefusedError:
+    return RefusedError(status, f"the archive {problem}", remedy=_REMEDY)
+
+
+def import_archive(archive: Path, recordings: Path, settings: ApiSettings) -> Path:
+    """Unpack an archive (.zip or .tar.gz, by its first bytes) as a recording below `recordings`; return its folder.
+
+    Raises RefusedError: 413 where it is too much, 409 where there is one of that name, 422 where it is not what it
+    should be, which includes every recording that does not validate. Nothing is left behind then.
+    """
+    recordings.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=recordings) as place:
+        folder = Path(place) / "unpacked" / "recording"
+        folder.mkdir(parents=True)
+        try:
+            _unpack(archive, folder, Path(place) / "archive.tar", settings.unpacked_bytes)
+        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
+            raise _refused("is damaged, or packed in a way that is not taken") from None
+        folder = _checked(folder, settings)
+        target = recordings / folder.name
+        try:
+            folder.rename(target)  # which takes no folder's place that has files in it
+        except OSError:
+            raise RefusedError(
+                409, f"there is a recording {folder.name}", remedy="delete it first, or give this one another name"
+            ) from None
+        return target
+
+
+def _unpack(archive: Path, folder: Path, tar: Path, most: int) -> None:
+    with archive.open("rb") as file:
+        magic = file.read(4)
+    if magic[:2] == b"\x1f\x8b":
+        with gzip.open(archive) as packed, tar.open("wb") as whole:
+            copy(packed, whole, most)
+        with Guarded(io.FileIO(tar)) as file, tarfile.open(fileobj=file, mode="r:") as opened_tar:
+            _write(tar_members(opened_tar), folder, most)
+        tar.unlink()
+    elif magic == b"PK\x03\x04":
+        with Guarded(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened_zip:
+            _write(zip_members(opened_zip), folder, most)
+    else:
+        raise _refused("is neither a .zip nor a .tar.gz", 415)
+
+
+def tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
+    """Yield the members; RefusedError (422) at what is neither a regular file nor a folder."""
+    for info in tar:
+        if info.isdir():
+            yield Member(f"{info.name.rstrip('/')}/", 0, io.BytesIO)
+            continue
+        if not info.isreg() or info.issparse():
+            raise _refused(f"holds {info.name[:100]!r}, which is no regular file")
+        file = tar.extractfile(info)
+        if file is None:
+            raise _refused(f"holds {info.name[:100]!r}, which cannot be read")
+        yield Member(info.name, info.size, lambda file=file: file)  # type: ignore[misc]  # of this turn
+
+
+def zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
+    """Yield the members; RefusedError (422) at what is no regular file or folder, or encrypted."""
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        if info.flag_bits & 0x1:
+            raise _refused(f"holds {info.filename[:100]!r}, which is encrypted")
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _refused(f"holds {info.filename[:100]!r}, which is no regular file")
+        yield Member(info.filename, info.file_size, lambda info=info: archive.open(info))  # type: ignore[misc]  # of this turn
+
+
+def _write(members: Iterator[Member], folder: Path, most: int) -> None:
+    """Write regular files flat into `folder`; refuse all that a recording's archive has no need of."""
+    roots: set[str] = set()
+    names: set[str] = set()
+    left = most
+    for count, member in enumerate(members, start=1):
+        if count > _MOST_FILES:
+            raise _refused(f"holds more than {_MOST_FILES} files")
+        root, name = _where(member.name)
+        roots.add(root)
+        if len(roots) > 1:
+            raise _refused("holds files in several folders: one recording is one flat folder")
+        if not name:
+            continue
+        if name.lower() in names:
+            raise _refused(f"holds {name} twice")
+        names.add(name.lower())
+        if member.size > left:
+            raise too_much(most)
+        with member.open() as source, (folder / name).open("xb") as target:
+            left -= copy(source, target, left)
+
+
+def _where(member: str) -> tuple[str, str]:
+    """Return the folder (empty for the top) and the name (empty for the folder itself) of a member."""
+    is_folder = member.endswith("/")
+    parts = [part for part in PurePosixPath(member).parts if part != "."]
+    plain = not member.startswith("/") and "\\" not in member and "\0" not in member
+    if not plain or any(not _NAME.fullmatch(part) for part in parts) or len(parts) > (1 if is_folder else 2):
+        raise _refused(f"holds {member[:100]!r}, a name that no file of a recording has")
+    if is_folder:
+        return (parts[0] if parts else ""), ""
+    if not parts:
+        raise _refused("holds a file without a name")
+    return (parts[0] if len(parts) == 2 else ""), parts[-1]
+
+
+def copy(source: _Readable, target: IO[bytes], most: int) -> int:
+    """Copy all there is and return how much; RefusedError (413) beyond `most` bytes."""
+    written = 0
+    while chunk := source.read(_CHUNK):
+        written += len(chunk)
+        if written > most:
+            raise too_much(most)
+        target.write(chunk)
+    return written
+
+
+def too_much(most: int) -> RefusedError:
+    """Return the error that says that what is unpacked is more than may be."""
+    return RefusedError(
+        413,
+        f"unpacked, it is more than {most:,} bytes",
+        remedy="cut the recording, or raise HINDCAST_API_UNPACKED_BYTES",
+    )
+
+
+def _checked(folder: Path, settings: ApiSettings) -> Path:
+    """Give the recording's folder its name and return it; RefusedError (422) where the recording is not valid."""
+    _check_manifest(folder / "recording.yaml")
+    for path in folder.iterdir():
+        if path.suffix != ".parquet" and path.stat().st_size > _LARGEST_DOCUMENT:
+            raise RefusedError(413, f"{path.name} is more than {_LARGEST_DOCUMENT:,} bytes", remedy="cut the recording")
+    try:
+        manifest = read_manifest(folder)
+        rows = 0
+        for kind in STREAMS:
+            path = folder / STREAMS[kind].file
+            if path.exists():
+                with open_stream(path) as file:
+                    rows += file.metadata.num_rows
+    except UserError as error:
+        raise RefusedError(422, _without(error.message, folder), remedy=error.remedy) from None
+    if rows > settings.rows:
+        raise RefusedError(
+            413, f"it has {rows:,} rows", remedy=f"cut it to {settings.rows:,}, or raise HINDCAST_API_ROWS"
+        )
+    folder = folder.rename(folder.with_name(manifest.name))
+    violations = validate_recording(folder)
+    if violations:
+        shown = "; ".join(_without(str(violation), folder) for violation in violations[:_SHOWN])
+        more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
+        raise RefusedError(
+            422, f"the recording is not valid: {shown}{more}", remedy="mend what hindcast validate lists"
+        )
+    return folder
+
+
+def _check_manifest(path: Path) -> None:
+    """Refuse a manifest that grows when it is read: aliases multiply, and depth takes the stack."""
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise _refused("has a recording.yaml of more than a MiB")
+        depth = 0
+        for token in yaml.scan(path.read_text(encoding="utf-8")):
+            if isinstance(token, yaml.AliasToken):
+                raise _refused("has a recording.yaml with aliases")
+            opens = isinstance(
+                token,
+                yaml.BlockMappingStartToken
+                | yaml.BlockSequenceStartToken
+                | yaml.FlowMappingStartToken
+                | yaml.FlowSequenceStartToken,
+            )
+            closes = isinstance(token, yaml.BlockEndToken | yaml.FlowMappingEndToken | yaml.FlowSequenceEndToken)
+            depth += opens - closes
+            if depth > _DEEPEST:
+                raise _refused("has a recording.yaml that nests too deep")
+    except FileNotFoundError:
+        raise _refused("has no recording.yaml") from None
+    except (UnicodeDecodeError, yaml.YAMLError):
+        raise _refused("has a recording.yaml that is not YAML") from None
+
+
+def _without(text: str, folder: Path) -> str:
+    """Return a message without where it was unpacked, which is nobody's business."""
+    return text.replace(f"{folder}/", "").replace(str(folder), "the recording")
+
+
+def discard_leftovers(recordings: Path) -> None:
+    """Delete what an import or a deletion that was broken off has left."""
+    for pattern in (".import-*", ".*.deleted"):
+        for path in recordings.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)

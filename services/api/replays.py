@@ -1,0 +1,97 @@
+"""Replays, steered through the control API of the replay service: its address is a setting, never a user's."""
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from services.api.generations import Generation, Generations
+from services.api.library import Library
+from services.api.models import Replay, ReplayStart
+from services.api.problems import RefusedError
+from services.replay.status import ReplayStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PATIENCE_S = 65.0
+"""The replay service itself gives up waiting for Kafka before that."""
+
+
+class Replays:
+    """The replay service, as the API needs it; `told`: called when it was told something."""
+
+    def __init__(self, library: Library, generations: Generations, url: str) -> None:
+        self._library = library
+        self._generations = generations
+        self._url = f"{url.rstrip('/')}/api/v1/replays"
+        self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False)
+        self.told: Callable[[], None] = lambda: None
+
+    def start(self, asked: ReplayStart) -> Replay:
+        """Start a replay of a recording of the library; RefusedError (404) where there is none, else as `_call`."""
+        path = self._library.place(asked.recording).path.resolve()
+        body = asked.model_dump(by_alias=True, exclude_none=True) | {"recording": str(path)}
+        return self._opened(self._call("POST", "", body))
+
+    def statuses(self) -> list[ReplayStatus]:
+        """Return all replays as the service tells them."""
+        return [ReplayStatus.model_validate(one) for one in self._call("GET", "")]
+
+    def all(self) -> list[Replay]:
+        """Return all replays."""
+        return [self.replay(one) for one in self.statuses()]
+
+    def one(self, name: str) -> Replay:
+        """Return one."""
+        return self.replay(ReplayStatus.model_validate(self._call("GET", f"/{name}")))
+
+    def tell(self, name: str, order: str, body: dict[str, Any] | None = None) -> Replay:
+        """Have a replay carry out an order."""
+        return self._opened(self._call("POST", f"/{name}/{order}", body))
+
+    def remove(self, name: str) -> None:
+        """Stop a replay and forget it."""
+        self._call("DELETE", f"/{name}")
+        self.told()
+
+    def replay(self, status: ReplayStatus) -> Replay:
+        """Return a replay as the API tells it."""
+        told = status.model_dump() | {"recording": self._generations.named(status.recording)}
+        return Replay.model_validate({**told, "run": _generation(status).run})
+
+    def _opened(self, answer: Any) -> Replay:
+        """Return a replay that was told something; from now on its run can be looked at."""
+        status = ReplayStatus.model_validate(answer)
+        self._generations.opened(_generation(status), status.recording)
+        self.told()
+        return self.replay(status)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return what the service answers; RefusedError with what it says is wrong, or 503 where it does not answer."""
+        try:
+            answer = self._client.request(method, f"{self._url}{path}", json=body)
+        except httpx.TransportError as error:
+            raise RefusedError(
+                503,
+                f"the replay service does not answer ({type(error).__name__})",
+                remedy="start it (hindcast stack up), or set HINDCAST_API_REPLAY_URL to where it is",
+            ) from None
+        if answer.is_success:
+            return answer.json() if answer.content else None
+        try:
+            said = answer.json()
+            detail, remedy = str(said["detail"]), str(said["remedy"])
+        except (ValueError, KeyError, TypeError):
+            raise RefusedError(
+                502, f"the replay service answers {answer.status_code}, and not as it does", remedy="look at its log"
+            ) from None
+        status = 404 if detail.startswith("there is no replay named") else answer.status_code
+        raise RefusedError(status, detail, remedy=remedy)
+
+
+def _generation(status: ReplayStatus) -> Generation:
+    return Generation(f"{status.cluster}/{status.name}", status.generation, status.shift_ms)

@@ -1,0 +1,86 @@
+"""Replays by way of Kafka: started, steered, followed."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header
+from fastapi import Path as InPath
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import StreamingResponse
+
+from services.api.access import Operator, Viewer
+from services.api.models import Replay, ReplayStart
+from services.api.replays import Replays
+from services.api.routes.runs import EVENT_STREAM, events_of
+from services.api.stream import Streams
+from services.replay.spec import Speed
+
+ReplayName = Annotated[str, InPath(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class SeekTo(BaseModel):
+    """Where a replay goes on: RFC 3339, or +HH:MM:SS from the recording's start."""
+
+    model_config = ConfigDict(extra="forbid")
+    to: str = Field(max_length=40)
+
+
+class SpeedTo(BaseModel):
+    """How fast it goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+    speed: Speed
+
+
+def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
+    """Add the routes."""
+    _steering(api, replays)
+
+    @api.get("/replays", operation_id="list_replays")
+    def listing(_: Viewer) -> list[Replay]:
+        """Return all replays."""
+        return replays.all()
+
+    @api.post("/replays", status_code=201, operation_id="start_replay")
+    def start(_: Operator, asked: ReplayStart) -> Replay:
+        """Start a replay of a recording into Kafka."""
+        return replays.start(asked)
+
+    @api.get("/replays/{name}", operation_id="show_replay")
+    def one(_: Viewer, name: ReplayName) -> Replay:
+        """Return where a replay is."""
+        return replays.one(name)
+
+    @api.delete("/replays/{name}", status_code=204, operation_id="delete_replay")
+    def delete(_: Operator, name: ReplayName) -> None:
+        """Stop a replay and forget it."""
+        replays.remove(name)
+
+    @api.get("/replays/{name}/events", operation_id="follow_replay", **EVENT_STREAM)
+    def events(
+        _: Viewer,
+        name: ReplayName,
+        last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+    ) -> StreamingResponse:
+        """Follow a replay over all its seeks by server-sent events, see RunEvent."""
+        replays.one(name)
+        streams.check()
+        run, _dash, number = (last_event_id or "").partition("-")
+        after = int(number) if number.isdecimal() and len(number) < 10 else 0
+        return events_of(streams.follow_replay(name, replays.replay, run, after))
+
+
+def _steering(api: APIRouter, replays: Replays) -> None:
+    @api.post("/replays/{name}/seek", operation_id="seek_replay")
+    def seek(_: Operator, name: ReplayName, asked: SeekTo) -> Replay:
+        """Go on at another time."""
+        return replays.tell(name, "seek", asked.model_dump())
+
+    @api.post("/replays/{name}/speed", operation_id="set_replay_speed")
+    def speed(_: Operator, name: ReplayName, asked: SpeedTo) -> Replay:
+        """Go on at another speed."""
+        return replays.tell(name, "speed", asked.model_dump())
+
+    @api.post("/replays/{name}/{order}", operation_id="steer_replay")
+    def steer(_: Operator, name: ReplayName, order: Literal["pause", "resume", "stop"]) -> Replay:
+        """Pause a replay, let it go on, or end it where it is."""
+        return replays.tell(name, order)

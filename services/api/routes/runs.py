@@ -1,0 +1,146 @@
+"""Runs: started, followed, looked at."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query
+from fastapi import Path as InPath
+from starlette.responses import StreamingResponse
+
+from detectors.contract import Fault, Severity
+from services.api.access import Operator, Viewer
+from services.api.catalogue import runbook
+from services.api.models import Alert, Finding, Incident, IncidentDetail, Page, Run, RunRequest, Timeline, Verdict
+from services.api.runs import Runs
+from services.api.stream import Streams
+
+RunId = Annotated[str, InPath(max_length=32, description="A run's id.")]
+After = Annotated[int, Query(ge=0, le=10**9, description="`next` of the part before.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+EVENT_STREAM: dict[str, Any] = {
+    "response_class": StreamingResponse,
+    "responses": {200: {"description": "Server-sent events.", "content": {"text/event-stream": {}}}},
+}
+
+
+def events_of(texts: AsyncIterator[str]) -> StreamingResponse:
+    """Return server-sent events as an answer."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(texts, media_type="text/event-stream", headers=headers)
+
+
+def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
+    """Add the routes."""
+    _runs(api, runs)
+    _said(api, runs)
+
+    @api.get("/runs/{run}/events", operation_id="follow_run", **EVENT_STREAM)
+    def events(
+        _: Viewer,
+        run: RunId,
+        after: After = 0,
+        last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    ) -> StreamingResponse:
+        """Follow a run by server-sent events, see RunEvent; `after` or Last-Event-ID: the last number that was seen."""
+        runs.one(run)
+        streams.check()
+        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 10:
+            after = max(after, int(last_event_id))
+        return events_of(streams.follow(run, after))
+
+
+def _runs(api: APIRouter, runs: Runs) -> None:
+    @api.post("/runs", status_code=201, operation_id="start_run")
+    def start(_: Operator, asked: RunRequest) -> Run:
+        """Run the detectors over a recording, in a process of its own."""
+        return runs.start(asked.recording, dict(asked.detectors))
+
+    @api.get("/runs", operation_id="list_runs")
+    def listing(
+        _: Viewer,
+        recording: Annotated[str | None, Query(max_length=100)] = None,
+        replay: Annotated[str | None, Query(max_length=63, pattern=r"^[a-z0-9-]+$")] = None,
+        after: After = 0,
+        limit: Limit = 50,
+    ) -> Page[Run]:
+        """Return runs, the latest first; `replay`: those that are a generation of that replay."""
+        return runs.page(recording, replay, after, limit)
+
+    @api.get("/runs/{run}", operation_id="show_run")
+    def one(_: Viewer, run: RunId) -> Run:
+        """Return how far a run is."""
+        return runs.one(run)
+
+    @api.post("/runs/{run}/cancel", operation_id="cancel_run")
+    def cancel(_: Operator, run: RunId) -> Run:
+        """End a run."""
+        return runs.cancel(run)
+
+    @api.delete("/runs/{run}", status_code=204, operation_id="delete_run")
+    def delete(_: Operator, run: RunId) -> None:
+        """Delete a run that is over."""
+        runs.delete(run)
+
+
+def _said(api: APIRouter, runs: Runs) -> None:
+    @api.get("/runs/{run}/timeline", operation_id="timeline")
+    def timeline(_: Viewer, run: RunId) -> Timeline:
+        """Return all moments of a run, and its score."""
+        return runs.timeline(run)
+
+    @api.get("/runs/{run}/findings", operation_id="list_findings")
+    def findings(
+        _: Viewer,
+        run: RunId,
+        fault: Annotated[Fault | None, Query()] = None,
+        detector: Annotated[str | None, Query(max_length=100)] = None,
+        severity: Annotated[Severity | None, Query()] = None,
+        state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
+        node: Annotated[str | None, Query(max_length=200)] = None,
+        verdict: Annotated[Verdict | None, Query()] = None,
+        after: After = 0,
+        limit: Limit = 200,
+    ) -> Page[Finding]:
+        """Return findings in order of their detection."""
+        wanted = {"fault": fault, "detector": detector, "severity": severity, "state": state, "node": node}
+        return runs.findings(run, after, limit, verdict=verdict, **wanted)
+
+    @api.get("/runs/{run}/findings/{finding}", operation_id="show_finding")
+    def finding(_: Viewer, run: RunId, finding: Annotated[str, InPath(max_length=32)]) -> Finding:
+        """Return a finding."""
+        return runs.finding(run, finding)
+
+    @api.get("/runs/{run}/incidents", operation_id="list_incidents")
+    def incidents(
+        _: Viewer,
+        run: RunId,
+        state: Annotated[Literal["open", "closed"] | None, Query()] = None,
+        after: After = 0,
+        limit: Limit = 200,
+    ) -> Page[Incident]:
+        """Return incidents as they opened."""
+        return runs.incidents(run, state, after, limit)
+
+    @api.get("/runs/{run}/incidents/{incident}", operation_id="show_incident")
+    def incident(_: Viewer, run: RunId, incident: Annotated[str, InPath(max_length=32)]) -> IncidentDetail:
+        """Return an incident with the runbooks of its causes."""
+        found = runs.incident(run, incident)
+        detectors = {member.id: member.detector for member in found.members}
+        named = dict.fromkeys(detectors[cause.finding] for cause in found.causes if cause.finding in detectors)
+        texts = {name: text for name in named if (text := runbook(name)) is not None}
+        members = {member.id for member in found.members}
+        alerts = [alert for alert in runs.alerts(run).items if members.intersection(alert.findings)]
+        return IncidentDetail(**found.model_dump(), runbooks=texts, alerts=alerts)
+
+    @api.get("/alerts", operation_id="list_alerts")
+    def alerts(
+        _: Viewer,
+        run: Annotated[str | None, Query(max_length=32)] = None,
+        state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
+        after: After = 0,
+        limit: Limit = 200,
+    ) -> Page[Alert]:
+        """Return what Alertmanager was sent, the latest first."""
+        return runs.alerts(run, state, after, limit)

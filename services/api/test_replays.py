@@ -1,0 +1,60 @@
+"""Replays by way of the real replay service, which has no Kafka here: what it says comes through as it is meant."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from services.api.conftest import Client, client_of, settings_at
+from services.kit.kafka import KafkaSettings
+from services.kit.wait import until
+from services.replay.api import build
+from services.replay.manager import Manager
+from services.replay.settings import ReplaySettings
+
+
+@pytest.fixture
+def steered(tmp_path: Path) -> Iterator[Client]:
+    settings = ReplaySettings(state_dir=tmp_path / "state", recordings=(tmp_path / "elsewhere",))
+    app = build(Manager(settings, KafkaSettings()), settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    until(lambda: server.started, timeout_s=30, what="the replay service")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    with client_of(settings_at(tmp_path, replay_url=f"http://127.0.0.1:{port}")) as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+
+
+def test_what_the_replay_service_says_comes_through(steered: Client) -> None:
+    assert steered.get("/api/v1/replays").json() == []
+    for method, path, body in (
+        ("GET", "nobody", None),
+        ("DELETE", "nobody", None),
+        ("POST", "nobody/pause", None),
+        ("POST", "nobody/resume", None),
+        ("POST", "nobody/stop", None),
+        ("POST", "nobody/seek", {"to": "+00:01:00"}),
+        ("POST", "nobody/speed", {"speed": "max"}),
+    ):
+        answer = steered.request(method, f"/api/v1/replays/{path}", json=body)
+        assert (answer.status_code, answer.json()["detail"]) == (404, "there is no replay named nobody"), path
+    # The path that it is given is that of the library's recording, which this replay service may not read.
+    refused = steered.post("/api/v1/replays", json={"recording": "vela-healthy", "speed": 60})
+    assert refused.status_code == 400
+    assert "vela-healthy" in refused.json()["detail"]
+
+
+def test_wrong_orders_do_not_get_there(steered: Client) -> None:
+    for path, body in (
+        ("Nobody/pause", None),
+        ("nobody/rewind", None),
+        ("nobody/speed", {"speed": 0}),
+        ("nobody/seek", {}),
+    ):
+        answer = steered.post(f"/api/v1/replays/{path}", json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json"), path

@@ -1,0 +1,65 @@
+"""One run, in a process of its own: the embedded engine over a recording, what it says written to the store."""
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from services.api.notes import Notes
+from services.api.store import Store, now_ms
+from services.detect.choices import choices_of, incident_config_of
+from services.kit.errors import UserError
+from services.recording.embedded import steps
+from services.recording.reader import Recording
+
+_log = logging.getLogger(__name__)
+_EVERY_S = 0.25
+
+
+def main(database: Path, run: str, parent: int) -> None:
+    """Carry out a run that was claimed; its state says at the end how that went. `parent`: ends where that is gone."""
+    store = Store(database)
+    try:
+        _carry_out(store, run, parent)
+    except UserError as error:
+        _fail(store, run, str(error))
+    except Exception:  # noqa: BLE001 - whatever it is, the run says that it failed
+        _log.exception("run failed run=%s", run)
+        _fail(store, run, "a defect of hindcast ended it: the service's log has more")
+        sys.exit(1)
+
+
+def _fail(store: Store, run: str, message: str) -> None:
+    with store.writing() as db:
+        db.execute(
+            "UPDATE runs SET state = 'failed', error = ?, over_ms = ? WHERE id = ? AND state = 'running'",
+            (message, now_ms(), run),
+        )
+
+
+def _carry_out(store: Store, run: str, parent: int) -> None:
+    row = store.one("SELECT path, detectors FROM runs WHERE id = ?", (run,))
+    if row is None:
+        return
+    recording = Recording.open(row["path"])
+    overrides: dict[str, Any] = json.loads(row["detectors"])
+    choices = choices_of(overrides)
+    shadow = {kind.spec.name for kind, config in choices if config.shadow}
+    notes = Notes(store, run, start_ms=recording.manifest.start, end_ms=recording.manifest.end)
+    due = time.monotonic()
+    for step in steps(recording, choices, incident_config_of(overrides)):
+        notes.event_ms = step.at
+        for finding in step.findings:
+            notes.take_finding(json.loads(finding.to_json()), shadow=finding.detector in shadow)
+        for incident in step.incidents:
+            notes.take_incident(json.loads(incident.to_json()))
+        if time.monotonic() >= due:
+            if os.getppid() != parent:
+                return  # nobody would hear of it; the next start of the service begins it anew
+            notes.write()
+            due = time.monotonic() + _EVERY_S
+    notes.judge(list(recording.labels()))
+    notes.write("done")

@@ -1,0 +1,122 @@
+"""`hindcast postmortem`: an incident of a recording, or of a run of the API, told in one file."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.kit.errors import UserError
+
+if TYPE_CHECKING:
+    from services.postmortem.case import Case
+    from services.postmortem.report import Alerts
+
+_FORMS = {".html": "html", ".htm": "html", ".md": "markdown"}
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(postmortem)
+
+
+def postmortem(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|RECORDING",
+            help="The directory of a recording; or the API's run, or replay.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write: .html or .md.", show_default=False)],
+    price: Annotated[float | None, typer.Option(min=0, help="USD per GPU-hour, for the cost.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
+    incident: Annotated[str | None, typer.Option(help="Which incident; by default the one that cost most.")] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="Evaluate the alert rules, too.")] = False,
+    what_if: Annotated[bool, typer.Option(help="Try other settings: several more runs.")] = True,
+) -> None:
+    """Tell an incident: what happened when, why, what it cost, and what would have caught it sooner.
+
+    Of a run that had settings of its own, these are written beside the report.
+    """
+    import yaml
+
+    from services.detect.choices import load_choices, load_incident_config
+    from services.postmortem import html, markdown
+    from services.postmortem.appendix import Asked
+    from services.postmortem.make import make
+    from services.recording.reader import Recording
+
+    form = _FORMS.get(out.suffix.lower())
+    if form is None:
+        raise UserError(f"{out}: neither .html nor .md", remedy="--out report.html", exit_code=2)
+    recording = Path(subject)
+    if not recording.exists():
+        recording, settings = _run(subject)
+        if settings and config is None:
+            config = out.with_name(f"{out.stem}.detectors.yaml")
+            _write(config, yaml.safe_dump(settings, sort_keys=True))
+    choices, incidents = load_choices(config), load_incident_config(config)
+    opened = Recording.open(recording)
+    asked = Asked(price=price, config=config, incident=incident, rules=rules, what_if=what_if)
+    with _status() as (said, moved):
+        _, document = make(opened, choices, incidents, asked, alerts=_alerts if rules else None, said=said, moved=moved)
+    _write(out, html.html(document) if form == "html" else markdown.markdown(document))
+    typer.echo(f"{out}: {document.title}")
+
+
+def _alerts(case: "Case") -> "Alerts":
+    from services.api.alert_rules import alerts_of
+
+    return alerts_of(case)
+
+
+def _run(name: str) -> tuple[Path, dict[str, Any]]:
+    """Return the recording of a run in the API's store, and the settings of its detectors."""
+    from services.api.settings import ApiSettings
+    from services.api.store import Store
+    from services.kit.settings import load
+
+    path = load(ApiSettings).data_dir / "api.sqlite"
+    query = "SELECT path, detectors FROM runs WHERE id = ?1 OR unit LIKE '%/' || ?1 ORDER BY created_ms DESC"
+    row = Store(path).one(query, (name,)) if path.is_file() and _NAME.fullmatch(name) else None
+    if row is None:
+        raise UserError(
+            f"{name}: neither a recording's directory, nor a run or replay in {path}",
+            remedy="name a directory that has a recording.yaml, or see `GET /api/v1/runs` of hindcast api",
+            exit_code=2,
+        )
+    return Path(row["path"]), json.loads(row["detectors"])
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
+        ) from None
+
+
+@contextmanager
+def _status() -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
+    """Show on stderr what is being done while the body runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def say(words: str) -> None:
+            bar.update(task, description=words, total=None)
+
+        def move(share: float) -> None:
+            bar.update(task, total=1.0, completed=share)
+
+        yield say, move

@@ -1,0 +1,49 @@
+"""`hindcast postmortem` as users call it."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from services.cli.postmortem import register
+from services.kit.errors import UserError
+
+HANG = Path(__file__).resolve().parents[2] / "replay-data" / "small" / "sakuraone-job-hang"
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    register(app)
+    app.command("another")(lambda: None)
+    return app
+
+
+def test_a_page_is_written_with_what_would_have_caught_it_sooner(app: typer.Typer, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    asked = ["postmortem", str(HANG), "--out", str(out), "--price", "2.5"]
+    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "job_hang on job 20117" in result.stdout
+    page = out.read_text()
+    assert "half the patience" in page
+    assert "hindcast postmortem sakuraone-job-hang --out report.html --price 2.5" in page
+    assert "nothing, even at a quarter of its thresholds" in page
+
+
+def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer, tmp_path: Path) -> None:
+    config, out = tmp_path / "detectors.yaml", tmp_path / "report.md"
+    config.write_text("job_health: {hang_spinning_s: 100}\n")
+    asked = ["postmortem", str(HANG), "--out", str(out), "--config", str(config), "--no-what-if"]
+    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert result.exit_code == 0
+    text = out.read_text()
+    assert "`hang_spinning_s: 100.0`" in text
+    assert "half the patience" not in text
+    assert "| detectors.yaml |" in text
+
+
+def test_a_form_that_is_not_known_is_refused_before_anything_runs(app: typer.Typer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"neither \.html nor \.md"):
+        CliRunner().invoke(app, ["postmortem", str(HANG), "--out", "report.pdf"], catch_exceptions=False)

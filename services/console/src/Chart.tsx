@@ -1,0 +1,262 @@
+/** One signal over time: the entity's line against its peers' band. Charts of a page share cursor and axis. */
+import { useEffect, useRef } from "preact/hooks";
+import UPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { useWidth } from "./size";
+import { colour, useRepaint } from "./theme";
+import { clock } from "./time";
+import type { SeriesAnswer, Values } from "./types";
+
+export interface Shade {
+  readonly from: number;
+  readonly to: number;
+}
+
+interface Props {
+  readonly title: string;
+  readonly unit: string;
+  readonly answer: SeriesAnswer;
+  readonly from: number;
+  readonly to: number;
+  readonly at: number | null;
+  readonly shades: readonly Shade[];
+  readonly height: number;
+  readonly withAxis: boolean;
+  readonly onSeek: (at: number) => void;
+}
+
+type Column = (number | null)[];
+
+/** Lines told apart by colour beyond which they are drawn alike, as one bundle. */
+const MOST_COLOURS = 4;
+
+export function Chart({ title, unit, answer, from, to, at, shades, height, withAxis, onSeek }: Props) {
+  const [box, width] = useWidth<HTMLDivElement>();
+  const host = useRef<HTMLDivElement>(null);
+  const readout = useRef<HTMLSpanElement>(null);
+  const place = useRef<() => void>(() => undefined);
+  const now = useRef(at);
+  now.current = at;
+  const seek = useRef(onSeek);
+  seek.current = onSeek;
+  const repaint = useRepaint();
+  const shadeKey = shades.map((one) => `${one.from}-${one.to}`).join();
+
+  useEffect(() => {
+    if (host.current === null || width === 0) {
+      return undefined;
+    }
+    const line = document.createElement("div");
+    line.style.cssText = `position:absolute;top:0;bottom:0;width:2px;pointer-events:none;background:${colour("text")}`;
+    const keys = keysOf(answer, readout.current);
+    const tell = (u: UPlot) => keys(u.cursor.idx ?? (now.current === null ? null : u.valToIdx(now.current)));
+    const stand = (u: UPlot) => {
+      const inside = now.current !== null && now.current >= from && now.current <= to;
+      line.hidden = !inside;
+      line.style.transform = `translateX(${inside ? u.valToPos(now.current ?? from, "x") - 1 : 0}px)`;
+      tell(u);
+    };
+    const options = optionsOf(answer, { unit, from, to, shades, width, height, withAxis, tell, stand });
+    const made = new UPlot(options, dataOf(answer), host.current);
+    made.over.append(line);
+    place.current = () => stand(made);
+    const clicked = (event: MouseEvent) => seek.current(made.posToVal(event.offsetX, "x"));
+    made.over.addEventListener("click", clicked);
+    return () => {
+      made.destroy();
+      place.current = () => undefined;
+    };
+  }, [answer, from, to, shadeKey, width, height, withAxis, unit, repaint]);
+
+  useEffect(() => place.current(), [at]);
+
+  const peers = answer.band === null ? "" : `, against ${answer.band.peers} peers of ${answer.band.about}`;
+  const name = `${title}${unit === "" ? "" : ` in ${unit}`}${peers}`;
+  return (
+    <figure class="chart" style="margin:0" aria-label={name} title={name}>
+      <figcaption>
+        <h3>
+          {title} {unit !== "" && <span class="soft">{unit}</span>} <span ref={readout} class="readout" />
+        </h3>
+      </figcaption>
+      <div ref={box}>
+        <div ref={host} />
+      </div>
+    </figure>
+  );
+}
+
+/** Fill the caption with a key of the lines; what is returned writes what they read in a bucket behind each. */
+function keysOf(answer: SeriesAnswer, box: HTMLElement | null): (bucket: number | null) => void {
+  const { series, band } = answer;
+  const many = series.length > MOST_COLOURS;
+  const back = Math.ceil(bridgedMs(answer) / answer.bucket_ms);
+  const at = (values: Values, bucket: number) => values.slice(Math.max(0, bucket - back), bucket + 1).findLast((value) => value !== null);
+  const values: ((bucket: number) => string)[] = many
+    ? [(bucket) => `${series.length} lines: ${range(series.map((one) => at(one.mean, bucket) ?? null))}`]
+    : series.map((one) => (bucket) => `${one.key} ${told(at(one.mean, bucket))}`);
+  if (band !== null) {
+    values.push((bucket) => `${band.peers} peers ${told(at(band.median, bucket))}`);
+  }
+  const spans = values.map((_, number) => {
+    const span = document.createElement("span");
+    const [name] = (many ? LINES[0] : LINES[number]) ?? LINES[0];
+    span.style.color = colour(number < values.length - (band === null ? 0 : 1) ? name : "soft");
+    return span;
+  });
+  box?.replaceChildren(...spans);
+  return (bucket) => {
+    spans.forEach((span, number) => {
+      span.textContent = values[number]?.(bucket ?? -1) ?? "";
+    });
+  };
+}
+
+function told(value: number | null | undefined): string {
+  return value === null || value === undefined ? "–" : short(value);
+}
+
+function range(values: readonly (number | null)[]): string {
+  const there = values.filter((one) => one !== null);
+  return there.length === 0 ? "–" : `${short(Math.min(...there))} to ${short(Math.max(...there))}`;
+}
+
+/** What cannot be less than nothing has no band below it. */
+function floored(low: Values, median: Values): Column {
+  const positive = median.every((value) => value === null || value >= 0);
+  return low.map((value) => (value === null || !positive ? value : Math.max(0, value)));
+}
+
+function dataOf(answer: SeriesAnswer): UPlot.AlignedData {
+  const columns: Column[] = [];
+  if (answer.band !== null) {
+    columns.push(floored(answer.band.low, answer.band.median), [...answer.band.high], [...answer.band.median]);
+  }
+  for (const series of answer.series) {
+    columns.push([...series.mean]);
+  }
+  const middle = answer.bucket_ms / 2;
+  return [answer.times.map((time) => time + middle), ...columns] as unknown as UPlot.AlignedData;
+}
+
+/** So many empty buckets are no gap, as sampling jitters against the buckets; nor is a slow step of up to a minute. */
+const BRIDGED = 2.5;
+const BRIDGED_STEPS_MS = 60_000;
+
+function bridgedMs(answer: SeriesAnswer): number {
+  return Math.max(BRIDGED * answer.bucket_ms, answer.kind === "steps" ? BRIDGED_STEPS_MS : 0);
+}
+
+/** Told apart by colour and by dash. */
+const LINES: readonly [Line, ...Line[]] = [
+  ["page", []],
+  ["accent", [7, 3]],
+  ["good", [2, 2]],
+  ["warn", [9, 3, 2, 3]],
+];
+
+interface Look {
+  readonly unit: string;
+  readonly from: number;
+  readonly to: number;
+  readonly shades: readonly Shade[];
+  readonly width: number;
+  readonly height: number;
+  readonly withAxis: boolean;
+  readonly tell: (u: UPlot) => void;
+  readonly stand: (u: UPlot) => void;
+}
+
+type Line = readonly [colour: string, dash: number[]];
+
+function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
+  const withDay = look.to - look.from > 86_400_000;
+  const soft = colour("soft");
+  const grid = { stroke: colour("line"), width: 0.5 };
+  const plain: UPlot.Series = { points: { show: false } };
+  const peers: UPlot.Series[] =
+    answer.band === null
+      ? []
+      : [
+          { ...plain, stroke: "transparent" },
+          { ...plain, stroke: "transparent" },
+          { ...plain, stroke: colour("band-line"), width: 1, dash: [4, 3] },
+        ];
+  const many = answer.series.length > MOST_COLOURS;
+  const bridged = bridgedMs(answer);
+  const gaps = (u: UPlot, _place: number, _first: number, _last: number, nulls: UPlot.Series.Gaps): UPlot.Series.Gaps => {
+    const shortest = u.valToPos(look.from + bridged, "x", true) - u.valToPos(look.from, "x", true);
+    return nulls.filter(([start, end]) => end - start > shortest);
+  };
+  const own = answer.series.map((_, number): UPlot.Series => {
+    const [name, dash] = (many ? undefined : LINES[number]) ?? LINES[0];
+    return { ...plain, stroke: colour(name), width: many ? 0.9 : 1.8, dash, gaps };
+  });
+  return {
+    width: look.width,
+    height: look.height,
+    ms: 1,
+    padding: [6, 30, 0, 0],
+    tzDate: (at) => UPlot.tzDate(new Date(at), "Etc/UTC"),
+    cursor: { sync: { key: "time", setSeries: false }, drag: { x: false, y: false }, points: { size: 5 } },
+    scales: { x: { time: true, range: () => [look.from, look.to] }, y: { range: rangeOf } },
+    legend: { show: false },
+    series: [{}, ...peers, ...own],
+    bands: answer.band === null ? [] : [{ series: [2, 1], fill: colour("band"), dir: -1 }],
+    axes: [
+      {
+        show: look.withAxis,
+        stroke: soft,
+        grid,
+        ticks: grid,
+        size: 28,
+        values: (_, splits) => splits.map((at) => clock(at, withDay).slice(0, withDay ? 16 : 8)),
+        space: withDay ? 130 : 80,
+      },
+      { stroke: soft, grid, ticks: grid, size: 58, values: (_, splits) => splits.map(short), space: 26 },
+    ],
+    hooks: { drawClear: [(u: UPlot) => shade(u, look.shades)], draw: [look.stand], setCursor: [look.tell] },
+  };
+}
+
+/** A flat line gets room around it: noise of a per mille should not look like a cliff. */
+function rangeOf(_: UPlot, low: number | null, high: number | null): UPlot.Range.MinMax {
+  if (low === null || high === null) {
+    return [0, 1];
+  }
+  if (low === 0 && high === 0) {
+    return [0, 1];
+  }
+  const room = Math.max((high - low) * 0.08, Math.max(Math.abs(low), Math.abs(high)) * 0.02);
+  return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
+}
+
+function shade(u: UPlot, shades: readonly Shade[]): void {
+  u.ctx.save();
+  u.ctx.fillStyle = colour("shade");
+  const { left, top, width, height } = u.bbox;
+  for (const one of shades) {
+    const from = Math.max(left, u.valToPos(one.from, "x", true));
+    const to = Math.min(left + width, u.valToPos(one.to, "x", true));
+    if (to > from) {
+      u.ctx.fillRect(from, top, to - from, height);
+    }
+  }
+  u.ctx.restore();
+}
+
+/** 1.25 G, 12.3 k, 380, 0.0042. */
+export function short(value: number): string {
+  const size = Math.abs(value);
+  const [, unit, prefix] = PREFIXES.find(([least]) => size >= least) ?? [0, 1, ""];
+  const text = String(Number((value / unit).toPrecision(size >= 1000 && unit === 1 ? 4 : 3)));
+  return prefix === "" ? text : `${text} ${prefix}`;
+}
+
+/** From what size on, divided by what, called what. */
+const PREFIXES: readonly (readonly [number, number, string])[] = [
+  [1e12, 1e12, "T"],
+  [1e9, 1e9, "G"],
+  [1e6, 1e6, "M"],
+  [1e4, 1e3, "k"],
+];

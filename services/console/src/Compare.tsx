@@ -1,0 +1,265 @@
+/** Two configurations of the detectors on the same recordings: caught, missed, earlier, later, false. */
+import { useEffect, useState } from "preact/hooks";
+import { ask, path, send, useLoaded } from "./api";
+import { settingsOf, type Change } from "./changes";
+import { go, href } from "./route";
+import { words, type Comparison, type Detector, type DetectorSettings, type Difference, type RecordingSummary, type Score } from "./types";
+import { percent, seconds, Trouble, When } from "./ui";
+
+export function ComparePage({ id }: { readonly id: string | null }) {
+  return id === null ? <Overview /> : <Result key={id} id={id} />;
+}
+
+function Overview() {
+  const loaded = useLoaded("compare", async () => {
+    const [recordings, detectors, comparisons] = await Promise.all([
+      ask<readonly RecordingSummary[]>("recordings"),
+      ask<readonly Detector[]>("detectors"),
+      ask<readonly Comparison[]>("comparisons"),
+    ]);
+    return { recordings, detectors, comparisons };
+  });
+  return (
+    <>
+      <h1>Compare</h1>
+      <When loaded={loaded}>
+        {({ recordings, detectors, comparisons }) => (
+          <>
+            <Form recordings={recordings} detectors={detectors} />
+            {comparisons.length > 0 && (
+              <section class="panel">
+                <h2>Made before</h2>
+                <ul class="feed">
+                  {comparisons.map((one) => (
+                    <li key={one.id}>
+                      <a href={href("compare", [one.id])}>{one.title === "" ? `${told(one.before)} → ${told(one.after)}` : one.title}</a>{" "}
+                      <span class="soft small">
+                        {one.recordings.length} recording(s), {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
+                      </span>
+                    </li>
+                  ))}
+                </ul>
+              </section>
+            )}
+          </>
+        )}
+      </When>
+    </>
+  );
+}
+
+function told(settings: DetectorSettings): string {
+  const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${String(value)}`));
+  return parts.length === 0 ? "as they come" : parts.join(", ");
+}
+
+const NONE: Change = { detector: "", setting: "", value: "" };
+
+function Form({ recordings, detectors }: { readonly recordings: readonly RecordingSummary[]; readonly detectors: readonly Detector[] }) {
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const [before, setBefore] = useState<readonly Change[]>([]);
+  const [after, setAfter] = useState<readonly Change[]>([NONE]);
+  const [error, setError] = useState<Error | null>(null);
+  const choose = (name: string) => setChosen((known) => (known.has(name) ? new Set([...known].filter((one) => one !== name)) : new Set([...known, name])));
+  const begin = () => {
+    setError(null);
+    send<Comparison>("comparisons", { recordings: [...chosen], before: settingsOf(before, detectors), after: settingsOf(after, detectors) }).then(
+      (made) => go(href("compare", [made.id])),
+      (reason: unknown) => setError(reason as Error),
+    );
+  };
+  return (
+    <section class="panel">
+      <div class="split" style="grid-template-columns:1fr 1fr">
+        <Changes title="First: as they come, but" changes={before} set={setBefore} detectors={detectors} />
+        <Changes title="Second: as they come, but" changes={after} set={setAfter} detectors={detectors} />
+      </div>
+      <fieldset style="border:1px solid var(--line);border-radius:4px;max-height:16rem;overflow:auto;margin:.8rem 0">
+        <legend>On these recordings</legend>
+        {recordings.map((one) => (
+          <label key={one.name} class="row" style="flex-wrap:nowrap">
+            <input type="checkbox" checked={chosen.has(one.name)} onChange={() => choose(one.name)} />
+            <span>
+              {one.title} <span class="soft small mono">{one.name}</span>
+            </span>
+          </label>
+        ))}
+      </fieldset>
+      <button type="button" class="main" disabled={chosen.size === 0} onClick={begin}>
+        Compare
+      </button>
+      {error !== null && <Trouble error={error} />}
+    </section>
+  );
+}
+
+interface ChangesProps {
+  readonly title: string;
+  readonly changes: readonly Change[];
+  readonly set: (changes: readonly Change[]) => void;
+  readonly detectors: readonly Detector[];
+}
+
+function Changes({ title, changes, set, detectors }: ChangesProps) {
+  const change = (place: number, to: Partial<Change>) => set(changes.map((one, number) => (number === place ? { ...one, ...to } : one)));
+  return (
+    <div>
+      <h2>{title}</h2>
+      {changes.map((one, place) => {
+        const settings = detectors.find((detector) => detector.name === one.detector)?.settings ?? [];
+        const usual = settings.find((setting) => setting.name === one.setting);
+        return (
+          <div class="row" key={place} style="margin-bottom:.4rem">
+            <select aria-label="detector" value={one.detector} onChange={(event) => change(place, { detector: event.currentTarget.value, setting: "", value: "" })}>
+              <option value="">detector…</option>
+              {detectors.map((detector) => (
+                <option key={detector.name}>{detector.name}</option>
+              ))}
+            </select>
+            <select aria-label="setting" value={one.setting} onChange={(event) => change(place, { setting: event.currentTarget.value, value: "" })}>
+              <option value="">setting…</option>
+              <option>enabled</option>
+              {settings.map((setting) => (
+                <option key={setting.name}>{setting.name}</option>
+              ))}
+            </select>
+            <input
+              aria-label="value"
+              size={8}
+              value={one.value}
+              placeholder={one.setting === "enabled" ? "true" : String(usual?.value ?? "")}
+              onInput={(event) => change(place, { value: event.currentTarget.value })}
+            />
+            <span class="soft small">{usual?.unit}</span>
+            <button type="button" aria-label="take this change out" onClick={() => set(changes.filter((_, number) => number !== place))}>
+              ✕
+            </button>
+          </div>
+        );
+      })}
+      <button type="button" onClick={() => set([...changes, NONE])}>
+        + change
+      </button>
+    </div>
+  );
+}
+
+const POLL_MS = 1000;
+
+function Result({ id }: { readonly id: string }) {
+  const loaded = useLoaded(id, () => ask<Comparison>(path("comparisons", id)));
+  const running = loaded.data?.state === "running";
+  useEffect(() => {
+    if (!running) {
+      return undefined;
+    }
+    const timer = setTimeout(loaded.again, POLL_MS);
+    return () => clearTimeout(timer);
+  }, [running, loaded.data, loaded.again]);
+  return (
+    <>
+      <p class="small">
+        <a href={href("compare")}>◂ Compare</a>
+      </p>
+      <When loaded={loaded}>{(one) => <Outcome one={one} />}</When>
+    </>
+  );
+}
+
+function Outcome({ one }: { readonly one: Comparison }) {
+  const runs = new Map(one.recordings.map((name, place) => [name, [one.before_runs[place], one.after_runs[place]] as const]));
+  return (
+    <>
+      <h1>{one.title === "" ? "Comparison" : one.title}</h1>
+      <p>
+        First: {told(one.before)}. Second: {told(one.after)}. {one.recordings.length} recording(s).
+      </p>
+      {one.state === "running" && (
+        <p>
+          <progress max={1} value={one.progress} /> {percent(one.progress)}
+        </p>
+      )}
+      {one.state === "failed" && <p class="sev page">A run of this comparison has failed.</p>}
+      {one.before_score !== null && one.after_score !== null && <Scores before={one.before_score} after={one.after_score} />}
+      {one.differences !== null && <Differences differences={one.differences} runs={runs} />}
+    </>
+  );
+}
+
+function Scores({ before, after }: { readonly before: Score; readonly after: Score }) {
+  const rows: readonly (readonly [string, (score: Score) => string])[] = [
+    ["labelled", (score) => String(score.labels)],
+    ["found", (score) => String(score.hits)],
+    ["missed", (score) => String(score.misses)],
+    ["late", (score) => String(score.late)],
+    ["false alarms", (score) => String(score.false_alarms)],
+    ["precision", (score) => percent(score.precision)],
+    ["recall", (score) => percent(score.recall)],
+    ["half within", (score) => seconds(score.delay_p50_s)],
+    ["95 % within", (score) => seconds(score.delay_p95_s)],
+  ];
+  return (
+    <section class="panel" style="max-width:34rem">
+      <table>
+        <thead>
+          <tr>
+            <th />
+            <th class="num">first</th>
+            <th class="num">second</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([name, value]) => (
+            <tr key={name}>
+              <td>{name}</td>
+              <td class="num">{value(before)}</td>
+              <td class="num">{value(after)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+const GOOD: ReadonlySet<string> = new Set(["caught", "earlier", "false alarm gone"]);
+
+function Differences({ differences, runs }: { readonly differences: readonly Difference[]; readonly runs: ReadonlyMap<string, readonly [string | undefined, string | undefined]> }) {
+  if (differences.length === 0) {
+    return <p>No difference: both find the same at the same times.</p>;
+  }
+  return (
+    <section class="panel scroll">
+      <table>
+        <thead>
+          <tr>
+            <th>second</th>
+            <th>fault</th>
+            <th>recording</th>
+            <th class="num">by</th>
+          </tr>
+        </thead>
+        <tbody>
+          {differences.map((one, place) => {
+            const [first, second] = runs.get(one.recording) ?? [];
+            const run = one.after === null ? first : second;
+            return (
+              <tr key={place}>
+                <td>
+                  <span class={`sev ${GOOD.has(one.change) ? "good" : "page"}`}>
+                    {GOOD.has(one.change) ? "▲" : "▼"} {one.change}
+                  </span>
+                </td>
+                <td>
+                  {one.fault}, {words(one.entity)}
+                </td>
+                <td>{run === undefined ? one.recording : <a href={href("run", [run])}>{one.recording}</a>}</td>
+                <td class="num">{one.seconds === 0 ? "" : seconds(Math.abs(one.seconds))}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </section>
+  );
+}

@@ -1,0 +1,103 @@
+/** Beside the deck: the incidents and findings there are by now, and how the run stands against the labels. */
+import { ask, path, useLoaded } from "./api";
+import { href } from "./route";
+import { parse, span } from "./time";
+import { words, type Finding, type Incident, type Timeline } from "./types";
+import { Moment, seconds, Sev, When } from "./ui";
+
+export function Incidents({ incidents, at, run }: { readonly incidents: readonly Incident[]; readonly at: number; readonly run: string }) {
+  const opened = incidents.filter((one) => parse(one.opened_at) <= at);
+  return (
+    <section class="panel" aria-label="Incidents">
+      <h2>
+        Incidents <span class="soft">{opened.length === incidents.length ? opened.length : `${opened.length} of ${incidents.length} by now`}</span>
+      </h2>
+      {opened.length === 0 && <p class="soft">None by this moment.</p>}
+      <ul class="feed">
+        {opened.toReversed().map((one) => (
+          <li key={one.id}>
+            <Sev of={one.severity} /> <a href={href("incident", [run, one.id])}>{one.title}</a>
+            <div class="small soft">
+              <Moment at={parse(one.started_at)} /> {one.closed_at === null || parse(one.closed_at) > at ? "open" : `closed, ${span(parse(one.closed_at) - parse(one.started_at))}`}
+            </div>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+interface FeedProps {
+  readonly findings: readonly Finding[];
+  readonly at: number;
+  readonly onSeek: (at: number) => void;
+  readonly onSelect: (node: string, gpu: number) => void;
+}
+
+const MOST_SHOWN = 200;
+
+export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
+  const told = findings.filter((one) => parse(one.detected_at) <= at);
+  const choose = (one: Finding) => {
+    onSeek(parse(one.detected_at));
+    const { node, gpu } = one.entity;
+    if (typeof node === "string") {
+      onSelect(node, typeof gpu === "number" ? gpu : 0);
+    }
+  };
+  return (
+    <section class="panel" aria-label="Findings">
+      <h2>
+        Findings <span class="soft">{told.length === findings.length ? told.length : `${told.length} of ${findings.length} by now`}</span>
+      </h2>
+      {told.length === 0 && <p class="soft">Nothing found by this moment.</p>}
+      <ul class="feed" aria-live="polite">
+        {told
+          .toReversed()
+          .slice(0, MOST_SHOWN)
+          .map((one) => (
+            <li key={one.id}>
+              <button type="button" class="link" onClick={() => choose(one)}>
+                <Sev of={one.severity} /> <strong>{one.fault}</strong> {words(one.entity)} {one.shadow && <span class="tag">shadow</span>}
+                <div class="small">{one.summary}</div>
+                <div class="small soft">
+                  <Moment at={parse(one.detected_at)} /> · {one.detector}
+                  {one.resolved_at !== null && parse(one.resolved_at) <= at && ` · over after ${span(parse(one.resolved_at) - parse(one.detected_at))}`}
+                  {one.delay_s !== null && ` · ${seconds(one.delay_s)} after onset`}
+                  {one.verdict !== null && ` · ${one.verdict === "false" ? "false alarm" : one.verdict}`}
+                </div>
+              </button>
+            </li>
+          ))}
+      </ul>
+      {told.length > MOST_SHOWN && <p class="small soft">The {MOST_SHOWN} latest are shown.</p>}
+    </section>
+  );
+}
+
+export function ScoreOf({ run }: { readonly run: string }) {
+  const timeline = useLoaded(run, () => ask<Timeline>(`${path("runs", run)}/timeline`));
+  return (
+    <section class="panel" aria-label="Score">
+      <h2>Against the labels</h2>
+      <When loaded={timeline}>
+        {({ score }) =>
+          score === null ? (
+            <p class="soft">This recording has no labels.</p>
+          ) : (
+            <>
+              <p>
+                {score.hits} of {score.labels} found, {score.misses} missed, {score.false_alarms} false alarm(s); half of them within {seconds(score.delay_p50_s)}.
+              </p>
+              {score.missed.map((one) => (
+                <div key={one.id} class="small">
+                  <span class="sev page">missed</span> {one.fault}, {words(one.entity)}, <Moment at={parse(one.onset)} />
+                </div>
+              ))}
+            </>
+          )
+        }
+      </When>
+    </section>
+  );
+}

@@ -1,0 +1,70 @@
+/** Charts of signals, loaded as they come into view: a recording may have hundreds. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ask, path, useLoaded } from "./api";
+import { Chart, type Shade } from "./Chart";
+import type { Signal } from "./signals";
+import { rfc3339 } from "./time";
+import type { RecordingDetail, SeriesAnswer } from "./types";
+
+interface Props {
+  readonly recording: RecordingDetail;
+  readonly signal: Signal;
+  readonly entities: readonly string[];
+  readonly peers: boolean;
+  readonly from: number;
+  readonly to: number;
+  readonly at: number | null;
+  readonly shades: readonly Shade[];
+  readonly height?: number;
+  readonly withAxis: boolean;
+  readonly onSeek: (at: number) => void;
+}
+
+/** A bucket is never shorter than the sampling interval: shorter ones would be empty. */
+export function pointsFor(from: number, to: number, interval_s: number | null): number {
+  const samples = (to - from) / 1000 / (interval_s ?? 1);
+  return Math.max(20, Math.min(600, Math.floor(samples)));
+}
+
+export function SignalChart({ recording, signal, entities, peers, from, to, at, shades, height = 140, withAxis, onSeek }: Props) {
+  const box = useRef<HTMLDivElement>(null);
+  const [near, setNear] = useState(false);
+  useEffect(() => {
+    if (box.current === null) {
+      return undefined;
+    }
+    const observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && setNear(true), { rootMargin: "200px" });
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  const interval = recording.streams.find((one) => one.kind === signal.kind)?.interval_s ?? null;
+  const query = {
+    kind: signal.kind,
+    field: signal.field,
+    entities: entities.join(","),
+    from: rfc3339(from),
+    to: rfc3339(to),
+    points: pointsFor(from, to, interval),
+    rate: String(signal.rate),
+    peers: String(peers),
+  };
+  const url = `${path("recordings", recording.name)}/series`;
+  const loaded = useLoaded(near ? `${url} ${JSON.stringify(query)}` : null, () => ask<SeriesAnswer>(url, query));
+  const { data, error } = loaded;
+  return (
+    <div ref={box} style={`min-height:${height}px`}>
+      {error !== null && (
+        <p class="small">
+          {signal.title}: <span class="sev page">{error.message}</span>
+        </p>
+      )}
+      {data !== null && data.series.length === 0 && <p class="small soft">{signal.title}: no reading in this window.</p>}
+      {data !== null && data.series.length > 0 && (
+        <>
+          <Chart title={signal.title} unit={signal.unit} answer={data} {...{ from, to, at, shades, height, withAxis, onSeek }} />
+          {data.left_out > 0 && <p class="small soft">{data.left_out} more are not drawn.</p>}
+        </>
+      )}
+    </div>
+  );
+}

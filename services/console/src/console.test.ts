@@ -1,0 +1,157 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { settingsOf } from "./changes";
+import { parseEvent } from "./events";
+import { bucketAt, census, jobsOn, layout } from "./fleet";
+import { ordered, windowOf, worstFirst } from "./incidents";
+import { blocks } from "./markdownBlocks";
+import { href, parseRoute } from "./route";
+import { clock, span, ticks } from "./time";
+import { words, type Incident, type Job } from "./types";
+
+describe("time", () => {
+  it("tells how long in the unit that one would use", () => {
+    expect([1234, 45_000, 150_000, 11_100_000, 187_200_000, -45_000].map(span)).toEqual(["1.2 s", "45 s", "3 min", "3 h 05", "2 d 4 h", "−45 s"]);
+  });
+
+  it("ticks at round times, no more than asked for", () => {
+    const from = Date.parse("2024-04-01T09:24:00Z");
+    const found = ticks(from, from + 26 * 60_000, 6);
+    expect(found.map((at) => clock(at))).toEqual(["09:25:00", "09:30:00", "09:35:00", "09:40:00", "09:45:00", "09:50:00"]);
+  });
+});
+
+describe("addresses", () => {
+  it("come back as they were made, whatever is in them", () => {
+    const query = { t: "2024-04-01T09:30:16.267Z", gpu: "v002/3" };
+    expect(parseRoute(href("run", ["a b/c", "é"], query))).toEqual({ page: "run", path: ["a b/c", "é"], query });
+  });
+
+  it("that were mistyped do not break the page", () => {
+    expect(parseRoute("#/run/%zz")).toEqual({ page: "run", path: ["%zz"], query: {} });
+    expect(parseRoute("")).toEqual({ page: "", path: [], query: {} });
+  });
+});
+
+describe("the heat map", () => {
+  const rows = Array.from({ length: 800 }, (_, n) => ({ node: `n${Math.floor(n / 8)}`, gpu: n % 8, rack: `r${Math.floor(n / 64)}` }));
+
+  it("has a place of its own for each of 800 GPUs, within the width", () => {
+    const plan = layout(rows, 1000);
+    expect(new Set(plan.places.map(({ x, y }) => `${x} ${y}`)).size).toBe(800);
+    expect(Math.max(...plan.places.map(({ x }) => x)) + plan.cellWidth).toBeLessThanOrEqual(1000);
+    expect(Math.max(...plan.places.map(({ y }) => y)) + plan.cellHeight).toBeLessThanOrEqual(plan.height);
+    expect(plan.columns.map(({ node }) => node)).toEqual([...new Set(rows.map(({ node }) => node))]);
+  });
+
+  it("finds the bucket of a moment, the first and the last beyond its ends", () => {
+    const map = { times: [1000, 1500, 2000], bucket_ms: 500 };
+    expect([0, 1000, 1499, 1500, 2400, 9999].map((at) => bucketAt(map, at))).toEqual([0, 0, 0, 1, 2, 2]);
+  });
+
+  it("counts every GPU once", () => {
+    expect(census({ cells: ["op", "oo", "-t", ".i"] }, 1)).toEqual({ "-": 0, ".": 0, o: 1, i: 1, t: 1, p: 1 });
+  });
+
+  it("knows whose a GPU is, by node, part of the node, and time", () => {
+    const job = (job_id: string, start: string, end: string | null, gpus: Job["gpus"] = null): Job => ({ job_id, name: "", user: "", nodes: ["a"], gpus, start, end, state: "" });
+    const jobs = [job("1", "2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), job("2", "2024-01-01T01:00:00Z", null, { a: [0, 1] })];
+    const of = (gpu: number, at: string) => jobsOn(jobs, "a", gpu, Date.parse(at)).map((one) => one.job_id);
+    expect([of(0, "2024-01-01T00:30:00Z"), of(0, "2024-01-01T01:00:00Z"), of(2, "2024-01-01T02:00:00Z")]).toEqual([["1"], ["2"], []]);
+  });
+});
+
+describe("incidents", () => {
+  it("tells causes before effects, and all links, even in a circle", () => {
+    const links = [
+      { cause: "b", effect: "c" },
+      { cause: "seen:x", effect: "b" },
+      { cause: "c", effect: "job:1" },
+    ];
+    expect(ordered(links).map((one) => one.cause)).toEqual(["seen:x", "b", "c"]);
+    const circle = [
+      { cause: "a", effect: "b" },
+      { cause: "b", effect: "a" },
+    ];
+    expect(ordered(circle)).toHaveLength(2);
+  });
+
+  it("shows what is open and what is a page first, then what costs most", () => {
+    const one = (state: "open" | "closed", severity: "page" | "info", gpu_hours_lost: number) =>
+      ({ state, severity, started_at: "2024-01-01T00:00:00Z", impact: { gpu_hours_lost } }) as Incident;
+    const made = [one("closed", "page", 9), one("open", "info", 1), one("open", "page", 1), one("open", "page", 5)];
+    expect(made.sort(worstFirst).map((it) => `${it.state} ${it.severity} ${it.impact.gpu_hours_lost}`)).toEqual(["open page 5", "open page 1", "open info 1", "closed page 9"]);
+  });
+
+  it("shows some time on either side, but not beyond the recording", () => {
+    expect(windowOf(1_000_000, 2_000_000, 0, 2_100_000)).toEqual({ from: 800_000, to: 2_100_000 });
+    expect(windowOf(1_000_000, null, 900_000, 3_000_000)).toEqual({ from: 900_000, to: 3_000_000 });
+  });
+
+  it("calls parts by their names", () => {
+    expect([{ gpu: 3, node: "v002" }, { node: "v002", nic: "mlx5_0" }, { job_id: "812" }].map(words)).toEqual(["v002 GPU 3", "v002, nic mlx5_0", "job 812"]);
+  });
+});
+
+describe("what goes to and comes from the server", () => {
+  it("reads an event as the standard has it", () => {
+    expect(parseEvent(': ping\nid: 7\nevent: finding\ndata: {"a":\ndata: 1}')).toEqual({ kind: "finding", id: "7", data: '{"a":\n1}' });
+  });
+
+  it("sends numbers as numbers and leaves out what was not filled in", () => {
+    const detectors = [{ name: "straggler", faults: [], reads: [], settings: [{ name: "k", value: 3, unit: "", source: "" }] }];
+    const changes = [
+      { detector: "straggler", setting: "k", value: "2.5" },
+      { detector: "straggler", setting: "enabled", value: "false" },
+      { detector: "", setting: "", value: "" },
+    ];
+    expect(settingsOf(changes, detectors)).toEqual({ straggler: { k: 2.5, enabled: false } });
+  });
+
+  it("reads runbooks: headings, steps over several lines, code", () => {
+    expect(blocks("# A\ntext\nmore\n\n1. one\n   two\n2. three\n\n```\n# no heading\n```")).toEqual([
+      { kind: "heading", lines: ["A"] },
+      { kind: "text", lines: ["text more"] },
+      { kind: "steps", lines: ["one two", "three"] },
+      { kind: "code", lines: ["# no heading"] },
+    ]);
+  });
+});
+
+describe("colours", () => {
+  const css = readFileSync(new URL("theme.css", import.meta.url), "utf8");
+  const themes = [...css.matchAll(/data-theme="(dark|light)"\] \{([^}]*)\}/g)].map(([, name = "", body = ""]) => {
+    const pairs = [...body.matchAll(/--([a-z-]+): (#[0-9a-f]{6})/g)].map(([, key = "", value = ""]) => [key, value] as const);
+    return [name, Object.fromEntries<string>(pairs)] as const;
+  });
+  const luminance = (hex: string) => {
+    const [r = 0, g = 0, b = 0] = [1, 3, 5].map((at) => {
+      const part = parseInt(hex.slice(at, at + 2), 16) / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a: string, b: string) => {
+    const [low = 0, high = 0] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+    return (high + 0.05) / (low + 0.05);
+  };
+
+  it("are there for both themes", () => {
+    expect(themes.map(([name]) => name)).toEqual(["dark", "light"]);
+  });
+
+  it.each(themes)("of text on every ground are 4.5 to 1 or more (WCAG AA), %s", (_, theme) => {
+    for (const ground of ["ground", "panel", "raised"]) {
+      for (const text of ["text", "soft", "accent", "page", "warn", "info", "good"]) {
+        expect(contrast(theme[text] ?? "", theme[ground] ?? ""), `${text} on ${ground}`).toBeGreaterThanOrEqual(4.5);
+      }
+    }
+    expect(contrast(theme["text"] ?? "", theme["accent-ground"] ?? "")).toBeGreaterThanOrEqual(4.5);
+  });
+
+  it.each(themes)("of marks in cells are 3 to 1 or more (WCAG 1.4.11), %s", (_, theme) => {
+    for (const cell of ["cell-info", "cell-warn", "cell-page"]) {
+      expect(contrast(theme["cell-ink"] ?? "", theme[cell] ?? ""), cell).toBeGreaterThanOrEqual(3);
+    }
+  });
+});

@@ -1,0 +1,114 @@
+/** Where each GPU is on the heat map, and what is to be said of it at a moment. Pure. */
+import type { Heatmap, Job } from "./types";
+
+export interface Place {
+  readonly row: number;
+  readonly column: number;
+  readonly band: number;
+  readonly slot: number;
+  readonly x: number;
+  readonly y: number;
+}
+
+export interface Column {
+  readonly node: string;
+  readonly rack: string | null;
+  readonly x: number;
+  readonly y: number;
+}
+
+export interface Layout {
+  readonly places: readonly Place[];
+  readonly columns: readonly Column[];
+  readonly cellWidth: number;
+  readonly cellHeight: number;
+  readonly height: number;
+  readonly labelled: "nodes" | "racks" | "none";
+}
+
+export const LEFT = 22;
+const HEAD = 18;
+const BETWEEN_BANDS = 8;
+const RACK_GAP = 4;
+
+/** A column a node, a cell a GPU; nodes of a rack stand together, and what does not fit the width goes in a new band. */
+export function layout(rows: Heatmap["rows"], width: number): Layout {
+  const nodes: { node: string; rack: string | null; rows: number[] }[] = [];
+  const place = new Map<string, number>();
+  rows.forEach((row, number) => {
+    let at = place.get(row.node);
+    if (at === undefined) {
+      at = nodes.length;
+      place.set(row.node, at);
+      nodes.push({ node: row.node, rack: row.rack, rows: [] });
+    }
+    nodes[at]?.rows.push(number);
+  });
+  const most = Math.max(1, ...nodes.map((one) => one.rows.length));
+  const racks = nodes.filter((one, number) => number > 0 && one.rack !== nodes[number - 1]?.rack).length;
+  const free = Math.max(width - LEFT - racks * RACK_GAP, 60);
+  const cellWidth = Math.min(72, Math.max(9, Math.floor(free / Math.max(nodes.length, 1))));
+  const cellHeight = nodes.length > 400 ? 10 : 17;
+  const labelled = cellWidth >= 38 ? "nodes" : racks > 0 && (nodes.length / (racks + 1)) * cellWidth >= 34 ? "racks" : "none";
+  const head = labelled === "none" ? 4 : HEAD;
+  const bandHeight = head + most * cellHeight + BETWEEN_BANDS;
+  const places: Place[] = [];
+  const columns: Column[] = [];
+  let x = LEFT;
+  let band = 0;
+  nodes.forEach((one, number) => {
+    if (number > 0 && one.rack !== nodes[number - 1]?.rack) {
+      x += RACK_GAP;
+    }
+    if (x + cellWidth > width && number > 0) {
+      x = LEFT;
+      band += 1;
+    }
+    const y = band * bandHeight + head;
+    columns.push({ node: one.node, rack: one.rack, x, y });
+    one.rows.forEach((row, slot) => places.push({ row, column: number, band, slot, x, y: y + slot * cellHeight }));
+    x += cellWidth;
+  });
+  return { places, columns, cellWidth, cellHeight, height: (band + 1) * bandHeight, labelled };
+}
+
+/** The bucket that a moment lies in. */
+export function bucketAt(map: Pick<Heatmap, "bucket_ms" | "times">, at: number): number {
+  return Math.min(map.times.length - 1, Math.max(0, Math.floor((at - (map.times[0] ?? 0)) / map.bucket_ms)));
+}
+
+export const STATES = {
+  "-": { name: "no reading", colour: "ground" },
+  ".": { name: "idle", colour: "cell-idle" },
+  o: { name: "at work and well", colour: "cell-fine" },
+  i: { name: "under a finding, information", colour: "cell-info" },
+  t: { name: "under a finding, ticket", colour: "cell-warn" },
+  p: { name: "under a finding, page", colour: "cell-page" },
+} as const;
+export type State = keyof typeof STATES;
+
+export function stateOf(cell: string | undefined): State {
+  return cell !== undefined && cell in STATES ? (cell as State) : "-";
+}
+
+/** How many GPUs are in each state in a bucket. */
+export function census(map: Pick<Heatmap, "cells">, bucket: number): Record<State, number> {
+  const counts: Record<State, number> = { "-": 0, ".": 0, o: 0, i: 0, t: 0, p: 0 };
+  for (const cells of map.cells) {
+    counts[stateOf(cells[bucket])] += 1;
+  }
+  return counts;
+}
+
+/** The jobs that a GPU (or, without one, any GPU of the node) works for at a moment. */
+export function jobsOn(jobs: readonly Job[], node: string, gpu: number | null, at: number): readonly Job[] {
+  return jobs.filter((job) => {
+    const mine = job.gpus?.[node];
+    return (
+      job.nodes.includes(node) &&
+      (gpu === null || mine === undefined || mine.includes(gpu)) &&
+      Date.parse(job.start) <= at &&
+      (job.end === null || at < Date.parse(job.end))
+    );
+  });
+}

@@ -1,0 +1,19 @@
+/** The runs that count: the last one of each recording that is done, with the detectors as they come. */
+import { all } from "./api";
+import type { Run } from "./types";
+
+export function latestDone(runs: readonly Run[]): readonly Run[] {
+  const latest = new Map<string, Run>();
+  for (const run of runs) {
+    const known = latest.get(run.recording);
+    const plain = Object.keys(run.detectors).length === 0;
+    if (plain && run.state === "done" && (known === undefined || known.created_at < run.created_at)) {
+      latest.set(run.recording, run);
+    }
+  }
+  return [...latest.values()].sort((a, b) => a.recording.localeCompare(b.recording));
+}
+
+export async function loadLatest(): Promise<readonly Run[]> {
+  return latestDone(await all<Run>("runs"));
+}

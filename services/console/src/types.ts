@@ -1,0 +1,301 @@
+/** What the API says, as services/api/models.py has it. Times are RFC 3339, but epoch milliseconds in columns. */
+
+export type Entity = Readonly<Record<string, string | number>>;
+export type Severity = "info" | "ticket" | "page";
+export type DetectorSettings = Readonly<Record<string, Readonly<Record<string, number | string | boolean>>>>;
+
+export interface Page<Item> {
+  readonly items: readonly Item[];
+  readonly next: string | null;
+  readonly total: number;
+}
+
+export interface Problem {
+  readonly title: string;
+  readonly status: number;
+  readonly detail: string;
+  readonly remedy: string;
+}
+
+export interface RecordingSummary {
+  readonly name: string;
+  readonly title: string;
+  readonly summary: string;
+  readonly origin: "synthetic" | "captured" | "imported";
+  readonly start: string;
+  readonly end: string;
+  readonly duration_s: number;
+  readonly cluster: { readonly name: string; readonly nodes: number; readonly gpus: number; readonly gpu_model: string };
+  readonly faults: readonly string[];
+  readonly labelled: number;
+  readonly size_bytes: number;
+  readonly read_only: boolean;
+}
+
+export interface Stream {
+  readonly kind: string;
+  readonly interval_s: number | null;
+  readonly rows: number;
+  readonly keys: readonly string[];
+  readonly fields: readonly string[];
+}
+
+export interface Job {
+  readonly job_id: string;
+  readonly name: string;
+  readonly user: string;
+  readonly nodes: readonly string[];
+  readonly gpus: Readonly<Record<string, readonly number[]>> | null;
+  readonly start: string;
+  readonly end: string | null;
+  readonly state: string;
+}
+
+export interface Truth {
+  readonly id: string;
+  readonly fault: string;
+  readonly entity: Entity;
+  readonly onset: string;
+  readonly end: string;
+  readonly note: string | null;
+  readonly distractor: boolean;
+}
+
+export interface RecordingDetail extends RecordingSummary {
+  readonly source: Readonly<Record<string, unknown>>;
+  readonly seed: number | null;
+  readonly streams: readonly Stream[];
+  readonly nodes: readonly { readonly name: string; readonly rack: string | null; readonly gpus: readonly number[] }[];
+  readonly jobs: readonly Job[];
+  readonly truths: readonly Truth[];
+}
+
+export interface LogLine {
+  readonly at: string;
+  readonly source: string;
+  readonly severity: string;
+  readonly node: string | null;
+  readonly job_id: string | null;
+  readonly message: string;
+}
+
+export interface LogLines {
+  readonly items: readonly LogLine[];
+  readonly more: boolean;
+}
+
+export type Values = readonly (number | null)[];
+
+export interface Band {
+  readonly about: string;
+  readonly peers: number;
+  readonly median: Values;
+  readonly low: Values;
+  readonly high: Values;
+}
+
+export interface SeriesAnswer {
+  readonly kind: string;
+  readonly field: string;
+  readonly rate: boolean;
+  readonly from_ms: number;
+  readonly to_ms: number;
+  readonly bucket_ms: number;
+  readonly times: readonly number[];
+  readonly series: readonly {
+    readonly key: string;
+    readonly entity: Entity;
+    readonly min: Values;
+    readonly max: Values;
+    readonly mean: Values;
+  }[];
+  readonly band: Band | null;
+  readonly left_out: number;
+}
+
+/** `cells[row]` has a character a bucket: `-` no reading, `.` idle, `o` well, `i` `t` `p` under an open finding. */
+export interface Heatmap {
+  readonly recording: string;
+  readonly run: string | null;
+  readonly from_ms: number;
+  readonly to_ms: number;
+  readonly bucket_ms: number;
+  readonly times: readonly number[];
+  readonly rows: readonly { readonly node: string; readonly gpu: number; readonly rack: string | null }[];
+  readonly cells: readonly string[];
+}
+
+export interface Run {
+  readonly id: string;
+  readonly recording: string;
+  readonly detectors: DetectorSettings;
+  readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
+  readonly progress: number;
+  readonly event_time: string | null;
+  readonly findings: number;
+  readonly incidents: number;
+  readonly created_at: string;
+  readonly error: string | null;
+}
+
+export interface Finding {
+  readonly run: string;
+  readonly id: string;
+  readonly detector: string;
+  readonly fault: string;
+  readonly entity: Entity;
+  readonly state: "firing" | "resolved";
+  readonly started_at: string;
+  readonly detected_at: string;
+  readonly resolved_at: string | null;
+  readonly severity: Severity;
+  readonly score: number;
+  readonly summary: string;
+  readonly recommended_action: string;
+  readonly evidence: Readonly<Record<string, number | string>>;
+  readonly shadow: boolean;
+  readonly verdict: "hit" | "late" | "repeat" | "optional" | "false" | null;
+  readonly delay_s: number | null;
+}
+
+export interface Member {
+  readonly id: string;
+  readonly detector: string;
+  readonly fault: string;
+  readonly entity: Entity;
+  readonly severity: Severity;
+  readonly started_at: string;
+  readonly detected_at: string;
+  readonly resolved_at: string | null;
+  readonly summary: string;
+}
+
+export interface Incident {
+  readonly run: string;
+  readonly id: string;
+  readonly revision: number;
+  readonly state: "open" | "closed";
+  readonly opened_at: string;
+  readonly started_at: string;
+  readonly closed_at: string | null;
+  readonly severity: Severity;
+  readonly title: string;
+  readonly causes: readonly {
+    readonly finding: string;
+    readonly fault: string;
+    readonly entity: Entity;
+    readonly score: number;
+    readonly reasons: readonly string[];
+  }[];
+  readonly members: readonly Member[];
+  readonly unlisted: number;
+  readonly chain: readonly { readonly cause: string; readonly effect: string; readonly because: string; readonly score: number }[];
+  readonly impact: {
+    readonly gpus: number;
+    readonly nodes: number;
+    readonly jobs: readonly {
+      readonly job_id: string;
+      readonly gpus: number;
+      readonly step_time_factor: number | null;
+      readonly stood_s: number;
+      readonly gpu_hours_lost: number;
+      readonly ended_at: string | null;
+    }[];
+    readonly step_time_factor: number;
+    readonly gpu_hours_lost: number;
+  };
+  readonly offenders: readonly { readonly entity: Entity; readonly incidents: number; readonly score: number }[];
+}
+
+export interface IncidentDetail extends Incident {
+  readonly runbooks: Readonly<Record<string, string>>;
+}
+
+export interface TimelineEntry {
+  readonly at: string;
+  readonly moment: "onset" | "signal" | "finding" | "incident" | "resolved" | "end";
+  readonly id: string;
+  readonly fault: string | null;
+  readonly entity: Entity;
+  readonly severity: Severity | null;
+  readonly text: string;
+}
+
+export interface Score {
+  readonly labels: number;
+  readonly hits: number;
+  readonly misses: number;
+  readonly late: number;
+  readonly repeats: number;
+  readonly false_alarms: number;
+  readonly precision: number | null;
+  readonly recall: number | null;
+  readonly f1: number | null;
+  readonly delay_p50_s: number | null;
+  readonly delay_p95_s: number | null;
+  readonly missed: readonly Truth[];
+}
+
+export interface Timeline {
+  readonly run: string;
+  readonly entries: readonly TimelineEntry[];
+  readonly score: Score | null;
+}
+
+export type Mark = "right" | "wrong" | "unsure";
+
+export interface Label {
+  readonly id: string;
+  readonly run: string;
+  readonly finding: string | null;
+  readonly incident: string | null;
+  readonly mark: Mark;
+  readonly note: string;
+  readonly author: string;
+  readonly updated_at: string;
+}
+
+export interface Detector {
+  readonly name: string;
+  readonly faults: readonly string[];
+  readonly reads: readonly string[];
+  readonly settings: readonly {
+    readonly name: string;
+    readonly value: number | string | boolean;
+    readonly unit: string;
+    readonly source: string;
+  }[];
+}
+
+export interface Difference {
+  readonly recording: string;
+  readonly change: "caught" | "missed" | "earlier" | "later" | "false alarm gone" | "false alarm new";
+  readonly fault: string;
+  readonly entity: Entity;
+  readonly seconds: number;
+  readonly before: string | null;
+  readonly after: string | null;
+}
+
+export interface Comparison {
+  readonly id: string;
+  readonly title: string;
+  readonly state: "running" | "done" | "failed";
+  readonly progress: number;
+  readonly created_at: string;
+  readonly recordings: readonly string[];
+  readonly before: DetectorSettings;
+  readonly after: DetectorSettings;
+  readonly before_runs: readonly string[];
+  readonly after_runs: readonly string[];
+  readonly differences: readonly Difference[] | null;
+  readonly before_score: Score | null;
+  readonly after_score: Score | null;
+}
+
+export function words(entity: Entity): string {
+  const { node, gpu, ...rest } = entity;
+  const told = node === undefined ? [] : [gpu === undefined ? String(node) : `${node} GPU ${gpu}`];
+  const others = Object.entries(rest).map(([name, value]) => (name === "job_id" ? `job ${value}` : `${name} ${value}`));
+  return [...told, ...others].join(", ");
+}

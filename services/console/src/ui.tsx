@@ -1,0 +1,58 @@
+/** Small pieces that every page is made of. */
+import type { ComponentChildren } from "preact";
+import { ApiError, type Loaded } from "./api";
+import { clock, rfc3339 } from "./time";
+import type { Severity } from "./types";
+
+const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
+  page: ["page", "✕", "page"],
+  ticket: ["warn", "●", "ticket"],
+  info: ["info", "○", "info"],
+};
+
+export function Sev({ of }: { readonly of: Severity }) {
+  const [name, mark, word] = SEVERITIES[of];
+  return (
+    <span class={`sev ${name}`}>
+      <span aria-hidden="true">{mark}</span> {word}
+    </span>
+  );
+}
+
+export function Moment({ at, withDay = false }: { readonly at: number; readonly withDay?: boolean }) {
+  return (
+    <time dateTime={rfc3339(at)} title={rfc3339(at)}>
+      {clock(at, withDay)}
+    </time>
+  );
+}
+
+export function Trouble({ error }: { readonly error: Error }) {
+  return (
+    <div class="panel problem" role="alert">
+      <strong>{error instanceof ApiError ? error.title : "This page has failed"}</strong>
+      <p>{error.message}</p>
+      {error instanceof ApiError && error.remedy !== "" && <p>What to do: {error.remedy}</p>}
+    </div>
+  );
+}
+
+/** What was loaded, or that it is on its way, or why it did not come. */
+export function When<T>({ loaded, children }: { readonly loaded: Loaded<T>; readonly children: (data: T) => ComponentChildren }) {
+  if (loaded.error !== null) {
+    return <Trouble error={loaded.error} />;
+  }
+  return loaded.data === null ? <p class="soft">Loading…</p> : <>{children(loaded.data)}</>;
+}
+
+export function percent(value: number | null): string {
+  return value === null ? "–" : `${(100 * value).toFixed(0)} %`;
+}
+
+export function seconds(value: number | null): string {
+  return value === null ? "–" : `${value < 100 ? value.toFixed(1) : value.toFixed(0)} s`;
+}
+
+export function bytes(value: number): string {
+  return value >= 1e9 ? `${(value / 1e9).toFixed(1)} GB` : value >= 1e6 ? `${(value / 1e6).toFixed(1)} MB` : `${(value / 1e3).toFixed(0)} kB`;
+}

@@ -1,0 +1,119 @@
+"""`python -m services.gateway`: a live cluster's Prometheus, log shippers and scheduler to Kafka."""
+
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from kafka.errors import KafkaError
+from pydantic import ValidationError
+
+from services.gateway.api import Gateway, build
+from services.gateway.outlet import KafkaOutlet
+from services.gateway.settings import GatewaySettings
+from services.kit import replays
+from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings, producer
+from services.kit.service import run, stop_on_signals
+from services.kit.settings import check, load
+from services.kit.wire import Origin
+from services.recording.model import Topology
+
+_log = logging.getLogger(__name__)
+LIVE = "live"
+_TOKEN_SHORTEST = 16
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Return a listening socket; raise UserError (exit code 2) where the port cannot be had."""
+    try:
+        return socket.create_server((settings.host, settings.port), backlog=64)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            remedy="end what uses that port, or set HINDCAST_GATEWAY_PORT to another (0: any free one)",
+            exit_code=2,
+        ) from error
+
+
+def token_of(settings: GatewaySettings) -> str | None:
+    """Return the bearer token, None where there is none; raise UserError (exit code 2) where it can't be read."""
+    if settings.token_file is None:
+        return None
+    token = _text(settings.token_file, "HINDCAST_GATEWAY_TOKEN_FILE").strip()
+    if len(token) < _TOKEN_SHORTEST:
+        raise UserError(
+            f"{settings.token_file}: a token of {len(token)} characters is too short",
+            remedy=f"write {_TOKEN_SHORTEST} or more: openssl rand -hex 32",
+            exit_code=2,
+        )
+    return token
+
+
+def topology_of(path: Path) -> dict[str, Any]:
+    """Return a topology.json; raise UserError (exit code 2) where it is none."""
+    try:
+        return Topology.model_validate_json(_text(path, "HINDCAST_GATEWAY_TOPOLOGY")).model_dump(
+            mode="json", exclude_unset=True
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"{path}: {where}: {first['msg']}", remedy="give the topology.json of a recording", exit_code=2
+        ) from None
+
+
+def _text(path: Path, setting: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}", remedy=f"correct {setting}", exit_code=2) from None
+
+
+def announce(kafka: KafkaSettings, origin: Origin, topology: dict[str, Any]) -> None:
+    """Say what the cluster is made of, before anything is heard of it."""
+    client = producer(kafka)
+    try:
+        replays.announce_topology(client, origin.unit, topology).get(timeout=30)
+    except KafkaError as error:
+        raise UserError(
+            f"the topology could not be handed to Kafka ({type(error).__name__})",
+            remedy="create the topics: hindcast topics create",
+            exit_code=3,
+        ) from error
+    finally:
+        client.close()
+
+
+def main() -> None:
+    """Take what is sent until SIGTERM or SIGINT."""
+    check(GatewaySettings, KafkaSettings)
+    settings, kafka = load(GatewaySettings), load(KafkaSettings)
+    token = token_of(settings)
+    topology = topology_of(settings.topology) if settings.topology is not None else None
+    origin = Origin(settings.cluster, LIVE, target=settings.target)
+    # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
+    stop_on_signals()
+    with listen(settings) as server_socket:
+        if topology is not None:
+            announce(kafka, origin, topology)
+        within_ms = int(settings.ack_timeout_s * 1000)
+
+        def make() -> Any:
+            return producer(kafka, max_block_ms=within_ms)
+
+        outlet = KafkaOutlet(make, origin, timeout_s=settings.ack_timeout_s)
+        host, port = server_socket.getsockname()[:2]
+        _log.info("listening address=http://%s:%d unit=%s", host, port, origin.unit)
+        app = build(Gateway(settings, outlet, token), settings)
+        try:
+            uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[server_socket])
+        finally:
+            outlet.close()
+            _log.info("stopped")
+
+
+if __name__ == "__main__":
+    run("gateway", main)

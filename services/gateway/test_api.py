@@ -1,0 +1,158 @@
+"""What senders are answered, and that nothing is answered before it is safe."""
+
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.gateway.__main__ import token_of, topology_of
+from services.gateway.conftest import CONTENT, Client, Series, packed, written
+from services.gateway.settings import GatewaySettings
+from services.kit.errors import UserError
+from services.kit.settings import load
+
+NOW = 1_763_650_000_000
+GPU = [("Hostname", "v001"), ("__name__", "DCGM_FI_DEV_SM_CLOCK"), ("gpu", "0")]
+WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
+
+
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+def test_what_is_written_is_acknowledged_and_there(client: Client, protocol: str) -> None:
+    unknown = Series([("__name__", "up")], [(NOW, 1.0)], histogram=True)
+    answer = client.write(protocol, packed(written(protocol, [Series(GPU, [(NOW, 1410.0)]), unknown])))
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers.get(WRITTEN) == ("2" if protocol == "v2" else None)
+    assert answer.headers.get("X-Prometheus-Remote-Write-Histograms-Written") == ("1" if protocol == "v2" else None)
+    (row,) = client.outlet.rows("dcgm")
+    assert (row["node"], row["gpu"], row["DCGM_FI_DEV_SM_CLOCK"]) == ("v001", 0, 1410.0)
+
+
+@pytest.mark.parametrize(("path", "headers"), [("/api/v1/write", {}), ("/api/v1/logs", {}), ("/api/v1/jobs", {})])
+def test_while_kafka_is_away_senders_come_again(client: Client, path: str, headers: dict[str, str]) -> None:
+    client.outlet.away = True
+    if path == "/api/v1/write":
+        answer = client.write("v2", packed(written("v2", [Series(GPU, [(NOW, 1.0)])])))
+    else:
+        answer = client.post(path, b"", headers)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "Kafka has not acknowledged" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+def test_a_malformed_request_is_refused_with_the_reason_and_kept(client: Client, protocol: str) -> None:
+    answer = client.write(protocol, packed(b"\x2f"))
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert "ends in the middle" in answer.json()["detail"]
+    assert answer.headers.get(WRITTEN) == ("0" if protocol == "v2" else None)
+    ((kind, _, reason),) = client.outlet.buried
+    assert (kind, reason) == (f"remote-write {protocol}", answer.json()["detail"])
+    assert client.write(protocol, b"no snappy").status_code == 400
+
+
+def test_of_a_request_with_bad_series_the_others_are_taken(client: Client) -> None:
+    answer = client.write("v2", packed(written("v2", [Series([], [(NOW, 1.0)]), Series(GPU, [(NOW, 2.0)])])))
+    assert answer.status_code == 400
+    assert "a series has no name" in answer.json()["detail"]
+    assert answer.headers[WRITTEN] == "1"
+    assert len(client.outlet.rows("dcgm")) == 1
+    assert [reason for _, _, reason in client.outlet.buried] == ["a series has no name (label __name__)"]
+
+
+def test_what_is_far_ahead_of_the_clock_is_refused(client: Client) -> None:
+    ahead = time.time_ns() // 1_000_000 + 3_600_000
+    answer = client.write("v1", packed(written("v1", [Series(GPU, [(ahead, 1.0)])])))
+    assert (answer.status_code, "too far ahead" in answer.json()["detail"]) == (400, True)
+    assert client.outlet.parcels == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-encoding": "gzip"},
+        {"content-encoding": ""},
+        {"content-type": "application/json"},
+        {"content-type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"},
+    ],
+)
+def test_what_is_not_read_here_is_said(client: Client, headers: dict[str, str]) -> None:
+    assert client.write("v1", b"", **headers).status_code == 415
+
+
+def test_sizes_are_looked_at_before_anything_is_unpacked() -> None:
+    client = Client(body_bytes=1024, decoded_bytes=2048)
+    assert client.write("v2", bytes(1025)).status_code == 413
+
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield bytes(100)
+
+    own = {"content-encoding": "snappy", "content-type": CONTENT["v1"]}
+    assert client.post("/api/v1/write", endless(), own).status_code == 413
+    answer = client.write("v2", packed(bytes(4096)))
+    assert (answer.status_code, "4096 bytes unpacked" in answer.json()["detail"]) == (413, True)
+    bomb = client.post("/api/v1/logs", gzip.compress(bytes(4096)), {"content-encoding": "gzip"})
+    assert (bomb.status_code, "more than 2048 bytes" in bomb.json()["detail"]) == (400, True)
+    assert client.outlet.parcels == []
+
+
+@pytest.mark.parametrize("path", ["/api/v1/write", "/api/v1/logs", "/api/v1/jobs", "/loki/api/v1/push"])
+def test_without_the_token_nothing_is_taken(path: str) -> None:
+    client = Client(token="0123456789abcdef")  # noqa: S106 - of this test
+    own = {"content-encoding": "snappy", "content-type": CONTENT["v1"]} if "write" in path else {}
+    if "loki" in path:
+        own = {"content-type": "application/json"}
+    for shown in ({}, {"authorization": "Bearer 0123456789abcdeF"}, {"authorization": "Basic 0123456789abcdef"}):
+        answer = client.post(path, b"", own | shown)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    body = b'{"streams": []}' if "loki" in path else packed(b"") if "write" in path else b""
+    assert client.post(path, body, own | {"authorization": "bearer 0123456789abcdef"}).is_success
+
+
+def test_a_page_under_another_name_is_not_served(client: Client) -> None:
+    assert client.post("/api/v1/jobs", b"", {"host": "rebound.example"}).status_code == 400
+
+
+def test_the_message_of_a_large_request_is_cut(client: Client) -> None:
+    gpus = [Series([("Hostname", "v001"), ("__name__", "DCGM_FI_DEV_SM_CLOCK"), ("gpu", "1")],
+                   [(NOW + number, 1.0) for number in range(10_000)])]  # fmt: skip
+    assert client.write("v1", packed(written("v1", gpus))).status_code == 204
+    assert [parcel.rows for parcel in client.outlet.parcels] == [8192, 1808]
+    assert len(client.outlet.rows("dcgm")) == 10_000
+
+
+def test_log_lines_are_taken_and_what_is_wrong_with_others_is_said(client: Client) -> None:
+    good = {"timestamp": "2024-04-01T08:00:00Z", "source": "kernel", "node": "v001", "message": "NVRM: Xid"}
+    answer = client.post("/api/v1/logs", b"\n".join(json.dumps(row).encode() for row in (good, {"source": "sel"})))
+    assert answer.status_code == 400
+    assert "1 lines not taken" in answer.json()["detail"]
+    (parcel,) = client.outlet.parcels
+    assert json.loads(parcel.value) == good | {"severity": "info"}
+    assert json.loads(client.outlet.buried[0][1]) == {"source": "sel"}
+
+
+def test_beyond_loopback_there_must_be_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HINDCAST_GATEWAY_CLUSTER", "vela")
+    monkeypatch.setenv("HINDCAST_GATEWAY_HOST", "0.0.0.0")  # noqa: S104 - what is tested
+    with pytest.raises(UserError, match="HINDCAST_GATEWAY_TOKEN_FILE"):
+        load(GatewaySettings)
+    file = tmp_path / "token"
+    monkeypatch.setenv("HINDCAST_GATEWAY_TOKEN_FILE", str(file))
+    with pytest.raises(UserError, match="cannot be read"):
+        token_of(load(GatewaySettings))
+    file.write_text("short\n")
+    with pytest.raises(UserError, match="too short"):
+        token_of(load(GatewaySettings))
+    file.write_text("0123456789abcdef\n")
+    assert token_of(load(GatewaySettings)) == "0123456789abcdef"
+
+
+def test_a_topology_is_read_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "topology.json"
+    file.write_text('{"nodes": [{"name": "v001", "gpus": [{"gpu": 0}]}]}')
+    assert topology_of(file) == {"nodes": [{"name": "v001", "gpus": [{"gpu": 0}]}]}
+    file.write_text('{"nodes": 5}')
+    with pytest.raises(UserError, match="nodes"):
+        topology_of(file)

@@ -1,0 +1,122 @@
+"""From series as the usual exporters name them to rows of hindcast's streams."""
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from services.gateway.conftest import Sample, Series, written
+from services.gateway.places import Places, Rows
+from services.gateway.remote_write import Protocol, read
+
+NOW = 1_763_650_000_000
+ONE = ((NOW, 1.0),)
+STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
+
+
+def series(metric: str, samples: Sequence[Sample] = ONE, /, **labels: str) -> Series:
+    return Series(sorted({"__name__": metric, **labels}.items()), samples)
+
+
+def taken(places: Places, *every: Series, protocol: Protocol = "v2") -> Rows:
+    return places.rows(read(written(protocol, every), protocol, places.symbols))
+
+
+def rows(found: Rows, stream: str) -> list[dict[str, object]]:
+    batch = found.batches[stream]
+    cells = [row | {"timestamp": row["timestamp"].timestamp() * 1000 - NOW} for row in batch.to_pylist()]
+    return [{name: value for name, value in row.items() if value is not None} for row in cells]
+
+
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+def test_readings_of_one_scrape_are_one_row(protocol: Protocol) -> None:
+    gpu = {"gpu": "3", "Hostname": "v001", "UUID": "GPU-1"}
+    found = taken(
+        Places("vela"),
+        series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1410.0), (NOW + 5000, 705.0)], **gpu),
+        series("DCGM_FI_DEV_BOARD_POWER_WATTS", [(NOW, 400.5)], **gpu),
+        series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1.0)], **gpu, hpc_job="a second copy"),
+        protocol=protocol,
+    )
+    assert rows(found, "dcgm") == [
+        {"timestamp": 0, "node": "v001", "gpu": 3, "DCGM_FI_DEV_POWER_USAGE": 400.5, "DCGM_FI_DEV_SM_CLOCK": 1410.0},
+        {"timestamp": 5000, "node": "v001", "gpu": 3, "DCGM_FI_DEV_SM_CLOCK": 705.0},
+    ]
+    assert found.outcomes == {"taken": 4}
+
+
+def test_every_stream_has_its_place_and_its_unit() -> None:
+    found = taken(
+        Places("vela"),
+        series("node_infiniband_port_data_received_bytes_total", [(NOW, 400.0)], device="mlx5_0", instance="v001:9100"),
+        series("node_infiniband_state_id", [(NOW, 4.0)], device="mlx5_0", instance="v001:9100"),
+        series("sonic_interface_pfc_receive_packets_total", device="Ethernet0", instance="leaf1:9101", priority="3"),
+        series("ipmi_power_watts", [(NOW, 250.0)], name="PSU1 In", id="9", instance="v001:9290"),
+        series("hindcast_job_step_time_seconds", [(NOW, 2.5)], job_id="812", rank="-1"),
+        series("hindcast_job_iteration", [(NOW, 77.0)], job_id="812", rank="-1"),
+        series("hindcast_storage_waiters", node="v001", mount="/scratch"),
+    )
+    assert rows(found, "nic") == [
+        {"timestamp": 0, "node": "v001", "nic": "mlx5_0", "port_rcv_data": 100.0, "state": 1.0}
+    ]
+    assert rows(found, "switch") == [
+        {"timestamp": 0, "switch": "leaf1", "port": "Ethernet0", "SAI_PORT_STAT_PFC_3_RX_PKTS": 1.0}
+    ]
+    assert rows(found, "bmc") == [{"timestamp": 0, "node": "v001", "sensor": "PSU1 In", "unit": "W", "reading": 250.0}]
+    assert rows(found, "steps") == [{"timestamp": 0, "job_id": "812", "rank": -1, "iteration": 77, "step_time_s": 2.5}]
+    assert rows(found, "storage") == [{"timestamp": 0, "node": "v001", "mount": "/scratch", "waiters": 1.0}]
+
+
+def test_what_has_no_place_is_passed_over_and_counted() -> None:
+    gpu = {"gpu": "0", "Hostname": "v001"}
+    found = taken(
+        Places("vela"),
+        series("go_goroutines", [(NOW, 1.0), (NOW + 1, 2.0)]),
+        series("DCGM_FI_DEV_SM_CLOCK", ONE, **gpu, replay="power-brake"),
+        series("DCGM_FI_DEV_SM_CLOCK", ONE, **gpu, cluster="another"),
+        series("DCGM_FI_DEV_SM_CLOCK", [(NOW, STALE)], **gpu, cluster="vela", replay="live"),
+        series("DCGM_FI_DEV_SM_CLOCK", Hostname="v001"),
+    )
+    assert found.batches == {}
+    assert found.bad == []
+    assert found.outcomes == {
+        "unknown metric": 2, "replayed": 1, "other cluster": 1, "stale": 1, "no entity": 1,
+    }  # fmt: skip
+
+
+def test_what_breaks_the_rules_is_named_and_the_rest_is_taken() -> None:
+    gpu = {"gpu": "0", "Hostname": "v001"}
+    found = taken(
+        Places("vela"),
+        Series([("gpu", "0")], [(NOW, 1.0)]),
+        Series([("__name__", "DCGM_FI_DEV_GPU_TEMP"), ("gpu", "0"), ("gpu", "1")], [(NOW, 1.0), (NOW, 2.0)]),
+        Series([], []),
+        series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1.0), (-5, 1.0)], **gpu),
+    )
+    assert [(one.samples, one.reason) for one in found.bad] == [
+        (1, "a series has no name (label __name__)"),
+        (2, "a series has a label twice, or one without a name"),
+        (1, "the time of a sample is before 1971, or too far ahead"),
+        (0, "a series has no name (label __name__)"),
+    ]
+    assert len(rows(found, "dcgm")) == 1
+    assert found.outcomes == {"taken": 1, "bad": 4}
+
+
+def test_a_host_that_is_known_by_address_gets_its_name() -> None:
+    places = Places("vela")
+    port = series("node_infiniband_symbol_error_total", device="mlx5_0", instance="10.0.0.7:9100")
+    assert rows(taken(places, port), "nic")[0]["node"] == "10.0.0.7"
+    taken(places, series("node_uname_info", instance="10.0.0.7:9100", nodename="v007"))
+    assert rows(taken(places, port), "nic")[0]["node"] == "v007"
+
+
+def test_too_many_series_are_forgotten_and_learnt_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.places._SERIES_MOST", 3)
+    places = Places("vela")
+    every = [series("DCGM_FI_DEV_SM_CLOCK", [(NOW, float(gpu))], gpu=str(gpu), Hostname="v001") for gpu in range(5)]
+    before = rows(taken(places, *every), "dcgm")
+    assert places.series == 5
+    places.make_room()
+    assert places.series == 0
+    assert rows(taken(places, *every), "dcgm") == before

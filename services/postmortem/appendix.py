@@ -1,0 +1,97 @@
+"""What it takes to make the report again: the files by content, the detectors and their settings, the command."""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from detectors.engine import Choice
+from detectors.spec import configure
+from services.postmortem.case import Case
+from services.postmortem.document import Code, Section, Table, Text
+from services.recording.schema import STREAMS
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the report was asked for beside the recording; `config` is the detectors.yaml as given."""
+
+    price: float | None = None
+    config: Path | None = None
+    incident: str | None = None
+    rules: bool = False
+    what_if: bool = True
+
+    def command(self, recording: str) -> str:
+        """Return the command that makes the report again."""
+        words = ["hindcast", "postmortem", recording, "--out", "report.html"]
+        if self.price is not None:
+            words += ["--price", f"{self.price:g}"]
+        if self.config is not None:
+            words += ["--config", self.config.name]
+        if self.incident is not None:
+            words += ["--incident", self.incident]
+        words += ["--rules"] * self.rules + ["--no-what-if"] * (not self.what_if)
+        return shlex.join(words)
+
+
+def appendix(case: Case, asked: Asked) -> Section:
+    """Return the section."""
+    manifest, folder = case.recording.manifest, case.recording.path
+    names = ["recording.yaml", "topology.json", "events.jsonl", "jobs.jsonl", "labels.jsonl"]
+    names += [STREAMS[stream].file for stream in case.recording.streams()]
+    rows = [
+        [name, f"{(folder / name).stat().st_size:,}", f"`{_digest(folder / name)}`"]
+        for name in names
+        if (folder / name).is_file()
+    ]
+    if asked.config is not None:
+        rows.append([asked.config.name, f"{asked.config.stat().st_size:,}", f"`{_digest(asked.config)}`"])
+    made = {name: str(value) for name, value in manifest.source.items()} if manifest.source else {}
+    source = "; ".join(f"{name}: {' '.join(words.split())}" for name, words in sorted(made.items()))
+    seed = "" if manifest.seed is None else f", seed {manifest.seed}"
+    return Section(
+        "Data appendix",
+        [
+            Text(
+                f"Recording `{manifest.name}` ({manifest.origin}{seed}), of {manifest.cluster.name}: "
+                f"{manifest.cluster.nodes} nodes, {manifest.cluster.gpus} GPUs ({manifest.cluster.gpu_model}). {source}"
+            ),
+            Text("The same files, settings and version of hindcast give this report again, byte for byte:"),
+            Code(asked.command(folder.resolve().name)),
+            Table(["file", "bytes", "SHA-256"], rows, figures=frozenset({1})),
+            Text(f"hindcast {_version()}; incident {case.incident.id}, revision {case.incident.revision}. Detectors:"),
+            Table(
+                ["detector", "version", "settings that differ from the defaults"],
+                [_detector(one) for one in case.choices],
+                figures=frozenset({1}),
+            ),
+        ],
+    )
+
+
+def _detector(choice: Choice) -> Sequence[str]:
+    kind, config = choice
+    now, plain = config.model_dump(), configure(kind.config_type, kind.spec, {}).model_dump()
+    changed = [f"`{name}: {value}`" for name, value in now.items() if value != plain[name]]
+    changed += ["in shadow"] * config.shadow
+    return [kind.spec.name, str(kind.spec.version), ", ".join(changed) or "none"]
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("hindcast")
+    except PackageNotFoundError:
+        return "from a checkout"

@@ -1,0 +1,172 @@
+"""Which signals show a fault, and which settings of its detector decide how soon it is found.
+
+All by judgement: what the runbooks name as evidence, in the order in which a reader wants to see it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from detectors.contract import Kind
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A column of a stream (a regular expression where names vary); shown as ``scale`` times its value.
+
+    A counter is shown as its growth a second.
+    """
+
+    stream: Kind
+    column: str
+    title: str
+    unit: str
+    scale: float = 1.0
+    counter: bool = False
+
+
+CLOCK = Signal("dcgm", "DCGM_FI_DEV_SM_CLOCK", "SM clock", "MHz")
+POWER = Signal("dcgm", "DCGM_FI_DEV_POWER_USAGE", "GPU power", "W")
+TEMPERATURE = Signal("dcgm", "DCGM_FI_DEV_GPU_TEMP", "GPU temperature", "°C")
+MEMORY_TEMPERATURE = Signal("dcgm", "DCGM_FI_DEV_MEMORY_TEMP", "HBM temperature", "°C")
+UTILISATION = Signal("dcgm", "DCGM_FI_DEV_GPU_UTIL", "GPU utilisation", "%")
+TENSOR = Signal("dcgm", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor cores active", "share")
+GENERATION = Signal("dcgm", "DCGM_FI_DEV_PCIE_LINK_GEN", "PCIe link generation", "generation")
+LANES = Signal("dcgm", "DCGM_FI_DEV_PCIE_LINK_WIDTH", "PCIe lanes", "lanes")
+FROM_HOST = Signal("dcgm", "DCGM_FI_PROF_PCIE_RX_BYTES", "PCIe, from the host", "GB/s", 1e-9)
+TO_HOST = Signal("dcgm", "DCGM_FI_PROF_PCIE_TX_BYTES", "PCIe, to the host", "GB/s", 1e-9)
+REPLAYS = Signal("dcgm", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIe replays", "a minute", 60.0, counter=True)
+NVLINK = Signal("dcgm", "DCGM_FI_PROF_NVLINK_TX_BYTES", "NVLink, sent", "GB/s", 1e-9)
+NVLINK_ERRORS = Signal(
+    "dcgm", "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLink CRC errors", "a second", counter=True
+)
+NVLINK_REPLAYS = Signal(
+    "dcgm", "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLink replays", "a second", counter=True
+)
+SINGLE_BIT = Signal("dcgm", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "corrected memory errors", "a minute", 60.0, counter=True)
+DOUBLE_BIT = Signal("dcgm", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "uncorrected memory errors", "so far")
+REMAPPED = Signal("dcgm", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows remapped", "so far")
+STEP = Signal("steps", "step_time_s", "step time", "s")
+COMPUTE = Signal("steps", "compute_s", "computing in a step", "s")
+WAITING = Signal("steps", "comm_wait_s", "waiting for others in a step", "s")
+DATA = Signal("steps", "data_wait_s", "waiting for data in a step", "s")
+LOSS = Signal("steps", "loss", "loss", "")
+GRADIENT = Signal("steps", "grad_norm", "gradient norm", "")
+SENT = Signal("nic", "port_xmit_data", "sent by the port", "Gbit/s", 32e-9, counter=True)
+RECEIVED = Signal("nic", "port_rcv_data", "received by the port", "Gbit/s", 32e-9, counter=True)
+SYMBOLS = Signal("nic", "symbol_error", "symbol errors", "a second", counter=True)
+LINK = Signal("nic", "state", "link up", "1 or 0")
+DISORDER = Signal("nic", "out_of_sequence", "packets out of order", "a second", counter=True)
+PORT_OUT = Signal("switch", "SAI_PORT_STAT_IF_OUT_OCTETS", "sent by the port", "Gbit/s", 8e-9, counter=True)
+PORT_IN = Signal("switch", "SAI_PORT_STAT_IF_IN_OCTETS", "received by the port", "Gbit/s", 8e-9, counter=True)
+PAUSED = Signal("switch", r"SAI_PORT_STAT_PFC_\d_RX_PKTS", "PFC pauses received", "a second", counter=True)
+PAUSES = Signal("switch", r"SAI_PORT_STAT_PFC_\d_TX_PKTS", "PFC pauses sent", "a second", counter=True)
+MARKED = Signal("switch", "SAI_PORT_STAT_ECN_MARKED_PACKETS", "packets marked by ECN", "a second", counter=True)
+DROPPED = Signal("switch", "SAI_PORT_STAT_IF_OUT_DISCARDS", "packets dropped", "a second", counter=True)
+WAITS = Signal("switch", "port_xmit_wait", "ticks with data waiting to be sent", "a second", counter=True)
+UNCORRECTABLE = Signal(
+    "switch", "SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "frames that FEC lost", "a second", counter=True
+)
+OPERATING = Signal("switch", "oper_up", "port up", "1 or 0")
+READ_LATENCY = Signal("storage", "read_latency_ms", "read latency", "ms")
+WRITE_LATENCY = Signal("storage", "write_latency_ms", "write latency", "ms")
+QUEUE = Signal("storage", "waiters", "processes waiting", "")
+
+_ECC = (SINGLE_BIT, DOUBLE_BIT, REMAPPED, UTILISATION, POWER)
+_LINKS = (LINK, OPERATING, SYMBOLS, UNCORRECTABLE, SENT, PORT_OUT, PORT_IN)
+_SILENT = (UTILISATION, POWER, SENT)
+SIGNALS: Mapping[str, Sequence[Signal]] = {
+    "power_throttle": (CLOCK, POWER, COMPUTE, WAITING, TEMPERATURE),
+    "thermal_throttle": (TEMPERATURE, CLOCK, POWER, MEMORY_TEMPERATURE, COMPUTE),
+    "pcie_degraded": (GENERATION, FROM_HOST, TO_HOST, LANES, REPLAYS, COMPUTE),
+    "ecc_uncorrectable": _ECC,
+    "ecc_correctable_storm": _ECC,
+    "row_remap_pending": _ECC,
+    "row_remap_failure": _ECC,
+    "straggler": (COMPUTE, WAITING, CLOCK, POWER, DATA),
+    "nvlink_fault": (NVLINK_ERRORS, NVLINK_REPLAYS, NVLINK, COMPUTE, WAITING),
+    "gpu_lost": _SILENT,
+    "node_down": _SILENT,
+    "link_down": _LINKS,
+    "link_flap": _LINKS,
+    "link_errors": (SYMBOLS, UNCORRECTABLE, DISORDER, SENT, PORT_IN),
+    "fabric_congestion": (PAUSED, PAUSES, WAITS, MARKED, DROPPED, PORT_OUT, PORT_IN),
+    "storage_slow": (READ_LATENCY, WRITE_LATENCY, QUEUE, DATA),
+    "job_hang": (POWER, UTILISATION, TENSOR, NVLINK),
+    "loss_anomaly": (LOSS, GRADIENT),
+    "telemetry_gap": (POWER, UTILISATION, TEMPERATURE),
+}
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """A detector's settings that make it see less, or see it later, the higher they are.
+
+    `above`: what is seen must exceed them. `below`: it must fall under this share, so that a higher one sees more.
+    `within`: it must come so near, so that a higher one sees more. `patience`: for how long or how often it must last.
+    """
+
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+    patience: tuple[str, ...] = ()
+
+
+SENSITIVITIES: Mapping[str, Sensitivity] = {
+    "congestion": Sensitivity(
+        above=(
+            "pauses_per_s", "marks_per_s", "marked_share", "marked_share_unusual", "drops_per_s", "wait_ticks_per_s",
+            "peer_ratio", "peer_deviations", "habit_ratio",
+        ),
+        patience=("sustain_s", "sustain_readings"),
+    ),
+    "ecc_memory": Sensitivity(
+        above=("storm_errors", "storm_burst_errors", "storm_habit_factor", "storm_peer_factor"),
+        patience=("remap_wait_s",),
+    ),
+    "gpu_lost": Sensitivity(patience=("missed_readings", "minimum_readings")),
+    "job_health": Sensitivity(
+        above=("hang_steps", "pause_factor", "loss_effect", "loss_deviations", "grad_factor", "grad_deviations"),
+        patience=("hang_spinning_s", "hang_s", "rise_hold_s", "nan_hold_s"),
+    ),
+    "link_fault": Sensitivity(
+        above=(
+            "symbol_errors_per_s", "symbol_errors", "receive_errors_per_s", "receive_errors", "recoveries",
+            "integrity_errors", "uncorrectable_per_s", "uncorrectable", "input_errors_per_s", "input_errors",
+            "peer_factor", "flap_downs",
+        ),
+        patience=("confirm_s", "confirm_readings", "error_minutes", "rail_quiet_s"),
+    ),
+    "node_down": Sensitivity(above=("supported_intervals",), below=("power_ratio",), patience=("steps_wait_s",)),
+    "nvlink": Sensitivity(
+        above=("crc_fatal_per_s", "crc_slow_per_s", "replays", "traffic_deviations"),
+        below=("traffic_ratio",),
+        patience=("slow_readings", "replay_readings", "traffic_low_slots"),
+    ),
+    "pcie_degradation": Sensitivity(
+        above=("replay_factor", "peer_deviations"),
+        below=("bandwidth_ratio",),
+        patience=("link_confirm_s", "confirm_readings", "replay_confirm_s", "bandwidth_stretches"),
+    ),
+    "power_throttle": Sensitivity(
+        above=("violation_fraction", "peer_deviations"),
+        below=("clock_ratio", "power_ratio", "limit_ratio"),
+        patience=("confirm_readings", "confirm_s", "limit_confirm_s"),
+    ),
+    "storage": Sensitivity(
+        above=("latency_ratio", "latency_deviations", "unknown_load_ratio", "client_ratio", "client_share",
+               "starving_share", "starving_ratio", "starving_latency_ms"),
+        patience=("needed", "starving_windows", "window_s"),
+    ),
+    "straggler": Sensitivity(
+        above=("effect_share", "effect_share_few", "peer_deviations", "wait_share"),
+        below=("lone_clock_ratio",),
+        patience=("confirm_s", "confirm_beats", "lone_confirm_s"),
+    ),
+    "telemetry_gap": Sensitivity(patience=("freeze_s", "freeze_readings", "freeze_habits", "together_intervals")),
+    "thermal_throttle": Sensitivity(
+        above=("peer_excess_k", "violation_fraction", "inlet_rise_k"),
+        below=("clock_ratio",),
+        within=("near_limit_k",),
+        patience=("alarm_confirm_s", "node_confirm_s", "gpu_confirm_s", "confirm_readings"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,43 @@
+"""A postmortem from a recording to a document: the run, the evidence, the trials, and what is said of them."""
+
+from collections.abc import Callable, Sequence
+
+from detectors.engine import Choice
+from detectors.incidents.knowledge import IncidentConfig
+from services.postmortem.appendix import Asked
+from services.postmortem.case import Case, investigate
+from services.postmortem.document import Document
+from services.postmortem.report import Alerts, Report, compose, evidence_of
+from services.postmortem.whatif import nearness, trials, without_streams
+from services.recording.reader import Recording
+
+
+def make(
+    recording: Recording,
+    choices: Sequence[Choice],
+    incidents: IncidentConfig,
+    asked: Asked,
+    *,
+    alerts: Callable[[Case], Alerts] | None = None,
+    said: Callable[[str], None] = lambda _: None,
+    moved: Callable[[float], None] = lambda _: None,
+) -> tuple[Case, Document]:
+    """Return the case and its report. `said` hears what is being done, `moved` the share of the first run (0 to 1).
+
+    `alerts` tells which alert rules fire on the case; without it the report has none. UserError: as `investigate`.
+    """
+    start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
+    said(f"detectors over {recording.manifest.name}")
+    case = investigate(
+        recording, choices, incidents, asked.incident, progress=lambda at: moved(min(1.0, (at - start) / length))
+    )
+    said("evidence")
+    shown, lines = evidence_of(case)
+    tried = trials(case, progress=said) if asked.what_if else []
+    blind = without_streams(case, progress=said) if asked.what_if else []
+    silent = nearness(case, progress=said) if asked.what_if else []
+    fired = None
+    if alerts is not None:
+        said("alert rules")
+        fired = alerts(case)
+    return case, compose(Report(case, asked, tried, blind, silent, fired, shown, lines))

@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import pytest
+
+from detectors.registry import choose, discover
+from services.postmortem.case import Case
+from services.postmortem.catalogue import SENSITIVITIES
+from services.postmortem.whatif import eased, nearness, trials, without_streams
+
+
+def test_every_detector_has_settings_to_ease_and_each_is_one_of_its_own() -> None:
+    known = discover()
+    assert set(SENSITIVITIES) == set(known)
+    for name, sensitivity in SENSITIVITIES.items():
+        names = (*sensitivity.above, *sensitivity.below, *sensitivity.within, *sensitivity.patience)
+        assert names
+        assert set(names) <= set(known[name].spec.defaults), name
+
+
+@pytest.mark.parametrize("name", sorted(SENSITIVITIES))
+def test_easing_moves_every_setting_to_where_more_is_seen(name: str) -> None:
+    (choice,) = [choice for choice in choose() if choice[0].spec.name == name]
+    now, changed = choice[1].model_dump(), eased(*choice, 0.5, patience=True, level=True)
+    assert changed
+    sensitivity = SENSITIVITIES[name]
+    for setting, value in changed.items():
+        if setting in (*sensitivity.below, *sensitivity.within):
+            assert value > now[setting]
+        else:
+            assert value < now[setting]
+
+
+def test_half_the_patience_finds_the_hang_sooner_and_by_running_it(hang: Case) -> None:
+    tried = {one.name: one for one in trials(hang)}
+    half = tried["half the patience"]
+    assert half.settings["hang_spinning_s"] == 90
+    assert half.gain_s == pytest.approx(90, abs=15)  # 90 s less to wait
+    assert half.false_alarms == 0
+    assert half.worth_it
+    assert not tried["thresholds at three quarters"].worth_it
+
+
+def test_a_detector_that_is_kept_silent_is_near_by_as_much_as_it_was_kept(brake: Case) -> None:
+    """The GPUs fall to 0.39 of their clock: 0.3 keeps the detector silent, and three quarters of the way do not."""
+    hard = choose({"power_throttle": {"clock_ratio": 0.3}})
+    members = [replace(member, detector="another") for member in brake.incident.members]
+    case = replace(
+        brake,
+        choices=[choice for choice in hard if choice[0].spec.name in {"power_throttle", "gpu_lost"}],
+        incident=replace(brake.incident, members=tuple(members)),
+    )
+    near = {one.detector: one for one in nearness(case)}
+    assert (near["power_throttle"].share, near["power_throttle"].at_culprit) == (0.75, True)
+    assert near["power_throttle"].settings["clock_ratio"] == pytest.approx(0.475)
+    assert near["gpu_lost"].share is None
+
+
+def test_without_the_readings_of_the_gpus_a_brake_is_not_found_and_without_the_controller_it_is(brake: Case) -> None:
+    blind = {one.name: one for one in without_streams(brake)}
+    assert set(blind) == {"bmc", "dcgm"}
+    assert blind["dcgm"].detected_at is None
+    gain = blind["bmc"].gain_s
+    assert gain is not None
+    assert gain <= 0

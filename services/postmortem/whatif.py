@@ -1,0 +1,197 @@
+"""What would have caught it sooner, and how near silent detectors came: both by running them with other settings."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from detectors.contract import Detector, DetectorConfig, Finding, Instant
+from detectors.spec import configure
+from services.postmortem.case import Case, related
+from services.postmortem.catalogue import SENSITIVITIES
+from services.recording.cut import cut_recording
+from services.recording.embedded import findings_of
+from services.recording.reader import Recording
+from services.score.matching import judge, same_place
+
+SHARES = (0.75, 0.5, 0.25)
+"""Of the thresholds, tried one after the other until something fires."""
+_LEAD_MS, _LONGEST_MS = 3_600_000, 3_600_000
+"""How much of the recording the silent detectors see: an hour of before, and an hour of the incident at most."""
+
+Settings = Mapping[str, float | int]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The root's detector with other settings: when it would have found it, and what that would have cost."""
+
+    name: str
+    settings: Settings
+    detected_at: Instant | None
+    gain_s: float | None
+    """Seconds sooner than it was; None where it was not found."""
+    false_alarms: int
+    """More than with the settings as they are; without labels, findings more on other parts."""
+    findings: int
+    """Findings more, false or not."""
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether it is sooner, by a reading at least, and cost nothing in this recording."""
+        return self.gain_s is not None and self.gain_s >= 1 and self.false_alarms <= 0
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near a silent detector came: the share of its thresholds at which it first fired, with what; else None."""
+
+    detector: str
+    share: float | None
+    finding: Finding | None
+    at_culprit: bool
+    settings: Settings
+
+
+def eased(
+    kind: type[Detector], config: DetectorConfig, share: float, *, patience: bool, level: bool
+) -> dict[str, float | int]:
+    """Return the settings of a detector at `share` of its thresholds; empty where it has none of the kind."""
+    names = SENSITIVITIES.get(kind.spec.name)
+    if names is None:
+        return {}
+    now = config.model_dump()
+    wanted: dict[str, float | int] = {}
+    if level:
+        wanted |= {name: now[name] * share for name in names.above}
+        wanted |= {name: 1 - (1 - now[name]) * share for name in names.below}
+        wanted |= {name: now[name] / share for name in names.within}
+    if patience:
+        wanted |= {name: now[name] * share for name in names.patience}
+    found: dict[str, float | int] = {}
+    for name, value in wanted.items():
+        rounded = max(1, round(value)) if isinstance(now[name], int) and now[name] >= 1 else float(f"{value:.4g}")
+        if rounded == now[name]:
+            continue
+        try:
+            configure(kind.config_type, kind.spec, now | found | {name: rounded})
+        except ValidationError:
+            continue
+        found[name] = rounded
+    return found
+
+
+def trials(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Trial]:
+    """Return what the root's detector would have done with less patience, lower thresholds, and both."""
+    kind, config = next(choice for choice in case.choices if choice[0].spec.name == case.root.detector)
+    plain = [one for one in case.findings if one.detector == kind.spec.name]
+    asked = [
+        ("half the patience", eased(kind, config, 0.5, patience=True, level=False)),
+        ("a quarter of the patience", eased(kind, config, 0.25, patience=True, level=False)),
+        ("thresholds at three quarters", eased(kind, config, 0.75, patience=False, level=True)),
+        ("thresholds at half", eased(kind, config, 0.5, patience=False, level=True)),
+        ("half of both", eased(kind, config, 0.5, patience=True, level=True)),
+    ]
+    found: list[Trial] = []
+    for name, settings in asked:
+        if not settings or any(one.settings == settings for one in found):
+            continue
+        progress(f"{kind.spec.name} with {name}")
+        choice = (kind, configure(kind.config_type, kind.spec, config.model_dump() | settings))
+        found.append(_tried(case, name, settings, plain, list(findings_of(case.recording, [choice]))))
+    return found
+
+
+def without_streams(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Trial]:
+    """Return when the root's detector would have found it without each of the streams that it reads."""
+    kind, config = next(choice for choice in case.choices if choice[0].spec.name == case.root.detector)
+    plain = [one for one in case.findings if one.detector == kind.spec.name]
+    manifest, found = case.recording.manifest, []
+    for stream in kind.spec.reads:
+        if stream not in manifest.streams:
+            continue
+        progress(f"{kind.spec.name} without {stream}")
+        left = {name: info for name, info in manifest.streams.items() if name != stream}
+        blind = replace(case.recording, manifest=manifest.model_copy(update={"streams": left}))
+        found.append(_tried(case, stream, {}, plain, list(findings_of(blind, [(kind, config)]))))
+    return found
+
+
+def _tried(case: Case, name: str, settings: Settings, plain: Sequence[Finding], now: Sequence[Finding]) -> Trial:
+    root, end = case.root, case.over_at or case.recording.manifest.end
+    # Not before what the labels or the finding itself date the onset at: such a finding is of something else.
+    begin = min(case.label.onset if case.label is not None else root.started_at, root.started_at)
+    of_it = [
+        one.detected_at
+        for one in now
+        if one.state == "firing"
+        and one.fault == root.fault
+        and same_place(one.entity, root.entity)
+        and begin <= one.detected_at <= end
+    ]
+    at = min(of_it, default=None)
+    gain = None if at is None else (root.detected_at - at) / 1000
+    return Trial(name, settings, at, gain, _wrong(case, now) - _wrong(case, plain), _firing(now) - _firing(plain))
+
+
+def _firing(findings: Sequence[Finding]) -> int:
+    return sum(one.state == "firing" for one in findings)
+
+
+def _wrong(case: Case, findings: Sequence[Finding]) -> int:
+    """Return how many are false alarms by the labels; without any, how many are about other parts than the culprit."""
+    if case.labels:
+        return sum(outcome.kind == "false" for outcome in judge(findings, case.labels))
+    return sum(one.state == "firing" and not related(one.entity, case.cause.entity) for one in findings)
+
+
+def nearness(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Nearness]:
+    """Return, of each detector with nothing in this incident, at which share of its thresholds it would have spoken."""
+    loud = {member.detector for member in case.incident.members}
+    silent = [choice for choice in case.choices if choice[0].spec.name not in loud]
+    found: dict[str, Nearness] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        recording = _window(case, Path(folder) / "window")
+        for share in SHARES:
+            left = [choice for choice in silent if choice[0].spec.name not in found]
+            changed = {kind.spec.name: eased(kind, config, share, patience=True, level=True) for kind, config in left}
+            choices = [
+                (kind, configure(kind.config_type, kind.spec, config.model_dump() | changed[kind.spec.name]))
+                for kind, config in left
+                if changed[kind.spec.name]
+            ]
+            if not choices:
+                break
+            progress(f"{len(choices)} silent detectors at {share:.0%} of their thresholds")
+            spoken = _within(case, findings_of(recording, choices))
+            for name, finding in spoken.items():
+                at_culprit = related(finding.entity, case.cause.entity)
+                found[name] = Nearness(name, share, finding, at_culprit, changed[name])
+    return [
+        found.get(kind.spec.name, Nearness(kind.spec.name, None, None, at_culprit=False, settings={}))
+        for kind, _ in silent
+    ]
+
+
+def _within(case: Case, findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Return the first finding of each detector while the incident lasted, those at the culprit before others."""
+    end = case.over_at or case.recording.manifest.end
+    best: dict[str, Finding] = {}
+    for one in findings:
+        if one.state != "firing" or not case.incident.started_at <= one.detected_at <= end:
+            continue
+        known = best.get(one.detector)
+        if known is None or (related(one.entity, case.cause.entity) and not related(known.entity, case.cause.entity)):
+            best[one.detector] = one
+    return best
+
+
+def _window(case: Case, out: Path) -> Recording:
+    manifest = case.recording.manifest
+    begin = max(manifest.start, case.incident.started_at - _LEAD_MS)
+    end = min(manifest.end, (case.over_at or manifest.end) + 60_000, case.root.detected_at + _LONGEST_MS)
+    if (begin, end) == (manifest.start, manifest.end):
+        return case.recording
+    return Recording.open(cut_recording(case.recording, out, start=begin, end=end))
