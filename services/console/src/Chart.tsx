@@ -19,6 +19,7 @@ interface Props {
   readonly from: number;
   readonly to: number;
   readonly at: number | null;
+  readonly until: number;
   readonly shades: readonly Shade[];
   readonly height: number;
   readonly withAxis: boolean;
@@ -30,13 +31,13 @@ type Column = (number | null)[];
 /** Lines told apart by colour beyond which they are drawn alike, as one bundle. */
 const MOST_COLOURS = 4;
 
-export function Chart({ title, unit, answer, from, to, at, shades, height, withAxis, onSeek }: Props) {
+export function Chart({ title, unit, answer, from, to, at, until, shades, height, withAxis, onSeek }: Props) {
   const [box, width] = useWidth<HTMLDivElement>();
   const host = useRef<HTMLDivElement>(null);
   const readout = useRef<HTMLSpanElement>(null);
   const place = useRef<() => void>(() => undefined);
-  const now = useRef(at);
-  now.current = at;
+  const now = useRef({ at, until });
+  now.current = { at, until };
   const seek = useRef(onSeek);
   seek.current = onSeek;
   const repaint = useRepaint();
@@ -48,17 +49,26 @@ export function Chart({ title, unit, answer, from, to, at, shades, height, withA
     }
     const line = document.createElement("div");
     line.style.cssText = `position:absolute;top:0;bottom:0;width:2px;pointer-events:none;background:${colour("text")}`;
+    const veil = document.createElement("div");
+    veil.className = "veil";
     const keys = keysOf(answer, readout.current);
-    const tell = (u: UPlot) => keys(u.cursor.idx ?? (now.current === null ? null : u.valToIdx(now.current)));
+    const tell = (u: UPlot) => {
+      const { at: moment, until: played } = now.current;
+      const bucket = u.cursor.idx ?? (moment === null ? null : u.valToIdx(moment));
+      keys(bucket === null || (answer.times[bucket] ?? 0) > played ? null : bucket);
+    };
     const stand = (u: UPlot) => {
-      const inside = now.current !== null && now.current >= from && now.current <= to;
+      const { at: moment, until: played } = now.current;
+      const inside = moment !== null && moment >= from && moment <= to;
       line.hidden = !inside;
-      line.style.transform = `translateX(${inside ? u.valToPos(now.current ?? from, "x") - 1 : 0}px)`;
+      line.style.transform = `translateX(${inside ? u.valToPos(moment, "x") - 1 : 0}px)`;
+      veil.hidden = played >= to;
+      veil.style.left = `${veil.hidden ? 0 : Math.max(0, u.valToPos(played, "x"))}px`;
       tell(u);
     };
     const options = optionsOf(answer, { unit, from, to, shades, width, height, withAxis, tell, stand });
     const made = new UPlot(options, dataOf(answer), host.current);
-    made.over.append(line);
+    made.over.append(veil, line);
     place.current = () => stand(made);
     const clicked = (event: MouseEvent) => seek.current(made.posToVal(event.offsetX, "x"));
     made.over.addEventListener("click", clicked);
@@ -68,7 +78,7 @@ export function Chart({ title, unit, answer, from, to, at, shades, height, withA
     };
   }, [answer, from, to, shadeKey, width, height, withAxis, unit, repaint]);
 
-  useEffect(() => place.current(), [at]);
+  useEffect(() => place.current(), [at, until]);
 
   const peers = answer.band === null ? "" : `, against ${answer.band.peers} peers of ${answer.band.about}`;
   const name = `${title}${unit === "" ? "" : ` in ${unit}`}${peers}`;
@@ -101,7 +111,7 @@ function keysOf(answer: SeriesAnswer, box: HTMLElement | null): (bucket: number 
   const spans = values.map((_, number) => {
     const span = document.createElement("span");
     const [name] = (many ? LINES[0] : LINES[number]) ?? LINES[0];
-    span.style.color = colour(number < values.length - (band === null ? 0 : 1) ? name : "soft");
+    span.style.color = `var(--${number < values.length - (band === null ? 0 : 1) ? name : "soft"})`;
     return span;
   });
   box?.replaceChildren(...spans);

@@ -10,12 +10,13 @@ interface Props {
   readonly gpu: string;
   readonly job: Job | null;
   readonly at: number;
+  readonly until: number;
   readonly findings: readonly Finding[];
   readonly onSeek: (at: number) => void;
   readonly onClose: () => void;
 }
 
-export function Gpu({ recording, gpu, job, at, findings, onSeek, onClose }: Props) {
+export function Gpu({ recording, gpu, job, at, until, findings, onSeek, onClose }: Props) {
   const [node = "", number = ""] = gpu.split("/");
   const [from, to] = [parse(recording.start), parse(recording.end)];
   const signals = useMemo(() => ofGpu(recording.streams), [recording.streams]);
@@ -39,7 +40,7 @@ export function Gpu({ recording, gpu, job, at, findings, onSeek, onClose }: Prop
       <p class="small soft">Solid line: this GPU. Shaded band: median of its job's other GPUs ± 3 robust deviations. Tinted: under a finding.</p>
       <div class="charts">
         {signals.map((signal) => (
-          <SignalChart key={signal.field} {...{ recording, signal, from, to, at, shades, onSeek }} entities={[gpu]} peers withAxis />
+          <SignalChart key={signal.field} {...{ recording, signal, from, to, at, until, shades, onSeek }} entities={[gpu]} peers withAxis />
         ))}
       </div>
     </section>

@@ -1,12 +1,13 @@
 /** One incident: what it cost, what caused what, the evidence of every layer on one axis of time, and what to do. */
 import type { ComponentChildren } from "preact";
-import { useCallback, useMemo, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import type { Shade } from "./Chart";
 import { entitiesFor, ordered, windowOf } from "./incidents";
 import { useKeys } from "./keys";
 import { Markdown } from "./Markdown";
 import { go, href, replaceQuery, useRoute } from "./route";
+import { Sent } from "./Sent";
 import { SignalChart } from "./Signals";
 import { layersOf } from "./signals";
 import { parse, rfc3339, span } from "./time";
@@ -30,8 +31,20 @@ async function load(run: string, id: string): Promise<Case> {
   return { incident, run: ran, recording, root };
 }
 
+const AGAIN_MS = 3000;
+
 export function IncidentPage({ run, id }: { readonly run: string; readonly id: string }) {
   const loaded = useLoaded(`${run}/${id}`, () => load(run, id));
+  const { data, again } = loaded;
+  // An incident of a run that goes on grows, and is alerted and resolved meanwhile.
+  const changing = data !== null && (data.run.state === "running" || data.incident.alerts.some((one) => one.state === "firing"));
+  useEffect(() => {
+    if (!changing) {
+      return undefined;
+    }
+    const timer = setTimeout(again, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [changing, data, again]);
   return <When loaded={loaded}>{(found) => <Shown found={found} />}</When>;
 }
 
@@ -45,8 +58,17 @@ function Shown({ found }: { readonly found: Case }) {
   const closed = incident.closed_at === null ? null : parse(incident.closed_at);
   const view = windowOf(started, closed, parse(recording.start), parse(recording.end));
   const deck = href("run", [run.id], { t: rfc3339(at) });
+  const report = href("postmortem", [], { run: run.id, incident: incident.id, title: incident.title });
+  const todo = useRef<HTMLElement>(null);
+  const toRunbook = () => {
+    todo.current?.querySelectorAll("details").forEach((one) => (one.open = true));
+    todo.current?.scrollIntoView({ block: "start" });
+    todo.current?.focus({ preventScroll: true });
+  };
   useKeys({
     d: () => go(deck),
+    m: () => go(report),
+    r: toRunbook,
     ArrowLeft: () => seek(at - 10_000),
     ArrowRight: () => seek(at + 10_000),
     "Shift+ArrowLeft": () => seek(at - 60_000),
@@ -60,6 +82,22 @@ function Shown({ found }: { readonly found: Case }) {
       <h1>
         <Sev of={incident.severity} /> {incident.title}
       </h1>
+      <div class="row actions">
+        <button type="button" class="main" onClick={toRunbook} title="r">
+          What to do, runbook
+        </button>
+        <a class="button" href={deck} title="d">
+          The fleet at this moment
+        </a>
+        <a class="button" href={report} title="m">
+          Make the postmortem
+        </a>
+        {run.replay !== null && (
+          <a class="button" href={href("replay", [run.replay])}>
+            Live replay {run.replay}
+          </a>
+        )}
+      </div>
       <dl class="facts">
         <Fact name="began" value={<Moment at={started} withDay />} />
         <Fact name="told" value={`${span(opened - started)} later`} />
@@ -76,10 +114,8 @@ function Shown({ found }: { readonly found: Case }) {
         </div>
         <div style="min-width:0">
           <Chain incident={incident} onSeek={seek} />
-          <Impact incident={incident} />
-          <Judge run={run.id} incident={incident.id} />
           {root !== null && (
-            <section class="panel" aria-label="What to do">
+            <section class="panel" aria-label="What to do" ref={todo} tabIndex={-1}>
               <h2>What to do</h2>
               <p>
                 <strong>{root.recommended_action}</strong>
@@ -92,6 +128,9 @@ function Shown({ found }: { readonly found: Case }) {
               ))}
             </section>
           )}
+          <Impact incident={incident} />
+          <Sent alerts={incident.alerts} />
+          <Judge run={run.id} incident={incident.id} />
           {root !== null && <Facts of={root} />}
         </div>
       </div>
@@ -325,46 +364,57 @@ const MARKS: readonly (readonly [Mark, string])[] = [
 ];
 
 function Judge({ run, incident }: { readonly run: string; readonly incident: string }) {
-  const labels = useLoaded(`${run} ${incident}`, () => ask<readonly Label[]>("labels", { run }));
-  const [note, setNote] = useState("");
+  const labels = useLoaded(`${run} ${incident}`, async () => {
+    const [known, me] = await Promise.all([ask<readonly Label[]>("labels", { run }), ask<{ readonly name: string }>("me")]);
+    const about = known.filter((one) => one.incident === incident);
+    return { about, mine: about.find((one) => one.author === me.name) ?? null };
+  });
+  const [note, setNote] = useState<string | null>(null);
   const [error, setError] = useState<Error | null>(null);
-  const mark = (what: Mark) => {
+  const mine = labels.data?.mine ?? null;
+  const done = (made: Promise<unknown>) => {
     setError(null);
-    send<Label>("labels", { run, incident, mark: what, note }).then(
+    made.then(
       () => {
-        setNote("");
+        setNote(null);
         labels.again();
       },
       (reason: unknown) => setError(reason as Error),
     );
   };
+  const why = note ?? mine?.note ?? "";
+  const mark = (what: Mark) =>
+    done(mine === null ? send<Label>("labels", { run, incident, mark: what, note: why }) : send<Label>(path("labels", mine.id), { mark: what, note: why }, "PATCH"));
   return (
     <section class="panel" aria-label="Your judgement">
       <h2>Is it right?</h2>
       <label>
         <span class="soft small">Why, for those who read it later</span>
-        <textarea rows={2} style="width:100%" value={note} maxLength={4000} onInput={(event) => setNote(event.currentTarget.value)} />
+        <textarea rows={2} style="width:100%" value={why} maxLength={4000} onInput={(event) => setNote(event.currentTarget.value)} />
       </label>
       <div class="row" style="margin-top:.4rem">
         {MARKS.map(([what, text]) => (
-          <button type="button" key={what} onClick={() => mark(what)}>
+          <button type="button" key={what} aria-pressed={mine?.mark === what} onClick={() => mark(what)}>
             {text}
           </button>
         ))}
+        {mine !== null && (
+          <button type="button" onClick={() => done(ask(path("labels", mine.id), {}, { method: "DELETE" }))}>
+            Take back
+          </button>
+        )}
       </div>
       {error !== null && <Trouble error={error} />}
       <When loaded={labels}>
-        {(known) =>
-          known
-            .filter((one) => one.incident === incident)
-            .map((one) => (
-              <p key={one.id} class="small" role="status">
-                <span class={`sev ${one.mark === "right" ? "good" : one.mark === "wrong" ? "page" : "warn"}`}>{one.mark}</span> {one.note}{" "}
-                <span class="soft">
-                  {one.author}, {one.updated_at.slice(0, 16).replace("T", " ")}
-                </span>
-              </p>
-            ))
+        {({ about }) =>
+          about.map((one) => (
+            <p key={one.id} class="small" role="status">
+              <span class={`sev ${one.mark === "right" ? "good" : one.mark === "wrong" ? "page" : "warn"}`}>{one.mark}</span> {one.note}{" "}
+              <span class="soft">
+                {one.author}, {one.updated_at.slice(0, 16).replace("T", " ")}
+              </span>
+            </p>
+          ))
         }
       </When>
     </section>

@@ -1,9 +1,11 @@
 /** The recordings: what happened in them, how long they are, what was found; import by dropping an archive. */
 import { useState } from "preact/hooks";
-import { all, ask, path, send, useLoaded } from "./api";
+import { all, ask, send, useLoaded } from "./api";
+import { Import } from "./Import";
+import { LIVE_SPEEDS } from "./playhead";
 import { go, href } from "./route";
 import { span } from "./time";
-import type { RecordingSummary, Run } from "./types";
+import type { RecordingSummary, Replay, Run } from "./types";
 import { bytes, Trouble, When } from "./ui";
 
 interface Shelf {
@@ -16,7 +18,7 @@ async function load(): Promise<Shelf> {
   const latest = new Map<string, Run>();
   for (const run of runs) {
     const known = latest.get(run.recording);
-    if (Object.keys(run.detectors).length === 0 && (known === undefined || known.created_at < run.created_at)) {
+    if (run.replay === null && Object.keys(run.detectors).length === 0 && (known === undefined || known.created_at < run.created_at)) {
       latest.set(run.recording, run);
     }
   }
@@ -31,6 +33,8 @@ export async function start(recording: string): Promise<void> {
 
 export function Library() {
   const shelf = useLoaded("library", load);
+  // Asked for by itself: without the real servers there are none, and nothing else waits for them.
+  const replays = useLoaded("replays", () => ask<readonly Replay[]>("replays"));
   const [wanted, setWanted] = useState("");
   const [error, setError] = useState<Error | null>(null);
   const begin = (name: string) => {
@@ -48,12 +52,13 @@ export function Library() {
       </div>
       <Import onDone={shelf.again} />
       {error !== null && <Trouble error={error} />}
+      {replays.data !== null && replays.data.length > 0 && <Replays replays={replays.data} />}
       <When loaded={shelf}>
         {({ recordings, runs }) => (
           <>
             {recordings.length === 0 && (
               <p>
-                No recordings yet. Drop one above, or make one with <code>hindcast make-recording</code>.
+                No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
               </p>
             )}
             {recordings
@@ -70,6 +75,7 @@ export function Library() {
 
 function Recording({ one, run, onRun }: { readonly one: RecordingSummary; readonly run: Run | null; readonly onRun: () => void }) {
   const [whole, setWhole] = useState(false);
+  const [live, setLive] = useState(false);
   return (
     <article class="panel" aria-label={one.title}>
       <div class="row spread" style="align-items:flex-start;flex-wrap:nowrap">
@@ -89,8 +95,12 @@ function Recording({ one, run, onRun }: { readonly one: RecordingSummary; readon
           <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
             {run === null ? "Replay" : "Run again"}
           </button>
+          <button type="button" aria-expanded={live} onClick={() => setLive(!live)}>
+            Live…
+          </button>
         </div>
       </div>
+      {live && <StartLive recording={one.name} />}
       <p style="margin-top:.4rem">
         {whole || one.summary.length < 260 ? one.summary : `${one.summary.slice(0, 240)}… `}
         {!whole && one.summary.length >= 260 && (
@@ -114,54 +124,82 @@ function Recording({ one, run, onRun }: { readonly one: RecordingSummary; readon
   );
 }
 
-function Import({ onDone }: { readonly onDone: () => void }) {
-  const [over, setOver] = useState(false);
-  const [busy, setBusy] = useState<string | null>(null);
-  const [told, setTold] = useState<string | null>(null);
-  const [error, setError] = useState<Error | null>(null);
-  const take = (file: File | null | undefined) => {
-    if (file === null || file === undefined || busy !== null) {
-      return;
-    }
-    setBusy(file.name);
-    setError(null);
-    setTold(null);
-    upload(file)
-      .then(
-        (made) => {
-          setTold(`${made.name} is in the library.`);
-          onDone();
-        },
-        (reason: unknown) => setError(reason as Error),
-      )
-      .finally(() => setBusy(null));
-  };
+function Replays({ replays }: { readonly replays: readonly Replay[] }) {
   return (
-    <>
-      <div
-        class={over ? "drop over" : "drop"}
-        onDragOver={(event) => {
-          event.preventDefault();
-          setOver(true);
-        }}
-        onDragLeave={() => setOver(false)}
-        onDrop={(event) => {
-          event.preventDefault();
-          setOver(false);
-          take(event.dataTransfer?.files[0]);
-        }}
-      >
-        <label class="row">
-          <span>{busy === null ? "Drop a recording here (.zip or .tar.gz), or choose one:" : `Importing ${busy}…`}</span>
-          <input type="file" accept=".tar,.gz,.tgz,.zip" disabled={busy !== null} onChange={(event) => take(event.currentTarget.files?.[0])} />
-        </label>
-        <span role="status">{told}</span>
-      </div>
-      {error !== null && <Trouble error={error} />}
-    </>
+    <section class="panel" aria-label="Live replays">
+      <h2>Live replays</h2>
+      <ul class="feed">
+        {replays.map((one) => (
+          <li key={one.name}>
+            <a href={href("replay", [one.name])}>{one.name}</a>{" "}
+            <span class="soft small">
+              {one.recording}, {one.state}, {one.speed === "max" ? "as fast as it goes" : `${one.speed}×`}, at {one.event_time.slice(11, 19)}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 
-function upload(file: File): Promise<RecordingSummary> {
-  return ask<RecordingSummary>(path("recordings"), {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+const SHIFTS: readonly (readonly [Replay["shift"], string])[] = [
+  ["now", "it ends now"],
+  ["start-now", "it begins now (speed 1)"],
+  ["keep", "when it was"],
+];
+
+/** Start a replay through Kafka and the services behind it, where it is alerted as live telemetry would be. */
+function StartLive({ recording }: { readonly recording: string }) {
+  const [speed, setSpeed] = useState("60");
+  const [shift, setShift] = useState<Replay["shift"]>("now");
+  const [error, setError] = useState<Error | null>(null);
+  const [busy, setBusy] = useState(false);
+  const begin = () => {
+    setError(null);
+    setBusy(true);
+    send<Replay>("replays", { recording, shift, speed: speed === "max" ? speed : Number(speed) })
+      .then(
+        (made) => go(href("replay", [made.name])),
+        (reason: unknown) => setError(reason as Error),
+      )
+      .finally(() => setBusy(false));
+  };
+  return (
+    <div class="inset">
+      <div class="row">
+        <span class="soft">Through the real services:</span>
+        <label>
+          <span class="soft">speed </span>
+          <select value={speed} onChange={(event) => setSpeed(event.currentTarget.value)}>
+            {LIVE_SPEEDS.map((one) => (
+              <option key={one} value={String(one)}>
+                {one === "max" ? "as fast as it goes" : `${one}×`}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label>
+          <span class="soft">lands so that </span>
+          <select
+            value={shift}
+            onChange={(event) => {
+              const chosen = event.currentTarget.value as Replay["shift"];
+              setShift(chosen);
+              setSpeed(chosen === "start-now" ? "1" : speed);
+            }}
+          >
+            {SHIFTS.map(([one, words]) => (
+              <option key={one} value={one}>
+                {words}
+              </option>
+            ))}
+          </select>
+        </label>
+        <button type="button" class="main" disabled={busy} onClick={begin}>
+          Start live
+        </button>
+      </div>
+      {error !== null && <Trouble error={error} />}
+    </div>
+  );
 }

@@ -27,10 +27,13 @@ function render({ kind, lines }: Block, key: number): ComponentChildren {
 }
 
 function inline(text: string): ComponentChildren {
-  return text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((part, number) => {
+  return text.split(/(`[^`]+`|\*\*[^*]+\*\*|(?<![\w*])\*[^*\s](?:[^*]*[^*\s])?\*(?![\w*]))/).map((part, number) => {
     if (part.startsWith("`") && part.length > 2) {
       return <code key={number}>{part.slice(1, -1)}</code>;
     }
-    return part.startsWith("**") && part.length > 4 ? <strong key={number}>{part.slice(2, -2)}</strong> : part;
+    if (part.startsWith("**") && part.length > 4) {
+      return <strong key={number}>{part.slice(2, -2)}</strong>;
+    }
+    return number % 2 === 1 ? <em key={number}>{part.slice(1, -1)}</em> : part;
   });
 }

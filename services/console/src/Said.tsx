@@ -30,7 +30,7 @@ export function Incidents({ incidents, at, run }: { readonly incidents: readonly
 interface FeedProps {
   readonly findings: readonly Finding[];
   readonly at: number;
-  readonly onSeek: (at: number) => void;
+  readonly onSeek: ((at: number) => void) | null;
   readonly onSelect: (node: string, gpu: number) => void;
 }
 
@@ -39,7 +39,7 @@ const MOST_SHOWN = 200;
 export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
   const told = findings.filter((one) => parse(one.detected_at) <= at);
   const choose = (one: Finding) => {
-    onSeek(parse(one.detected_at));
+    onSeek?.(parse(one.detected_at));
     const { node, gpu } = one.entity;
     if (typeof node === "string") {
       onSelect(node, typeof gpu === "number" ? gpu : 0);

@@ -1,34 +1,37 @@
-/** How good the detectors are: the last run of every labelled recording against its labels. */
-import { ask, path, useLoaded } from "./api";
+/** How good the detectors are: the last run of every labelled recording, and scores of the whole library. */
+import { useState } from "preact/hooks";
+import { all, ask, path, send, useLoaded } from "./api";
+import { precisionOverRecall, shareWithin } from "./curves";
 import { loadLatest } from "./latest";
-import { href } from "./route";
-import type { Run, Score, Timeline } from "./types";
-import { percent, seconds, When } from "./ui";
+import { Plot } from "./Plot";
+import { go, href } from "./route";
+import { goingOn, useTask } from "./tasks";
+import type { Figures, Finding, LibraryScore, Page, Run, Score, Task, Timeline } from "./types";
+import { percent, Progress, seconds, Trouble, When } from "./ui";
 
 interface Scored {
   readonly run: Run;
   readonly score: Score;
+  readonly delays: readonly number[];
 }
 
 async function load(): Promise<readonly Scored[]> {
   const runs = await loadLatest();
-  const found = await Promise.all(runs.map(async (run) => ({ run, score: (await ask<Timeline>(`${path("runs", run.id)}/timeline`)).score })));
-  return found.filter((one): one is Scored => one.score !== null);
+  const found = await Promise.all(
+    runs.map(async (run) => {
+      const url = path("runs", run.id);
+      const [{ score }, hits] = await Promise.all([ask<Timeline>(`${url}/timeline`), all<Finding>(`${url}/findings`, { verdict: "hit" })]);
+      return score === null ? [] : [{ run, score, delays: hits.flatMap((one) => (one.delay_s === null ? [] : [one.delay_s])) }];
+    }),
+  );
+  return found.flat();
 }
 
-export interface Total {
-  readonly labels: number;
-  readonly hits: number;
-  readonly misses: number;
-  readonly false_alarms: number;
+export function ScorePage({ id }: { readonly id: string | null }) {
+  return id === null ? <Overview /> : <OfLibrary key={id} id={id} />;
 }
 
-export function total(scores: readonly Total[]): Total {
-  const sum = (name: keyof Total) => scores.reduce((before, one) => before + one[name], 0);
-  return { labels: sum("labels"), hits: sum("hits"), misses: sum("misses"), false_alarms: sum("false_alarms") };
-}
-
-export function ScorePage() {
+function Overview() {
   const loaded = useLoaded("score", load);
   return (
     <>
@@ -41,62 +44,237 @@ export function ScorePage() {
               No labelled recording has been run yet. Replay one from the <a href={href("library")}>library</a>.
             </p>
           ) : (
-            <Table scored={scored} />
+            <>
+              <Runs scored={scored} />
+              <Delays delays={scored.flatMap((one) => one.delays)} />
+            </>
           )
         }
       </When>
+      <Made />
     </>
   );
 }
 
-function Table({ scored }: { readonly scored: readonly Scored[] }) {
-  const all = total(scored.map((one) => one.score));
+interface Column<Row> {
+  readonly name: string;
+  readonly value: (of: Row) => string | number;
+  /** How it is marked where it is more than nothing. */
+  readonly bad?: readonly [mark: string, colour: string];
+}
+
+type Told = Pick<Figures, "labels" | "hits" | "misses" | "late" | "false_alarms" | "precision" | "recall" | "delay_p50_s" | "delay_p95_s">;
+
+const COLUMNS: readonly Column<Told>[] = [
+  { name: "labelled", value: (of) => of.labels },
+  { name: "found", value: (of) => of.hits },
+  { name: "missed", value: (of) => of.misses, bad: ["✕", "page"] },
+  { name: "late", value: (of) => of.late },
+  { name: "false", value: (of) => of.false_alarms, bad: ["●", "warn"] },
+  { name: "precision", value: (of) => percent(of.precision) },
+  { name: "recall", value: (of) => percent(of.recall) },
+  { name: "half within", value: (of) => seconds(of.delay_p50_s) },
+  { name: "95 % within", value: (of) => seconds(of.delay_p95_s) },
+];
+
+function Cells({ of }: { readonly of: Told }) {
   return (
-    <section class="panel scroll">
+    <>
+      {COLUMNS.map(({ name, value, bad }) => {
+        const told = value(of);
+        return (
+          <td key={name} class="num">
+            {bad !== undefined && told !== 0 ? (
+              <span class={`sev ${bad[1]}`}>
+                {bad[0]} {told}
+              </span>
+            ) : (
+              told
+            )}
+          </td>
+        );
+      })}
+    </>
+  );
+}
+
+function Head({ of }: { readonly of: string }) {
+  return (
+    <thead>
+      <tr>
+        <th>{of}</th>
+        {COLUMNS.map(({ name }) => (
+          <th key={name} class="num">
+            {name}
+          </th>
+        ))}
+      </tr>
+    </thead>
+  );
+}
+
+function Runs({ scored }: { readonly scored: readonly Scored[] }) {
+  return (
+    <section class="panel scroll" aria-label="Runs">
       <table>
-        <thead>
-          <tr>
-            <th>recording</th>
-            <th class="num">labelled</th>
-            <th class="num">found</th>
-            <th class="num">missed</th>
-            <th class="num">late</th>
-            <th class="num">false</th>
-            <th class="num">precision</th>
-            <th class="num">recall</th>
-            <th class="num">half within</th>
-            <th class="num">95 % within</th>
-          </tr>
-        </thead>
+        <Head of="recording" />
         <tbody>
           {scored.map(({ run, score }) => (
             <tr key={run.id}>
               <td>
                 <a href={href("run", [run.id])}>{run.recording}</a>
               </td>
-              <td class="num">{score.labels}</td>
-              <td class="num">{score.hits}</td>
-              <td class="num">{score.misses > 0 ? <span class="sev page">✕ {score.misses}</span> : 0}</td>
-              <td class="num">{score.late}</td>
-              <td class="num">{score.false_alarms > 0 ? <span class="sev warn">● {score.false_alarms}</span> : 0}</td>
-              <td class="num">{percent(score.precision)}</td>
-              <td class="num">{percent(score.recall)}</td>
-              <td class="num">{seconds(score.delay_p50_s)}</td>
-              <td class="num">{seconds(score.delay_p95_s)}</td>
+              <Cells of={score} />
             </tr>
           ))}
         </tbody>
-        <tfoot>
-          <tr>
-            <th>all</th>
-            <td class="num">{all.labels}</td>
-            <td class="num">{all.hits}</td>
-            <td class="num">{all.misses}</td>
-            <td class="num" />
-            <td class="num">{all.false_alarms}</td>
-            <td class="num" colSpan={4} />
-          </tr>
-        </tfoot>
+      </table>
+    </section>
+  );
+}
+
+const DECADES = [
+  [-1, "0.1 s"],
+  [0, "1 s"],
+  [1, "10 s"],
+  [2, "100 s"],
+  [3, "17 min"],
+  [4, "2.8 h"],
+] as const;
+
+function Delays({ delays }: { readonly delays: readonly number[] }) {
+  return delays.length === 0 ? null : (
+    <section class="panel" aria-label="Delays" style="max-width:46rem">
+      <Plot title="How soon faults were found" points={shareWithin(delays)} x="seconds from the fault's onset to the finding" y="part of the faults found" from={-1} to={4} ticks={DECADES} steps />
+    </section>
+  );
+}
+
+/** Scores of the whole library: asked for here, made in the background. */
+function Made() {
+  const made = useLoaded("scores", () => ask<Page<Task>>("tasks", { kind: "score", limit: 50 }));
+  const [error, setError] = useState<Error | null>(null);
+  const begin = () => {
+    setError(null);
+    send<Task>("scores", {}).then(
+      (task) => go(href("score", [task.id])),
+      (reason: unknown) => setError(reason as Error),
+    );
+  };
+  return (
+    <section class="panel" aria-label="Scores of the library">
+      <div class="row spread">
+        <h2>The whole library, by fault, with its curve</h2>
+        <button type="button" onClick={begin}>
+          Score the library
+        </button>
+      </div>
+      {error !== null && <Trouble error={error} />}
+      <When loaded={made}>
+        {({ items }) => (
+          <ul class="feed">
+            {items.length === 0 && <li class="soft">Not scored yet. It runs every recording, which takes a while.</li>}
+            {items.map((one) => (
+              <li key={one.id}>
+                <a href={href("score", [one.id])}>{one.created_at.slice(0, 16).replace("T", " ")}</a>{" "}
+                <span class="soft small">
+                  {Array.isArray(one.asked["recordings"]) ? one.asked["recordings"].length : 0} recording(s), {one.state}
+                </span>
+              </li>
+            ))}
+          </ul>
+        )}
+      </When>
+    </section>
+  );
+}
+
+function OfLibrary({ id }: { readonly id: string }) {
+  const task = useTask(id);
+  return (
+    <>
+      <p class="small">
+        <a href={href("score")}>◂ Score</a>
+      </p>
+      <h1>Score of the library</h1>
+      <When loaded={task}>
+        {(one) => (
+          <>
+            {goingOn(one.state) && <Progress of={one} />}
+            {one.state === "failed" && <p class="sev page">It has failed: {one.error}</p>}
+            {one.state === "cancelled" && <p>It was cancelled.</p>}
+            {one.state === "done" && <Outcome id={id} />}
+          </>
+        )}
+      </When>
+    </>
+  );
+}
+
+function Outcome({ id }: { readonly id: string }) {
+  const loaded = useLoaded(id, () => ask<LibraryScore>(path("scores", id)));
+  return (
+    <When loaded={loaded}>
+      {(score) => (
+        <>
+          <p>
+            {score.recordings.length} recording(s), {score.node_days.toFixed(1)} node-days
+            {score.false_alarms_per_100_node_days !== null && `; ${score.false_alarms_per_100_node_days.toFixed(2)} false alarms per 100 node-days`}
+            {score.false_alarms_per_100_node_days_upper_95 !== null && ` (at most ${score.false_alarms_per_100_node_days_upper_95.toFixed(2)} with 95 % confidence)`}.
+          </p>
+          <section class="panel" aria-label="Curve" style="max-width:46rem">
+            <Plot title="Precision against recall, by the least score that counts" points={precisionOverRecall(score.curve)} x="recall" y="precision" from={0} to={1} ticks={SHARES} steps={false} />
+          </section>
+          <By of="fault" figures={score.faults} />
+          <By of="control" figures={score.controls} />
+          <section class="panel" aria-label="What went wrong">
+            <h2>What went wrong</h2>
+            {score.recordings.every((one) => one.missed.length + one.false.length === 0) && <p>Nothing: every label was found, and nothing else.</p>}
+            <ul class="feed">
+              {score.recordings.flatMap((one) => [
+                ...one.missed.map((label) => (
+                  <li key={`${one.name} ${label.id}`}>
+                    <span class="sev page">✕ missed</span> {label.fault} <span class="soft small">{one.name}</span>
+                  </li>
+                )),
+                ...one.false.map((alarm, number) => (
+                  <li key={`${one.name} false ${number}`}>
+                    <span class="sev warn">● false alarm</span> {alarm.fault} <span class="soft small">{one.name}</span>
+                    <div class="small">{alarm.summary}</div>
+                  </li>
+                )),
+              ])}
+            </ul>
+          </section>
+        </>
+      )}
+    </When>
+  );
+}
+
+const SHARES = [
+  [0, "0"],
+  [0.25, "0.25"],
+  [0.5, "0.5"],
+  [0.75, "0.75"],
+  [1, "1"],
+] as const;
+
+/** The sum first, then by name. */
+function By({ of, figures }: { readonly of: string; readonly figures: Readonly<Record<string, Figures>> }) {
+  const rows = Object.entries(figures).sort(([a], [b]) => Number(b === "all") - Number(a === "all") || a.localeCompare(b));
+  return rows.length === 0 ? null : (
+    <section class="panel scroll" aria-label={`By ${of}`}>
+      <table>
+        <Head of={of} />
+        <tbody>
+          {rows.map(([name, one]) => (
+            <tr key={name}>
+              <th>{name}</th>
+              <Cells of={one} />
+            </tr>
+          ))}
+        </tbody>
       </table>
     </section>
   );

@@ -14,6 +14,8 @@ interface Props {
   readonly from: number;
   readonly to: number;
   readonly at: number | null;
+  /** What comes later is veiled: it has not been played yet. */
+  readonly until?: number;
   readonly shades: readonly Shade[];
   readonly height?: number;
   readonly withAxis: boolean;
@@ -26,7 +28,25 @@ export function pointsFor(from: number, to: number, interval_s: number | null): 
   return Math.max(20, Math.min(600, Math.floor(samples)));
 }
 
-export function SignalChart({ recording, signal, entities, peers, from, to, at, shades, height = 140, withAxis, onSeek }: Props) {
+const AT_ONCE = 2;
+let asking = 0;
+const waiting: (() => void)[] = [];
+
+/** A page of charts asks for two at a time, from the top: twenty at once would all come last. */
+async function inTurn<T>(request: () => Promise<T>): Promise<T> {
+  if (asking >= AT_ONCE) {
+    await new Promise<void>((go) => waiting.push(go));
+  }
+  asking += 1;
+  try {
+    return await request();
+  } finally {
+    asking -= 1;
+    waiting.shift()?.();
+  }
+}
+
+export function SignalChart({ recording, signal, entities, peers, from, to, at, until = to, shades, height = 140, withAxis, onSeek }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [near, setNear] = useState(false);
   useEffect(() => {
@@ -49,7 +69,7 @@ export function SignalChart({ recording, signal, entities, peers, from, to, at, 
     peers: String(peers),
   };
   const url = `${path("recordings", recording.name)}/series`;
-  const loaded = useLoaded(near ? `${url} ${JSON.stringify(query)}` : null, () => ask<SeriesAnswer>(url, query));
+  const loaded = useLoaded(near ? `${url} ${JSON.stringify(query)}` : null, () => inTurn(() => ask<SeriesAnswer>(url, query)));
   const { data, error } = loaded;
   return (
     <div ref={box} style={`min-height:${height}px`}>
@@ -61,7 +81,7 @@ export function SignalChart({ recording, signal, entities, peers, from, to, at, 
       {data !== null && data.series.length === 0 && <p class="small soft">{signal.title}: no reading in this window.</p>}
       {data !== null && data.series.length > 0 && (
         <>
-          <Chart title={signal.title} unit={signal.unit} answer={data} {...{ from, to, at, shades, height, withAxis, onSeek }} />
+          <Chart title={signal.title} unit={signal.unit} answer={data} {...{ from, to, at, until, shades, height, withAxis, onSeek }} />
           {data.left_out > 0 && <p class="small soft">{data.left_out} more are not drawn.</p>}
         </>
       )}

@@ -1,5 +1,5 @@
 /** The run from end to end: what was found (above) and what was there (below); click or drag to go to a moment. */
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { useWidth } from "./size";
 import { clock, ticks } from "./time";
 import { words, type Finding, type Truth } from "./types";
@@ -11,19 +11,29 @@ interface Props {
   readonly reached: number;
   readonly findings: readonly Finding[];
   readonly truths: readonly Truth[];
+  /** Called while one drags, too; `settled` only: once, where the pointer is let go. */
   readonly onSeek: (at: number) => void;
+  readonly settled?: boolean;
 }
 
 const COLOURS = { page: "var(--cell-page)", ticket: "var(--cell-warn)", info: "var(--cell-info)" } as const;
 const LANES = 3;
 
-export function TimeLine({ from, to, at, reached, findings, truths, onSeek }: Props) {
+export function TimeLine({ from, to, at, reached, findings, truths, onSeek, settled = false }: Props) {
+  const [drag, setDrag] = useState<number | null>(null);
   const [box, width] = useWidth<HTMLDivElement>();
   const withDay = to - from > 86_400_000;
   const x = (time: number) => ((Math.min(to, Math.max(from, time)) - from) / Math.max(to - from, 1)) * width;
-  const pointed = (event: PointerEvent) => {
+  const under = (event: PointerEvent) => {
     const { left } = (event.currentTarget as Element).getBoundingClientRect();
-    onSeek(from + ((event.clientX - left) / Math.max(width, 1)) * (to - from));
+    return Math.min(to, Math.max(from, from + ((event.clientX - left) / Math.max(width, 1)) * (to - from)));
+  };
+  const pointed = (event: PointerEvent) => (settled ? setDrag(under(event)) : onSeek(under(event)));
+  const release = () => {
+    if (drag !== null) {
+      onSeek(drag);
+      setDrag(null);
+    }
   };
   const still = useMemo(
     () => (
@@ -81,11 +91,21 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek }: Pr
           pointed(event);
         }}
         onPointerMove={(event) => event.buttons === 1 && pointed(event)}
+        onPointerUp={release}
+        onPointerCancel={() => setDrag(null)}
       >
         <rect x="0" y="0" width={x(reached)} height="58" fill="var(--raised)" />
         {still}
         <line x1={x(at)} x2={x(at)} y1="0" y2="60" stroke="var(--text)" stroke-width="2" />
         <path d={`M${x(at) - 6} 0 h12 l-6 8 z`} fill="var(--text)" />
+        {drag !== null && (
+          <g>
+            <line x1={x(drag)} x2={x(drag)} y1="0" y2="60" stroke="var(--accent)" stroke-width="2" stroke-dasharray="4 3" />
+            <text x={Math.min(x(drag) + 6, width - 60)} y="40" font-size="12" fill="var(--text)">
+              {clock(drag)}
+            </text>
+          </g>
+        )}
       </svg>
     </div>
   );

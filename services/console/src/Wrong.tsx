@@ -1,29 +1,45 @@
-/** The first page: what is wrong, the worst first, over the last run of every recording. */
+/** The first page: what is wrong, the worst first, in what is replayed live and in the last run of every recording. */
+import { useEffect } from "preact/hooks";
 import { all, path, useLoaded } from "./api";
-import { loadLatest } from "./latest";
+import { latestDone, live } from "./latest";
 import { href } from "./route";
 import { parse, span } from "./time";
 import { worstFirst } from "./incidents";
-import type { Incident } from "./types";
+import type { Incident, Run } from "./types";
 import { Moment, Sev, When } from "./ui";
 
 interface Named {
-  readonly recording: string;
+  readonly run: Run;
   readonly incident: Incident;
 }
 
-async function load(): Promise<{ found: readonly Named[]; runs: number }> {
-  const runs = (await loadLatest()).filter((run) => run.incidents > 0);
-  const lists = await Promise.all(
-    runs.map(async (run) => (await all<Incident>(`${path("runs", run.id)}/incidents`)).map((incident) => ({ recording: run.recording, incident }))),
-  );
-  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length };
+interface Now {
+  readonly found: readonly Named[];
+  readonly runs: number;
+  readonly live: boolean;
 }
 
+async function load(): Promise<Now> {
+  const known = await all<Run>("runs");
+  const now = live(known);
+  const runs = [...now, ...latestDone(known)].filter((run) => run.incidents > 0);
+  const lists = await Promise.all(runs.map(async (run) => (await all<Incident>(`${path("runs", run.id)}/incidents`)).map((incident) => ({ run, incident }))));
+  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, live: now.length > 0 };
+}
+
+const AGAIN_MS = 5000;
 const MOST = 100;
 
 export function Wrong() {
   const loaded = useLoaded("wrong", load);
+  const { data, again } = loaded;
+  useEffect(() => {
+    if (data?.live !== true) {
+      return undefined;
+    }
+    const timer = setTimeout(again, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [data, again]);
   return (
     <>
       <h1>What is wrong</h1>
@@ -48,7 +64,7 @@ export function Wrong() {
                   </tr>
                 </thead>
                 <tbody>
-                  {found.slice(0, MOST).map(({ recording, incident }) => (
+                  {found.slice(0, MOST).map(({ run, incident }) => (
                     <tr key={`${incident.run}/${incident.id}`}>
                       <td>
                         <Sev of={incident.severity} />
@@ -58,7 +74,13 @@ export function Wrong() {
                         <a href={href("incident", [incident.run, incident.id])}>{incident.title}</a>
                       </td>
                       <td>
-                        <a href={href("run", [incident.run], { t: incident.opened_at })}>{recording}</a>
+                        {run.replay === null ? (
+                          <a href={href("run", [run.id], { t: incident.opened_at })}>{run.recording}</a>
+                        ) : (
+                          <>
+                            <a href={href("replay", [run.replay])}>{run.replay}</a> <span class="tag">live</span>
+                          </>
+                        )}
                       </td>
                       <td>
                         <Moment at={parse(incident.started_at)} withDay />
@@ -71,7 +93,7 @@ export function Wrong() {
                 </tbody>
               </table>
               <p class="small soft">
-                {found.length} incident(s) in the last run of {runs} recording(s){found.length > MOST && `; the worst ${MOST} are shown`}.
+                {found.length} incident(s) in {runs} run(s): the last of each recording, and what is replayed live{found.length > MOST && `; the worst ${MOST} are shown`}.
               </p>
             </section>
           )

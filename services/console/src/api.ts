@@ -32,11 +32,19 @@ export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join("/");
 }
 
-export async function ask<T>(
-  url: string,
-  query: Readonly<Record<string, string | number | null | undefined>> = {},
-  init: RequestInit = {},
-): Promise<T> {
+export type Query = Readonly<Record<string, string | number | null | undefined>>;
+
+export async function ask<T>(url: string, query: Query = {}, init: RequestInit = {}): Promise<T> {
+  const response = await answer(url, query, init);
+  return (response.status === 204 ? undefined : await response.json()) as T;
+}
+
+/** A file, as it is. */
+export async function file(url: string, query: Query = {}): Promise<Blob> {
+  return (await answer(url, query, {})).blob();
+}
+
+async function answer(url: string, query: Query, init: RequestInit): Promise<Response> {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined) {
@@ -59,7 +67,7 @@ export async function ask<T>(
   if (!response.ok) {
     throw await problemOf(response);
   }
-  return (response.status === 204 ? undefined : await response.json()) as T;
+  return response;
 }
 
 export function send<T>(url: string, body: unknown, method = "POST"): Promise<T> {
@@ -126,8 +134,8 @@ export function useLoaded<T>(key: string | null, load: () => Promise<T>): Loaded
   return { data: mine ? state.data : null, error: mine ? state.error : null, again };
 }
 
-const MOST_FAILURES = 8;
 const FIRST_WAIT_MS = 250;
+const LONGEST_WAIT_MS = 10_000;
 
 export interface ServerEvent {
   readonly kind: string;
@@ -135,38 +143,37 @@ export interface ServerEvent {
 }
 
 /**
- * Follow server-sent events until the server ends them or `signal` is aborted. Read with fetch, as EventSource cannot
- * send a token; a connection that breaks is taken up again after the last event that came.
+ * Follow server-sent events until the server ends them (`over`, or a `replay` that is no more) or `signal` is aborted.
+ * Read with fetch, as EventSource cannot send a token; a connection that breaks is taken up again after the last event
+ * that came, and `connected` is told of both.
  */
-export async function follow(url: string, on: (event: ServerEvent) => void, signal: AbortSignal): Promise<void> {
+export async function follow(url: string, on: (event: ServerEvent) => void, connected: (yes: boolean) => void, signal: AbortSignal): Promise<void> {
   let last = "";
   let over = false;
-  const unwanted = () => signal.aborted;
-  for (let failures = 0; !over && failures < MOST_FAILURES && !unwanted(); ) {
+  for (let failures = 0; ; failures += 1) {
     try {
       const extra: Record<string, string> = last === "" ? {} : { "Last-Event-ID": last };
       const response = await fetch(`${BASE}${url}`, { headers: { ...headers(), ...extra, Accept: "text/event-stream" }, signal });
       if (!response.ok) {
         throw await problemOf(response);
       }
+      connected(true);
       for await (const one of eventsOf(response)) {
         failures = 0;
         last = one.id === "" ? last : one.id;
-        on({ kind: one.kind, body: JSON.parse(one.data) });
-        over ||= one.kind === "over";
+        const body: unknown = JSON.parse(one.data);
+        over ||= one.kind === "over" || (one.kind === "replay" && body === null);
+        on({ kind: one.kind, body });
       }
-      failures += 1;
     } catch (error) {
-      if (unwanted()) {
-        return;
-      }
       if (error instanceof ApiError && error.status < 500) {
         throw error;
       }
-      failures += 1;
     }
-    if (!over) {
-      await new Promise((resolve) => setTimeout(resolve, FIRST_WAIT_MS * 2 ** failures));
+    if (over || signal.aborted) {
+      return;
     }
+    connected(false);
+    await new Promise((resolve) => setTimeout(resolve, Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** failures)));
   }
 }

@@ -2,12 +2,14 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { settingsOf } from "./changes";
 import { parseEvent } from "./events";
-import { bucketAt, census, jobsOn, layout } from "./fleet";
+import { precisionOverRecall, shareWithin } from "./curves";
+import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
 import { blocks } from "./markdownBlocks";
 import { href, parseRoute } from "./route";
+import { heard, NOTHING } from "./said";
 import { clock, span, ticks } from "./time";
-import { words, type Incident, type Job } from "./types";
+import { words, type Finding, type Heatmap, type Incident, type Job } from "./types";
 
 describe("time", () => {
   it("tells how long in the unit that one would use", () => {
@@ -53,6 +55,25 @@ describe("the heat map", () => {
     expect(census({ cells: ["op", "oo", "-t", ".i"] }, 1)).toEqual({ "-": 0, ".": 0, o: 1, i: 1, t: 1, p: 1 });
   });
 
+  it("lays findings over what was read: of a GPU or of a node, the worst on top, from detected to resolved", () => {
+    const map: Heatmap = {
+      recording: "r",
+      run: null,
+      from_ms: 0,
+      to_ms: 4999,
+      bucket_ms: 1000,
+      times: [0, 1000, 2000, 3000, 4000],
+      rows: ["a/0", "a/1", "b/0"].map((name) => ({ node: name.slice(0, 1), gpu: Number(name.slice(2)), rack: null })),
+      cells: ["ooooo", "oo-..", "ooooo"],
+    };
+    const finding = (severity: Finding["severity"], entity: Finding["entity"], from: number, to: number | null) =>
+      ({ severity, entity, detected_at: new Date(from).toISOString(), resolved_at: to === null ? null : new Date(to).toISOString() }) as Finding;
+    const found = [finding("ticket", { node: "a" }, 1500, 3200), finding("page", { node: "a", gpu: 1 }, 2000, null), finding("page", { job_id: "9" }, 0, null)];
+    expect(withFindings(map, found).cells).toEqual(["ottto", "otppp", "ooooo"]);
+    expect(withFindings(map, [])).toBe(map);
+    expect(map.cells[0]).toBe("ooooo");
+  });
+
   it("knows whose a GPU is, by node, part of the node, and time", () => {
     const job = (job_id: string, start: string, end: string | null, gpus: Job["gpus"] = null): Job => ({ job_id, name: "", user: "", nodes: ["a"], gpus, start, end, state: "" });
     const jobs = [job("1", "2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), job("2", "2024-01-01T01:00:00Z", null, { a: [0, 1] })];
@@ -90,6 +111,42 @@ describe("incidents", () => {
 
   it("calls parts by their names", () => {
     expect([{ gpu: 3, node: "v002" }, { node: "v002", nic: "mlx5_0" }, { job_id: "812" }].map(words)).toEqual(["v002 GPU 3", "v002, nic mlx5_0", "job 812"]);
+  });
+});
+
+describe("what is said of a replay", () => {
+  const finding = (id: string, state: string) => ({ kind: "finding", body: { id, state } });
+  const replay = (run: string) => ({ kind: "replay", body: { run } });
+
+  it("is kept by identity, the last word counts, and twice is once", () => {
+    const events = [replay("g0"), finding("f", "firing"), { kind: "incident", body: { id: "i" } }, finding("f", "resolved"), { kind: "alert", body: { id: "a" } }];
+    const said = heard(NOTHING, events);
+    expect([...said.findings.values()]).toEqual([{ id: "f", state: "resolved" }]);
+    expect(heard(said, events)).toEqual(said);
+    expect(heard(said, [{ kind: "joined", body: { id: "i" } }]).incidents.size).toBe(0);
+    expect(said.incidents.size).toBe(1);
+  });
+
+  it("begins anew with each generation, and ends when it is removed", () => {
+    const before = heard(NOTHING, [replay("g0"), finding("f", "firing"), { kind: "alert", body: { id: "a" } }]);
+    const after = heard(before, [replay("g1"), finding("g", "firing")]);
+    expect([[...after.findings.keys()], after.alerts.size, after.run]).toEqual([["g"], 0, null]);
+    expect(heard(after, [{ kind: "replay", body: null }]).replay).toBeNull();
+  });
+});
+
+describe("curves", () => {
+  it("have no point where nothing is known", () => {
+    const point = (least_score: number, precision: number | null, recall: number | null) => ({ least_score, precision, recall, false_alarms: 0 });
+    expect(precisionOverRecall([point(0, 0.5, 1), point(1, null, 0)]).map(({ x, y }) => [x, y])).toEqual([[1, 0.5]]);
+  });
+
+  it("tell what part was found within which time, on a scale of tenfolds", () => {
+    expect(shareWithin([100, 1, 0]).map(({ x, y }) => [x, Number(y.toFixed(2))])).toEqual([
+      [-1, 0.33],
+      [0, 0.67],
+      [2, 1],
+    ]);
   });
 });
 

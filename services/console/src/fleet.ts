@@ -1,5 +1,6 @@
 /** Where each GPU is on the heat map, and what is to be said of it at a moment. Pure. */
-import type { Heatmap, Job } from "./types";
+import { parse } from "./time";
+import type { Finding, Heatmap, Job, Severity } from "./types";
 
 export interface Place {
   readonly row: number;
@@ -98,6 +99,32 @@ export function census(map: Pick<Heatmap, "cells">, bucket: number): Record<Stat
     counts[stateOf(cells[bucket])] += 1;
   }
   return counts;
+}
+
+const LETTERS: Readonly<Record<Severity, State>> = { info: "i", ticket: "t", page: "p" };
+const RANKS = "-.oitp";
+
+/** Lay findings over what was read: of a GPU, or of all GPUs of a node, from detected to resolved, the worst on top. */
+export function withFindings(map: Heatmap, findings: readonly Finding[]): Heatmap {
+  const first = map.times[0] ?? 0;
+  const cells = new Map<number, string[]>();
+  for (const one of findings) {
+    const { node, gpu } = one.entity;
+    const from = Math.max(0, Math.floor((parse(one.detected_at) - first) / map.bucket_ms));
+    const end = one.resolved_at === null ? map.times.length - 1 : Math.floor((parse(one.resolved_at) - first) / map.bucket_ms);
+    const letter = LETTERS[one.severity];
+    map.rows.forEach((row, number) => {
+      if (node === undefined || row.node !== String(node) || (gpu !== undefined && row.gpu !== Number(gpu))) {
+        return;
+      }
+      const own = cells.get(number) ?? Array.from(map.cells[number] ?? "");
+      for (let bucket = from; bucket <= Math.min(end, own.length - 1); bucket += 1) {
+        own[bucket] = RANKS.indexOf(own[bucket] ?? "-") < RANKS.indexOf(letter) ? letter : (own[bucket] ?? "-");
+      }
+      cells.set(number, own);
+    });
+  }
+  return cells.size === 0 ? map : { ...map, cells: map.cells.map((row, number) => cells.get(number)?.join("") ?? row) };
 }
 
 /** The jobs that a GPU (or, without one, any GPU of the node) works for at a moment. */

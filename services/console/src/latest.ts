@@ -1,4 +1,4 @@
-/** The runs that count: the last one of each recording that is done, with the detectors as they come. */
+/** The runs that count: the last one of each recording that is done, with the detectors as they come; and what is live. */
 import { all } from "./api";
 import type { Run } from "./types";
 
@@ -6,12 +6,17 @@ export function latestDone(runs: readonly Run[]): readonly Run[] {
   const latest = new Map<string, Run>();
   for (const run of runs) {
     const known = latest.get(run.recording);
-    const plain = Object.keys(run.detectors).length === 0;
+    const plain = Object.keys(run.detectors).length === 0 && run.replay === null;
     if (plain && run.state === "done" && (known === undefined || known.created_at < run.created_at)) {
       latest.set(run.recording, run);
     }
   }
   return [...latest.values()].sort((a, b) => a.recording.localeCompare(b.recording));
+}
+
+/** Replays through Kafka that go on now. */
+export function live(runs: readonly Run[]): readonly Run[] {
+  return runs.filter((run) => run.replay !== null && run.state === "running");
 }
 
 export async function loadLatest(): Promise<readonly Run[]> {

@@ -5,6 +5,8 @@ import { ComparePage } from "./Compare";
 import { IncidentPage } from "./Incident";
 import { useKeys } from "./keys";
 import { Library } from "./Library";
+import { LivePage } from "./Live";
+import { PostmortemPage } from "./Postmortem";
 import { go, href, useRoute, type Route } from "./route";
 import { RunPage } from "./Run";
 import { ScorePage } from "./Score";
@@ -17,10 +19,13 @@ const PAGES = [
   ["library", "Library"],
   ["compare", "Compare"],
   ["score", "Score"],
+  ["postmortem", "Postmortem"],
 ] as const;
 
+const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident" };
+
 const KEYS = [
-  ["1 2 3 4", "what is wrong, library, compare, score"],
+  ["1 to 5", "what is wrong, library, compare, score, postmortem"],
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
@@ -28,6 +33,8 @@ const KEYS = [
   ["Home End", "the beginning, the end"],
   ["Arrows, Enter", "on the heat map: move, choose a GPU"],
   ["Esc", "close the GPU"],
+  ["r", "in an incident: what to do, its runbooks"],
+  ["m", "from an incident to its postmortem"],
   ["d", "from an incident to the deck at this moment"],
   ["t", "dark or light"],
   ["?", "this list"],
@@ -42,12 +49,16 @@ function Shown({ route }: { readonly route: Route }) {
       return <Library />;
     case "run":
       return <RunPage key={first} id={first} />;
+    case "replay":
+      return <LivePage key={first} name={first} />;
     case "incident":
       return <IncidentPage key={`${first}/${second}`} run={first} id={second} />;
     case "compare":
       return <ComparePage id={first === "" ? null : first} />;
     case "score":
-      return <ScorePage />;
+      return <ScorePage id={first === "" ? null : first} />;
+    case "postmortem":
+      return <PostmortemPage key={first} id={first === "" ? null : first} query={route.query} />;
     default:
       return (
         <p>
@@ -67,9 +78,9 @@ function App() {
     t: toggle,
     "?": () => help.current?.showModal(),
   });
-  const current = route.page === "run" || route.page === "incident" ? "library" : route.page;
+  const current = ["run", "replay", "incident"].includes(route.page) ? "library" : route.page;
   useEffect(() => {
-    document.title = `${PAGES.find(([page]) => page === route.page)?.[1] ?? route.page} · hindcast`;
+    document.title = `${PAGES.find(([page]) => page === route.page)?.[1] ?? TITLES[route.page] ?? "Not found"} · hindcast`;
   }, [route.page]);
   const refused = me.error instanceof ApiError && me.error.status === 401;
   return (

@@ -2,6 +2,8 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
 export const SPEEDS = [1, 10, 60, 300, 1800] as const;
+/** As the replay service takes them. */
+export const LIVE_SPEEDS = [1, 10, 60, 300, 1000, "max"] as const;
 
 export interface Playhead {
   readonly at: number;

@@ -136,6 +136,9 @@ export interface Run {
   readonly incidents: number;
   readonly created_at: string;
   readonly error: string | null;
+  /** Of a replay by way of Kafka its name. */
+  readonly replay: string | null;
+  readonly generation: number | null;
 }
 
 export interface Finding {
@@ -207,8 +210,27 @@ export interface Incident {
   readonly offenders: readonly { readonly entity: Entity; readonly incidents: number; readonly score: number }[];
 }
 
+/** What Alertmanager was sent: `said_at` and `sent_at` are wall time, `detected_at` is recording time. */
+export interface Alert {
+  readonly id: string;
+  readonly run: string;
+  readonly replay: string;
+  readonly state: "firing" | "resolved";
+  readonly findings: readonly string[];
+  readonly name: string;
+  readonly severity: Severity;
+  readonly detected_at: string;
+  readonly said_at: string;
+  readonly sent_at: string;
+  readonly resolved_at: string | null;
+  readonly delay_s: number;
+  readonly suppressed: boolean;
+  readonly receivers: readonly string[];
+}
+
 export interface IncidentDetail extends Incident {
   readonly runbooks: Readonly<Record<string, string>>;
+  readonly alerts: readonly Alert[];
 }
 
 export interface TimelineEntry {
@@ -291,6 +313,81 @@ export interface Comparison {
   readonly differences: readonly Difference[] | null;
   readonly before_score: Score | null;
   readonly after_score: Score | null;
+}
+
+/** A replay by way of Kafka: where it is, and the run under which is told what is found in it. A seek begins a new run. */
+export interface Replay {
+  readonly name: string;
+  readonly recording: string;
+  readonly run: string;
+  readonly state: "running" | "paused" | "ended" | "stopped" | "failed";
+  readonly generation: number;
+  readonly speed: number | "max";
+  readonly shift: "now" | "start-now" | "keep";
+  readonly warm_from: string;
+  readonly to: string;
+  readonly event_time: string;
+  readonly lands_at: string;
+  readonly progress: number;
+  readonly lag_s: number;
+  readonly error: string | null;
+}
+
+export interface Task {
+  readonly id: string;
+  readonly kind: "postmortem" | "score" | "capture" | "import";
+  readonly asked: Readonly<Record<string, unknown>>;
+  readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
+  readonly progress: number;
+  readonly doing: string | null;
+  readonly created_at: string;
+  readonly error: string | null;
+  readonly result: { readonly title: string | null; readonly incident: string | null; readonly recording: string | null; readonly notes: string | null } | null;
+}
+
+export interface Importer {
+  readonly name: string;
+  readonly help: string;
+  readonly takes: string;
+  readonly options: readonly { readonly name: string; readonly help: string; readonly type: string; readonly default: string | number | boolean | null }[];
+}
+
+export interface Figures {
+  readonly labels: number;
+  readonly hits: number;
+  readonly misses: number;
+  readonly late: number;
+  readonly repeats: number;
+  readonly optional: number;
+  readonly false_alarms: number;
+  readonly precision: number | null;
+  readonly recall: number | null;
+  readonly f1: number | null;
+  readonly delay_p50_s: number | null;
+  readonly delay_p95_s: number | null;
+}
+
+export interface CurvePoint {
+  readonly least_score: number;
+  readonly precision: number | null;
+  readonly recall: number | null;
+  readonly false_alarms: number;
+}
+
+/** The detectors on the library, by fault (`all` is their sum) and by recording. */
+export interface LibraryScore {
+  readonly faults: Readonly<Record<string, Figures>>;
+  readonly controls: Readonly<Record<string, Figures>>;
+  readonly recordings: readonly {
+    readonly name: string;
+    readonly node_days: number;
+    readonly missed: readonly { readonly id: string; readonly fault: string; readonly entity: Entity }[];
+    readonly false: readonly { readonly fault: string; readonly entity: Entity; readonly summary: string }[];
+  }[];
+  readonly curve: readonly CurvePoint[];
+  readonly node_days: number;
+  readonly false_alarms_per_100_node_days: number | null;
+  readonly false_alarms_per_100_node_days_upper_95: number | null;
 }
 
 export function words(entity: Entity): string {

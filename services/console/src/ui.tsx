@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { ApiError, type Loaded } from "./api";
 import { clock, rfc3339 } from "./time";
-import type { Severity } from "./types";
+import type { Severity, Task } from "./types";
 
 const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
   page: ["page", "✕", "page"],
@@ -33,6 +33,32 @@ export function Trouble({ error }: { readonly error: Error }) {
       <strong>{error instanceof ApiError ? error.title : "This page has failed"}</strong>
       <p>{error.message}</p>
       {error instanceof ApiError && error.remedy !== "" && <p>What to do: {error.remedy}</p>}
+    </div>
+  );
+}
+
+interface ProgressProps {
+  readonly of: Task;
+  readonly children?: ComponentChildren;
+}
+
+/** How far a task is and what it is doing. */
+export function Progress({ of: task, children }: ProgressProps) {
+  return (
+    <div class="row" role="status">
+      <progress max={1} value={task.progress} aria-label="How far it is" /> {percent(task.progress)}
+      <span class="soft">{task.state === "queued" ? "waits for its turn" : task.doing}</span>
+      {children}
+    </div>
+  );
+}
+
+/** Said loudly: at three in the morning nobody notices that a picture stands still. */
+export function Offline() {
+  return (
+    <div class="panel problem" role="alert">
+      <strong>The connection is lost</strong>
+      <p>What is shown may be old. Trying again…</p>
     </div>
   );
 }

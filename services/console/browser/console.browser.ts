@@ -1,0 +1,120 @@
+/** The console driven as a person would, in Chromium, on the small recordings and a server of its own. */
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { inspected, READY, serve, type Served } from "./server";
+
+describe.skipIf(!READY)("the console in a browser (needs Chromium, the built console and .venv)", () => {
+  let served: Served;
+  beforeAll(async () => {
+    served = await serve();
+  });
+  afterAll(() => served.close());
+
+  const clock = () => served.page.locator(".clock").textContent();
+  const findings = () => served.page.locator("section[aria-label=Findings] li").count();
+
+  it("replays an incident: play, pause, seek, speed, the finding, the GPU", async () => {
+    const { page, base, wrong } = served;
+    await page.goto(`${base}#/library`);
+    const article = page.locator("article", { hasText: "vela-power-brake" });
+    await article.getByRole("button", { name: "Live…" }).click();
+    expect(await inspected(page, "library")).toEqual([]);
+    await article.getByRole("button", { name: "Replay" }).click();
+    await page.waitForSelector("section[aria-label='Score']", { timeout: 90_000 });
+    expect([await clock(), await findings()]).toEqual(["09:30:16", 1]);
+    await page.keyboard.press("Home");
+    expect([await clock(), await findings()]).toEqual(["09:24:00", 0]);
+    await page.locator(".deck select").selectOption("300");
+    await page.keyboard.press("Space");
+    await expect.poll(clock).not.toBe("09:24:00");
+    await page.keyboard.press("Space");
+    await page.getByRole("button", { name: "Play" }).waitFor();
+    const stands = await clock();
+    await page.keyboard.press("]");
+    expect(await page.locator(".deck select").inputValue()).toBe("1800");
+    expect(await clock()).toBe(stands);
+    await page.keyboard.press("Home");
+    await page.keyboard.press("n");
+    expect([await clock(), await findings()]).toEqual(["09:30:16", 1]);
+    const line = await page.locator(".timeline").boundingBox();
+    await page.mouse.click((line?.x ?? 0) + (line?.width ?? 0) / 2, (line?.y ?? 0) + 30);
+    expect(await clock()).toMatch(/^09:3[67]:/);
+    await expect.poll(() => page.url()).toContain("t=2024-04-01T09%3A3");
+    await page.locator("canvas.heat").click({ position: { x: 120, y: 60 } });
+    await page.waitForSelector("section[aria-label^='Signals of v002'] .uplot");
+    expect(await inspected(page, "replay")).toEqual([]);
+    const [linked, at] = [page.url(), await clock()];
+    await page.goto("about:blank");
+    await page.goto(linked);
+    await page.waitForSelector("section[aria-label^='Signals of v002'] .uplot");
+    expect(await clock(), "a link leads to its moment").toBe(at);
+    expect(wrong).toEqual([]);
+  });
+
+  it("opens the incident, judges it, and makes its postmortem", async () => {
+    const { page, base, wrong } = served;
+    await page.locator("section[aria-label=Incidents] a").click();
+    await page.waitForSelector("section[aria-label=Evidence] .uplot");
+    expect(await page.locator("section[aria-label='Root cause'] li.root").first().textContent()).toContain("power_throttle, v002");
+    await page.getByRole("button", { name: "✓ Right" }).click();
+    const judged = page.locator("section[aria-label='Your judgement'] [role=status]");
+    await judged.waitFor();
+    await page.getByRole("button", { name: "✕ Wrong" }).click();
+    await expect.poll(() => judged.allTextContents()).toEqual([expect.stringContaining("wrong")]);
+    await page.keyboard.press("r");
+    await page.locator("section[aria-label='What to do'] details[open]").first().waitFor();
+    expect(await inspected(page, "incident")).toEqual([]);
+    await page.keyboard.press("m");
+    await page.getByLabel("USD per GPU-hour").fill("2.5");
+    await page.getByLabel("what would have caught it sooner").uncheck();
+    expect(await inspected(page, "postmortem-form")).toEqual([]);
+    await page.getByRole("button", { name: "Make the postmortem" }).click();
+    const report = page.frameLocator("iframe.report");
+    await report.locator("h1").first().waitFor({ timeout: 90_000 });
+    expect(await report.locator("body").textContent()).toContain("v002");
+    const coming = page.waitForEvent("download");
+    await page.getByRole("link", { name: "Download Markdown" }).click();
+    expect((await coming).suggestedFilename()).toMatch(/^postmortem-vela-power-brake-.*\.md$/);
+    expect(await inspected(page, "postmortem")).toEqual([]);
+    await page.goto(`${base}#/`);
+    await page.waitForSelector("main td a");
+    expect(await inspected(page, "wrong")).toEqual([]);
+    await page.goto(`${base}#/score`);
+    await page.waitForSelector("section[aria-label=Delays] svg path");
+    expect(await inspected(page, "score")).toEqual([]);
+    expect(wrong).toEqual([]);
+  });
+
+  it("compares two configurations", async () => {
+    const { page, base, wrong } = served;
+    await page.goto(`${base}#/compare`);
+    await page.locator("select[aria-label=detector]").selectOption("power_throttle");
+    await page.locator("select[aria-label=setting]").selectOption("enabled");
+    await page.locator("input[aria-label=value]").fill("false");
+    await page.locator("fieldset label", { hasText: "vela-power-brake" }).locator("input").check();
+    expect(await inspected(page, "compare-form")).toEqual([]);
+    await page.getByRole("button", { name: "Compare", exact: true }).click();
+    await page.waitForSelector("td .sev", { timeout: 110_000 });
+    expect(await page.locator("td .sev").first().textContent()).toContain("missed");
+    expect(await inspected(page, "compare")).toEqual([]);
+    expect(wrong).toEqual([]);
+  });
+
+  it("scores the library and draws its curve", async () => {
+    const { page, base, wrong } = served;
+    await page.goto(`${base}#/score`);
+    await page.getByRole("button", { name: "Score the library" }).click();
+    await page.waitForSelector("section[aria-label=Curve] circle", { timeout: 110_000 });
+    expect(await page.locator("section[aria-label='By fault'] th", { hasText: "power_throttle" }).count()).toBe(1);
+    expect(await inspected(page, "score-library")).toEqual([]);
+    expect(wrong).toEqual([]);
+  });
+
+  it("says what to do where the real servers do not run", async () => {
+    const { page, base } = served;
+    await page.goto(`${base}#/library`);
+    const article = page.locator("article", { hasText: "vela-power-brake" });
+    await article.getByRole("button", { name: "Live…" }).click();
+    await article.getByRole("button", { name: "Start live" }).click();
+    expect(await article.getByRole("alert").textContent()).toContain("hindcast stack up");
+  });
+});

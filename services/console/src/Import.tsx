@@ -1,0 +1,231 @@
+/** New recordings: drop an archive or what other tools wrote, or capture a stretch of time from a server that is known. */
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { ask, path, send, useLoaded } from "./api";
+import { goingOn, useTask } from "./tasks";
+import type { Importer, RecordingSummary, Task } from "./types";
+import { Progress, Trouble, When } from "./ui";
+
+interface Props {
+  readonly onDone: () => void;
+}
+
+/** What is done to a file that comes, or a server that is asked; null: a recording was made at once. */
+type Made = Task | null;
+
+export function Import({ onDone }: Props) {
+  const known = useLoaded("importers", async () => {
+    const [importers, sources] = await Promise.all([ask<readonly Importer[]>("importers"), ask<readonly { readonly name: string }[]>("sources")]);
+    return { importers, sources: sources.map((one) => one.name) };
+  });
+  const [format, setFormat] = useState("");
+  const [busy, setBusy] = useState<string | null>(null);
+  const [told, setTold] = useState<string | null>(null);
+  const [task, setTask] = useState<string | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const begin = (what: string, made: Promise<Made>) => {
+    setBusy(what);
+    setError(null);
+    setTold(null);
+    setTask(null);
+    made
+      .then(
+        (one) => {
+          if (one === null) {
+            setTold(`${what} is in the library.`);
+            onDone();
+          } else {
+            setTask(one.id);
+          }
+        },
+        (reason: unknown) => setError(reason as Error),
+      )
+      .finally(() => setBusy(null));
+  };
+  const importer = known.data?.importers.find((one) => one.name === format) ?? null;
+  const sources = known.data?.sources ?? [];
+  return (
+    <>
+      <section class="panel" aria-label="Import">
+        <div class="row" style="margin-bottom:.5rem">
+          <label>
+            <span class="soft">Import </span>
+            <select value={format} onChange={(event) => setFormat(event.currentTarget.value)}>
+              <option value="">a recording of hindcast (.zip, .tar.gz)</option>
+              {(known.data?.importers ?? []).map((one) => (
+                <option key={one.name} value={one.name}>
+                  {one.name}
+                </option>
+              ))}
+              {sources.map((one) => (
+                <option key={`@${one}`} value={`@${one}`}>
+                  the server {one}
+                </option>
+              ))}
+            </select>
+          </label>
+        </div>
+        {format.startsWith("@") ? (
+          <Capture source={format.slice(1)} onSend={(body) => begin(body.name, send<Task>("captures", body))} busy={busy !== null} />
+        ) : importer === null ? (
+          <Drop busy={busy} says="Drop a recording here" onFile={(file) => begin(file.name, upload<RecordingSummary>("recordings", [], file).then(() => null))} />
+        ) : (
+          <Foreign key={importer.name} importer={importer} busy={busy} onSend={(query, file) => begin(file.name, upload<Task>(path("imports", importer.name), query, file))} />
+        )}
+        <span role="status">{told}</span>
+        {task !== null && <Outcome key={task} id={task} onDone={onDone} />}
+      </section>
+      {error !== null && <Trouble error={error} />}
+    </>
+  );
+}
+
+type Query = readonly (readonly [name: string, value: string])[];
+
+function upload<T>(url: string, query: Query, file: File): Promise<T> {
+  const search = new URLSearchParams(query.map(([name, value]) => [name, value])).toString();
+  return ask<T>(search === "" ? url : `${url}?${search}`, {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+}
+
+interface DropProps {
+  readonly busy: string | null;
+  readonly says: string;
+  readonly onFile: (file: File) => void;
+}
+
+function Drop({ busy, says, onFile }: DropProps) {
+  const [over, setOver] = useState(false);
+  const take = (file: File | null | undefined) => {
+    if (file !== null && file !== undefined && busy === null) {
+      onFile(file);
+    }
+  };
+  return (
+    <div
+      class={over ? "drop over" : "drop"}
+      onDragOver={(event) => {
+        event.preventDefault();
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={(event) => {
+        event.preventDefault();
+        setOver(false);
+        take(event.dataTransfer?.files[0]);
+      }}
+    >
+      <label class="row">
+        <span>{busy === null ? `${says}, or choose one:` : `Sending ${busy}…`}</span>
+        <input type="file" disabled={busy !== null} onChange={(event) => take(event.currentTarget.files?.[0])} />
+      </label>
+    </div>
+  );
+}
+
+interface ForeignProps {
+  readonly importer: Importer;
+  readonly busy: string | null;
+  readonly onSend: (query: Query, file: File) => void;
+}
+
+/** What another tool wrote: it needs a name, and is told what the files do not say. */
+function Foreign({ importer, busy, onSend }: ForeignProps) {
+  const [name, setName] = useState("");
+  const [options, setOptions] = useState<Readonly<Record<string, string>>>({});
+  const given = Object.entries(options).filter(([, value]) => value !== "");
+  return (
+    <>
+      <p class="small">
+        {importer.help} Takes {importer.takes}; several files as one .zip or .tar.gz.
+      </p>
+      <div class="row choices" style="margin-bottom:.6rem">
+        <Named name={name} set={setName} />
+        {importer.options.map((one) => (
+          <label key={one.name} title={one.help}>
+            <span class="soft">{one.name} </span>
+            <input size={14} value={options[one.name] ?? ""} placeholder={String(one.default ?? "")} onInput={(event) => setOptions({ ...options, [one.name]: event.currentTarget.value })} />
+          </label>
+        ))}
+      </div>
+      {name === "" ? (
+        <p class="soft small">First give it a name.</p>
+      ) : (
+        <Drop
+          busy={busy}
+          says="Drop the file here"
+          onFile={(file) => onSend([["name", name], ["filename", file.name], ...given.map(([option, value]) => ["option", `${option}=${value}`] as const)], file)}
+        />
+      )}
+    </>
+  );
+}
+
+function Named({ name, set }: { readonly name: string; readonly set: (name: string) => void }) {
+  return (
+    <label>
+      <span class="soft">name of the recording </span>
+      <input value={name} required pattern="[a-z0-9]+(-[a-z0-9]+)*" placeholder="like-this" onInput={(event) => set(event.currentTarget.value)} />
+    </label>
+  );
+}
+
+interface Asked {
+  readonly source: string;
+  readonly name: string;
+  readonly from: string;
+  readonly to: string;
+}
+
+interface CaptureProps {
+  readonly source: string;
+  readonly busy: boolean;
+  readonly onSend: (asked: Asked) => void;
+}
+
+function Capture({ source, busy, onSend }: CaptureProps) {
+  const [asked, setAsked] = useState({ name: "", from: "", to: "" });
+  return (
+    <form
+      class="row choices"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onSend({ source, name: asked.name, from: `${asked.from}Z`, to: `${asked.to}Z` });
+      }}
+    >
+      <Named name={asked.name} set={(name) => setAsked({ ...asked, name })} />
+      {(["from", "to"] as const).map((end) => (
+        <label key={end}>
+          <span class="soft">{end} (UTC) </span>
+          <input type="datetime-local" step="1" required value={asked[end]} onInput={(event) => setAsked({ ...asked, [end]: event.currentTarget.value })} />
+        </label>
+      ))}
+      <button type="submit" class="main" disabled={busy}>
+        Capture
+      </button>
+    </form>
+  );
+}
+
+function Outcome({ id, onDone }: { readonly id: string; readonly onDone: () => void }) {
+  const loaded = useTask(id);
+  const state = loaded.data?.state;
+  useEffect(() => {
+    if (state === "done") {
+      onDone();
+    }
+  }, [state]);
+  return <When loaded={loaded}>{(task) => <Ended task={task} />}</When>;
+}
+
+function Ended({ task }: { readonly task: Task }): ComponentChildren {
+  if (goingOn(task.state)) {
+    return <Progress of={task} />;
+  }
+  return task.state === "done" ? (
+    <p role="status">
+      {task.result?.recording} is in the library. <span class="small soft">{task.result?.notes}</span>
+    </p>
+  ) : (
+    <p class="sev page">It has {task.state === "failed" ? `failed: ${task.error ?? ""}` : "been cancelled"}</p>
+  );
+}

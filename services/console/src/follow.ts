@@ -1,0 +1,110 @@
+/** A run or a replay with what it has said so far, kept up to date while it goes on. */
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { all, ask, follow, path, type ServerEvent } from "./api";
+import { heard, NOTHING, type Said } from "./said";
+import { parse } from "./time";
+import type { Alert, Finding, Incident, Replay, Run } from "./types";
+
+export interface Watched {
+  readonly run: Run | null;
+  readonly replay: Replay | null;
+  /** In order of their detection. */
+  readonly findings: readonly Finding[];
+  /** As they opened. */
+  readonly incidents: readonly Incident[];
+  readonly alerts: readonly Alert[];
+  /** False while the connection is lost: what is shown is old. */
+  readonly connected: boolean;
+  /** Whether all that was said before is here. */
+  readonly loaded: boolean;
+  readonly error: Error | null;
+}
+
+/** Events that come in one go are taken in one go: a run that is looked at late sends hundreds at once. */
+const GATHER_MS = 50;
+
+type Take = (change: (before: Said) => Said) => void;
+type Load = (take: Take, connected: (yes: boolean) => void, signal: AbortSignal) => Promise<void>;
+
+function useSaid(key: string, load: Load): Watched {
+  const [said, setSaid] = useState(NOTHING);
+  const [connected, setConnected] = useState(true);
+  const [loaded, setLoaded] = useState(false);
+  const [error, setError] = useState<Error | null>(null);
+  const latest = useRef(load);
+  latest.current = load;
+  useEffect(() => {
+    const stop = new AbortController();
+    const take: Take = (change) => {
+      if (!stop.signal.aborted) {
+        setSaid(change);
+        setLoaded(true);
+      }
+    };
+    latest.current(take, (yes) => !stop.signal.aborted && setConnected(yes), stop.signal).catch((reason: unknown) => {
+      if (!stop.signal.aborted) {
+        setError(reason as Error);
+      }
+    });
+    return () => stop.abort();
+  }, [key]);
+  const findings = useMemo(() => [...said.findings.values()].sort((a, b) => parse(a.detected_at) - parse(b.detected_at)), [said.findings]);
+  const incidents = useMemo(() => [...said.incidents.values()].sort((a, b) => parse(a.opened_at) - parse(b.opened_at)), [said.incidents]);
+  const alerts = useMemo(() => [...said.alerts.values()].sort((a, b) => parse(a.said_at) - parse(b.said_at)), [said.alerts]);
+  return { run: said.run, replay: said.replay, findings, incidents, alerts, connected, loaded, error };
+}
+
+async function following(url: string, take: Take, connected: (yes: boolean) => void, signal: AbortSignal): Promise<void> {
+  let waiting: ServerEvent[] = [];
+  const flush = () => {
+    const events = waiting;
+    waiting = [];
+    take((before) => heard(before, events));
+  };
+  await follow(
+    url,
+    (event) => {
+      if (waiting.length === 0) {
+        setTimeout(flush, GATHER_MS);
+      }
+      waiting.push(event);
+    },
+    connected,
+    signal,
+  );
+  flush();
+}
+
+async function everything(id: string): Promise<Said> {
+  const [run, findings, incidents] = await Promise.all([
+    ask<Run>(path("runs", id)),
+    all<Finding>(`${path("runs", id)}/findings`),
+    all<Incident>(`${path("runs", id)}/incidents`),
+  ]);
+  const byId = <T extends { readonly id: string }>(list: readonly T[]) => new Map(list.map((one) => [one.id, one]));
+  return { ...NOTHING, run, findings: byId(findings), incidents: byId(incidents) };
+}
+
+function goesOn(run: Run | null): boolean {
+  return run?.state === "queued" || run?.state === "running";
+}
+
+/** A run: read once when it is over, followed while it goes on, and read again at its end, when it is judged. */
+export function useRun(id: string): Watched {
+  return useSaid(id, async (take, connected, signal) => {
+    const first = await everything(id);
+    take(() => first);
+    if (goesOn(first.run)) {
+      await following(`${path("runs", id)}/events`, take, connected, signal);
+      if (!signal.aborted) {
+        const last = await everything(id);
+        take(({ alerts }) => ({ ...last, alerts }));
+      }
+    }
+  });
+}
+
+/** A replay by way of Kafka, over all its seeks. */
+export function useReplay(name: string): Watched {
+  return useSaid(name, (take, connected, signal) => following(`${path("replays", name)}/events`, take, connected, signal));
+}
