@@ -83,13 +83,12 @@ def _report(server: str, url: str, window: Window, node: str, rounds: int) -> No
         print(f"    slowest: {1000 * answer.seconds:.0f} ms {answer.panel.title} {answer.target.ref_id}", flush=True)
 
 
-def asked(url: str, window: Window, name: str, chosen: Mapping[str, str]) -> list[Answer]:
+def asked(url: str, window: Window, name: str, chosen: Mapping[str, str]) -> tuple[Answer, ...]:
     """Return the answers to every query of a dashboard, asked once."""
     source = Source(url, window)
     try:
         board = dashboard(name)
-        values = source.values(board, chosen)
-        return [source.answer(panel, target, values) for panel, target in board.queries()]
+        return source.answers(board, source.values(board, chosen))
     finally:
         source.close()
 

@@ -78,7 +78,7 @@ class History:
     def __init__(
         self, stack: Stack, *, series: int, days: int, end_ms: int, replicas: int = 1, block_days: int = 2
     ) -> None:
-        """Prepare the year that ends at `end_ms`; `stack` has store and compact, neither of them started.
+        """Prepare the year that ends at `end_ms`; `stack` has query and compact, nothing of it started.
 
         Blocks are of two hours, as a sidecar uploads them, in the last stretch of 14 days, which is not over; those
         before it, which would take the longest, are of `block_days`.
@@ -93,7 +93,7 @@ class History:
         self._parts = ((self.start_ms, older_ms, block_days * DAY_MS), (older_ms, end_ms, 2 * HOUR_MS))
         found = build.ensure(stack.settings.cache_dir, (EVALUATOR, "thanos"))
         self._evaluator, self._thanos = found[EVALUATOR] / EVALUATOR, found["thanos"] / "thanos"
-        self._compact = stack.process("compact").spec.argv
+        self._compact, self._query = (stack.process(name).spec.argv for name in ("compact", "query"))
 
     def write(self) -> None:
         """Write the blocks, once for each replica, and put them into the bucket as a sidecar would."""
@@ -131,10 +131,11 @@ class History:
         ports = stack.service_context().ports
         http, grpc = ports.take(), ports.take()
         url = f"http://127.0.0.1:{http}"
+        changed = ("--endpoint", "--http-address", "--grpc-address")
         argv = (
-            str(self._thanos), "query", f"--http-address=127.0.0.1:{http}", f"--grpc-address=127.0.0.1:{grpc}",
-            f"--endpoint={stack.addresses.store_grpc}", f"--query.replica-label={configs.REPLICA_LABEL}",
-            "--deduplication.func=chain", "--query.auto-downsampling",
+            *(flag for flag in self._query if flag.partition("=")[0] not in changed),
+            f"--http-address=127.0.0.1:{http}", f"--grpc-address=127.0.0.1:{grpc}",
+            f"--endpoint={stack.addresses.store_grpc}",
         )  # fmt: skip
         stack.add_process(ProcessSpec("query-store", argv, QueryHealth(url, stores=1), ports=(http, grpc)))
         return url
@@ -262,7 +263,7 @@ def main() -> None:
     wrong: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder), load_settings(), only=("store", "compact")) as stack,
+        Stack(Path(folder), load_settings(), only=("query", "compact")) as stack,
     ):
         history = History(stack, series=chosen.series, days=chosen.days, end_ms=end_ms, replicas=chosen.replicas)
         history.write()

@@ -27,17 +27,14 @@ from services.kit.times import format_time, parse_time
 from services.kit.wait import until
 from services.recording.cut import cut_recording
 from services.recording.embedded import findings_of as detected
-from services.recording.model import Label
+from services.recording.model import Label, words_of
 from services.recording.reader import Recording
-from services.rules.evaluation import Change, evaluate
+from services.rules.evaluation import Change, evaluate, evaluator_program
 from services.rules.files import rule_files
 from services.rules.verdict import entity_of, findings_of, node_names
 from services.score.matching import Outcome, judge
-from services.stack.build import ensure
 from services.stack.hindcast_services import services
-from services.stack.recipes import EVALUATOR
 from services.stack.runner import Stack
-from services.stack.settings import load_settings
 from services.synth.library import ensure_recording
 from services.synth.make import Variant
 
@@ -130,7 +127,7 @@ def show(heard: Heard) -> None:
     for label in recording.labels():
         if not label.distractor:
             owed = "not owed" if label.optional else f"due within {label.within_s:.0f} s"
-            print(f"  label     {format_time(label.onset)[11:19]}  {label.fault} of {_words(label.entity)}, {owed}")
+            print(f"  label     {format_time(label.onset)[11:19]}  {label.fault} of {words_of(label.entity)}, {owed}")
     repeats = Counter((one.voice, one.name) for one in heard.opinions if one.verdict == "repeat")
     for one in heard.opinions:
         if one.verdict == "repeat":
@@ -138,20 +135,16 @@ def show(heard: Heard) -> None:
         after = "" if one.delay_s is None else f" after {one.delay_s:.0f} s"
         more = repeats.pop((one.voice, one.name), 0)
         print(
-            f"  {one.voice:9} {format_time(one.at)[11:19]}  {one.name}: {one.fault} of {_words(one.entity)}: "
+            f"  {one.voice:9} {format_time(one.at)[11:19]}  {one.name}: {one.fault} of {words_of(one.entity)}: "
             f"{one.verdict}{after}{f', and {more} more of it' if more else ''}"
         )
     for (voice, name), count in repeats.items():
         print(f"  {voice:9}           {name}: {count} more of what another said")
     for who, labels in heard.missed.items():
         for label in labels:
-            print(f"  {who:9} --------  missed: {label.fault} of {_words(label.entity)}")
+            print(f"  {who:9} --------  missed: {label.fault} of {words_of(label.entity)}")
     if not heard.opinions:
         print("  nobody said anything")
-
-
-def _words(entity: object) -> str:
-    return " ".join(f"{key}={value}" for key, value in entity.items()) if isinstance(entity, dict) else str(entity)
 
 
 def hours(scale: float, folder: Path) -> Iterator[Recording]:
@@ -207,7 +200,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=60.0, help="of the replays")
     arguments = parser.parse_args()
     try:
-        evaluator = ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+        evaluator = evaluator_program()
         with tempfile.TemporaryDirectory() as scratch:
             everything = []
             for recording in hours(arguments.scale, Path(scratch)):

@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.held_out.run import Result
 from detectors.registry import discover
-from services.recording.model import Label
+from services.recording.model import Label, words_of
 from services.score.incidents import incident_sheet
 from services.score.matching import Outcome
-from services.score.page import behaviour_sheet, fault_sheet, named, wrong_sheet
+from services.score.page import behaviour_sheet, fault_sheet, wrong_sheet
 from services.score.sheet import Row, Sheet, number
 from services.score.suite import Scorecard
 from services.score.tally import upper_bound
@@ -159,7 +159,7 @@ def healthy_sheets(results: Sequence[Result]) -> list[Sheet]:
     ]
     titles = ["", "recordings", "node-days", "false alarms", "per 100 node-days", "upper 95 %"]
     alarms = [
-        Row([_name(result), outcome.fault, named(outcome.finding.entity), outcome.finding.summary])
+        Row([_name(result), outcome.fault, words_of(outcome.finding.entity), outcome.finding.summary])
         for result in results
         for outcome in result.scored.outcomes
         if outcome.kind == "false" and outcome.finding is not None

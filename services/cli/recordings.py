@@ -51,6 +51,7 @@ def _show(directory: Path) -> None:
     from rich.table import Table
 
     from services.recording.instants import format_instant
+    from services.recording.model import words_of
     from services.recording.reader import Recording
     from services.recording.schema import STREAMS
 
@@ -84,7 +85,7 @@ def _show(directory: Path) -> None:
     labels = list(recording.labels())
     for label in labels:
         if not label.distractor:
-            entity = " ".join(f"{key}={value}" for key, value in label.entity.items())
+            entity = words_of(label.entity)
             span = f"{format_instant(label.onset)} to {format_instant(label.end)}"
             console.print(f"fault     {label.fault} at {entity}, {span}, due within {label.within_s:g} s")
     console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")

@@ -181,20 +181,16 @@ def _one(
     """Evaluate and print one recording."""
     from services.cli.recordings import progress_bar
     from services.recording.reader import Recording
-    from services.rules.evaluation import evaluate
+    from services.rules.evaluation import evaluate, evaluator_program
     from services.rules.verdict import findings_of, node_names
     from services.score.matching import judge
-    from services.stack.build import ensure
-    from services.stack.recipes import EVALUATOR
-    from services.stack.settings import load_settings
 
     recording = Recording.open(path)
-    evaluator = ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
     start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
     title = recording.manifest.name if place[1] == 1 else f"{place[0]}/{place[1]} {recording.manifest.name}"
     with progress_bar(title) as moved:
         evaluated = evaluate(
-            evaluator, recording, files, settings, progress=lambda at: moved(min(1.0, (at - start) / length))
+            evaluator_program(), recording, files, settings, progress=lambda at: moved(min(1.0, (at - start) / length))
         )
     nodes = node_names([node.model_dump() for node in recording.topology.nodes])
     findings, apart = findings_of(evaluated.changes, nodes)
@@ -216,6 +212,7 @@ def _print(
     from rich.console import Console
     from rich.table import Table
 
+    from services.recording.model import words_of
     from services.rules.verdict import entity_of
 
     console = Console()
@@ -231,14 +228,16 @@ def _print(
             continue
         entity = entity_of(change.labels, nodes)
         outcome = (
-            verdicts.get((change.labels["alertname"], _words(entity), change.at)) if change.state == "firing" else None
+            verdicts.get((change.labels["alertname"], words_of(entity), change.at))
+            if change.state == "firing"
+            else None
         )
         delay = outcome.delay_s if outcome is not None and outcome.kind == "hit" else None
         table.add_row(
             format_time(change.at)[11:],
             change.labels["alertname"],
             change.labels.get("severity", ""),
-            _words(entity),
+            words_of(entity),
             change.state,
             "" if outcome is None else outcome.kind if delay is None else f"{outcome.kind} after {delay:.0f} s",
         )
@@ -246,7 +245,7 @@ def _print(
         console.print(table)
     for outcome in outcomes:
         if outcome.kind == "miss" and outcome.label is not None:
-            console.print(f"missed: {outcome.fault} of {_words(outcome.label.entity)}", markup=False, highlight=False)
+            console.print(f"missed: {outcome.fault} of {words_of(outcome.label.entity)}", markup=False, highlight=False)
     for name, message in evaluated.errors.items():
         console.print(f"rule {name} failed: {message}", markup=False, highlight=False)
     fired = sum(change.state == "firing" for change in evaluated.changes)
@@ -263,12 +262,9 @@ def _print(
 
 
 def _identity(finding: "Finding") -> tuple[str, str, int]:
-    return finding.detector, _words(finding.entity), finding.detected_at
+    from services.recording.model import words_of
 
-
-def _words(entity: object) -> str:
-    assert isinstance(entity, dict)  # noqa: S101 - entities are
-    return " ".join(f"{key}={value}" for key, value in entity.items())
+    return finding.detector, words_of(finding.entity), finding.detected_at
 
 
 def _print_tally(outcomes: "Iterable[Outcome]") -> None:

@@ -116,8 +116,9 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     from rich.console import Console
 
     from services.cli.sheets import print_sheet
+    from services.recording.model import words_of
     from services.score.incidents import incident_sheet
-    from services.score.page import behaviour_sheet, fault_sheet, named
+    from services.score.page import behaviour_sheet, fault_sheet
     from services.score.seeds import kind_of_seeds
 
     figures, console = card.as_json(), Console()
@@ -129,7 +130,7 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
         for alarm in one["false"]:
             console.print(f"false alarm in {one['name']}: {alarm['summary']}", markup=False, highlight=False)
         for label in one["missed"]:
-            missed = f"missed in {one['name']}: {label['fault']} of {named(label['entity'])}"
+            missed = f"missed in {one['name']}: {label['fault']} of {words_of(label['entity'])}"
             console.print(missed, markup=False, highlight=False)
     console.print(kind_of_seeds(first, seeds))
 
@@ -138,11 +139,13 @@ def _print_differences(found: "list[Difference]", one: "Scorecard", other: "Scor
     from rich.console import Console
     from rich.table import Table
 
+    from services.recording.model import words_of
+
     console = Console()
     table = Table("recording", "change", "fault", "entity", "by")
     for entry in found:
         about = entry.label.entity if entry.label else (entry.after or entry.before).entity  # type: ignore[union-attr]  # one is there
-        words = " ".join(f"{key}={value}" for key, value in about.items())
+        words = words_of(about)
         table.add_row(
             entry.recording, entry.change, entry.fault, words, f"{entry.seconds:+.0f} s" if entry.seconds else ""
         )

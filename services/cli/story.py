@@ -41,6 +41,7 @@ def tell(path: Path) -> None:
     from rich.console import Console
 
     from services.recording.instants import format_instant
+    from services.recording.model import words_of
     from services.synth.scenario import load_scenario
 
     scenario, profile, _ = load_scenario(path)
@@ -66,7 +67,7 @@ def tell(path: Path) -> None:
         console.print("none: every alert is a false alarm")
     console.print("\nlooks wrong and is not", style="bold")
     for distractor in scenario.distractors:
-        entity = " ".join(f"{key}={value}" for key, value in distractor.entity.items())
+        entity = words_of(distractor.entity)
         _item(console, f"{_offset(distractor.at)}", f"{entity}: {distractor.note}")
     console.print("and every job's warm-up, checkpoints and evaluations")
     console.print(f"\nmake it with: hindcast make {path.parent.name}", style="dim")

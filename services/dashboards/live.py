@@ -123,6 +123,10 @@ class Source:
         taken_s = time.perf_counter() - began
         return Answer(panel, target, tuple(_series(entry) for entry in found), taken_s)
 
+    def answers(self, dashboard: Dashboard, values: Values) -> tuple[Answer, ...]:
+        """Ask every query of every panel. Raises UserError as `answer` does."""
+        return tuple(self.answer(panel, target, values) for panel, target in dashboard.queries())
+
     def marks(self, annotation: Annotation, values: Values) -> list[Series]:
         """Ask an annotation's query."""
         step_s = self.window.step_s()

@@ -48,7 +48,7 @@ def render(
             known = {variable.name for variable in board.templating.list}
             values = source.values(board, {key: value for key, value in chosen.items() if key in known})
             tell(f"{name}: {len(board.queries())} queries")
-            answers = tuple(source.answer(panel, target, values) for panel, target in board.queries())
+            answers = source.answers(board, values)
             path = folder / f"{name}.png"
             span = window.start_ms / 1000, window.end_ms / 1000
             draw(board, answers, list(_marks(source, board, values)), values, span, path, dpi=dpi)

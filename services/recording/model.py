@@ -1,5 +1,6 @@
 """The documents of a recording: manifest, topology, events, jobs, labels. Unknown keys are kept in all of them."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -161,3 +162,8 @@ class Label(_Document):
     impact: dict[str, int | float] | None = None
     optional: bool | None = None
     distractor: bool | None = None
+
+
+def words_of(entity: Mapping[str, Any]) -> str:
+    """Return an entity in words."""
+    return " ".join(f"{key}={value}" for key, value in entity.items())

@@ -14,6 +14,9 @@ from services.kit.errors import UserError
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.rules.feed import Reads, frames
+from services.stack import build
+from services.stack.recipes import EVALUATOR
+from services.stack.settings import load_settings
 
 State = Literal["pending", "firing", "resolved", "cleared"]
 
@@ -66,6 +69,11 @@ class Settings:
     """A file for what rules recorded and ALERTS, as `promtool tsdb create-blocks-from openmetrics` takes it."""
     recorded: Path | None = None
     """A file for the same with its staleness markers, as services.rules.recorded takes it."""
+
+
+def evaluator_program() -> Path:
+    """Return the rule engine's program, built first where it is not in the cache. UserError: it can't be built."""
+    return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
 
 
 def reads_of(evaluator: Path, files: Sequence[Path]) -> Reads:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from services.recording.model import words_of
 from services.score.incidents import incident_sheet
 from services.score.sheet import Row, Sheet, number, page_of
 from services.score.suite import Scorecard
@@ -95,19 +96,14 @@ def recordings_sheet(figures: Mapping[str, Any]) -> Sheet:
 def wrong_sheet(figures: Mapping[str, Any]) -> Sheet:
     """Return every miss and every false alarm."""
     rows = [
-        Row(["missed", one["name"], label["fault"], named(label["entity"]), ""])
+        Row(["missed", one["name"], label["fault"], words_of(label["entity"]), ""])
         for one in figures["recordings"]
         for label in one["missed"]
     ] + [
-        Row(["false alarm", one["name"], alarm["fault"], named(alarm["entity"]), alarm["summary"]])
+        Row(["false alarm", one["name"], alarm["fault"], words_of(alarm["entity"]), alarm["summary"]])
         for one in figures["recordings"]
         for alarm in one["false"]
     ]
     titles = ["", "recording", "fault", "entity", "what the alert said"]
     notes = [] if rows else ["Nothing."]
     return Sheet("Missed, and cried wolf over", titles, rows, notes, words=frozenset(range(5)))
-
-
-def named(entity: Mapping[str, Any]) -> str:
-    """Return an entity in words."""
-    return " ".join(f"{key}={value}" for key, value in entity.items())

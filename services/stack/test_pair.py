@@ -1,7 +1,6 @@
 """The pair of Prometheus: alike in all but what tells them apart, and absent unless it is asked for."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from services.stack.hindcast_services import ServiceContext, services
 from services.stack.ports import PortBook
 from services.stack.settings import load_settings
 from services.stack.topology import PAIR, SERVERS, Topology, binaries_of, describe, servers
-
-
-@pytest.fixture
-def book() -> Iterator[PortBook]:
-    with PortBook() as book:
-        yield book
 
 
 @pytest.fixture

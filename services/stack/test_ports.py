@@ -1,17 +1,10 @@
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from services.kit.errors import UserError
 from services.stack.ports import LOOPBACK, PortBook
-
-
-@pytest.fixture
-def book() -> Iterator[PortBook]:
-    with PortBook() as book:
-        yield book
 
 
 def test_a_port_in_use_names_the_setting_and_the_remedy(book: PortBook) -> None:

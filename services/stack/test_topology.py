@@ -1,5 +1,4 @@
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,6 @@ from services.kit.errors import UserError
 from services.stack.ports import PortBook
 from services.stack.settings import StackSettings, load_settings
 from services.stack.topology import SERVERS, Topology, binaries_of, describe
-
-
-@pytest.fixture
-def book() -> Iterator[PortBook]:
-    with PortBook() as book:
-        yield book
 
 
 @pytest.fixture

@@ -161,3 +161,17 @@ def test_the_same_seed_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     first, again = (make_recording(LIBRARY / name / "scenario.yaml", tmp_path / run / name, variant) for run in "ab")
     for path in sorted(first.iterdir()):
         assert path.read_bytes() == (again / path.name).read_bytes()
+
+
+def test_a_power_limit_binds_on_another_card_too() -> None:
+    """Written as 440 to 500 W of an H100's 700; a V100 has 300."""
+    variant = Variant(profile=LIBRARY / "profiles" / "summit.yaml")
+    scenario, world = stage_of(LIBRARY / "blue-vela-throttled-gpu" / "scenario.yaml", variant)
+    limits = [
+        effect.size
+        for happening in scenario.happenings
+        for effect in happening.effects(world)
+        if effect.quantity == "gpu.power_limit_w"
+    ]
+    assert limits
+    assert all(440 / 700 <= limit / world.profile.gpu.power_limit_w <= 500 / 700 for limit in limits)

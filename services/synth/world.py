@@ -128,6 +128,10 @@ class World:
             )
         return found
 
+    def watts(self, written: float) -> float:
+        """Return what a scenario's watts are for a GPU of this cluster: the same share of its card's power limit."""
+        return written * self.profile.gpu.power_limit_w / self.written_for.gpu.power_limit_w
+
     def needs_ethernet(self, kind: str) -> None:
         """Refuse what only an Ethernet fabric has. UserError: this one is InfiniBand."""
         if self.fabric.network.fabric == "infiniband":

@@ -10,13 +10,10 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.kit.errors import UserError
 from services.recording.reader import Recording
-from services.rules.evaluation import Change, Evaluated, Settings, evaluate, reads_of
+from services.rules.evaluation import Change, Evaluated, Settings, evaluate, evaluator_program, reads_of
 from services.rules.files import rule_files
 from services.rules.verdict import entity_of, findings_of
 from services.score.matching import judge
-from services.stack import build
-from services.stack.recipes import EVALUATOR
-from services.stack.settings import load_settings
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -28,7 +25,7 @@ NODES = frozenset({"v001", "v002", "v003", "v004"})
 @pytest.fixture(scope="module")
 def evaluator() -> Path:
     """The built evaluator."""
-    return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    return evaluator_program()
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,9 @@ import yaml
 from services.cli.pipeline import Pipeline, sink_group
 from services.kit.kafka import KafkaSettings
 from services.recording.reader import Recording
-from services.rules.evaluation import Settings, evaluate
+from services.rules.evaluation import Settings, evaluate, evaluator_program
 from services.rules.files import rule_files
-from services.stack import build
 from services.stack.hindcast_services import services
-from services.stack.recipes import EVALUATOR
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests.small import Brake, small_recording
@@ -74,7 +72,7 @@ def _intervals(files: list[Path]) -> dict[str, int]:
 
 
 def _in_event_time(recording: Recording, files: list[Path]) -> Spans:
-    evaluator = build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    evaluator = evaluator_program()
     spans: Spans = defaultdict(list)
     for change in evaluate(evaluator, recording, files, Settings(replay=NAME)).changes:
         who = _identity(change.labels)

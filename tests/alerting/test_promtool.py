@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from services.kit.series import table
-from services.rules.evaluation import reads_of
+from services.rules.evaluation import evaluator_program, reads_of
 from services.stack import build
-from services.stack.recipes import EVALUATOR
 from services.stack.settings import load_settings
 
 pytestmark = pytest.mark.integration
@@ -53,7 +52,7 @@ def test_the_cases_notice_a_rule_that_is_wrong(tmp_path: Path, was: str, becomes
 
 def test_rules_read_what_a_recording_becomes() -> None:
     """Every metric is one of series.yaml's, one of DCGM's that recordings have, or recorded by another rule."""
-    evaluator = build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    evaluator = evaluator_program()
     files = RULES[:-1]
     recorded = {
         rule["record"]

@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks.second_opinion import Heard, hear, show
 from services.recording.reader import Recording
-from services.stack import build
-from services.stack.recipes import EVALUATOR
-from services.stack.settings import load_settings
+from services.rules.evaluation import evaluator_program
 from services.synth.small import FOLDER
 
 pytestmark = pytest.mark.integration
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def evaluator() -> Path:
     """The built evaluator."""
-    return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    return evaluator_program()
 
 
 def test_both_name_the_braked_node_in_time(evaluator: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,12 +77,11 @@ def _to_now(window: Window) -> Window:
     return Window(window.start_ms, round(time.time() * 1000))
 
 
-def _answers(url: str, window: Window, name: str) -> list[Answer]:
+def _answers(url: str, window: Window, name: str) -> tuple[Answer, ...]:
     source = Source(url, window)
     try:
         board = dashboard(name)
-        values = source.values(board, CHOSEN.get(name, {}) | {"replay": REPLAY})
-        return [source.answer(panel, target, values) for panel, target in board.queries()]
+        return source.answers(board, source.values(board, CHOSEN.get(name, {}) | {"replay": REPLAY}))
     finally:
         source.close()
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 def test_each_age_is_kept_at_its_resolution_once_and_all_of_it_answers(tmp_path: Path) -> None:
     end_ms = int(time.time()) // 3600 * HOUR_MS
-    with Stack(tmp_path, load_settings(), only=("store", "compact")) as stack:
+    with Stack(tmp_path, load_settings(), only=("query", "compact")) as stack:
         # Blocks of 14 days, Compact's largest: how it gets there from two days is the benchmark's to show.
         year = History(stack, series=4, days=400, end_ms=end_ms, replicas=2, block_days=14)
         year.write()

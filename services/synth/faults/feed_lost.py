@@ -32,7 +32,8 @@ class FeedLost(Lasting):
         yield Effect("node.psu_failed", np.array(rack), float(self.feed), self.course())
         gpus = np.concatenate([world.gpus(node) for node in rack])
         bits = {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE}
-        yield Effect("gpu.power_cap_w", gpus, self.gpu_cap_w, self.course(world.profile.node.brake_delay_s), bits)
+        cap_w, course = world.watts(self.gpu_cap_w), self.course(world.profile.node.brake_delay_s)
+        yield Effect("gpu.power_cap_w", gpus, cap_w, course, bits)
 
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:
         """Return what every SEL of the rack says: no input, redundancy lost; and when it is back."""

@@ -12,7 +12,10 @@ from services.synth.world import World
 
 
 class GpuPowerCap(OnGpu):
-    """`cap_w`: what the GPU may draw; `by`: ``brake``, hardware and its bits, or ``limit``, the enforced limit."""
+    """`cap_w`: what the GPU may draw, if it is the card that the scenario is written for; another card the same share.
+
+    `by`: ``brake``, hardware and its bits, or ``limit``, the enforced limit.
+    """
 
     kind: Literal["gpu_power_cap"]
     cap_w: float = Field(gt=0)
@@ -21,8 +24,9 @@ class GpuPowerCap(OnGpu):
     def effects(self, world: World) -> Iterable[Effect]:
         """Hold the one GPU."""
         gpu = world.gpus(world.node(self.node), self.gpu)
+        cap_w = world.watts(self.cap_w)
         if self.by == "limit":
-            yield Effect("gpu.power_limit_w", gpu, self.cap_w, self.course())
+            yield Effect("gpu.power_limit_w", gpu, cap_w, self.course())
         else:
             bits = {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE}
-            yield Effect("gpu.power_cap_w", gpu, self.cap_w, self.course(), bits)
+            yield Effect("gpu.power_cap_w", gpu, cap_w, self.course(), bits)

@@ -31,7 +31,7 @@ class PowerBrake(OnNode):
         yield Effect(
             "gpu.power_cap_w",
             world.gpus(node),
-            self.gpu_cap_w,
+            world.watts(self.gpu_cap_w),
             self.course(world.profile.node.brake_delay_s),
             {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE},
         )
