@@ -151,7 +151,7 @@ class Follower:
                 if one not in self._followed:
                     self._strange.add(one)
             followed = self._followed.get(one)
-            said = said_in(record, origin) if followed is not None else None
+            said = said_in(record, origin, topics.topologies) if followed is not None else None
             if followed is None or said is None:
                 continue
             try:

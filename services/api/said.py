@@ -10,10 +10,10 @@ from services.api.generations import Generation
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer
-from services.kit.replays import ReplayDirectory, ReplayState
+from services.kit.replays import ReplayDirectory, ReplayState, Topology
 from services.kit.wire import Origin, WireError, origin_of
 from services.notify.payload import Labels, labels_of
-from services.notify.sighting import Sighting, sighting_of
+from services.notify.sighting import placed, sighting_of
 
 _DETECT_GROUP = "hindcast-detect"
 _SAID = (topics.FINDINGS, topics.INCIDENTS)
@@ -60,6 +60,11 @@ class Topics:
         self._directory.refresh()
         return {unit: state for unit, state in self._directory.states.items() if state.replay != "live"}
 
+    @property
+    def topologies(self) -> Mapping[str, Topology]:
+        """Return the topologies of the replays, as of the last look at them, by unit."""
+        return self._directory.topologies
+
     def poll(self, wait_ms: int) -> list[Record]:
         """Return the records that came, after at most so long."""
         return [record for records in self._consumer.poll(timeout_ms=wait_ms).values() for record in records]
@@ -103,11 +108,11 @@ def generation_of(record: Record) -> tuple[Generation, Origin] | None:
     return Generation(origin.unit, origin.generation, origin.shift_ms), origin
 
 
-def said_in(record: Record, origin: Origin) -> Said | None:
-    """Return what a record says; None where it cannot be read."""
+def said_in(record: Record, origin: Origin, topologies: Mapping[str, Topology]) -> Said | None:
+    """Return what a record says; None where it cannot be read. `topologies` are those of the replays, by unit."""
     try:
         if record.topic == topics.FINDINGS:
-            sighting: Sighting = sighting_of(record)
+            sighting = placed(sighting_of(record), topologies)
             return Said(origin, json.loads(record.value or b""), labels_of(sighting), sighting.shadow, record.timestamp)
         body = json.loads(record.value or b"")
         return Said(origin, body, None, False, record.timestamp) if isinstance(body, dict) else None

@@ -20,7 +20,7 @@ from services.notify.board import Board
 from services.notify.delivery import Delivery
 from services.notify.ledger import Ledger, Marks
 from services.notify.settings import NotifySettings
-from services.notify.sighting import Position, Sighting, sighting_of
+from services.notify.sighting import Position, Sighting, placed, sighting_of
 
 _log = logging.getLogger(__name__)
 GROUP = "hindcast-notify"
@@ -115,7 +115,7 @@ class Notify:
             self._ledger.read(position)
             return
         try:
-            sighting = self._placed(sighting_of(record))
+            sighting = placed(sighting_of(record), self._replays.topologies)
         except WireError as error:
             self._ledger.read(position)
             RECORDS.labels("unreadable").inc()
@@ -124,13 +124,6 @@ class Notify:
             return
         RECORDS.labels(sighting.finding.state).inc()
         self._board.take(sighting, now=time.monotonic(), wall_ms=wall_ms())
-
-    def _placed(self, sighting: Sighting) -> Sighting:
-        """Return it with its node's rack; a stream's topology is announced before its first record."""
-        node = sighting.finding.entity.get("node")
-        nodes = self._replays.topologies.get(sighting.origin.unit, {}).get("nodes", ())
-        rack = next((entry.get("rack") for entry in nodes if entry["name"] == node), None) if node else None
-        return sighting._replace(rack=rack or "")
 
     def _refused(self, sighting: Sighting, reason: str) -> None:
         self._dead.send(sighting.record, reason)

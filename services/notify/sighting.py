@@ -1,5 +1,6 @@
 """A finding as it was read from the topic: what it says, whose it is, and where in the topic it lies."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -7,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from detectors.contract import Fault, Severity, State
 from services.kit.errors import UserError
 from services.kit.kafka import Record
+from services.kit.replays import Topology
 from services.kit.times import parse_time
 from services.kit.wire import INCIDENT, SHADOW, Origin, WireError, origin_of
 
@@ -100,6 +102,14 @@ class Sighting(NamedTuple):
     def said_ms(self) -> int:
         """Return when the detector said so, shifted; for a resolved finding, when the fault was over."""
         return self.finding.detected_at + self.origin.shift_ms
+
+
+def placed(sighting: Sighting, topologies: Mapping[str, Topology]) -> Sighting:
+    """Return it with its node's rack; `topologies` by unit: a stream's is announced before its first record."""
+    node = sighting.finding.entity.get("node")
+    nodes = topologies.get(sighting.origin.unit, {}).get("nodes", ())
+    rack = next((entry.get("rack") for entry in nodes if entry["name"] == node), None) if node else None
+    return sighting._replace(rack=rack or "")
 
 
 def sighting_of(record: Record) -> Sighting:
