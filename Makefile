@@ -12,7 +12,7 @@ help: ## Show what there is
 demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
 	@$(BIN)/hindcast demo
 
-test: setup lint test-core test-console servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
+test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
 	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
@@ -36,12 +36,15 @@ setup: .venv/ready
 CONSOLE := services/console
 CONSOLE_BUILT := services/api/static/index.html
 
-ifeq ($(shell command -v npm),)
+NODE := $(shell command -v npm >/dev/null && \
+  node -p 'const [a, b] = process.versions.node.split("."); a > 20 || (a == 20 && b >= 19)' 2>/dev/null)
+
+ifneq ($(NODE),true)
 console: ## Build the web console (needs Node 20.19 or newer with npm; all else works without)
-	@echo "no npm here: all but the web console works. Remedy: install Node 20.19 or newer, then make console"
+	@echo "no Node 20.19 or newer with npm here: all but the web console works. Remedy: install it, then make console"
 
 test-console:
-	@echo "no npm here: the web console is not tested"
+	@echo "no Node 20.19 or newer with npm here: the web console is not tested"
 else
 console: $(CONSOLE_BUILT)
 

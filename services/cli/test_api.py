@@ -82,7 +82,17 @@ def test_a_token_that_is_made_lets_in() -> None:
 def test_servers_that_nobody_named_are_those_of_a_running_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("prometheus", "alertmanager", "thanos_query", "receive_write", "receive", "sidecar", "store", "compact")
+    names = (
+        "prometheus",
+        "alertmanager",
+        "thanos_query",
+        "receive_write",
+        "receive",
+        "sidecar",
+        "store",
+        "compact",
+        "monitor",
+    )
     addresses: dict[str, object] = {name: f"http://127.0.0.1/{name}" for name in names}
     addresses |= {
         "kafka": "127.0.0.1:1",

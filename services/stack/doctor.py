@@ -11,7 +11,7 @@ from typing import Literal
 from services.stack.build import cached
 from services.stack.recipes import RECIPES
 from services.stack.settings import StackSettings, load_settings
-from services.stack.toolchain import GIT, GO, JAVA, MAKE, MAVEN, Tool, look_for
+from services.stack.toolchain import CHROMIUM, GIT, GO, JAVA, MAKE, MAVEN, NODE, Tool, look_for
 
 Mode = Literal["native", "docker", "embedded"]
 # Measured: 4.8 GB while building (module and build caches of Go), 0.2 GB stay here; the rest is for data.
@@ -45,6 +45,8 @@ def examine(settings: StackSettings) -> list[Finding]:
         _tool(GO, needed=not go_built),
         _tool(JAVA, needed=True),
         _tool(MAVEN, needed=not built["kafka"]),
+        _tool(NODE, needed=False),
+        _tool(CHROMIUM, needed=False),
         _disk(settings.cache_dir, _RUN_GB if all(built.values()) else _BUILD_GB),
         Finding("servers", "ok", ", ".join(f"{n} {'built' if done else 'to be built'}" for n, done in built.items())),
         _docker(),

@@ -33,6 +33,22 @@ GO = Tool(
 )
 JAVA = Tool("java", "runs Kafka", (17,), ("-version",), r'version "(\d+)', "apt-get install openjdk-17-jdk-headless")
 MAVEN = Tool("mvn", "fetches Kafka", (3, 6), ("-version",), r"Maven (\d+)\.(\d+)", "apt-get install maven")
+NODE = Tool(
+    "node",
+    "builds the web console",
+    (20, 19),
+    ("--version",),
+    r"v(\d+)\.(\d+)",
+    "take Node 20.19 or later with npm from nodejs.org, then make console; all but the console works without",
+)
+CHROMIUM = Tool(
+    "chromium",
+    "is what the console's tests look at it with",
+    (110,),
+    ("--version",),
+    r"Chromium (\d+)",
+    "apt-get install chromium",
+)
 GIT = Tool("git", "fetches hindcast", (2,), ("--version",), r"version (\d+)", "apt-get install git")
 MAKE = Tool("make", "runs the Makefile", (4,), ("--version",), r"Make (\d+)", "apt-get install make")
 
@@ -52,7 +68,7 @@ def look_for(tool: Tool) -> Found:
     if path is None:
         return Found(problem="not found")
     try:
-        # The programs are the five named above, found on the user's own PATH.
+        # The programs are the ones named above, found on the user's own PATH.
         done = subprocess.run(  # noqa: S603 - see above
             (path, *tool.version_argv), capture_output=True, text=True, timeout=30, check=False
         )

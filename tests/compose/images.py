@@ -15,18 +15,20 @@ from tests.compose.engine import ROOT, Docker, cache
 STANDINS = ROOT / "docker" / "standins"
 _BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "wget", "openjdk-17-jre-headless")
 PYTHON_IMAGE = "python:3.11-slim"
+NODE_IMAGE = "node:22-slim"
 
 
 def make(docker: Docker) -> None:
     """Make every image that docker-compose.yml names but Grafana's, of which nothing can be made."""
     if not docker("images", "-q", "hindcast-base").strip():
         _base(docker)
-    _build(docker, "base", PYTHON_IMAGE, Path(), ())
+    _build(docker, "base", PYTHON_IMAGE)
+    _build(docker, "node", NODE_IMAGE, *_node())
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     servers = build.ensure(load_settings().cache_dir, ("kafka", "prometheus", "alertmanager", "thanos"))
     for name, folder in servers.items():
         service = "query" if name == "thanos" else name
-        _build(docker, name, services[service]["image"], folder, tuple(path.name for path in folder.iterdir()))
+        _build(docker, name, services[service]["image"], *folder.iterdir())
     # The host's network and trust store: the package index may be reachable no other way.
     docker("build", "--network", "host", "-f", "docker/Dockerfile", "-t", services["notify"]["image"], ".")
 
@@ -45,12 +47,23 @@ def _base(docker: Docker) -> None:
         docker("import", str(archive), "hindcast-base")
 
 
-def _build(docker: Docker, name: str, tag: str, folder: Path, files: tuple[str, ...]) -> None:
+def _node() -> tuple[Path, Path]:
+    """Return this machine's Node and npm."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        raise UserError("the image's console is built by Node, which is not here", remedy="install Node with npm")
+    return Path(node).resolve(), Path(npm).resolve().parents[1]
+
+
+def _build(docker: Docker, name: str, tag: str, *files: Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache()) as scratch:
         context = Path(scratch)
         shutil.copy(STANDINS / f"{name}.Dockerfile", context / "Dockerfile")
         for file in files:
-            shutil.copy(folder / file, context / file)
+            if file.is_dir():
+                shutil.copytree(file, context / file.name, symlinks=True)
+            else:
+                shutil.copy(file, context / file.name)
         script = STANDINS / f"{name}-run.sh"
         if script.exists():
             shutil.copy(script, context / "run.sh")

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import yaml
 
+from services.api.access import new_token
 from services.kit.wait import until
 from tests.compose import images
 from tests.compose.engine import ROOT, Docker, engine
@@ -42,7 +43,11 @@ def up(docker: Docker, recordings: Path) -> Iterator[Docker]:
     if docker.ours:  # on the machine's own engine the official images are pulled, and no name of theirs is taken
         images.make(docker)
         compose = (*COMPOSE, "-f", "docker/standins/override.yaml")
-    docker.env["HINDCAST_RECORDINGS"] = str(recordings)
+    secret, token = new_token("test", "operator")
+    tokens = recordings / "tokens.yaml"
+    tokens.write_text(yaml.safe_dump([token.model_dump()]), encoding="utf-8")
+    docker.env |= {"HINDCAST_RECORDINGS": str(recordings), "HINDCAST_API_TOKENS_FILE": str(tokens), "TOKEN": secret}
+    compose = (*compose, "--profile", "console")
     docker(*compose, "down", "--volumes", "--remove-orphans")
     try:
         docker(*compose, "up", "--detach", "--wait", "--wait-timeout", "240")
@@ -95,3 +100,16 @@ def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: 
         return bool(result) and float(result[0]["value"][1]) == 6 * 8
 
     until(landed, timeout_s=60, what="the series of 48 GPUs, by Thanos Query", interval_s=0.5)
+
+    browser = httpx.Client(base_url="http://127.0.0.1:8490", headers={"Authorization": f"Bearer {up.env['TOKEN']}"})
+    with browser:
+        assert "<title>hindcast</title>" in browser.get("/").text
+        assert [one["name"] for one in browser.get("/api/v1/recordings").json()] == ["brake"]
+        (replay,) = browser.get("/api/v1/replays").json()
+        assert (replay["name"], replay["state"]) == ("composed", "ended")
+
+        def followed() -> bool:
+            found = browser.get(f"/api/v1/runs/{replay['run']}/findings").json()["items"]
+            return [one["entity"]["node"] for one in found] == [NODE]
+
+        until(followed, timeout_s=60, what="the finding, by the API", interval_s=0.5)

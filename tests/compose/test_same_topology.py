@@ -23,7 +23,7 @@ SETTINGS = StackSettings(prometheus_pair=True)
 SERVERS = servers(SETTINGS)
 # Containers only: they prepare what the native runner does by itself, cannot be had natively, or are started by whoever
 # wants them.
-ONLY_CONTAINERS = {"volumes", "grafana", "gateway"}
+ONLY_CONTAINERS = {"volumes", "grafana", "gateway", "api"}
 # hindcast's services that are always there, and where in its container a process answers if not where its kind does.
 OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
 PORTS = {"alertmanager": 9093, "prometheus": 9090, "prometheus-monitor": 9090, "receiver": 9099, "replay": 8480}
