@@ -8,8 +8,8 @@ import uvicorn
 from services.api.app import build
 from services.api.settings import ApiSettings
 from services.api.stream import Streams
-from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
+from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
 from services.kit.settings import load
 
@@ -31,28 +31,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def listen(settings: ApiSettings) -> socket.socket:
-    """Return a listening socket; raise UserError (exit code 2) where the port cannot be had."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=256)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            remedy="end what uses that port, or set HINDCAST_API_PORT to another (0: any free one)",
-            exit_code=2,
-        ) from error
-
-
 def serve(settings: ApiSettings, kafka: KafkaSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     app = build(settings, kafka)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()
-    with listen(settings) as server_socket:
-        host, port = server_socket.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        _log.info("listening address=http://%s:%d data_dir=%s", shown, port, settings.data_dir)
+    with settings.listen() as server_socket:
+        _log.info("listening address=%s data_dir=%s", address_of(server_socket), settings.data_dir)
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S)
         _Server(config, app.state.streams).run(sockets=[server_socket])
         _log.info("stopped")

@@ -1,6 +1,5 @@
 """Settings of the API: HINDCAST_API_* in the environment."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated
 
@@ -8,16 +7,15 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
-from services.kit.settings import Settings
+from services.kit.listening import Listening, Port
 
 
-class ApiSettings(Settings):
+class ApiSettings(Listening):
     """Where it listens, what it keeps and where, who may ask, and how much it takes."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_API_", extra="forbid")
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8490
+    port: Port = 8490
     # Recordings that were imported (in `recordings/`) and the state (`api.sqlite`).
     data_dir: Path = Field(default_factory=lambda: state_dir("api"))
     # Folders of recordings, or recordings, that are shown too and never changed.
@@ -45,11 +43,3 @@ class ApiSettings(Settings):
     console_dir: Path = Path(__file__).resolve().parent / "static"
     # Browsers that follow runs and replays at a time.
     viewers: Annotated[int, Field(ge=1)] = 200
-
-    @property
-    def loopback(self) -> bool:
-        """Return whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"

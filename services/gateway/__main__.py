@@ -1,7 +1,6 @@
 """`python -m services.gateway`: a live cluster's Prometheus, log shippers and scheduler to Kafka."""
 
 import logging
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from services.gateway.settings import GatewaySettings
 from services.kit import replays
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
+from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
 from services.kit.settings import check, load
 from services.kit.wire import Origin
@@ -23,18 +23,6 @@ from services.recording.model import Topology
 _log = logging.getLogger(__name__)
 LIVE = "live"
 _TOKEN_SHORTEST = 16
-
-
-def listen(settings: GatewaySettings) -> socket.socket:
-    """Return a listening socket; raise UserError (exit code 2) where the port cannot be had."""
-    try:
-        return socket.create_server((settings.host, settings.port), backlog=64)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            remedy="end what uses that port, or set HINDCAST_GATEWAY_PORT to another (0: any free one)",
-            exit_code=2,
-        ) from error
 
 
 def token_of(settings: GatewaySettings) -> str | None:
@@ -96,7 +84,7 @@ def main() -> None:
     origin = Origin(settings.cluster, LIVE, target=settings.target)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()
-    with listen(settings) as server_socket:
+    with settings.listen() as server_socket:
         if topology is not None:
             announce(kafka, origin, topology)
         within_ms = int(settings.ack_timeout_s * 1000)
@@ -105,8 +93,7 @@ def main() -> None:
             return producer(kafka, max_block_ms=within_ms)
 
         outlet = KafkaOutlet(make, origin, timeout_s=settings.ack_timeout_s)
-        host, port = server_socket.getsockname()[:2]
-        _log.info("listening address=http://%s:%d unit=%s", host, port, origin.unit)
+        _log.info("listening address=%s unit=%s", address_of(server_socket), origin.unit)
         app = build(Gateway(settings, outlet, token), settings)
         try:
             uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[server_socket])

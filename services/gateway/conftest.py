@@ -13,22 +13,13 @@ import pytest
 from services.gateway.api import Gateway, build
 from services.gateway.outlet import AwayError, Parcel
 from services.gateway.settings import GatewaySettings
+from services.kit.varint import varint
 
 CONTENT = {
     "v1": "application/x-protobuf",
     "v2": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
 }
 Sample = tuple[int, float]
-
-
-def varint(number: int) -> bytes:
-    number &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def chunk(number: int, body: bytes) -> bytes:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from services.kit.varint import varint
+
 Protocol = Literal["v1", "v2"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -248,7 +250,7 @@ class _Found:
             if number == 1 and self.protocol == "v2":
                 labels.append(body)
             elif number == 1:
-                labels.append(b"\x0a" + _as_varint(len(body)) + body)
+                labels.append(b"\x0a" + varint(len(body)) + body)
             elif number == 2:
                 at_ms, value = _one_sample(body)
                 times.append(at_ms)
@@ -396,12 +398,3 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return number & 0xFFFF_FFFF_FFFF_FFFF, at
     raise MalformedError(f"a number at byte {at} is cut off or too long")
-
-
-def _as_varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

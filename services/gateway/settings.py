@@ -1,26 +1,24 @@
 """Settings of the gateway: HINDCAST_GATEWAY_* in the environment."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.kit.settings import Settings
+from services.kit.listening import Listening, Port
 
 MIB = 1024 * 1024
 
 
-class GatewaySettings(Settings):
+class GatewaySettings(Listening):
     """Where the gateway listens, whose telemetry it takes, and how much of it at a time."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_GATEWAY_", extra="forbid")
 
     cluster: Annotated[str, Field(min_length=1, pattern=r"^[^/]+$")]
     """The cluster that everything sent here is of. A series whose label `cluster` names another is passed over."""
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8481
+    port: Port = 8481
     token_file: Path | None = None
     """A file with the bearer token that senders must show; may be left out only on a loopback address."""
     topology: Path | None = None
@@ -36,14 +34,6 @@ class GatewaySettings(Settings):
     """Bodies that are being worked on at a time; more are told to come again (503)."""
     ack_timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """How long a sender waits for Kafka before it is told to come again (503)."""
-
-    @property
-    def loopback(self) -> bool:
-        """Return whether only this machine can reach the gateway."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
     @model_validator(mode="after")
     def _token_needed(self) -> Self:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.conftest import Series, chunk, packed, varint, written
+from services.gateway.conftest import Series, chunk, packed, written
 from services.gateway.remote_write import MalformedError, Protocol, Symbols, TooLargeError, read, unpack
+from services.kit.varint import varint
 
 NOW = 1_763_650_000_000
 PROTOCOLS: tuple[Protocol, ...] = ("v1", "v2")

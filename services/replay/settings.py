@@ -1,6 +1,5 @@
 """Settings of the replay service: HINDCAST_REPLAY_* in the environment."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -8,16 +7,15 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
-from services.kit.settings import Settings
+from services.kit.listening import Listening, Port
 
 
-class ReplaySettings(Settings):
+class ReplaySettings(Listening):
     """Where the control API listens, what it may read, and what it keeps."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
 
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8480
+    port: Port = 8480
     # One small file a replay: what is needed to go on after a crash.
     state_dir: Path = Field(default_factory=lambda: state_dir("replay"))
     # Folders that recordings may lie in. Without any, and bound to loopback, every recording may be replayed.
@@ -29,14 +27,6 @@ class ReplaySettings(Settings):
     in_flight_bytes: Annotated[int, Field(ge=1024 * 1024)] = 32 * 1024 * 1024
     # Event time before the target of a seek that is sent first, so that detectors are warm.
     warm_s: Annotated[float, Field(ge=0)] = 600.0
-
-    @property
-    def loopback(self) -> bool:
-        """Return whether only this machine can reach the control API."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
     @model_validator(mode="after")
     def _roots_needed(self) -> Self:

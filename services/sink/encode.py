@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.sink.pages import PAGE_SERIES, Bytes, Ints, Lengths, Page, Protocol, varint
+from services.kit.varint import varint
+from services.sink.pages import PAGE_SERIES, Bytes, Ints, Lengths, Page, Protocol
 
 Floats = NDArray[np.float64]
 

@@ -12,22 +12,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from services.kit.varint import varint
+
 Protocol = Literal["v2", "v1"]
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 PAGE_SERIES = 4096
 """Series a page: large enough to spread a request's fixed cost, small enough that its symbols (7 kB) do not weigh."""
-
-
-def varint(number: int) -> bytes:
-    """Return a protobuf varint of a number that is not negative."""
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def chunk(tag: int, body: bytes) -> bytes:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.kit.varint import varint
 from services.sink.encode import EARLIEST_MS, LATEST_MS, STALE, Samples, by_page, request, six_bytes
-from services.sink.pages import PAGE_SERIES, Catalogue, Protocol, varint
+from services.sink.pages import PAGE_SERIES, Catalogue, Protocol
 
 Read = Callable[[bytes, str], list[Any]]
 NOW = 1_763_650_000_000

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
 
+from services.kit import topics
+from services.kit.kafka import KafkaSettings, consumer
+from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 
@@ -31,3 +35,30 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             yield stack
     else:
         pytest.fail(f"HINDCAST_STACK={chosen}: it is native or containers")
+
+
+@pytest.fixture(scope="module")
+def running(stack: Stack) -> Iterator[Stack]:
+    """Run all services of hindcast on the servers of the session, and end them."""
+    own = services(stack.service_context())
+    for spec in own:
+        stack.add_process(spec)
+    yield stack
+    for spec in reversed(own):
+        stack.remove(spec.name)
+
+
+@pytest.fixture(scope="module")
+def kafka(stack: Stack) -> KafkaSettings:
+    """Make the topics; return how Kafka is reached."""
+    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
+    topics.create(settings)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
+    """Return a consumer of no group, and close it."""
+    from_kafka = consumer(kafka, group=None)
+    yield from_kafka
+    from_kafka.close()

@@ -19,7 +19,6 @@ from services.kit.times import format_time
 from services.kit.wait import until
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
-from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from tests.small import Brake, small_recording
 
@@ -96,17 +95,6 @@ def served(settings: ApiSettings, kafka: KafkaSettings) -> Iterator[Api]:
 def brake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six nodes, eight minutes, one brake."""
     return small_recording(tmp_path_factory.mktemp("recordings"), "braked", nodes=6, minutes=8, brakes=[BRAKE])
-
-
-@pytest.fixture(scope="module")
-def running(stack: Stack) -> Iterator[Stack]:
-    """Run all services of hindcast on the servers of the session, and end them."""
-    own = services(stack.service_context())
-    for spec in own:
-        stack.add_process(spec)
-    yield stack
-    for spec in reversed(own):
-        stack.remove(spec.name)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ scrapes nothing.
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from services.dashboards.render import render
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.recording.reader import Recording
-from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from services.synth.small import FOLDER
 
@@ -32,17 +30,6 @@ OWN = ("replay", "pipeline")
 ELSEWHERE = {(name, "prometheus") for name in OWN}
 """The Prometheus that takes telemetry scrapes nothing, so it has no series of those."""
 CHOSEN = {"node": {"node": "v002"}}
-
-
-@pytest.fixture(scope="module")
-def running(stack: Stack) -> Iterator[Stack]:
-    """Run all services of hindcast on the servers of the session."""
-    own = services(stack.service_context())
-    for spec in own:
-        stack.add_process(spec)
-    yield stack
-    for spec in reversed(own):
-        stack.remove(spec.name)
 
 
 @pytest.fixture(scope="module")

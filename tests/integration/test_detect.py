@@ -15,14 +15,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from detectors.registry import choose
 from services.kit import replays, topics, wire
-from services.kit.kafka import KafkaSettings, Record, consumer, producer
+from services.kit.kafka import KafkaSettings, Record, producer
 from services.kit.replays import ReplayState
 from services.kit.wait import until
 from services.kit.wire import Mark, Origin
 from services.recording.embedded import findings_of, latest, steps
 from services.recording.reader import Recording, times_of
 from services.replay.lines import job_lines, log_lines
-from services.stack.runner import Stack
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -59,20 +58,6 @@ def expected_incidents(recording: Recording) -> list[str]:
         ("open", {"node": "v003"}),
     ]
     return sorted(incident.to_json() for incident in incidents)
-
-
-@pytest.fixture(scope="module")
-def kafka(stack: Stack) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
-    topics.create(settings)
-    return settings
-
-
-@pytest.fixture(scope="module")
-def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
-    from_kafka = consumer(kafka, group=None)
-    yield from_kafka
-    from_kafka.close()
 
 
 @pytest.fixture(scope="module")

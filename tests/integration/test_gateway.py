@@ -44,20 +44,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def kafka(stack: Stack) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
-    topics.create(settings)
-    return settings
-
-
-@pytest.fixture(scope="module")
-def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
-    from_kafka = consumer(kafka, group=None)
-    yield from_kafka
-    from_kafka.close()
-
-
-@pytest.fixture(scope="module")
 def _detect(stack: Stack, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     port = stack.service_context().ports.take()
     env = {

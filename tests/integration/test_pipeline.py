@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,7 +20,6 @@ from services.kit.wait import until
 from services.recording.embedded import findings_of
 from services.recording.model import Label
 from services.recording.reader import Recording
-from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from tests.data import mlperf_power
 from tests.small import Brake, small_recording
@@ -47,17 +45,6 @@ def brake(folder: Path) -> Path:
 def two_brakes(folder: Path) -> Path:
     """Eight nodes, twenty minutes, two brakes, one of them long: something to crash in the middle of."""
     return small_recording(folder, "two-brakes", nodes=8, minutes=20, brakes=[BRAKE, LONG])
-
-
-@pytest.fixture(scope="module")
-def running(stack: Stack) -> Iterator[Stack]:
-    """Run all services of hindcast on the servers of the session, and end them."""
-    own = services(stack.service_context())
-    for spec in own:
-        stack.add_process(spec)
-    yield stack
-    for spec in reversed(own):
-        stack.remove(spec.name)
 
 
 @pytest.fixture

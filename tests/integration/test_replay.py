@@ -19,7 +19,6 @@ from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, consumer
 from services.kit.replays import REMOVED_MARK, ReplayDirectory, ReplayState
-from services.kit.settings import load
 from services.kit.times import format_time, parse_time
 from services.kit.wait import until
 from services.kit.wire import Mark
@@ -27,13 +26,6 @@ from services.replay.conftest import END, START, write_recording
 from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def kafka(stack: Any) -> KafkaSettings:
-    settings = load(KafkaSettings, bootstrap=stack.addresses.kafka)
-    topics.create(settings)
-    return settings
 
 
 @contextmanager

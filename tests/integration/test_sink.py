@@ -29,13 +29,6 @@ DCGM = "telemetry.dcgm"
 
 
 @pytest.fixture(scope="module")
-def kafka(stack: Stack) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap=stack.addresses.kafka)
-    topics.create(settings)
-    return settings
-
-
-@pytest.fixture(scope="module")
 def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
     client = producer(kafka)
     yield client
