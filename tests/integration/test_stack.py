@@ -267,7 +267,8 @@ def _read(path: Path) -> bytes:
 
 @native
 def test_ctrl_c_while_starting_leaves_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
-    command = (sys.executable, "-m", "services.cli", "stack", "up")
+    # Whoever runs the tests in the background of a shell ignores SIGINT, and so would what they start.
+    command = ("env", "--default-signal=INT", sys.executable, "-m", "services.cli", "stack", "up")
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as up:
         assert up.stderr is not None
         for line in up.stderr:
