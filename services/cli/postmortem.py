@@ -1,6 +1,7 @@
 """`hindcast postmortem`: an incident of a recording, or of a run of the API, told in one file."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,7 +55,9 @@ def postmortem(
 
     form = _FORMS.get(out.suffix.lower())
     if form is None:
-        raise UserError(f"{out}: neither .html nor .md", remedy="--out report.html", exit_code=2)
+        raise UserError(f"{out}: neither .html nor .md", remedy="--out report.html, or --out report.md", exit_code=2)
+    if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir():
+        raise _unwritable(out, "is a folder" if out.is_dir() else "cannot be written")
     recording = Path(subject)
     if not recording.exists():
         recording, settings = _run(subject)
@@ -81,15 +84,17 @@ def _run(name: str) -> tuple[Path, dict[str, Any]]:
     from services.api.settings import ApiSettings
     from services.api.store import Store
     from services.kit.settings import load
+    from services.synth.library import scenario_paths
 
     path = load(ApiSettings).data_dir / "api.sqlite"
     query = "SELECT path, detectors FROM runs WHERE id = ?1 OR unit LIKE '%/' || ?1 ORDER BY created_ms DESC"
     row = Store(path).one(query, (name,)) if path.is_file() and _NAME.fullmatch(name) else None
     if row is None:
+        remedy = "name a directory that has a recording.yaml, or see `GET /api/v1/runs` of hindcast api"
+        if name in scenario_paths():
+            remedy = f"it is a scenario: `hindcast make {name} --out {name}` makes the recording"
         raise UserError(
-            f"{name}: neither a recording's directory, nor a run or replay in {path}",
-            remedy="name a directory that has a recording.yaml, or see `GET /api/v1/runs` of hindcast api",
-            exit_code=2,
+            f"{name}: neither a recording's directory, nor a run or replay in {path}", remedy=remedy, exit_code=2
         )
     return Path(row["path"]), json.loads(row["detectors"])
 
@@ -98,9 +103,11 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None
+        raise _unwritable(path, f"cannot be written: {error.strerror}") from None
+
+
+def _unwritable(path: Path, why: str) -> UserError:
+    return UserError(f"{path}: {why}", remedy="name a file in a folder that you may write to", exit_code=2)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def test_a_page_is_written_with_what_would_have_caught_it_sooner(app: typer.Type
     page = out.read_text()
     assert "half the patience" in page
     assert "hindcast postmortem sakuraone-job-hang --out report.html --price 2.5" in page
-    assert "nothing, even at a quarter of its thresholds" in page
+    assert "nothing, even at a quarter of their thresholds" in page
 
 
 def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer, tmp_path: Path) -> None:
@@ -44,6 +44,20 @@ def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer
     assert "| detectors.yaml |" in text
 
 
-def test_a_form_that_is_not_known_is_refused_before_anything_runs(app: typer.Typer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"neither \.html nor \.md"):
-        CliRunner().invoke(app, ["postmortem", str(HANG), "--out", "report.pdf"], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("subject", "out", "told", "remedy"),
+    [
+        (str(HANG), "report.pdf", r"neither \.html nor \.md", "report.html"),
+        (str(HANG), "nowhere/report.md", r"nowhere/report\.md: cannot be written", "a folder that you may write to"),
+        (str(HANG), "folder.md", r"folder\.md: is a folder", "name a file"),
+        ("vela-power-brake", "report.md", "neither a recording's directory", "hindcast make vela-power-brake"),
+        ("nonesuch", "report.md", "nonesuch: neither a recording's directory", "recording.yaml"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    app: typer.Typer, tmp_path: Path, subject: str, out: str, told: str, remedy: str
+) -> None:
+    (tmp_path / "folder.md").mkdir()
+    with pytest.raises(UserError, match=told) as refused:
+        CliRunner().invoke(app, ["postmortem", subject, "--out", str(tmp_path / out)], catch_exceptions=False)
+    assert remedy in (refused.value.remedy or "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from detectors.engine import Choice
 from detectors.spec import configure
 from services.postmortem.case import Case
-from services.postmortem.document import Code, Section, Table, Text
+from services.postmortem.document import Block, Code, Items, Section, Table, Text
 from services.recording.schema import STREAMS
 
 _CHUNK = 1 << 20
@@ -52,34 +52,39 @@ def appendix(case: Case, asked: Asked) -> Section:
     if asked.config is not None:
         rows.append([asked.config.name, f"{asked.config.stat().st_size:,}", f"`{_digest(asked.config)}`"])
     made = {name: str(value) for name, value in manifest.source.items()} if manifest.source else {}
-    source = "; ".join(f"{name}: {' '.join(words.split())}" for name, words in sorted(made.items()))
+    source = [f"{name}: {' '.join(words.split())}" for name, words in sorted(made.items())]
     seed = "" if manifest.seed is None else f", seed {manifest.seed}"
     return Section(
         "Data appendix",
         [
             Text(
                 f"Recording `{manifest.name}` ({manifest.origin}{seed}), of {manifest.cluster.name}: "
-                f"{manifest.cluster.nodes} nodes, {manifest.cluster.gpus} GPUs ({manifest.cluster.gpu_model}). {source}"
+                f"{manifest.cluster.nodes} nodes, {manifest.cluster.gpus} GPUs ({manifest.cluster.gpu_model})."
             ),
-            Text("The same files, settings and version of hindcast give this report again, byte for byte:"),
+            *([Items(source)] if source else []),
+            Text(
+                "The same files, settings and version of hindcast give this report again, byte for byte, in the folder"
+                " that holds the recording (as Markdown with `--out report.md`):"
+            ),
             Code(asked.command(folder.resolve().name)),
             Table(["file", "bytes", "SHA-256"], rows, figures=frozenset({1})),
-            Text(f"hindcast {_version()}; incident {case.incident.id}, revision {case.incident.revision}. Detectors:"),
-            Table(
-                ["detector", "version", "settings that differ from the defaults"],
-                [_detector(one) for one in case.choices],
-                figures=frozenset({1}),
+            Text(
+                f"hindcast {_version()}; incident {case.incident.id}, revision {case.incident.revision}. Detectors and"
+                f" their versions: {', '.join(f'{kind.spec.name} {kind.spec.version}' for kind, _ in case.choices)}."
             ),
+            *_settings(case.choices),
         ],
     )
 
 
-def _detector(choice: Choice) -> Sequence[str]:
-    kind, config = choice
-    now, plain = config.model_dump(), configure(kind.config_type, kind.spec, {}).model_dump()
-    changed = [f"`{name}: {value}`" for name, value in now.items() if value != plain[name]]
-    changed += ["in shadow"] * config.shadow
-    return [kind.spec.name, str(kind.spec.version), ", ".join(changed) or "none"]
+def _settings(choices: Sequence[Choice]) -> list[Block]:
+    rows = []
+    for kind, config in choices:
+        now, plain = config.model_dump(), configure(kind.config_type, kind.spec, {}).model_dump()
+        changed = [f"`{name}: {value}`" for name, value in now.items() if value != plain[name]]
+        if changed or config.shadow:
+            rows.append([kind.spec.name, ", ".join(changed + ["in shadow"] * config.shadow)])
+    return [Table(["detector", "settings that differ from the defaults"], rows)] if rows else []
 
 
 def _digest(path: Path) -> str:

@@ -1,6 +1,7 @@
 """What there is to tell: the engine's run over the recording, the incident, and the labels that are about it."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from detectors.contract import Entity, Finding, Instant
@@ -71,17 +72,50 @@ class Case:
         return min(told, key=lambda one: (one.detected_at, one.id), default=None)
 
     def lines(self) -> list[Event]:
-        """Return the first loud log lines of the culprit, of machines and not of jobs, from around the onset."""
-        node, switch = self.cause.entity.get("node"), self.cause.entity.get("switch")
-        begin, end = self.root.started_at - _LOG_LEAD_MS, self.root.detected_at + _LOG_LEAD_MS
-        found = [
-            event
-            for event in self.recording.events(begin, end)
-            if event.source != "job"
-            and event.severity in _LOUD
-            and ((node is not None and event.node == node) or (switch is not None and str(switch) in event.message))
-        ]
-        return found[:_MOST_LINES]
+        """Return the first loud log lines about the culprit, from the onset on; of jobs' own logs none."""
+        root, label = self.root, self.label
+        begin = root.started_at - _LOG_LEAD_MS if label is None else min(label.onset, root.started_at)
+        return loud_lines(self.recording.events(begin, root.detected_at + _LOG_LEAD_MS), self.cause.entity)
+
+    @property
+    def whereabouts(self) -> str:
+        """What helps to find the culprit: rack, feeds and bus, or what is plugged into its port; "" where unknown."""
+        entity = self.cause.entity
+        port = entity.get("switch"), entity.get("port")
+        words: list[str] = []
+        for node in self.recording.topology.nodes:
+            ends = [nic.nic for nic in node.nics if nic.port is not None and (nic.switch, nic.port) == port]
+            words += [f"the port of {node.name} {nic}" for nic in ends]
+            if node.rack is not None and (ends or node.name == entity.get("node")):
+                words.append(f"rack {node.rack}")
+            if node.name == entity.get("node"):
+                bus = [gpu.pci_bus_id for gpu in node.gpus if gpu.gpu == entity.get("gpu") and gpu.pci_bus_id]
+                words += [f"PCI bus {one}" for one in bus]
+                if node.power_feeds and "gpu" not in entity:
+                    words.append(f"power feeds {', '.join(node.power_feeds)}")
+        return ", ".join(words)
+
+
+def loud_lines(events: Iterable[Event], entity: Entity) -> list[Event]:
+    """Return the first loud lines that a node or switch logs, or that name it; of a port those that name the port."""
+    machine = str(entity.get("node", entity.get("switch", "")))
+    if not machine:
+        return []
+    named, port = _named(machine), _named(str(entity.get("port", "")))
+    found = [
+        event
+        for event in events
+        if event.source != "job"
+        and event.severity in _LOUD
+        and (event.node == machine or named.search(event.message) is not None)
+    ]
+    if "port" in entity:  # what a switch says of its other ports is beside the point, if it names this one
+        found = [event for event in found if port.search(event.message)] or found
+    return found[:_MOST_LINES]
+
+
+def _named(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def place(entity: Entity) -> str:

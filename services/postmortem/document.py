@@ -38,6 +38,17 @@ class Table:
     strong: frozenset[int] = frozenset()
 
 
+def filled(table: Table) -> Table:
+    """Return the table without the columns that are empty in every row."""
+    kept = [place for place in range(len(table.columns)) if any(row[place] for row in table.rows)]
+    return Table(
+        [table.columns[place] for place in kept],
+        [[row[place] for place in kept] for row in table.rows],
+        frozenset(number for number, place in enumerate(kept) if place in table.figures),
+        table.strong,
+    )
+
+
 @dataclass(frozen=True)
 class Figure:
     """A chart, with what it shows in words and its figures as a table, so that nothing is told by the picture alone."""

@@ -184,8 +184,9 @@ def _shown(
     mine, others = groups.split(signal.stream, narrow.keys)
     left = _left(narrow, mine, others, started, detected) if mine else None
     silent = _silent(narrow, mine, detected) if mine and signal.stream != "steps" else None
+    level = _mean if signal.counter else _median  # what comes in bouts is nothing, most of the time
     return Shown(chart, signal, left,
-        _mean(values[before]), _mean(values[during]), _mean(middle[before]), _mean(middle[during]), bool(others),
+        level(values[before]), level(values[during]), level(middle[before]), level(middle[during]), bool(others),
         silent,
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ td.figure {{ white-space: nowrap }}
 td {{ overflow-wrap: break-word }} td.time {{ white-space: nowrap; font-variant-numeric: tabular-nums }}
 tr.strong td:not(:last-child) {{ font-weight: 600 }}
 code, pre {{ font: .88em/1.45 ui-monospace, monospace; background: var(--tint); border-radius: 3px }}
-code {{ padding: .05em .25em; overflow-wrap: anywhere }}
+code {{ padding: .05em .25em; overflow-wrap: break-word }}
 pre {{ padding: .7rem .9rem; border: 1px solid var(--rule); white-space: pre-wrap; overflow-wrap: anywhere }}
 figure {{ margin: 1.4rem 0 1.8rem }} figcaption {{ margin-bottom: .3rem }}
 figcaption b {{ display: block }} figcaption span {{ color: var(--soft); font-size: .88rem }}
@@ -60,7 +60,8 @@ svg .found {{ stroke: var(--found) }} svg .over {{ stroke: var(--over) }}
   body {{ font-size: 10pt; max-width: none; padding: 0 }} table {{ font-size: 8.5pt }}
   .facts {{ grid-template-columns: repeat(7, 1fr); gap: .4rem; font-size: 9pt }} .facts div {{ padding: .35rem .45rem }}
   * {{ print-color-adjust: exact; -webkit-print-color-adjust: exact }}
-  h2 {{ break-after: avoid }} figure, tr, .facts {{ break-inside: avoid }} thead {{ display: table-header-group }}
+  h2 {{ break-after: avoid; margin-top: 1.6rem }} figure {{ margin: .9rem 0 1rem }}
+  figure, tr, .facts {{ break-inside: avoid }} thead {{ display: table-header-group }}
   .scroll {{ overflow: visible }} p, li {{ orphans: 3; widows: 3; max-width: none }}
 }}
 """

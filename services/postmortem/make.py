@@ -1,6 +1,7 @@
 """A postmortem from a recording to a document: the run, the evidence, the trials, and what is said of them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from detectors.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
@@ -8,7 +9,7 @@ from services.postmortem.appendix import Asked
 from services.postmortem.case import Case, investigate
 from services.postmortem.document import Document
 from services.postmortem.report import Alerts, Report, compose, evidence_of
-from services.postmortem.whatif import nearness, trials, without_streams
+from services.postmortem.whatif import Trials, nearness, on_log, trials, without_streams
 from services.recording.reader import Recording
 
 
@@ -33,11 +34,12 @@ def make(
     )
     said("evidence")
     shown, lines = evidence_of(case)
-    tried = trials(case, progress=said) if asked.what_if else []
-    blind = without_streams(case, progress=said) if asked.what_if else []
-    silent = nearness(case, progress=said) if asked.what_if else []
+    tried, silent = Trials(on_log=on_log(case, lines)), []
+    if asked.what_if:
+        tried = replace(tried, settings=trials(case, progress=said), blind=without_streams(case, progress=said))
+        silent = nearness(case, progress=said)
     fired = None
     if alerts is not None:
         said("alert rules")
         fired = alerts(case)
-    return case, compose(Report(case, asked, tried, blind, silent, fired, shown, lines))
+    return case, compose(Report(case, asked, tried, silent, fired, shown, lines))

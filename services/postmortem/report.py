@@ -2,18 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import resources
+from itertools import zip_longest
+
+import yaml
 
 from detectors.contract import Finding
+from detectors.incidents.report import Impact
 from services.kit.times import format_time
 from services.postmortem.actions import actions
 from services.postmortem.appendix import Asked, appendix
 from services.postmortem.case import Case, place
+from services.postmortem.chain import chain
 from services.postmortem.chart import Mark, figure
-from services.postmortem.document import Block, Document, Figure, Items, Section, Table, Text
+from services.postmortem.document import Block, Document, Figure, Section, Table, Text, filled
 from services.postmortem.evidence import Shown, show
 from services.postmortem.sooner import missing, sooner
+from services.postmortem.story import cost, story
 from services.postmortem.timeline import Moment, gap, moments
-from services.postmortem.whatif import Nearness, Trial
+from services.postmortem.whatif import Nearness, Trials
 from services.recording.model import Event, Label
 from services.score.incidents import FACTOR_WITHIN, HOURS_LEAST, HOURS_WITHIN
 from services.score.matching import about
@@ -21,11 +28,6 @@ from services.score.matching import about
 _MOST_STEADY = 2
 """Signals that are drawn although they never left the band, where fewer than three did."""
 _LONGEST_CELL = 160
-_TELLER = {
-    "synthetic": "The scenario's story (of the whole cluster: made smaller, the names and numbers of nodes differ)",
-    "captured": "What was written when it was captured",
-    "imported": "What was written when it was imported",
-}
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,7 @@ class Report:
 
     case: Case
     asked: Asked
-    trials: Sequence[Trial] = ()
-    blind: Sequence[Trial] = ()
-    """Each without one of the streams."""
+    tried: Trials = field(default_factory=Trials)
     silent: Sequence[Nearness] = ()
     alerts: Alerts | None = None
     shown: Sequence[Shown] = field(default_factory=list)
@@ -56,7 +56,7 @@ def compose(report: Report) -> Document:
     """Return the report as a document."""
     case, manifest = report.case, report.case.recording.manifest
     course = moments(case, report.shown, report.lines)
-    impact, label = case.incident.impact, case.label
+    impact, label, asked = case.incident.impact, case.label, report.asked
     facts = [
         ("culprit", place(case.cause.entity)),
         ("fault", case.root.fault.replace("_", " ")),
@@ -66,25 +66,35 @@ def compose(report: Report) -> Document:
         ),
         ("found after", gap(case.root.detected_at - (label.onset if label is not None else case.root.started_at))),
         ("GPUs", f"{impact.gpus} on {impact.nodes} node{'s' * (impact.nodes != 1)}"),
-        ("step time", f"{impact.step_time_factor:.2f} times" if impact.step_time_factor > 1 else "as usual"),
-        ("GPU-hours lost", f"{impact.gpu_hours_lost:.1f}{_cost(report, impact.gpu_hours_lost, ' (', ')')}"),
+        ("step time", _pace(impact)),
+        ("GPU-hours lost", f"{impact.gpu_hours_lost:.1f}{cost(report.asked.price, impact.gpu_hours_lost, ' (', ')')}"),
     ]
     lacking = missing(case)
     sections = [
-        _story(case),
+        story(case, asked.price),
         _timeline(course),
         _culprit(report),
         _blast(report),
-        _chain(case),
+        chain(case, report.shown),
         _detectors(report),
-        sooner(case, report.trials, report.blind, course, lacking),
-        actions(case, report.trials, lacking),
+        sooner(case, report.tried, course, report.shown, lacking),
+        actions(case, report.tried, lacking),
     ]
     if label is not None:
         sections.append(_against(case, label))
     title = f"Postmortem: {case.root.fault} on {place(case.cause.entity)}"
-    lead = f"{manifest.cluster.name}, {format_time(case.incident.started_at)[:10]}. {case.incident.title}."
+    began, over = format_time(case.incident.started_at), format_time(case.over_at or manifest.end)
+    lead = f"Cluster {manifest.cluster.name}, {began[:10]}, {began[11:16]} to {over[11:16]} UTC."
     return Document(title, lead, facts, [*sections, appendix(case, report.asked)])
+
+
+def _pace(impact: Impact) -> str:
+    """Return what became of the steps of the job that fared worst."""
+    if not impact.jobs:
+        return "no job known"
+    if stood := max((job.stood_s for job in impact.jobs), default=0.0):
+        return f"no step for {gap(round(stood * 1000))}"
+    return f"{impact.step_time_factor:.2f} times the usual" if impact.step_time_factor > 1 else "as usual"
 
 
 def evidence_of(case: Case) -> tuple[list[Shown], list[Event]]:
@@ -101,28 +111,9 @@ def _clock(at: int) -> str:
     return format_time(at)[11:23]
 
 
-def _cost(report: Report, hours: float, before: str = "", after: str = "") -> str:
-    return "" if report.asked.price is None else f"{before}${hours * report.asked.price:,.0f}{after}"
-
-
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= _LONGEST_CELL else f"{words[: _LONGEST_CELL - 1]}…"
-
-
-def _story(case: Case) -> Section:
-    manifest, finding = case.recording.manifest, case.finding(case.root.id)
-    blocks: list[Block] = [
-        Text(f"{finding.summary}."),
-        Text(f"{_TELLER[manifest.origin]}, “{manifest.title}”: {' '.join(manifest.summary.split())}"),
-    ]
-    if case.others:
-        told = "; ".join(f"`{one.id}` ({one.title})" for one in case.others[:5])
-        more = f" and {len(case.others) - 5} more" if len(case.others) > 5 else ""
-        blocks.append(
-            Text(f"The recording has {len(case.others)} other incident(s), told by `--incident ID`: {told}{more}.")
-        )
-    return Section("What happened", blocks)
 
 
 def _timeline(course: Sequence[Moment]) -> Section:
@@ -138,7 +129,7 @@ def _timeline(course: Sequence[Moment]) -> Section:
     )
     day = format_time(course[0].at)[:10]
     table = Table(["time, UTC", "since the last", "since the onset", "what", ""], rows, frozenset({1, 2}), strong)
-    return Section("Timeline", [Text(f"All times are event time, {day}, UTC."), table])
+    return Section("Timeline", [Text(f"All times are UTC, {day}, by the clock of the recording."), table])
 
 
 def _culprit(report: Report) -> Section:
@@ -148,29 +139,34 @@ def _culprit(report: Report) -> Section:
     steady = [one for one in shown if one not in moved]
     flat = [one for one in steady if not _stirs(one)]
     extra = [one for one in steady if one not in flat][: max(0, _MOST_STEADY + 1 - len(moved))]
-    blocks: list[Block] = [_figure(one) for one in shown if one in moved or one in extra]
-    if rest := [one.signal.title for one in steady if one not in extra]:
-        blocks.append(Text(f"Looked at, and within what peers and the past show: {', '.join(rest)}."))
-    if not shown:
+    blocks: list[Block] = []
+    if shown:
+        blocks.append(Text("The figures before and during are medians, those of counters means."))
+    else:
         blocks.append(Text("The recording has no signal of the culprit that could be drawn."))
+    blocks += [_figure(one) for one in shown if one in moved or one in extra]
+    if rest := [one.signal.title for one in steady if one not in extra]:
+        blocks.append(Text(f"Not unusual, beside its peers and its past: {', '.join(rest)}."))
     if report.lines:
         rows = [[_clock(line.timestamp), line.source, line.severity, _short(line.message)] for line in report.lines]
-        blocks += [Text("Its log around the onset:"), Table(["time, UTC", "source", "severity", "line"], rows)]
+        blocks += [
+            Text("Log lines about it, around the onset:"),
+            Table(["time, UTC", "source", "severity", "line"], rows),
+        ]
     rows = [
         [f"`{name}`", figure(value) if isinstance(value, float) else _short(str(value))]
         for name, value in sorted(finding.evidence.items())
     ]
-    blocks += [Text("The finding's evidence, units in the names:"), Table(["what", "value"], rows)]
+    half = -(-len(rows) // 2)  # two beside each other: there are many, and they are short
+    pairs = [[*row, *other] for row, other in zip_longest(rows[:half], rows[half:], fillvalue=["", ""])]
+    blocks.append(Text("Evidence at the time of the finding; the names end in the unit:"))
+    blocks.append(Table(["what", "value", "what", "value"], pairs))
     return Section("Culprit and evidence", blocks)
 
 
 def _stirs(one: Shown) -> bool:
     """Return whether there is more than zero to see."""
     return any(value == value and value != 0 for value in (one.before, one.during, one.peers_during))  # noqa: PLR0124 - NaN
-
-
-def _rest(one: Shown) -> str:
-    return "them and from its own past" if one.against_peers else "that"
 
 
 def _figure(one: Shown) -> Figure:
@@ -183,9 +179,10 @@ def _figure(one: Shown) -> Figure:
         ],
         figures=frozenset({1, 2}),
     )
-    left = f" Apart from {_rest(one)} from {_clock(one.left_at)} on." if one.left_at is not None else ""
-    left += f" Silent from {_clock(one.silent_at)} on." if one.silent_at is not None else ""
-    return Figure(chart, f"{chart.culprit} against {chart.peers}.{left}", table)
+    rest = "its peers and its own past" if one.against_peers else "its own past"
+    left = f" Unlike {rest} from {_clock(one.left_at)} on." if one.left_at is not None else ""
+    left += f" No reading from {_clock(one.silent_at)} on." if one.silent_at is not None else ""
+    return Figure(chart, f"{chart.culprit}, against {chart.peers}.{left}", table)
 
 
 def _blast(report: Report) -> Section:
@@ -204,7 +201,7 @@ def _blast(report: Report) -> Section:
             factor,
             gap(round(touched.stood_s * 1000)) if touched.stood_s else "",
         ]
-        rows.append([*cells, f"{touched.gpu_hours_lost:.2f}", _cost(report, touched.gpu_hours_lost), ended])
+        rows.append([*cells, f"{touched.gpu_hours_lost:.2f}", cost(report.asked.price, touched.gpu_hours_lost), ended])
     total = [
         "all",
         str(impact.nodes),
@@ -212,71 +209,58 @@ def _blast(report: Report) -> Section:
         f"{impact.step_time_factor:.2f}",
         "",
         f"{impact.gpu_hours_lost:.2f}",
-        _cost(report, impact.gpu_hours_lost),
+        cost(report.asked.price, impact.gpu_hours_lost),
         "",
     ]
     columns = ["job", "nodes", "GPUs", "steps, times as long", "without a step", "GPU-hours lost", "cost, USD", "ended"]
-    blocks: list[Block] = [Table(columns, [*rows, total], frozenset(range(1, 8)), frozenset({len(rows)}))]
+    table = Table(columns, [*rows, total], frozenset(range(1, 8)), frozenset({len(rows)}))
+    blocks: list[Block] = [filled(table)]
     if report.asked.price is None:
         blocks.append(Text("Say `--price USD_PER_GPU_HOUR` for the cost."))
     blocks.append(
         Text(
-            "GPU-hours lost: the time in which the job's GPUs did nothing new, from the onset until it was over;"
-            " the usual step time is that of the hour before."
+            "GPU-hours lost are the job's GPUs, times how long it lasted, times the share of a step that was lost:"
+            " 1 - usual step time / step time, or all of it while no step came. Usual is the hour before. It lasted"
+            " until the finding was resolved, which is a little later than the fault itself."
         )
     )
     return Section("Blast radius", blocks)
 
 
-def _chain(case: Case) -> Section:
-    incident = case.incident
-    names = {one.id: f"{one.fault} at {place(one.entity)}" for one in incident.members}
-
-    def named(end: str) -> str:
-        return names.get(end, " ".join(end.removeprefix("seen:").replace("job:", "job ").split()))
-
-    links = [f"{named(link.cause)} → {named(link.effect)}: {link.because}" for link in incident.chain]
-    blocks: list[Block] = [Items(links, numbered=True)] if links else [Text("Nothing else was found that it led to.")]
-    rows = [
-        [f"{one.fault} at {place(one.entity)}", f"{one.score:.0%}", "; ".join(one.reasons)] for one in incident.causes
-    ]
-    blocks += [
-        Text("What speaks for each possible root cause:"),
-        Table(["cause", "share", "because"], rows, frozenset({1})),
-    ]
-    if incident.unlisted:
-        blocks.append(Text(f"{incident.unlisted} further findings are part of the incident and not listed."))
-    return Section("Root-cause chain", blocks)
-
-
 def _detectors(report: Report) -> Section:
     case = report.case
     streams = {"logs", *case.recording.streams()}
-    silent = {one.detector: one for one in report.silent}
+    near = {one.detector: one for one in report.silent}
     rows: list[list[str]] = []
-    strong: set[int] = set()
+    quiet: list[str] = []
     for kind, config in case.choices:
         name = kind.spec.name
         mine = [one for one in case.incident.members if one.detector == name]
-        lacks = [stream for stream in kind.spec.reads if stream not in streams]
+        lacks = ", ".join(stream for stream in kind.spec.reads if stream not in streams)
+        silent = near.get(name)
         if mine:
-            strong.add(len(rows))
             first = min(mine, key=lambda one: (one.detected_at, one.id))
-            said = (
-                f"{len(mine)} finding(s), first at {_clock(first.detected_at)}: {first.fault} at {place(first.entity)}"
-            )
-            state = "fired, in shadow" if config.shadow else "fired"
+            said = f"{first.fault} at {place(first.entity)}, at {_clock(first.detected_at)}"
+            said += f", and {len(mine) - 1} more" if len(mine) > 1 else ""
+            rows.append([name, "fired, in shadow" if config.shadow else "fired", said, lacks])
+        elif lacks or (silent is not None and silent.finding is not None):
+            rows.append([name, "silent", _near(silent), lacks])
         else:
-            said, state = _near(silent.get(name)), "silent"
-        rows.append([name, state, said, ", ".join(lacks)])
-    columns = ["detector", "in this incident", "what, or how near it came", "reads, and had not"]
-    blocks: list[Block] = [Table(columns, rows, strong=frozenset(strong))]
+            quiet.append(name)
+    if quiet:
+        words = "nothing, even at a quarter of their thresholds" if report.silent else ""
+        rows.append([", ".join(quiet), "silent", words, ""])
+    rows.sort(key=lambda row: row[1] == "silent")
+    strong = frozenset(number for number, row in enumerate(rows) if row[1] != "silent")
+    columns = ["detector", "in this incident", "what, or how near it came", "streams it lacked"]
+    blocks: list[Block] = [filled(Table(columns, rows, strong=strong))]
     if report.silent:
         blocks.append(
             Text(
                 "How near: each silent detector ran again over the incident and the hour before, with all its"
-                " thresholds and waiting times at three quarters, a half and a quarter, until it spoke. What it then"
-                " says of other parts than the culprit is noise that its thresholds keep out."
+                " thresholds and waiting times at three quarters, a half and a quarter, until it fired. What it then"
+                " says of other parts than the culprit is noise that its thresholds keep out. A detector is also silent"
+                " where another fault explains what it sees, at any threshold: straggler, of a GPU that is throttled."
             )
         )
     blocks += _rules(report)
@@ -295,10 +279,13 @@ def _near(one: Nearness | None) -> str:
 
 def _rules(report: Report) -> list[Block]:
     if report.alerts is None:
-        return [Text("Alert rules were not evaluated; `--rules` does.")]
+        return [Text("Alert rules were not evaluated: `--rules` does so.")]
     case = report.case
-    if not report.alerts.fired:
-        return [Text("No alert rule fired on the incident.")]
+    fired = {one.detector for one in report.alerts.fired}
+    quiet = [name for name in _rules_on(case) if name not in fired]
+    silent = [Text(f"Rules on {case.root.fault} that stayed silent: {', '.join(quiet)}.")] if quiet else []
+    if not fired:
+        return [Text("No alert rule fired on the culprit or its jobs while it lasted."), *silent]
     rows = [
         [
             one.detector,
@@ -312,14 +299,23 @@ def _rules(report: Report) -> list[Block]:
     first = report.alerts.fired[0]
     sooner = case.root.detected_at - first.detected_at
     words = (
-        f"{first.detector} would have fired {gap(sooner)} before the detector did."
+        f"The first, {first.detector}, fired {gap(sooner)} before the detector."
         if sooner > 0
-        else f"No rule fired before the detector; the first, {first.detector}, came {gap(-sooner)} later."
+        else f"The first, {first.detector}, fired {gap(-sooner)} after the detector."
     )
     return [
-        Text(f"Alert rules that fired while it lasted, by Prometheus' own engine. {words}"),
+        Text(f"Alert rules on the culprit or its jobs while it lasted, evaluated by Prometheus' own engine. {words}"),
         Table(["rule", "severity", "entity", "fired", "after the detector"], rows, frozenset({4})),
+        *silent,
     ]
+
+
+def _rules_on(case: Case) -> list[str]:
+    """Return the alert rules on the root's fault."""
+    files = (resources.files("detectors") / kind.spec.name / "rules.yaml" for kind, _ in case.choices)
+    groups = (group for file in files if file.is_file() for group in yaml.safe_load(file.read_text("utf-8"))["groups"])
+    rules = (rule for group in groups for rule in group["rules"] if "alert" in rule)
+    return [str(rule["alert"]) for rule in rules if rule["labels"].get("fault") == case.root.fault]
 
 
 def _against(case: Case, label: Label) -> Section:
@@ -354,13 +350,15 @@ def _against(case: Case, label: Label) -> Section:
         )
     if hours is not None:
         near = abs(told.gpu_hours_lost - hours) <= max(HOURS_LEAST, HOURS_WITHIN * hours)
-        rows.append(["GPU-hours lost", f"{hours:.1f}", f"{told.gpu_hours_lost:.2f}", "right" if near else "off"])
+        off = f", {told.gpu_hours_lost / hours - 1:+.0%}" if hours else ""
+        said = f"{'right' if near else 'off'}{off}"
+        rows.append(["GPU-hours lost", f"{hours:.1f}", f"{told.gpu_hours_lost:.2f}", said])
     return Section(
         "Against the labels",
         [
             Text(
-                f"Label {label.id}, which no detector saw. Right means: within {FACTOR_WITHIN:.0%} of the factor,"
-                f" {HOURS_WITHIN:.0%} or {HOURS_LEAST:g} of the GPU-hours."
+                f"Label {label.id}, which no detector sees. Right means within {FACTOR_WITHIN:.0%} of the label's"
+                f" factor of step time, and within {HOURS_WITHIN:.0%}, or {HOURS_LEAST:g}, of its GPU-hours."
             ),
             Table(["", "label", "report", ""], rows, strong=frozenset({0})),
         ],

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from services.postmortem.actions import settings
 from services.postmortem.case import Case
 from services.postmortem.document import Block, Section, Table, Text
+from services.postmortem.evidence import Shown
 from services.postmortem.timeline import Moment, gap
-from services.postmortem.whatif import Trial
+from services.postmortem.whatif import LogAlert, Trial, Trials
 
 
 def missing(case: Case) -> list[str]:
@@ -16,88 +17,110 @@ def missing(case: Case) -> list[str]:
 
 
 def sooner(
-    case: Case, trials: Sequence[Trial], blind: Sequence[Trial], course: Sequence[Moment], lacking: Sequence[str]
+    case: Case, tried: Trials, course: Sequence[Moment], shown: Sequence[Shown], lacking: Sequence[str]
 ) -> Section:
-    """Return the section; `lacking` are the streams that detectors would have read, `blind` trials without a stream."""
-    manifest = case.recording.manifest
-    kind = next(kind for kind, _ in case.choices if kind.spec.name == case.root.detector)
-    onset = case.label.onset if case.label is not None else case.root.started_at
-    signal = next((one.at for one in course if one.kind == "signal"), None)
-    intervals = [
-        f"{stream} every {interval:g} s"
-        for stream in kind.spec.reads
-        if stream in manifest.streams and (interval := manifest.streams[stream].interval_s)
-    ]
-    split = f"From the onset to the finding it took {gap(case.root.detected_at - onset)}"
-    if signal is not None and onset <= signal <= case.root.detected_at:
-        sure = gap(case.root.detected_at - signal)
-        split += (
-            f": {gap(signal - onset)} until the first signal was in the data, {sure} until {kind.spec.name} was sure"
-        )
-    heard = f" It reads {', '.join(intervals)}." if intervals else ""
-    blocks: list[Block] = [Text(f"{split}.{heard} It promises {kind.spec.latency_s:g} s at readings every 5 s.")]
-    if trials:
-        rows = [_trial(one) for one in trials]
-        strong = frozenset(number for number, one in enumerate(trials) if one.worth_it)
-        against = "by the labels" if case.labels else "on other parts, as there are no labels"
+    """Return the section; `lacking` are the streams that detectors would have read."""
+    detector = case.root.detector
+    blocks: list[Block] = [Text(_delay(case, course)), Text(_readings(case, shown))]
+    if tried.on_log is not None:
+        blocks.append(Text(_log(tried.on_log)))
+    if tried.settings:
+        rows = [_trial(one) for one in tried.settings]
+        strong = frozenset(number for number, one in enumerate(tried.settings) if one.worth_it)
+        against = "by the labels" if case.labels else "as findings on other parts, for there are no labels"
         blocks += [
             Text(
-                f"{kind.spec.name}, run again over the whole recording with other settings. False alarms are those"
-                f" more than with the settings as they are, {against}."
+                f"{detector}, run again over the whole recording with other settings, and what changes."
+                f" False alarms are counted {against}."
             ),
             Table(
-                ["tried", "sooner by", "false alarms more", "findings more", "settings"],
+                ["tried", "found", "false alarms", "findings", "settings"],
                 rows,
                 frozenset({1, 2, 3}),
                 strong,
             ),
         ]
         if not strong:
-            blocks.append(Text(_held(trials)))
+            blocks.append(Text(_held(tried.settings)))
     lacks = (
-        f"Streams that the recording lacks and detectors read: {', '.join(lacking)}."
+        f"The recording lacks streams that detectors read: {', '.join(lacking)}."
         if lacking
-        else "No stream that a detector reads was missing."
+        else "The recording has every stream that a detector reads."
     )
     blocks.append(Text(lacks))
-    if blind:
-        rows = [[one.name, _when(one)] for one in blind]
+    if tried.blind:
+        rows = [[one.name, _when(one)] for one in tried.blind]
         blocks += [
-            Text(f"What it owes to its telemetry: {kind.spec.name}, run again without one of the streams it reads."),
+            Text(f"{detector}, run again without one of the streams it reads:"),
             Table(["without", "found"], rows, frozenset({1})),
         ]
     return Section("What would have caught it sooner", blocks)
 
 
+def _delay(case: Case, course: Sequence[Moment]) -> str:
+    """Return how long it took, and which part of that was waiting for data."""
+    onset = case.label.onset if case.label is not None else case.root.started_at
+    signal = next((one.at for one in course if one.kind == "signal"), None)
+    words = f"It was found {gap(case.root.detected_at - onset)} after the onset"
+    if signal is not None and onset <= signal <= case.root.detected_at:
+        sure = gap(case.root.detected_at - signal)
+        words += f": the first signal was in the data after {gap(signal - onset)}, and {sure} later it was certain"
+    return f"{words}."
+
+
+def _readings(case: Case, shown: Sequence[Shown]) -> str:
+    """Return how often readings come, and which was the first that showed it."""
+    spec = next(kind.spec for kind, _ in case.choices if kind.spec.name == case.root.detector)
+    streams = case.recording.manifest.streams
+    often = [
+        f"{stream} every {interval:g} s"
+        for stream in spec.reads
+        if stream in streams and (interval := streams[stream].interval_s)
+    ]
+    words = f"{spec.name} reads {', '.join(often)}" if often else f"{spec.name} reads the logs"
+    onset = case.label.onset if case.label is not None else case.root.started_at
+    left = [
+        one
+        for one in shown
+        if one.signal.stream in spec.reads and one.left_at is not None and onset <= one.left_at <= case.root.detected_at
+    ]
+    first = min(left, key=lambda one: one.left_at or 0, default=None)
+    if first is not None and first.left_at is not None:
+        words += f"; the first reading that shows it, of {first.signal.title}, came {gap(first.left_at - onset)} after"
+        words += " the onset"
+    return f"{words}. With readings every 5 s it is to find such a fault within {spec.latency_s:g} s."
+
+
+def _log(one: LogAlert) -> str:
+    line = one.line
+    beside = f"{one.elsewhere} times elsewhere" if one.elsewhere else "nowhere else"
+    return (
+        f"An alert on the log line `{' '.join(line.message.split())}` ({line.source}, {line.node}) would have come"
+        f" {gap(round(1000 * one.gain_s))} before the finding. Lines like it came {beside} in the recording."
+    )
+
+
 def _held(trials: Sequence[Trial]) -> str:
     """Return what it means that no trial was worth it."""
     if all(one.gain_s is None or one.gain_s < 1 for one in trials):
-        return "None of them is sooner: not the settings held it up, but how often readings come."
-    return "What is sooner here also cries wolf here: the settings are a trade, and this recording does not decide it."
-
-
-def _sooner_by(one: Trial) -> str:
-    if one.gain_s is None:
-        return "not found on it"
-    if abs(one.gain_s) < 0.05:
-        return "no sooner"
-    return gap(round(one.gain_s * 1000)) if one.gain_s > 0 else f"{gap(round(-one.gain_s * 1000))} later"
-
-
-def _when(one: Trial) -> str:
-    """Return when it is found without a stream."""
-    if one.gain_s is None:
-        return "not at all"
-    if abs(one.gain_s) < 0.05:
-        return "as soon"
-    return f"{gap(round(abs(one.gain_s) * 1000))} {'sooner' if one.gain_s > 0 else 'later'}"
+        return "None of them finds it sooner: its settings did not hold it up."
+    return "What finds it sooner also raises false alarms: this recording alone does not speak for a change."
 
 
 def _trial(one: Trial) -> list[str]:
     return [
         one.name,
-        _sooner_by(one),
+        _when(one),
         f"{one.false_alarms:+d}" if one.false_alarms else "0",
         f"{one.findings:+d}" if one.findings else "0",
         settings(one),
     ]
+
+
+def _when(one: Trial) -> str:
+    """Return when it is found, beside when it was."""
+    if one.gain_s is None:
+        return "not at this part"
+    if abs(one.gain_s) < 0.05:
+        return "as soon"
+    return f"{gap(round(abs(one.gain_s) * 1000))} {'sooner' if one.gain_s > 0 else 'later'}"

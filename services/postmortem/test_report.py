@@ -2,19 +2,24 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import pytest
 import yaml
 
+from detectors.contract import Fault
 from detectors.registry import choose
 from services.kit.errors import UserError
 from services.postmortem.appendix import Asked
-from services.postmortem.case import Case, investigate, related
-from services.postmortem.document import Document, Figure, Table
+from services.postmortem.case import Case, investigate, loud_lines, related
+from services.postmortem.catalogue import CLOCK
+from services.postmortem.chart import figure
+from services.postmortem.document import Document, Figure, Items, Table, Text
 from services.postmortem.html import html
 from services.postmortem.markdown import markdown
-from services.postmortem.report import Report, compose
+from services.postmortem.report import Alerts, Report, compose
 from services.postmortem.timeline import GROUP_WAIT_MS, gap, moments
+from services.recording.model import Event
 from services.recording.reader import Recording
 
 SMALL = Path(__file__).resolve().parents[2] / "replay-data" / "small"
@@ -27,9 +32,8 @@ def _table(document: Document, section: str, place: int = 0) -> Table:
 
 def test_culprit_times_and_impact_are_right_to_the_label(told: tuple[Case, Report]) -> None:
     rows = {row[0]: row for row in _table(compose(told[1]), "Against the labels").rows}
-    assert [rows[name][3] for name in ("culprit", "GPUs", "jobs", "steps, times as long", "GPU-hours lost")] == [
-        "right"
-    ] * 5
+    for name in ("culprit", "GPUs", "jobs", "steps, times as long", "GPU-hours lost"):
+        assert rows[name][3].startswith("right"), name
     assert rows["culprit"][2] == "power_throttle at v002"
     assert rows["found"][3] == "in time"
 
@@ -52,19 +56,121 @@ def test_the_timeline_runs_in_order_and_its_gaps_add_up(told: tuple[Case, Report
     assert found[2] == gap(case.root.detected_at - case.labels[0].onset)
 
 
-def test_alertmanager_waits_as_long_as_the_timeline_says() -> None:
-    folder = Path(__file__).resolve().parents[2] / "alert-rules"
-    routes = yaml.safe_load((folder / "alertmanager.yaml").read_text())["route"]["routes"]
-    (live,) = [route for route in routes if route["receiver"] == "live"]
-    assert live["group_wait"] == f"{GROUP_WAIT_MS // 1000}s"
+def _waits(route: dict[str, Any], labels: dict[str, str]) -> str:
+    """Return the group_wait of the route that an alert takes: the first that matches, again in each below it."""
+    for below in route.get("routes", []):
+        said = [re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher) for matcher in below["matchers"]]
+        tests = [(labels.get(one[1], ""), one[2], one[3]) for one in said if one is not None]
+        assert len(tests) == len(said)
+        if all(
+            bool(re.fullmatch(want, got)) if how == "=~" else (got == want) == (how == "=") for got, how, want in tests
+        ):
+            return _waits({"group_wait": route["group_wait"], **below}, labels)
+    return str(route["group_wait"])
+
+
+@pytest.mark.parametrize("severity", ["page", "ticket"])
+@pytest.mark.parametrize("fault", get_args(Fault))
+def test_alertmanager_waits_as_long_as_the_timeline_says(severity: str, fault: str) -> None:
+    text = (Path(__file__).resolve().parents[2] / "alert-rules" / "alertmanager.yaml").read_text()
+    root = {"group_wait": "30s", **yaml.safe_load(text)["route"]}
+    waits = _waits(root, {"replay": "live", "severity": severity, "fault": fault})
+    assert waits == f"{GROUP_WAIT_MS[severity] // 1000}s"
+
+
+@pytest.mark.parametrize("severity", ["page", "ticket"])
+def test_an_alert_goes_out_when_its_group_has_been_waited_for(
+    told: tuple[Case, Report], severity: Literal["page", "ticket"]
+) -> None:
+    case, report = told
+    members = tuple(replace(one, severity=severity) for one in case.incident.members)
+    case = replace(case, incident=replace(case.incident, members=members))
+    (alert,) = [one for one in moments(case, report.shown, report.lines) if one.kind == "alert"]
+    assert alert.name == f"Alert ({severity})"
+    assert alert.at == case.root.detected_at + GROUP_WAIT_MS[severity]
+
+
+def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[Case, Report]) -> None:
+    case, report = told
+    assert case.whereabouts.startswith("rack r")
+    assert "power feeds pdu-a" in case.whereabouts
+    node = case.recording.topology.nodes[0]
+    nic = next(nic for nic in node.nics if nic.port)
+    port = {"switch": str(nic.switch), "port": str(nic.port)}
+    said: dict[str, float | int | str] = {
+        "by": "pauses from its host",
+        "far_end": node.name,
+        "ports_hot": 45,
+        "switches_hot": 10,
+    }
+    jam = replace(
+        case,
+        findings=[replace(one, evidence=said) for one in case.findings],
+        incident=replace(case.incident, causes=(replace(case.cause, entity=port),)),
+    )
+    assert jam.whereabouts == f"the port of {node.name} {nic.nic}, rack {node.rack}"
+    document = compose(replace(report, case=jam))
+    told_by = {one.title: one.blocks[0] for one in document.sections}
+    chain, todo = told_by["Root-cause chain"], told_by["Actions"]
+    assert isinstance(chain, Items)
+    assert isinstance(todo, Items)
+    assert any(entry.startswith(f"{node.name} → power_throttle") for entry in chain.entries)
+    assert any("44 more ports, 10 switches" in entry for entry in chain.entries)
+    assert todo.entries[0].startswith(f"{node.name}: drain it, and shut {nic.switch} {nic.port}")
+    story = told_by["What happened"]
+    assert isinstance(story, Text)
+    assert f"{nic.switch} {nic.port}: {jam.whereabouts}." in story.words
+
+
+def test_the_rules_on_the_fault_that_stayed_silent_are_named(told: tuple[Case, Report]) -> None:
+    section = compose(replace(told[1], alerts=Alerts([], 0))).sections[5]
+    assert section.title == "Who fired, who stayed silent"
+    words = section.blocks[-1]
+    assert isinstance(words, Text)
+    assert "NodePowerBrake, GpuPowerBrake" in words.words
+
+
+def test_the_first_paragraphs_tell_when_whom_and_what_it_cost(told: tuple[Case, Report]) -> None:
+    case, report = told
+    (story,) = [one for one in compose(report).sections if one.title == "What happened"]
+    words = " ".join(block.words for block in story.blocks if isinstance(block, Text))
+    hours = case.incident.impact.gpu_hours_lost
+    for said in ("and a page was raised", "times as long for a step", f"{hours:.1f} GPU-hours were lost, which cost $"):
+        assert said in words
+
+
+def test_what_a_switch_logs_is_of_its_port_and_what_others_log_of_a_node_is_of_the_node() -> None:
+    def line(node: str, message: str, severity: Literal["info", "warning"] = "warning") -> Event:
+        return Event(timestamp=0, source="kernel", node=node, severity=severity, message=message)
+
+    storm = line("leaf-1", "PFC Watchdog detected PFC storm on port Ethernet40, queue index 3")
+    other = line("leaf-1", "PFC Watchdog detected PFC storm on port Ethernet400, queue index 3")
+    calm = line("leaf-1", "storm restored on port Ethernet40", "info")
+    drained = line("head", "node v001 not responding")
+    events = [other, storm, calm, drained]
+    assert loud_lines(events, {"switch": "leaf-1", "port": "Ethernet40"}) == [storm]
+    assert loud_lines(events, {"switch": "leaf-1", "port": "Ethernet8"}) == [other, storm]
+    assert loud_lines(events, {"node": "v001"}) == [drained]
+    assert loud_lines(events, {"node": "v0"}) == []
 
 
 def test_the_cost_is_the_gpu_hours_at_the_price(told: tuple[Case, Report]) -> None:
     case, report = told
-    total = _table(compose(report), "Blast radius").rows[-1]
-    assert total[6] == f"${case.incident.impact.gpu_hours_lost * 2:,.0f}"
+    table = _table(compose(report), "Blast radius")
+    assert table.rows[-1][table.columns.index("cost, USD")] == f"${case.incident.impact.gpu_hours_lost * 2:,.2f}"
     free = compose(replace(report, asked=Asked(what_if=False)))
-    assert _table(free, "Blast radius").rows[-1][6] == ""
+    assert "cost, USD" not in _table(free, "Blast radius").columns
+
+
+def test_the_chain_goes_from_the_supply_by_what_the_charts_show_to_the_job(told: tuple[Case, Report]) -> None:
+    case, report = told
+    (section,) = [one for one in compose(report).sections if one.title == "Root-cause chain"]
+    (items,) = [block for block in section.blocks if isinstance(block, Items)]
+    assert len(items.entries) == 3
+    assert "Power Supply" in items.entries[0].split("→")[0]
+    clock = next(one for one in report.shown if one.signal == CLOCK)
+    assert f"SM clock from {figure(clock.before)} to {figure(clock.during)} MHz" in items.entries[1]
+    assert items.entries[2].startswith(f"power_throttle at v002 → job {case.incident.impact.jobs[0].job_id}: ")
 
 
 def test_the_appendix_has_the_digest_of_every_file(told: tuple[Case, Report]) -> None:
@@ -105,7 +211,9 @@ def test_the_same_recording_gives_the_same_bytes(told: tuple[Case, Report]) -> N
 
 def test_words_from_a_recording_cannot_become_markup(told: tuple[Case, Report]) -> None:
     case, report = told
-    evil = replace(case, incident=replace(case.incident, title="<script>alert(1)</script>"))
+    manifest = case.recording.manifest.model_copy(update={"title": "<script>alert(1)</script>"})
+    evil = replace(case, recording=replace(case.recording, manifest=manifest))
+    assert "&lt;script>" in html(compose(replace(report, case=evil))).replace("&gt;", ">")
     assert "<script>" not in html(compose(replace(report, case=evil)))
 
 

@@ -5,7 +5,7 @@ import pytest
 from detectors.registry import choose, discover
 from services.postmortem.case import Case
 from services.postmortem.catalogue import SENSITIVITIES
-from services.postmortem.whatif import eased, nearness, trials, without_streams
+from services.postmortem.whatif import eased, nearness, on_log, trials, without_streams
 
 
 def test_every_detector_has_settings_to_ease_and_each_is_one_of_its_own() -> None:
@@ -53,6 +53,16 @@ def test_a_detector_that_is_kept_silent_is_near_by_as_much_as_it_was_kept(brake:
     assert (near["power_throttle"].share, near["power_throttle"].at_culprit) == (0.75, True)
     assert near["power_throttle"].settings["clock_ratio"] == pytest.approx(0.475)
     assert near["gpu_lost"].share is None
+
+
+def test_an_alert_on_the_supplys_line_comes_before_the_gpus_slow_down(brake: Case) -> None:
+    found = on_log(brake, brake.lines())
+    assert found is not None
+    assert "Power Supply" in found.line.message
+    assert found.gain_s == (brake.root.detected_at - found.line.timestamp) / 1000 > 1
+    alike = [event for event in brake.recording.events() if "Failure detected | Asserted" in event.message]
+    assert found.elsewhere == len(alike) - 1 == 0
+    assert on_log(brake, []) is None
 
 
 def test_without_the_readings_of_the_gpus_a_brake_is_not_found_and_without_the_controller_it_is(brake: Case) -> None:

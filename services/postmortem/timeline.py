@@ -8,8 +8,8 @@ from services.postmortem.case import Case, place
 from services.postmortem.evidence import Shown
 from services.recording.model import Event
 
-GROUP_WAIT_MS = 1000
-"""Alertmanager's, for live alerts: alert-rules/alertmanager.yaml."""
+GROUP_WAIT_MS = {"page": 1000, "ticket": 5000}
+"""How long Alertmanager waits for more of a live alert's group, by severity: alert-rules/alertmanager.yaml."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def moments(case: Case, shown: Sequence[Shown], lines: Sequence[Event]) -> list[
     """Return the moments in order of time."""
     incident, root, label = case.incident, case.root, case.label
     found = [
-        Moment(root.started_at, "began", "Onset, as the detector dates it", f"{root.detector}, looking back"),
+        Moment(root.started_at, "began", "Onset (estimate)", f"by {root.detector}, once it had found it"),
         *_signals(case, shown, lines),
         Moment(root.detected_at, "found", "Root cause found", root.summary),
     ]
@@ -40,8 +40,9 @@ def moments(case: Case, shown: Sequence[Shown], lines: Sequence[Event]) -> list[
     if first.id != root.id:
         found.append(Moment(first.detected_at, "found", "First finding", first.summary))
     if (told := case.alerted()) is not None:
-        words = "handed to Alertmanager, which waits 1 s for more of its group"
-        found.append(Moment(told.detected_at + GROUP_WAIT_MS, "alert", f"Alert ({told.severity})", words))
+        wait = GROUP_WAIT_MS[told.severity]
+        words = f"when a live alert leaves Alertmanager, which waits {gap(wait)} for others of its group"
+        found.append(Moment(told.detected_at + wait, "alert", f"Alert ({told.severity})", words))
     others = [one for one in incident.members if one.id not in {root.id, first.id}]
     found += [
         Moment(one.detected_at, "other", f"{one.fault} at {place(one.entity)} found", one.summary) for one in others[:6]
@@ -60,18 +61,18 @@ def _signals(case: Case, shown: Sequence[Shown], lines: Sequence[Event]) -> list
     """Return the first log line and the first reading that left the band, the earlier named as the first signal."""
     found = []
     if lines:
-        found.append((lines[0].timestamp, f"log of the {lines[0].source}: {lines[0].message}"))
+        found.append((lines[0].timestamp, f"log line ({lines[0].source}, {lines[0].node}): {lines[0].message}"))
     left = [(one.left_at, one) for one in shown if one.left_at is not None and one.left_at <= case.root.detected_at]
     if left:
         at, one = min(left, key=lambda entry: entry[0])
         rest = "its peers and its own past" if one.against_peers else "its own past"
-        found.append((at, f"{one.signal.title} of {one.chart.culprit} parts from {rest}"))
+        found.append((at, f"{one.signal.title} of {one.chart.culprit}: unlike {rest}"))
     still = [(one.silent_at, one) for one in shown if one.silent_at is not None]
     if still:
         at, one = min(still, key=lambda entry: entry[0])
-        found.append((at, f"{one.signal.title} of {one.chart.culprit} is due, and does not come any more"))
+        found.append((at, f"{one.signal.title} of {one.chart.culprit}: the reading that was due does not come"))
     found.sort(key=lambda entry: entry[0])
-    names = ("First signal in the data", "Second source agrees")
+    names = ("First signal in the data", "Second signal in the data")
     return [Moment(at, "signal", name, words) for name, (at, words) in zip(names, found, strict=False)]
 
 

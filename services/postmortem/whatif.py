@@ -1,6 +1,8 @@
 """What would have caught it sooner, and how near silent detectors came: both by running them with other settings."""
 
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from services.postmortem.case import Case, related
 from services.postmortem.catalogue import SENSITIVITIES
 from services.recording.cut import cut_recording
 from services.recording.embedded import findings_of
+from services.recording.model import Event
 from services.recording.reader import Recording
 from services.score.matching import judge, same_place
 
@@ -21,6 +24,8 @@ SHARES = (0.75, 0.5, 0.25)
 _LEAD_MS, _LONGEST_MS = 3_600_000, 3_600_000
 """How much of the recording the silent detectors see: an hour of before, and an hour of the incident at most."""
 
+_LOG_GAIN_S = 1.0
+_NAMED = re.compile(r"\w*\d\w*")
 Settings = Mapping[str, float | int]
 
 
@@ -42,6 +47,25 @@ class Trial:
     def worth_it(self) -> bool:
         """Whether it is sooner, by a reading at least, and cost nothing in this recording."""
         return self.gain_s is not None and self.gain_s >= 1 and self.false_alarms <= 0
+
+
+@dataclass(frozen=True)
+class LogAlert:
+    """An alert on log lines of one kind: how much sooner it would have come, and how often beside this incident."""
+
+    line: Event
+    gain_s: float
+    elsewhere: int
+    """Lines alike in the recording, of other machines or at other times."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All that was tried: other settings, one stream less each, an alert on the log."""
+
+    settings: Sequence[Trial] = ()
+    blind: Sequence[Trial] = ()
+    on_log: LogAlert | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +141,26 @@ def without_streams(case: Case, *, progress: Callable[[str], None] = lambda _: N
         blind = replace(case.recording, manifest=manifest.model_copy(update={"streams": left}))
         found.append(_tried(case, stream, {}, plain, list(findings_of(blind, [(kind, config)]))))
     return found
+
+
+def on_log(case: Case, lines: Sequence[Event]) -> LogAlert | None:
+    """Return the alert on one of the culprit's `lines` that would have come before the finding; the rarest of them."""
+    early = [one for one in lines if case.root.detected_at - one.timestamp >= _LOG_GAIN_S * 1000]
+    if not early:
+        return None
+    end = case.over_at or case.recording.manifest.end
+    beside = Counter(
+        _kind(event)
+        for event in case.recording.events()
+        if not (event.node == early[0].node and early[0].timestamp <= event.timestamp <= end)
+    )
+    best = min(early, key=lambda one: (beside[_kind(one)], one.timestamp))
+    return LogAlert(best, (case.root.detected_at - best.timestamp) / 1000, beside[_kind(best)])
+
+
+def _kind(event: Event) -> tuple[str, str]:
+    """Return a line without its names and numbers."""
+    return event.source, _NAMED.sub("#", event.message)
 
 
 def _tried(case: Case, name: str, settings: Settings, plain: Sequence[Finding], now: Sequence[Finding]) -> Trial:

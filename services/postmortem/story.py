@@ -1,0 +1,77 @@
+"""What happened, in a few sentences for those who were not there."""
+
+from services.kit.times import format_time
+from services.postmortem.case import Case, place
+from services.postmortem.document import Block, Section, Text
+from services.postmortem.timeline import gap
+
+_TELLER = {
+    "synthetic": "The scenario's own story (of the whole cluster: made smaller, names and numbers of nodes differ)",
+    "captured": "What was written when it was captured",
+    "imported": "What was written when it was imported",
+}
+
+_WHOLE_DOLLARS = 10
+"""From so many on, cents say nothing."""
+
+
+def story(case: Case, price: float | None) -> Section:
+    """Return the section; `price` is USD per GPU-hour."""
+    manifest, finding = case.recording.manifest, case.finding(case.root.id)
+    where = f" {place(case.cause.entity)}: {case.whereabouts}." if case.whereabouts else ""
+    blocks: list[Block] = [
+        Text(f"{finding.summary}.{where}"),
+        Text(f"{_course(case)} {_losses(case, price)}"),
+        Text(f"{_TELLER[manifest.origin]}, “{manifest.title}”: {' '.join(manifest.summary.split())}"),
+    ]
+    if case.others:
+        told = "; ".join(f"`{one.id}` ({one.title})" for one in case.others[:5])
+        more = f" and {len(case.others) - 5} more" if len(case.others) > 5 else ""
+        blocks.append(Text(f"Other incidents in the recording, told by `--incident ID`: {told}{more}."))
+    return Section("What happened", blocks)
+
+
+def cost(price: float | None, hours: float, before: str = "", after: str = "") -> str:
+    """Return what GPU-hours cost, in dollars, between the words `before` and `after`; nothing without a price."""
+    if price is None:
+        return ""
+    dollars = hours * price
+    return f"{before}${dollars:,.{0 if dollars >= _WHOLE_DOLLARS else 2}f}{after}"
+
+
+def _second(at: int) -> str:
+    return format_time(at)[11:19]
+
+
+def _course(case: Case) -> str:
+    """Return when it began, was found, alerted on and over, in a sentence or two."""
+    root, label = case.root, case.label
+    onset = label.onset if label is not None else root.started_at
+    words = f"It began at {_second(onset)} UTC. {root.detector} found it {gap(root.detected_at - onset)} later, at"
+    words += f" {_second(root.detected_at)}"
+    told = case.alerted()
+    words += f", and a {told.severity} was raised." if told is not None else "; nobody was alerted."
+    if root.resolved_at is None:
+        return f"{words} It lasted to the end of the recording."
+    return f"{words} It was resolved at {_second(root.resolved_at)}."
+
+
+def _losses(case: Case, price: float | None) -> str:
+    """Return whom it struck and what it cost, in a sentence each."""
+    impact = case.incident.impact
+    if not impact.jobs:
+        return "No job is known that it struck."
+    users = {job.job_id: f" ({job.name}, user {job.user})" for job in case.jobs}
+    words = []
+    for one in impact.jobs[:3]:
+        told = f"Job {one.job_id}{users.get(one.job_id, '')} on {one.gpus} GPUs"
+        if one.stood_s:
+            words.append(f"{told} did no step for {gap(round(one.stood_s * 1000))}.")
+        elif one.step_time_factor is not None and one.step_time_factor > 1:
+            words.append(f"{told} took {one.step_time_factor:.2f} times as long for a step.")
+        else:
+            words.append(f"{told} was touched, but kept its usual pace.")
+    if len(impact.jobs) > 3:
+        words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
+    dollars = cost(price, impact.gpu_hours_lost, ", which cost ")
+    return " ".join([*words, f"In all, {impact.gpu_hours_lost:.1f} GPU-hours were lost{dollars}."])
