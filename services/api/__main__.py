@@ -5,7 +5,7 @@ import socket
 
 import uvicorn
 
-from services.api.app import build
+from services.api.app import build, check
 from services.api.settings import ApiSettings
 from services.api.stream import Streams
 from services.kit.kafka import KafkaSettings
@@ -33,6 +33,7 @@ class _Server(uvicorn.Server):
 
 def serve(settings: ApiSettings, kafka: KafkaSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
+    check(settings)
     app = build(settings, kafka)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()

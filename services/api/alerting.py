@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from services.api.generations import Generation
-from services.api.models import Alert
 from services.api.notes import Notes
+from services.api.run_models import Alert
 from services.api.said import Said
 from services.api.store import now_ms
 from services.kit.errors import UserError

@@ -3,14 +3,12 @@
 import fcntl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
 from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Gauge, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -18,7 +16,7 @@ from starlette.types import Scope
 from services.api import problems
 from services.api.access import Gate, Viewer, read_tokens
 from services.api.archive import discard_leftovers
-from services.api.catalogue import Catalogue
+from services.api.catalogue import Catalogue, own_version
 from services.api.comparisons import Comparisons
 from services.api.generations import Generations
 from services.api.library import Library
@@ -38,7 +36,7 @@ from services.kit.kafka import KafkaSettings
 
 _RUNS = Gauge("hindcast_api_runs", "Runs, by state.", ["state"])
 _STATES = ("queued", "running", "done", "failed", "cancelled")
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
@@ -95,9 +93,8 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     if settings.console_dir.is_dir():
         app.mount("/", _Console(directory=settings.console_dir, html=True), name="console")
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    if tokens is None:  # a page in a browser must not reach it under a name of its own
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, settings.host, *settings.host_names])
-    app.add_middleware(Shield, trusting=tokens is None)
+    names = frozenset(name.lower() for name in (*_LOOPBACK, settings.host, *settings.host_names))
+    app.add_middleware(Shield, names=names if tokens is None else None)
     return app
 
 
@@ -108,9 +105,9 @@ def _me(me: Viewer) -> Me:
 
 def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
     @app.get("/healthz", operation_id="health")
-    def healthz() -> Health:
+    async def healthz() -> Health:  # whatever all threads are busy with
         """Whether it lives."""
-        return Health(status="ok", version=_version())
+        return Health(status="ok", version=own_version())
 
     @app.get("/readyz", operation_id="ready", response_model=Health)
     def readyz() -> Response:
@@ -121,7 +118,7 @@ def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
             checks = {"store": type(error).__name__}
         ready = app.state.ready and checks["store"] == "ok"
-        body = Health(status="ok" if ready else "not ready", version=_version(), checks=checks)
+        body = Health(status="ok" if ready else "not ready", version=own_version(), checks=checks)
         return JSONResponse(body.model_dump(), status_code=200 if ready else 503)
 
     text = {"description": "Counters and gauges.", "content": {"text/plain": {}}}
@@ -135,11 +132,10 @@ def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
-def _version() -> str:
-    try:
-        return version("hindcast")
-    except PackageNotFoundError:
-        return "source"
+def check(settings: ApiSettings) -> None:
+    """Raise UserError where the data cannot be used: before anything listens, and in words, not from within."""
+    with _alone(settings):
+        Store(settings.data_dir / "api.sqlite").migrate()
 
 
 def _alone(settings: ApiSettings) -> IO[bytes]:

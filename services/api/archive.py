@@ -6,21 +6,15 @@ sizes are counted by what comes out, not by what headers say.
 """
 
 import gzip
-import io
 import re
 import shutil
-import stat
-import tarfile
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, Protocol
 
 import yaml
 
+from services.api.members import Member, copy, damage, opened, too_much
 from services.api.problems import RefusedError
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
@@ -29,39 +23,15 @@ from services.recording.schema import STREAMS
 from services.recording.validate import validate_recording
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+LEFT = ".import-"
+"""How the names begin of what is not whole yet, beside the recordings; a new start deletes what is left of it."""
 _MOST_FILES = 64
-_CHUNK = 1 << 18
-_LARGEST_HEADER = 1 << 20
-"""Bytes that an archive's reader may ask for at once: a table of contents or a header larger than that is an attack."""
 _LARGEST_MANIFEST = 1 << 20
 _LARGEST_DOCUMENT = 512 << 20
 """Bytes of any file that is not a stream: documents are read whole."""
 _DEEPEST = 20
 _SHOWN = 20
 _REMEDY = "send one recording as hindcast wrote it: zip -r or tar -czf over its folder"
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class Member(NamedTuple):
-    """A file of an archive, or, by a name that ends in a slash, a folder."""
-
-    name: str
-    size: int
-    open: Callable[[], AbstractContextManager[IO[bytes]]]
-
-
-class Guarded(io.BufferedReader):
-    """A file that refuses to be read in lumps that no honest archive has."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to `size` bytes."""
-        data = super().read(_LARGEST_HEADER + 1 if size is None or size < 0 else min(size, _LARGEST_HEADER + 1))
-        if len(data) > _LARGEST_HEADER:
-            raise _refused("has a header or a table of contents of more than a MiB")
-        return data
 
 
 def _refused(problem: str, status: int = 422) -> RefusedError:
@@ -75,14 +45,12 @@ def import_archive(archive: Path, recordings: Path, settings: ApiSettings) -> Pa
     should be, which includes every recording that does not validate. Nothing is left behind then.
     """
     recordings.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=recordings) as place:
+    with tempfile.TemporaryDirectory(prefix=LEFT, dir=recordings) as place:
         folder = Path(place) / "unpacked" / "recording"
         folder.mkdir(parents=True)
-        try:
-            _unpack(archive, folder, Path(place) / "archive.tar", settings.unpacked_bytes)
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
-            raise _refused("is damaged, or packed in a way that is not taken") from None
-        folder = _checked(folder, settings)
+        _unpack(archive, folder, Path(place) / "archive.tar", settings.unpacked_bytes)
+        with damage(_refused):
+            folder = _checked(folder, settings)
         target = recordings / folder.name
         try:
             folder.rename(target)  # which takes no folder's place that has files in it
@@ -97,41 +65,14 @@ def _unpack(archive: Path, folder: Path, tar: Path, most: int) -> None:
     with archive.open("rb") as file:
         magic = file.read(4)
     if magic[:2] == b"\x1f\x8b":
-        with gzip.open(archive) as packed, tar.open("wb") as whole:
+        with damage(_refused), gzip.open(archive) as packed, tar.open("wb") as whole:
             copy(packed, whole, most)
-        with Guarded(io.FileIO(tar)) as file, tarfile.open(fileobj=file, mode="r:") as opened_tar:
-            _write(tar_members(opened_tar), folder, most)
-        tar.unlink()
-    elif magic == b"PK\x03\x04":
-        with Guarded(io.FileIO(archive)) as file, zipfile.ZipFile(file) as opened_zip:
-            _write(zip_members(opened_zip), folder, most)
-    else:
+        archive = tar
+    elif magic != b"PK\x03\x04":
         raise _refused("is neither a .zip nor a .tar.gz", 415)
-
-
-def tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
-    """Yield the members; RefusedError (422) at what is neither a regular file nor a folder."""
-    for info in tar:
-        if info.isdir():
-            yield Member(f"{info.name.rstrip('/')}/", 0, io.BytesIO)
-            continue
-        if not info.isreg() or info.issparse():
-            raise _refused(f"holds {info.name[:100]!r}, which is no regular file")
-        file = tar.extractfile(info)
-        if file is None:
-            raise _refused(f"holds {info.name[:100]!r}, which cannot be read")
-        yield Member(info.name, info.size, lambda file=file: file)  # type: ignore[misc]  # of this turn
-
-
-def zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
-    """Yield the members; RefusedError (422) at what is no regular file or folder, or encrypted."""
-    for info in archive.infolist():
-        mode = info.external_attr >> 16
-        if info.flag_bits & 0x1:
-            raise _refused(f"holds {info.filename[:100]!r}, which is encrypted")
-        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _refused(f"holds {info.filename[:100]!r}, which is no regular file")
-        yield Member(info.filename, info.file_size, lambda info=info: archive.open(info))  # type: ignore[misc]  # of this turn
+    with opened(archive, _refused) as members:
+        _write(members, folder, most)
+    tar.unlink(missing_ok=True)
 
 
 def _write(members: Iterator[Member], folder: Path, most: int) -> None:
@@ -169,26 +110,6 @@ def _where(member: str) -> tuple[str, str]:
     if not parts:
         raise _refused("holds a file without a name")
     return (parts[0] if len(parts) == 2 else ""), parts[-1]
-
-
-def copy(source: _Readable, target: IO[bytes], most: int) -> int:
-    """Copy all there is and return how much; RefusedError (413) beyond `most` bytes."""
-    written = 0
-    while chunk := source.read(_CHUNK):
-        written += len(chunk)
-        if written > most:
-            raise too_much(most)
-        target.write(chunk)
-    return written
-
-
-def too_much(most: int) -> RefusedError:
-    """Return the error that says that what is unpacked is more than may be."""
-    return RefusedError(
-        413,
-        f"unpacked, it is more than {most:,} bytes",
-        remedy="cut the recording, or raise HINDCAST_API_UNPACKED_BYTES",
-    )
 
 
 def _checked(folder: Path, settings: ApiSettings) -> Path:
@@ -255,6 +176,9 @@ def _without(text: str, folder: Path) -> str:
 
 def discard_leftovers(recordings: Path) -> None:
     """Delete what an import or a deletion that was broken off has left."""
-    for pattern in (".import-*", ".*.deleted"):
+    for pattern in (f"{LEFT}*", ".*.deleted"):
         for path in recordings.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

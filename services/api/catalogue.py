@@ -1,11 +1,13 @@
-"""The detectors there are, their settings and runbooks, and which are in shadow."""
+"""The detectors there are, their versions, settings and runbooks, and which are in shadow."""
 
-from importlib import resources
+from collections.abc import Sequence
+from importlib import metadata, resources
 
 from detectors import contract
+from detectors.engine import Choice
 from detectors.registry import discover
-from services.api.models import Detector, Setting
 from services.api.problems import missing
+from services.api.steering_models import Detector, Setting
 from services.api.store import Store
 
 
@@ -36,6 +38,19 @@ class Catalogue:
             else:
                 db.execute("DELETE FROM shadow WHERE detector = ?", (name,))
         return self.one(name)
+
+
+def own_version() -> str:
+    """Return the version of hindcast; `source` where it is not installed."""
+    try:
+        return metadata.version("hindcast")
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+def versions(choices: Sequence[Choice]) -> dict[str, str]:
+    """Return the versions of hindcast and of each detector that is chosen, by name."""
+    return {"hindcast": own_version()} | {kind.spec.name: str(kind.spec.version) for kind, _ in choices}
 
 
 def runbook(name: str) -> str | None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from services.api.columns import Buckets, Chunk, Entities, Floats, Grid, Ints, Rates, chunks, plain
 from services.api.library import Window
-from services.api.models import Band, Series, SeriesAnswer
+from services.api.recording_models import Band, Series, SeriesAnswer
 from services.recording.model import Job
 from services.recording.reader import Recording
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.api.library import Window
-from services.api.models import Entity, Values
+from services.api.models import Entity
+from services.api.recording_models import Values
 from services.kit.errors import UserError
-from services.recording.reader import Recording, times_of
+from services.recording.reader import Recording, open_stream, times_of
 from services.recording.schema import STREAMS
 
 Floats = NDArray[np.float64]
@@ -121,19 +122,17 @@ def chunks(recording: Recording, kind: str, field: str, window: Window, entities
         )
     if field in ("timestamp", *STREAMS[kind].key_names, *STREAMS[kind].text_values):
         raise UserError(f"{field} of {kind} is no reading", remedy=_FIELDS, exit_code=2)
-    try:
-        for batch in recording.batches(kind, window.start, window.end + 1, columns=[field]):
-            column: Any = batch.column(field)
-            try:
-                values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
-            except (ValueError, NotImplementedError):  # Arrow's errors are of these kinds
-                raise UserError(f"{field} of {kind} is {column.type}, no number", remedy=_FIELDS, exit_code=2) from None
-            values = np.where(np.isfinite(values), values, np.nan)
-            yield Chunk(times_of(batch), entities.of(batch), values)
-    except UserError as error:
-        if "is missing" in error.message and field in error.message:
-            raise UserError(f"{kind} has no field {field}", remedy=_FIELDS, exit_code=2) from None
-        raise
+    with open_stream(recording.path / STREAMS[kind].file) as file:
+        if field not in file.schema_arrow.names:
+            raise UserError(f"{kind} has no field {field}", remedy=_FIELDS, exit_code=2)
+    for batch in recording.batches(kind, window.start, window.end + 1, columns=[field]):
+        column: Any = batch.column(field)
+        try:
+            values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
+        except (ValueError, NotImplementedError):  # Arrow's errors are of these kinds
+            raise UserError(f"{field} of {kind} is {column.type}, no number", remedy=_FIELDS, exit_code=2) from None
+        values = np.where(np.isfinite(values), values, np.nan)
+        yield Chunk(times_of(batch), entities.of(batch), values)
 
 
 _FIELDS = "GET /api/v1/recordings/{name} lists each stream's fields"

@@ -2,9 +2,10 @@
 
 import json
 
-from services.api.models import Comparison, ComparisonRequest, Difference, Run
 from services.api.problems import RefusedError, missing
+from services.api.run_models import Run
 from services.api.runs import Runs, new_id
+from services.api.steering_models import Comparison, ComparisonRequest, Difference
 from services.api.store import Row, Store, now_ms
 from services.api.telling import score_told
 from services.kit.times import format_time
@@ -23,16 +24,33 @@ class Comparisons:
 
     def start(self, asked: ComparisonRequest) -> Comparison:
         """Start the runs of a comparison; UserError, RefusedError: as Runs.start."""
-        recordings, name = list(dict.fromkeys(asked.recordings)), new_id()
-        runs = self._runs.start_sets(recordings, [asked.before, asked.after], comparison=name)
+        if bool(asked.recordings) == bool(asked.before_runs):
+            raise RefusedError(400, "a comparison is of recordings or of runs", remedy="name one of the two")
+        recordings, name, before = list(dict.fromkeys(asked.recordings)), new_id(), asked.before
+        if asked.before_runs:
+            first = self._done(asked.before_runs)
+            recordings, before = [run.recording for run in first], first[0].detectors
+            (second,) = self._runs.start_sets(recordings, [asked.after], comparison=name)
+        else:
+            first, second = self._runs.start_sets(recordings, [asked.before, asked.after], comparison=name)
         body = asked.model_dump() | {
             "recordings": recordings,
-            "before_runs": [run.id for run in runs[0]],
-            "after_runs": [run.id for run in runs[1]],
+            "before": before,
+            "before_runs": [run.id for run in first],
+            "after_runs": [run.id for run in second],
         }
         with self._store.writing() as db:
             db.execute("INSERT INTO comparisons VALUES (?, ?, ?, ?)", (name, asked.title, now_ms(), json.dumps(body)))
         return self.one(name)
+
+    def _done(self, names: list[str]) -> list[Run]:
+        runs = [self._runs.one(name) for name in names]
+        for run in runs:
+            if run.state != "done":
+                raise RefusedError(409, f"run {run.id} is {run.state}", remedy="name runs that are done")
+        if len({run.recording for run in runs}) < len(runs):
+            raise RefusedError(400, "two of the runs are of one recording", remedy="name one of each recording")
+        return runs
 
     def all(self) -> list[Comparison]:
         """Return comparisons, the latest first, without what came out."""
@@ -74,6 +92,7 @@ class Comparisons:
             after=body["after"],
             before_runs=body["before_runs"],
             after_runs=body["after_runs"],
+            versions=_versions(sides),
             differences=None,
             before_score=None,
             after_score=None,
@@ -98,6 +117,15 @@ class Comparisons:
                 for run in runs
             ]
         )
+
+
+def _versions(sides: list[list[Run]]) -> dict[str, tuple[str, str]]:
+    """Return what is of another version on the second side."""
+    found: dict[str, tuple[str, str]] = {}
+    for first, second in zip(*sides, strict=True):
+        before, after = first.versions or {}, second.versions or {}
+        found |= {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
+    return found
 
 
 def _outcomes(card: Scorecard) -> list[Outcome]:

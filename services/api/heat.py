@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from services.api.columns import Buckets, Entities, chunks
 from services.api.library import Window
-from services.api.models import Finding, Heatmap, HeatRow
+from services.api.recording_models import Heatmap, HeatRow
+from services.api.run_models import Finding
 from services.kit.times import parse_time
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import STREAMS

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from services.api.models import (
+from services.api.problems import RefusedError, missing
+from services.api.recording_models import (
     Cluster,
     Job,
     LogLine,
@@ -18,7 +19,6 @@ from services.api.models import (
     Stream,
     Truth,
 )
-from services.api.problems import RefusedError, missing
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
 from services.kit.times import format_time
@@ -27,6 +27,7 @@ from services.recording.reader import Recording, open_stream, read_lines, read_m
 from services.recording.schema import STREAMS
 
 _log = logging.getLogger(__name__)
+_LISTED = "GET /api/v1/recordings lists those there are"
 _NOT_DRAWN = frozenset({"timestamp", "iteration"})
 
 
@@ -51,7 +52,7 @@ class Library:
         self.imported = settings.data_dir / "recordings"
         self._folders = settings.library
         self._lock = threading.Lock()
-        self._told: dict[tuple[Path, int], RecordingSummary] = {}
+        self._told: dict[Path, tuple[int, RecordingSummary]] = {}
 
     def places(self) -> dict[str, Place]:
         """Return where each recording lies, by name."""
@@ -64,7 +65,7 @@ class Library:
         """Return where a recording lies; RefusedError (404) where there is none of that name."""
         place = self.places().get(name)
         if place is None:
-            raise missing("recording", name, "GET /api/v1/recordings lists those there are")
+            raise missing("recording", name, _LISTED)
         return place
 
     def open(self, name: str) -> Recording:
@@ -82,14 +83,17 @@ class Library:
         return found
 
     def summary(self, place: Place) -> RecordingSummary:
-        """Return what a recording is, read again only where its manifest was written anew."""
-        key = (place.path, (place.path / "recording.yaml").stat().st_mtime_ns)
-        with self._lock:
-            known = self._told.get(key)
-        if known is None:
-            known = _summary(place)
+        """Return what a recording is, read again only where its manifest was written anew; RefusedError (404)."""
+        try:
+            written = (place.path / "recording.yaml").stat().st_mtime_ns
             with self._lock:
-                self._told[key] = known
+                at, known = self._told.get(place.path, (0, None))
+            if known is None or at != written:
+                known = _summary(place)
+                with self._lock:
+                    self._told[place.path] = (written, known)
+        except FileNotFoundError:  # it was deleted just now
+            raise missing("recording", place.path.name, _LISTED) from None
         return known
 
     def detail(self, name: str) -> RecordingDetail:
@@ -125,9 +129,13 @@ class Library:
                 403, f"{name} belongs to the library that is only read", remedy="delete imported ones only"
             )
         doomed = place.path.with_name(f".{place.path.name}.deleted")
+        try:
+            place.path.rename(doomed)  # from now on nobody finds it
+        except OSError:
+            raise RefusedError(409, f"{name} is being deleted", remedy="see whether it is gone") from None
+        with self._lock:
+            self._told.pop(place.path, None)
         shutil.rmtree(doomed, ignore_errors=True)
-        place.path.rename(doomed)  # from now on nobody finds it
-        shutil.rmtree(doomed)
 
     def logs(
         self, name: str, window: Window, *, limit: int, node: str, severity: str, source: str, contains: str

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from services.api.models import Alert, Finding, Incident
+from services.api.run_models import Alert, Finding, Incident
 from services.api.store import Store, now_ms
 from services.api.telling import finding_meant
 from services.kit.times import parse_time

@@ -1,5 +1,7 @@
 """Errors as problem+json (RFC 9457), each with a remedy."""
 
+import errno
+import logging
 from http import HTTPStatus
 from typing import Any
 
@@ -11,11 +13,14 @@ from starlette.exceptions import HTTPException
 from services.api.models import Problem
 from services.kit.errors import UserError
 
+_log = logging.getLogger(__name__)
 PROBLEM = "application/problem+json"
 _STATUS_BY_EXIT_CODE = {1: 422, 2: 400, 3: 503}
 _REMEDIES = {
     404: "see /api/v1/openapi.json for what there is",
     405: "see /api/v1/openapi.json for the methods there are",
+    408: "send it again, over a better line",
+    413: "send less",
 }
 
 
@@ -43,6 +48,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OSError, _disk_error)
     app.add_exception_handler(Exception, _defect)
 
 
@@ -60,6 +66,15 @@ def _bad_request(_: Request, error: Any) -> JSONResponse:
 def _http_error(_: Request, error: Any) -> JSONResponse:
     remedy = _REMEDIES.get(error.status_code, "see /api/v1/openapi.json for what can be asked")
     return problem(error.status_code, str(error.detail), remedy, error.headers)
+
+
+def _disk_error(_: Request, error: Any) -> JSONResponse:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return problem(507, "the disk is full", "make room where HINDCAST_API_DATA_DIR is")
+    if isinstance(error, FileNotFoundError):
+        _log.warning("gone while it was read path=%s", error.filename)
+        return problem(404, "it was deleted while it was read", "see whether it is still there")
+    raise error
 
 
 def _defect(_: Request, __: Any) -> JSONResponse:

@@ -1,18 +1,22 @@
 """Replays, steered through the control API of the replay service: its address is a setting, never a user's."""
 
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from services.api.generations import Generation, Generations
 from services.api.library import Library
-from services.api.models import Replay, ReplayStart
 from services.api.problems import RefusedError
+from services.api.steering_models import Replay, ReplayStart
 from services.replay.status import ReplayStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_Said = TypeVar("_Said")
+_ONE, _MANY = TypeAdapter(ReplayStatus), TypeAdapter(list[ReplayStatus])
 _PATIENCE_S = 65.0
 """The replay service itself gives up waiting for Kafka before that."""
 
@@ -35,7 +39,7 @@ class Replays:
 
     def statuses(self) -> list[ReplayStatus]:
         """Return all replays as the service tells them."""
-        return [ReplayStatus.model_validate(one) for one in self._call("GET", "")]
+        return _read(_MANY, self._call("GET", ""))
 
     def all(self) -> list[Replay]:
         """Return all replays."""
@@ -43,7 +47,7 @@ class Replays:
 
     def one(self, name: str) -> Replay:
         """Return one."""
-        return self.replay(ReplayStatus.model_validate(self._call("GET", f"/{name}")))
+        return self.replay(_read(_ONE, self._call("GET", f"/{name}")))
 
     def tell(self, name: str, order: str, body: dict[str, Any] | None = None) -> Replay:
         """Have a replay carry out an order."""
@@ -61,7 +65,7 @@ class Replays:
 
     def _opened(self, answer: Any) -> Replay:
         """Return a replay that was told something; from now on its run can be looked at."""
-        status = ReplayStatus.model_validate(answer)
+        status = _read(_ONE, answer)
         self._generations.opened(_generation(status), status.recording)
         self.told()
         return self.replay(status)
@@ -80,17 +84,30 @@ class Replays:
                 f"the replay service does not answer ({type(error).__name__})",
                 remedy="start it (hindcast stack up), or set HINDCAST_API_REPLAY_URL to where it is",
             ) from None
-        if answer.is_success:
-            return answer.json() if answer.content else None
         try:
-            said = answer.json()
+            said: Any = answer.json() if answer.content else None
+            if answer.is_success:
+                return said
             detail, remedy = str(said["detail"]), str(said["remedy"])
         except (ValueError, KeyError, TypeError):
-            raise RefusedError(
-                502, f"the replay service answers {answer.status_code}, and not as it does", remedy="look at its log"
-            ) from None
+            raise _strange(f"answers {answer.status_code}, and not as it does") from None
+        if answer.is_server_error and answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise _strange(f"answers {answer.status_code}: {detail}")
         status = 404 if detail.startswith("there is no replay named") else answer.status_code
         raise RefusedError(status, detail, remedy=remedy)
+
+
+def _strange(what: str) -> RefusedError:
+    return RefusedError(
+        502, f"the replay service {what}", remedy="look at its log, and whether HINDCAST_API_REPLAY_URL is its address"
+    )
+
+
+def _read(kind: TypeAdapter[_Said], said: Any) -> _Said:
+    try:
+        return kind.validate_python(said)
+    except ValidationError:
+        raise _strange("answers with what is no replay") from None
 
 
 def _generation(status: ReplayStatus) -> Generation:

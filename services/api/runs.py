@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from services.api.library import Library
-from services.api.models import Alert, Finding, Incident, Page, Run, Timeline
+from services.api.models import Page
 from services.api.problems import RefusedError, missing
+from services.api.run_models import Alert, Finding, Incident, Run, Timeline
 from services.api.settings import ApiSettings
 from services.api.store import Row, Store, now_ms
 from services.api.telling import finding_meant, run_told, score_told, timeline
@@ -117,8 +118,9 @@ class Runs:
             raise RefusedError(
                 409, f"run {run} is {row['state']}", remedy=f"cancel it first: POST /api/v1/runs/{run}/cancel"
             )
-        if row["comparison"] is not None:
-            raise RefusedError(409, f"comparison {row['comparison']} needs run {run}", remedy="delete that comparison")
+        needs = self._store.one("SELECT id FROM comparisons WHERE instr(body, ?)", (json.dumps(run),))
+        if needs is not None:
+            raise RefusedError(409, f"comparison {needs['id']} needs run {run}", remedy="delete that comparison")
         with self._store.writing() as db:
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
             if row["unit"] is not None:  # Kafka still tells of it

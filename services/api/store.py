@@ -66,6 +66,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX tasks_by_state ON tasks (state, created_ms);
     """,
+    "ALTER TABLE runs ADD COLUMN versions TEXT;",
 )
 """Numbered from 1, in order; one that was released is never changed, what comes later is added."""
 

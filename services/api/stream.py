@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Gauge
 
-from services.api.models import Replay
 from services.api.problems import RefusedError
 from services.api.runs import Runs
+from services.api.steering_models import Replay
 from services.replay.status import ReplayStatus
 
 if TYPE_CHECKING:
-    from services.api.models import Run
+    from services.api.run_models import Run
 
 VIEWERS = Gauge("hindcast_api_viewers", "Browsers that follow a run or a replay.")
 _EVERY_S = 0.25
@@ -71,16 +71,23 @@ class Streams:
         self._told_last: dict[str, tuple[ReplayStatus, Replay, str]] = {}
         self.closing = False
 
-    def check(self) -> None:
-        """Refuse (503) one more viewer where there are too many."""
+    async def seat(self) -> AsyncIterator[None]:
+        """Keep a place for one more viewer until it is yielded back; RefusedError (503) where there is none."""
         if self._viewers >= self._most:
             raise RefusedError(
                 503, f"{self._most} browsers follow runs already", remedy="ask again later, or poll the run"
             )
+        self._viewers += 1
+        VIEWERS.set(self._viewers)
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            VIEWERS.set(self._viewers)
 
     async def follow(self, run: str, after: int) -> AsyncIterator[str]:
         """Yield a run's events after a number, until it is over."""
-        async with self._viewer(), self._watched(run) as watch:
+        async with self._watched(run) as watch:
             sent, quiet = "", _Quiet()
             while not self.closing:
                 # First how far it is, then what happened: at the end nothing that happened before it is missed.
@@ -103,22 +110,21 @@ class Streams:
         self, name: str, told_of: Callable[[ReplayStatus], Replay], run: str, after: int
     ) -> AsyncIterator[str]:
         """Yield where a replay is and what is said in it, over all its seeks; of `run` what comes after a number."""
-        async with self._viewer():
-            known, quiet = False, _Quiet()
-            while not self.closing:
-                status = self.statuses().get(name)
-                if status is not None:
-                    known = True
-                    told, text = await self._told(told_of, status)
+        known, quiet = False, _Quiet()
+        while not self.closing:
+            status = self.statuses().get(name)
+            if status is not None:
+                known = True
+                told, text = await self._told(told_of, status)
+                yield text
+                async for text in self._generation(name, told_of, told, after if told.run == run else 0):
                     yield text
-                    async for text in self._generation(name, told_of, told, after if told.run == run else 0):
-                        yield text
-                    run, after = told.run, 0
-                elif known:
-                    yield _said("replay", "null")
-                    return
-                elif await quiet.pause(said=False):
-                    yield _BREATH
+                run, after = told.run, 0
+            elif known:
+                yield _said("replay", "null")
+                return
+            elif await quiet.pause(said=False):
+                yield _BREATH
 
     async def _generation(
         self, name: str, told_of: Callable[[ReplayStatus], Replay], told: Replay, after: int
@@ -160,16 +166,6 @@ class Streams:
         events = self._runs.events(run, after)
         texts = [f"id: {prefix}{one['id']}\n{_said(one['kind'], one['body'])}" for one in events]
         return (events[-1]["id"] if events else 1 << 62), "".join(texts)
-
-    @asynccontextmanager
-    async def _viewer(self) -> AsyncIterator[None]:
-        self._viewers += 1
-        VIEWERS.set(self._viewers)
-        try:
-            yield
-        finally:
-            self._viewers -= 1
-            VIEWERS.set(self._viewers)
 
     @asynccontextmanager
     async def _watched(self, run: str) -> AsyncIterator[_Watch]:

@@ -1,10 +1,11 @@
-"""What the API says and takes of tasks: what takes long and is no run. The rest, and the paths, are in models.py."""
+"""What the API says and takes of tasks: what takes long and is no run. The rest is in models.py."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from services.api.models import Asked, DetectorSettings, Entity, Id, Name, RunState, Time
+from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time
+from services.api.run_models import RunState
 
 TaskKind = Literal["postmortem", "score", "capture", "import"]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors import contract
 from services.api.library import truth
-from services.api.models import Finding, Incident, Run, Score, TimelineEntry
+from services.api.run_models import Finding, Incident, Run, Score, TimelineEntry
 from services.api.store import Row
 from services.kit.times import format_time, parse_time
 from services.recording.model import Label
@@ -47,6 +47,7 @@ def run_told(row: Row) -> Run:
         began_at=_time(row["began_ms"]),
         over_at=_time(row["over_ms"]),
         error=row["error"],
+        versions=None if row["versions"] is None else json.loads(row["versions"]),
         replay=None if row["unit"] is None else row["unit"].partition("/")[2],
         generation=row["generation"],
     )

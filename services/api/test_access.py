@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from services.api.__main__ import serve
 from services.api.access import new_token, read_tokens
 from services.api.app import build
 from services.api.conftest import Client, client_of, settings_at
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings
 
 OPEN = {"/healthz", "/readyz"}
 _PLACES = {"name": "vela-healthy", "run": "0123456789ab", "order": "pause"}
@@ -86,14 +88,22 @@ def test_a_wrong_file_of_tokens_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_pages_of_other_sites_are_kept_out(api: Client) -> None:
     body = {"recording": "vela-healthy"}
-    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://["},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
         answer = api.post("/api/v1/runs", json=body, headers=headers)
         assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
     own = api.put(
         "/api/v1/detectors/straggler/shadow", json={"shadow": False}, headers={"Origin": "http://127.0.0.1:8490"}
     )
     assert own.status_code == 200
-    assert api.get("/api/v1/recordings", headers={"Host": "rebound.example"}).status_code == 400
+    for host, status in (("rebound.example", 400), ("[", 400), ("", 400), ("LOCALHOST:1", 200), ("[::1]:8490", 200)):
+        answer = api.get("/api/v1/me", headers={"Host": host})
+        assert answer.status_code == status, host
+        assert answer.headers["content-type"] == "application/json" if status == 200 else "application/problem+json"
 
 
 def test_health_readiness_and_metrics(api: Client) -> None:
@@ -104,12 +114,20 @@ def test_health_readiness_and_metrics(api: Client) -> None:
     counted = 'hindcast_api_requests_total{method="GET",route="/api/v1/recordings/{name}",status="404"}'
     assert counted in text
     assert 'hindcast_api_runs{state="queued"} 0.0' in text
+    for number in range(3):  # whatever people invent, there are so many series and no more
+        api.request(f"INVENTED{number}", "/api/v1/runs")
+    text = api.get("/metrics").text
+    assert "INVENTED" not in text
+    assert 'hindcast_api_requests_total{method="other",' in text
 
 
 def test_a_data_folder_has_one_master(tmp_path: Path) -> None:
     settings = settings_at(tmp_path)
-    with client_of(settings), pytest.raises(UserError, match="another hindcast api uses"), client_of(settings):
-        pass
+    with client_of(settings):
+        with pytest.raises(UserError, match="another hindcast api uses"), client_of(settings):
+            pass
+        with pytest.raises(UserError, match="another hindcast api uses"):
+            serve(settings, KafkaSettings())
 
 
 def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:

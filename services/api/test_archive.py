@@ -1,5 +1,7 @@
 """Uploads: what is a recording comes in whole, everything else is refused and leaves nothing behind."""
 
+import asyncio
+import errno
 import gzip
 import io
 import stat
@@ -12,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from services.api.archive import LEFT
 from services.api.conftest import SMALL, Client, client_of, settings_at
+from services.api.members import opened
+from services.kit.errors import UserError
 
 FILES = {path.name: path.read_bytes() for path in sorted((SMALL / "vela-healthy").iterdir())}
 ZIP, TAR = {"content-type": "application/zip"}, {"content-type": "application/gzip"}
@@ -69,6 +74,41 @@ def long_header() -> bytes:
     return whole.getvalue()
 
 
+def chain() -> bytes:
+    """A name after a name after a name."""
+    name = member("././@LongLink", tarfile.GNUTYPE_LONGNAME)
+    name.size = 10
+    link = name.tobuf(tarfile.GNU_FORMAT) + b"recording\0".ljust(512, b"\0")
+    return gzip.compress(2000 * link + member("x", tarfile.SYMTYPE, "y").tobuf())
+
+
+def sparse() -> bytes:
+    """A file whose map of what it holds is longer than memory."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("recording.yaml")
+        info.pax_headers = {f"GNU.sparse.{name}": value for name, value in (("major", "1"), ("minor", "0"))}
+        archive.addfile(info)
+    return whole.getvalue()
+
+
+def sparse_of_old() -> bytes:
+    """A file whose map goes on in a block that is not what it should be."""
+    info = bytearray(member("recording.yaml", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    info[482] = 1
+    info[148:156] = b"%06o\0 " % (sum(info[:148]) + 8 * 32 + sum(info[156:]))
+    return gzip.compress(bytes(info) + b"1" * 100)
+
+
+def dense_zip() -> bytes:
+    """A member of 64 MiB in some hundred bytes, which zipfile would unpack in one piece."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_BZIP2) as archive, archive.open("recording.yaml", "w") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    return whole.getvalue()
+
+
 def without(name: str) -> dict[str, bytes]:
     return {file: content for file, content in FILES.items() if file != name}
 
@@ -114,6 +154,10 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], int, str]] = {
     "bomb in a tar": (lambda: tarred({"recording.yaml": bytes(8 << 20)}), 413, "unpacked"),
     "a lying header": (lying_zip, 422, "damaged"),
     "a long header": (long_header, 422, "header"),
+    "a chain of names": (chain, 422, "no regular file"),
+    "a sparse file": (sparse, 422, "more than its name"),
+    "a sparse file of old": (sparse_of_old, 422, "no regular file"),
+    "a dense zip": (dense_zip, 422, "neither stored nor deflated"),
     "many files": (lambda: zipped({f"f{number}": b"" for number in range(100)}), 422, "more than 64"),
     "cut short": (lambda: zipped(FILES)[:-200], 422, "damaged"),
     "cut short, tar": (lambda: tarred(FILES)[:-2000], 422, "damaged"),
@@ -128,6 +172,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], int, str]] = {
         "events.jsonl",
     ),
     "aliases": (lambda: with_manifest("a: &a [x, x]\nb: [*a, *a]\n"), 422, "aliases"),
+    "no day": (lambda: with_manifest("start: 2024-99-99\n"), 422, "damaged"),
     "depth": (lambda: with_manifest("a: " + "[" * 5000), 422, "nests too deep"),
     "a name with a path": (
         lambda: with_manifest(FILES["recording.yaml"].decode().replace("name: vela-healthy", "name: ../../escaped", 1)),
@@ -153,12 +198,60 @@ def test_everything_else_is_refused_and_leaves_nothing(tmp_path: Path, attack: s
     assert {path for path in left if not path.startswith("data/api.")} <= {"data", "data/recordings"}
 
 
+def test_long_names_are_taken_and_what_tells_more_of_a_file_is_not(tmp_path: Path) -> None:
+    deep = "/".join(["folder" * 10] * 5)
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
+        path = tmp_path / f"{form}.tar"
+        with tarfile.open(path, "w", format=form) as archive:
+            name = deep if form != tarfile.USTAR_FORMAT else deep[:150]
+            for file, content in ((f"{name}/one", b"1" * 600), ("two", b"")):
+                info = tarfile.TarInfo(file)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        with opened(path, UserError) as members:
+            assert [(one.name, one.size, one.open().__enter__().read(1000)) for one in members] == [
+                (f"{name}/one", 600, b"1" * 600),
+                ("two", 0, b""),
+            ]
+
+
+def test_what_a_crash_has_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    recordings = tmp_path / "data" / "recordings"
+    for name in (".import-1/unpacked/recording", ".gone.deleted", "kept"):
+        (recordings / name).mkdir(parents=True)
+    (recordings / f"{LEFT}upload").write_bytes(b"x")
+    with client_of(settings_at(tmp_path)):
+        assert [path.name for path in recordings.iterdir()] == ["kept"]
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, folder: Path, *__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr("services.api.archive._write", full)
+    with client_of(settings_at(tmp_path, library=())) as client:
+        answer = client.post("/api/v1/recordings", content=zipped(FILES), headers=ZIP)
+        assert (answer.status_code, answer.json()["detail"]) == (507, "the disk is full")
+
+
 def test_an_upload_that_is_too_large_is_broken_off(tmp_path: Path) -> None:
     with client_of(settings_at(tmp_path, upload_bytes=1000)) as client:
         claimed = client.post("/api/v1/recordings", content=bytes(2000), headers=ZIP)
         unsaid = client.post("/api/v1/recordings", content=_dripping(), headers=ZIP)
         assert (claimed.status_code, unsaid.status_code) == (413, 413)
         assert "HINDCAST_API_UPLOAD_BYTES" in unsaid.json()["remedy"]
+
+
+@pytest.mark.parametrize("path", ["recordings", "labels"])
+def test_a_body_that_does_not_come_is_not_waited_for(api: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("services.api.shield._PATIENCE_S", 0.05)
+    answer = api.post(f"/api/v1/{path}", content=stuck(), headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (408, "application/problem+json")
+    assert answer.json()["remedy"].startswith("send it again")
 
 
 async def _dripping() -> AsyncIterator[bytes]:

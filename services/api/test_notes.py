@@ -10,8 +10,8 @@ from detectors.registry import choose
 from services.api.conftest import SMALL, settings_at
 from services.api.generations import Generation, Generations
 from services.api.library import Library
-from services.api.models import Incident
 from services.api.notes import Notes
+from services.api.run_models import Incident
 from services.api.runs import Runs
 from services.api.store import Store
 from services.recording.embedded import steps

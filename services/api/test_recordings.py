@@ -109,6 +109,7 @@ def test_windows_are_given_in_three_ways(api: Client) -> None:
     ("asked", "words"),
     [
         ({"kind": "dcgm", "field": "nonsense"}, "dcgm has no field nonsense"),
+        ({"kind": "dcgm", "field": "\0"}, "dcgm has no field"),
         ({"kind": "dcgm", "field": "node"}, "node of dcgm is no reading"),
         ({"kind": "bmc", "field": "unit"}, "unit of bmc is no reading"),
         ({"kind": "dcgm", "field": POWER, "from": "yesterday"}, "not an RFC 3339 time"),

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -15,19 +17,25 @@ from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
 
 
-@pytest.fixture
-def steered(tmp_path: Path) -> Iterator[Client]:
-    settings = ReplaySettings(state_dir=tmp_path / "state", recordings=(tmp_path / "elsewhere",))
-    app = build(Manager(settings, KafkaSettings()), settings)
+@contextmanager
+def served(app: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
     until(lambda: server.started, timeout_s=30, what="the replay service")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    with client_of(settings_at(tmp_path, replay_url=f"http://127.0.0.1:{port}")) as client:
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def steered(tmp_path: Path) -> Iterator[Client]:
+    settings = ReplaySettings(state_dir=tmp_path / "state", recordings=(tmp_path / "elsewhere",))
+    app = build(Manager(settings, KafkaSettings()), settings)
+    with served(app) as url, client_of(settings_at(tmp_path, replay_url=url)) as client:
         yield client
-    server.should_exit = True
-    thread.join()
 
 
 def test_what_the_replay_service_says_comes_through(steered: Client) -> None:
@@ -58,3 +66,18 @@ def test_wrong_orders_do_not_get_there(steered: Client) -> None:
     ):
         answer = steered.post(f"/api/v1/replays/{path}", json=body)
         assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json"), path
+
+
+def test_what_is_no_replay_service_is_said_to_be_none(tmp_path: Path) -> None:
+    said = [b""]
+
+    async def another(scope: Any, _: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200})
+            await send({"type": "http.response.body", "body": said[0]})
+
+    with served(another) as url, client_of(settings_at(tmp_path, replay_url=url)) as client:
+        for path, said[0] in (("", b"<html>"), ("", b"[{}]"), ("", b"7"), ("", b""), ("/one", b"{}"), ("/one", b"[]")):
+            answer = client.get(f"/api/v1/replays{path}")
+            assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json"), said
+            assert "HINDCAST_API_REPLAY_URL" in answer.json()["remedy"]

@@ -87,6 +87,26 @@ def test_events_come_in_order_and_can_be_taken_up_again(done: Done) -> None:
     assert later == events[1:]
 
 
+def test_there_are_so_many_viewers_and_no_more(done: Done) -> None:
+    client, run = done
+    streams = client._app.state.streams
+    most, streams._most = streams._most, 0
+    assert client.get(f"/api/v1/runs/{run}/events").status_code == 503
+    streams._most = 1
+    for _ in range(3):  # each place is given back
+        assert client.get(f"/api/v1/runs/{run}/events").status_code == 200
+    assert client.get("/api/v1/runs/0123456789ab/events").status_code == 404
+    assert streams._viewers == 0
+    streams._most = most
+
+
+def test_what_an_earlier_version_took_is_still_told(done: Done) -> None:
+    client, run = done
+    with client._app.state.streams._runs._store.writing() as db:
+        db.execute("UPDATE runs SET detectors = ? WHERE id = ?", ('{"X": {"hang_s": Infinity}}', run))
+    assert client.get(f"/api/v1/runs/{run}").json()["detectors"] == {"X": {"hang_s": None}}
+
+
 def test_the_heat_map_of_a_run_shows_the_finding_on_the_node(done: Done) -> None:
     client, run = done
     told = client.get("/api/v1/recordings/vela-power-brake/heatmap", params={"run": run, "points": 60}).json()
@@ -122,10 +142,13 @@ def test_people_say_whether_it_was_right(done: Done) -> None:
 def test_wrong_configurations_are_refused_before_anything_runs(api: Client) -> None:
     for detectors, words in (
         ({"nonsense": {}}, "no such detector"),
+        ({"\ud800": {}}, "detectors"),
+        ({"job_health": {"hang_spinning_s": float("inf")}}, "finite number"),
         ({"power_throttle": {"confirm_readings": "many"}}, "power_throttle.confirm_readings"),
         ({"incidents": {"hold_s": -1}}, "incidents.hold_s"),
     ):
-        answer = api.post("/api/v1/runs", json={"recording": "vela-power-brake", "detectors": detectors})
+        asked = json.dumps({"recording": "vela-power-brake", "detectors": detectors})
+        answer = api.post("/api/v1/runs", content=asked, headers={"content-type": "application/json"})
         assert (answer.status_code, words in answer.json()["detail"]) == (400, True), answer.text
     assert api.post("/api/v1/runs", json={"recording": "nothing"}).status_code == 404
     assert api.get("/api/v1/runs").json()["total"] == 0
@@ -151,6 +174,33 @@ def test_comparing_says_what_a_change_misses(tmp_path: Path) -> None:
         assert client.delete(f"/api/v1/runs/{told['before_runs'][0]}").status_code == 409
         assert client.delete(path).status_code == 204
         assert client.get("/api/v1/runs").json()["total"] == 0
+
+
+def test_a_version_is_compared_with_what_another_said_before(done: Done) -> None:
+    client, run = done
+    versions = client.get(f"/api/v1/runs/{run}").json()["versions"]
+    assert {"hindcast", "power_throttle"} <= versions.keys()
+    with client._app.state.streams._runs._store.writing() as db:
+        older = json.dumps(versions | {"power_throttle": "0"})
+        db.execute("UPDATE runs SET versions = ? WHERE id = ?", (older, run))
+    others = {name: {"enabled": False} for name in versions if name not in ("hindcast", "power_throttle")}
+    for wrong, status in (
+        ({}, 400),
+        ({"before_runs": [run], "recordings": ["vela-healthy"]}, 400),
+        ({"before_runs": [run, run]}, 400),
+        ({"before_runs": ["0123456789ab"]}, 404),
+    ):
+        assert client.post("/api/v1/comparisons", json=wrong).status_code == status, wrong
+    made = client.post("/api/v1/comparisons", json={"before_runs": [run], "after": others}).json()
+    assert (made["recordings"], made["before_runs"]) == (["vela-power-brake"], [run])
+    path = f"/api/v1/comparisons/{made['id']}"
+    until(lambda: client.get(path).json()["state"] != "running", timeout_s=240, what="the comparison")
+    told = client.get(path).json()
+    assert (told["state"], told["versions"]) == ("done", {"power_throttle": ["0", versions["power_throttle"]]})
+    assert "missed" not in {one["change"] for one in told["differences"]}
+    assert client.delete(f"/api/v1/runs/{run}").status_code == 409
+    assert client.delete(path).status_code == 204
+    assert client.get(f"/api/v1/runs/{run}").json()["state"] == "done"
 
 
 def test_runs_outlive_the_service_and_can_be_cancelled(tmp_path: Path) -> None:

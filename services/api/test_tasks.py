@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ import pytest
 
 from services.api.conftest import SMALL, Client, client_of, run_over, settings_at
 from services.api.tree import unpacked
+from services.api.workers import Workers
 from services.kit.errors import UserError
 from services.kit.wait import until
 
@@ -104,7 +106,7 @@ def test_wrong_postmortems_are_refused_before_anything_runs(done: Done) -> None:
     assert client.get(f"/api/v1/tasks/{failed['id']}").status_code == 404
 
 
-def test_the_score_of_the_library_counts_what_is_known_of_it(done: Done) -> None:
+def test_the_score_of_the_library_counts_what_is_known_of_it(done: Done, folder: Path) -> None:
     client, _ = done
     asked = {"recordings": ["sakuraone-job-hang", "vela-healthy"]}
     task = over(client, client.post("/api/v1/scores", json=asked))
@@ -117,6 +119,8 @@ def test_the_score_of_the_library_counts_what_is_known_of_it(done: Done) -> None
     assert (first["least_score"], first["recall"], first["precision"]) == (0.0, 1.0, 1.0)
     assert last["recall"] < 1
     assert told["controls"]["random"]["precision"] < 0.5
+    (folder / "data" / "tasks" / task["id"] / "score.json").write_text("{}")  # as an earlier version, which said less
+    assert client.get(f"/api/v1/scores/{task['id']}").status_code == 410
 
 
 def test_what_others_recorded_is_imported(api: Client) -> None:
@@ -136,6 +140,24 @@ def test_what_others_recorded_is_imported(api: Client) -> None:
     task = over(api, api.post("/api/v1/imports/slurm", params={"name": "folder"}, content=whole))
     assert task["state"] == "done", task
     assert len(api.get("/api/v1/recordings/folder").json()["jobs"]) == 2
+
+
+def test_what_goes_wrong_once_holds_up_nothing(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a disk that was full, or a store that was locked: before it was begun, and when it had begun."""
+    wrong = iter(["_claim", "_process"])
+    for name in ("_claim", "_process"):
+        right = getattr(Workers, name)
+
+        def broken(self: Workers, *given: str, name: str = name, right: Any = right) -> Any:
+            if self._table == "tasks" and name == following[0]:
+                following[:] = [next(wrong, "")]
+                raise sqlite3.OperationalError("database or disk is full")
+            return right(self, *given)
+
+        monkeypatch.setattr(Workers, name, broken)
+    following = [next(wrong)]
+    task = over(api, api.post("/api/v1/imports/slurm", params={"name": "late"}, content=SACCT.encode()))
+    assert (task["state"], following) == ("done", [""]), task
 
 
 def test_foreign_uploads_are_no_way_out(api: Client, tmp_path: Path) -> None:

@@ -5,15 +5,11 @@ counted. Archives in archives are: an importer would unpack them uncounted.
 """
 
 import gzip
-import io
 import re
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from services.api.archive import Guarded, Member, copy, tar_members, too_much, zip_members
+from services.api.members import Member, copy, damage, is_tar, opened, too_much
 from services.kit.errors import UserError
 
 _PART = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]{0,199}")
@@ -30,10 +26,7 @@ def unpacked(upload: Path, scratch: Path, filename: str, most: int) -> Path:
     """
     folder = scratch / "source"
     folder.mkdir()
-    try:
-        _unpack(upload, folder, scratch / "archive.tar", filename, most)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
-        raise _refused("is damaged, or packed in a way that is not taken") from None
+    _unpack(upload, folder, scratch / "archive.tar", filename, most)
     for path in folder.rglob("*"):
         if path.is_file() and _is_packed(path):
             raise _refused(f"holds {path.name[:100]!r}, which is packed itself")
@@ -46,20 +39,16 @@ def unpacked(upload: Path, scratch: Path, filename: str, most: int) -> Path:
 def _unpack(upload: Path, folder: Path, tar: Path, filename: str, most: int) -> None:
     with upload.open("rb") as file:
         magic = file.read(4)
-    if magic == b"PK\x03\x04":
-        with Guarded(io.FileIO(upload)) as file, zipfile.ZipFile(file) as opened_zip:
-            _write(zip_members(opened_zip), folder, most)
-        return
     whole = upload
     if magic[:2] == b"\x1f\x8b":
         whole, filename = tar, filename.removesuffix(".gz")
-        with gzip.open(upload) as packed, tar.open("wb") as target:
+        with damage(_refused), gzip.open(upload) as packed, tar.open("wb") as target:
             copy(packed, target, most)
-        if tarfile.is_tarfile(tar):
-            with Guarded(io.FileIO(tar)) as file, tarfile.open(fileobj=file, mode="r:") as opened_tar:
-                _write(tar_members(opened_tar), folder, most)
-            tar.unlink()
-            return
+    if magic == b"PK\x03\x04" or (whole is tar and is_tar(tar)):
+        with opened(whole, _refused) as members:
+            _write(members, folder, most)
+        tar.unlink(missing_ok=True)
+        return
     if not _PART.fullmatch(filename):
         raise _refused("needs a plain file name")
     if whole.stat().st_size > most:

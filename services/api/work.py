@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from services.api.catalogue import versions
 from services.api.notes import Notes
 from services.api.store import Store, now_ms
 from services.detect.choices import choices_of, incident_config_of
@@ -48,6 +49,8 @@ def _carry_out(store: Store, run: str, parent: int) -> None:
     overrides: dict[str, Any] = json.loads(row["detectors"])
     choices = choices_of(overrides)
     shadow = {kind.spec.name for kind, config in choices if config.shadow}
+    with store.writing() as db:
+        db.execute("UPDATE runs SET versions = ? WHERE id = ?", (json.dumps(versions(choices)), run))
     notes = Notes(store, run, start_ms=recording.manifest.start, end_ms=recording.manifest.end)
     due = time.monotonic()
     for step in steps(recording, choices, incident_config_of(overrides)):

@@ -1,5 +1,6 @@
 """What is asked for and takes long, carried out one process each, so many at a time, in the order it was asked for."""
 
+import logging
 import multiprocessing
 import os
 import sqlite3
@@ -12,6 +13,7 @@ from services.api.store import Store, now_ms
 
 Target = Callable[[Path, str, int], None]
 """Carries one out, in a process of its own: the store's file, its id, the process that must stay there."""
+_log = logging.getLogger(__name__)
 _LOOK_S = 0.1
 
 
@@ -65,11 +67,18 @@ class Workers:
             thread.join()
 
     def _see_through(self) -> None:
+        held: str | None = None
         while not self._closing:
-            row = self._claim()
-            if row is not None:
-                self._process(row)
-                continue
+            try:
+                if held is not None:  # it was claimed, and the disk is full, say, or no process can be had
+                    self._put_back(held)
+                held = self._claim()
+                if held is not None:
+                    self._process(held)
+                    held = None
+                    continue
+            except Exception:  # noqa: BLE001 - whatever it is: what waits must not wait for the next start
+                _log.exception("%s cannot be seen through, trying again", self._table)
             with self._wake:
                 if not self._closing:
                     self._wake.wait(1.0)
@@ -87,18 +96,26 @@ class Workers:
             db.execute(begins, (now_ms(), row))
             return row
 
+    def _put_back(self, row: str) -> None:
+        query = f"UPDATE {self._table} SET state = 'queued', began_ms = NULL WHERE state = 'running' AND id = ?"  # noqa: S608 - names of ours
+        with self._store.writing() as db:
+            db.execute(query, (row,))
+
     def _process(self, row: str) -> None:
         context = multiprocessing.get_context("spawn")
         process = context.Process(
             target=self._target, args=(self._store.path, row, os.getpid()), name=f"{self._table}-{row}", daemon=True
         )
         process.start()
-        while process.is_alive():
-            process.join(_LOOK_S)
-            if self._closing or not self._is_running(row):
-                process.join(0 if self._closing else _LOOK_S)
-                process.terminate()
-                process.join()
+        try:
+            while process.is_alive():
+                process.join(_LOOK_S)
+                if self._closing or not self._is_running(row):
+                    process.join(0 if self._closing else _LOOK_S)
+                    break
+        finally:
+            process.terminate()
+            process.join()
         if self._closing:
             return
         ended = f"UPDATE {self._table} SET state = 'failed', error = ?, over_ms = ? WHERE id = ? AND state = 'running'"  # noqa: S608 - as above

@@ -3,11 +3,13 @@
 =====================  ==============================================================================================
 204 (200 for lines)    all of it is in Kafka, or has no place in hindcast; v2: the headers say how much was written
 400                    malformed; where only parts are, the others were taken; what was not is in dead-letter
-401, 413, 415          no valid token; too large; not the encoding or message that is read here
+401, 403               no valid token; without tokens, a page in a browser
+408, 413, 415          too slow; too large; not the encoding or message that is read here
 503                    Kafka is away, or too much is under way: send it again
 =====================  ==============================================================================================
 """
 
+import asyncio
 import hmac
 import threading
 import time
@@ -29,6 +31,8 @@ from services.gateway.settings import GatewaySettings
 
 PROBLEM = "application/problem+json"
 _RETRY_S = "5"
+_PATIENCE_S = 30.0
+"""For a body to come: the largest takes a line of a megabit a second."""
 _PROTO: dict[str, Protocol] = {
     "": "v1",
     "prometheus.WriteRequest": "v1",
@@ -42,6 +46,8 @@ _BURIED_MOST = 20
 _TITLES = {
     400: "The request is malformed",
     401: "No valid bearer token",
+    403: "Not from a browser",
+    408: "The request does not come",
     413: "The request is too large",
     415: "Not what is read here",
     503: "Try again",
@@ -80,17 +86,22 @@ class Gateway:
         parts: list[bytes] = []
         size = 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise _too_large(most)
-                parts.append(part)
+            async with asyncio.timeout(_PATIENCE_S):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise _too_large(most)
+                    parts.append(part)
+        except TimeoutError:
+            raise Refusal(408, "the body does not come, or too slowly", "send it again, or less at a time") from None
         except ClientDisconnect:
             raise Refusal(400, "the body ends early", "send it again") from None
         return b"".join(parts)
 
     def _let_in(self, request: Request) -> None:
         if self._token is None:
+            if "origin" in request.headers or "sec-fetch-site" in request.headers:
+                raise Refusal(403, "a page in a browser may send nothing here", "send it from elsewhere")
             return
         kind, _, shown = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token):

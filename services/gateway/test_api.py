@@ -1,5 +1,6 @@
 """What senders are answered, and that nothing is answered before it is safe."""
 
+import asyncio
 import gzip
 import json
 import time
@@ -113,6 +114,21 @@ def test_without_the_token_nothing_is_taken(path: str) -> None:
 
 def test_a_page_under_another_name_is_not_served(client: Client) -> None:
     assert client.post("/api/v1/jobs", b"", {"host": "rebound.example"}).status_code == 400
+
+
+@pytest.mark.parametrize("header", ["origin", "sec-fetch-site"])
+def test_a_page_in_a_browser_sends_nothing(client: Client, header: str) -> None:
+    answer = client.post("/api/v1/jobs", b"", {header: "null", "content-type": "text/plain"})
+    assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("services.gateway.api._PATIENCE_S", 0.05)
+    assert client.post("/api/v1/logs", stuck()).status_code == 408
 
 
 def test_the_message_of_a_large_request_is_cut(client: Client) -> None:

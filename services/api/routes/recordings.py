@@ -8,15 +8,17 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from services.api.access import Operator, Viewer
-from services.api.archive import import_archive
+from services.api.archive import LEFT, import_archive
 from services.api.charts import series
 from services.api.columns import KEYS
 from services.api.heat import heatmap
 from services.api.library import Library, Place, Window
-from services.api.models import Heatmap, Id, LogLines, RecordingDetail, RecordingSummary, SeriesAnswer
+from services.api.models import Id
 from services.api.problems import RefusedError
+from services.api.recording_models import Heatmap, LogLines, RecordingDetail, RecordingSummary, SeriesAnswer
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
@@ -127,8 +129,8 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
     async def upload(_: Operator, request: Request) -> RecordingSummary:
         """Import a recording: the body is a .zip or .tar.gz of its folder, checked before and while it is unpacked."""
         async with importing:
-            settings.data_dir.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(prefix="upload-", dir=settings.data_dir) as file:
+            library.imported.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=LEFT, dir=library.imported) as file:
                 await receive(request, Path(file.name), settings.upload_bytes)
                 path = await run_in_threadpool(import_archive, Path(file.name), library.imported, settings)
         return await run_in_threadpool(library.summary, Place(path, False))
@@ -145,15 +147,18 @@ async def receive(request: Request, target: Path, most: int) -> None:
     """Write a request's body to a file; RefusedError (413) beyond `most` bytes, whatever its length claims to be."""
     too_much = RefusedError(413, f"the upload is more than {most:,} bytes", remedy="raise HINDCAST_API_UPLOAD_BYTES")
     claimed = request.headers.get("content-length", "0")
-    if claimed.isdigit() and int(claimed) > most:
+    if claimed.isdecimal() and len(claimed) < 20 and int(claimed) > most:
         raise too_much
     written = 0
-    with target.open("wb") as file:
-        async for chunk in request.stream():
-            written += len(chunk)
-            if written > most:
-                raise too_much
-            file.write(chunk)
+    try:
+        with target.open("wb") as file:
+            async for chunk in request.stream():
+                written += len(chunk)
+                if written > most:
+                    raise too_much
+                file.write(chunk)
+    except ClientDisconnect:
+        raise RefusedError(400, "the upload ends early", remedy="send it again") from None
 
 
 def window_of(recording: Recording, from_: str | None, to: str | None) -> Window:

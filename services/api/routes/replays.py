@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Depends, Header
 from fastapi import Path as InPath
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import StreamingResponse
 
 from services.api.access import Operator, Viewer
-from services.api.models import Replay, ReplayStart
 from services.api.replays import Replays
 from services.api.routes.runs import EVENT_STREAM, events_of
+from services.api.steering_models import Replay, ReplayStart
 from services.api.stream import Streams
 from services.replay.spec import Speed
 
@@ -55,7 +55,9 @@ def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
         """Stop a replay and forget it."""
         replays.remove(name)
 
-    @api.get("/replays/{name}/events", operation_id="follow_replay", **EVENT_STREAM)
+    @api.get(
+        "/replays/{name}/events", operation_id="follow_replay", dependencies=[Depends(streams.seat)], **EVENT_STREAM
+    )
     def events(
         _: Viewer,
         name: ReplayName,
@@ -63,7 +65,6 @@ def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
     ) -> StreamingResponse:
         """Follow a replay over all its seeks by server-sent events, see RunEvent."""
         replays.one(name)
-        streams.check()
         run, _dash, number = (last_event_id or "").partition("-")
         after = int(number) if number.isdecimal() and len(number) < 10 else 0
         return events_of(streams.follow_replay(name, replays.replay, run, after))

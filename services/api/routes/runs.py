@@ -3,14 +3,15 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi import Path as InPath
 from starlette.responses import StreamingResponse
 
 from detectors.contract import Fault, Severity
 from services.api.access import Operator, Viewer
 from services.api.catalogue import runbook
-from services.api.models import Alert, Finding, Incident, IncidentDetail, Page, Run, RunRequest, Timeline, Verdict
+from services.api.models import Page
+from services.api.run_models import Alert, Finding, Incident, IncidentDetail, Run, RunRequest, Timeline, Verdict
 from services.api.runs import Runs
 from services.api.stream import Streams
 
@@ -36,7 +37,7 @@ def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
     _runs(api, runs)
     _said(api, runs)
 
-    @api.get("/runs/{run}/events", operation_id="follow_run", **EVENT_STREAM)
+    @api.get("/runs/{run}/events", operation_id="follow_run", dependencies=[Depends(streams.seat)], **EVENT_STREAM)
     def events(
         _: Viewer,
         run: RunId,
@@ -45,7 +46,6 @@ def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
     ) -> StreamingResponse:
         """Follow a run by server-sent events, see RunEvent; `after` or Last-Event-ID: the last number that was seen."""
         runs.one(run)
-        streams.check()
         if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 10:
             after = max(after, int(last_event_id))
         return events_of(streams.follow(run, after))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
@@ -126,7 +127,11 @@ def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
     @api.get("/scores/{task}", operation_id="show_score")
     def score(_: Viewer, task: TaskId) -> LibraryScore:
         """Return a score's figures, once it is done."""
-        return LibraryScore.model_validate_json(tasks.file(task, "score", "score.json").read_bytes())
+        try:
+            return LibraryScore.model_validate_json(tasks.file(task, "score", "score.json").read_bytes())
+        except ValidationError:
+            remedy = "score again: POST /api/v1/scores"
+            raise RefusedError(410, f"score {task} was made by another version", remedy=remedy) from None
 
 
 def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:

@@ -9,7 +9,7 @@ from services.api.access import Operator, Viewer
 from services.api.catalogue import Catalogue
 from services.api.comparisons import Comparisons
 from services.api.marks import Marks
-from services.api.models import (
+from services.api.steering_models import (
     Comparison,
     ComparisonRequest,
     Detector,
