@@ -98,13 +98,28 @@ interface Violation {
   readonly nodes: readonly { readonly html: string; readonly failureSummary?: string }[];
 }
 
+/** Go through the page from top to end, as what is not near is not drawn, and back. */
+async function scrolled(page: Page): Promise<void> {
+  await page.evaluate(async () => {
+    const frame = () => new Promise((done) => setTimeout(done, 50));
+    for (let y = 0; y < document.documentElement.scrollHeight; y += innerHeight) {
+      scrollTo(0, y);
+      await frame();
+    }
+    while (document.querySelector("[aria-busy=true]") !== null) {
+      await frame();
+    }
+    scrollTo(0, 0);
+  });
+}
+
 /** What breaks WCAG 2.1 A or AA on a page, in either theme; keeps a picture of both where that is asked for. */
 export async function inspected(page: Page, name: string): Promise<readonly string[]> {
   const found: string[] = [];
   await page.evaluate(AXE);
   for (const theme of ["dark", "light"]) {
     if ((await page.locator("html").getAttribute("data-theme")) !== theme) {
-      await page.getByRole("button", { name: theme === "dark" ? "Dark" : "Light" }).click();
+      await page.getByRole("button", { name: theme === "dark" ? "Dark" : "Light" }).dispatchEvent("click");
     }
     // What is not about colours is the same in both.
     const rules = theme === "dark" ? ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] : { type: "rule", values: ["color-contrast"] };
@@ -114,6 +129,7 @@ export async function inspected(page: Page, name: string): Promise<readonly stri
     }, rules);
     found.push(...violations.flatMap((one) => one.nodes.map((node) => `${name}, ${theme}, ${one.id}: ${node.html} ${node.failureSummary ?? ""}`)));
     if (SHOTS !== undefined) {
+      await scrolled(page);
       await page.screenshot({ path: join(SHOTS, `${name}-${theme}.png`), fullPage: true });
     }
   }

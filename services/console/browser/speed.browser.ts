@@ -34,7 +34,7 @@ describe.skipIf(!READY || ADDRESS === undefined)("speed", () => {
     await page.waitForFunction(() => document.querySelector(".legend")?.textContent.includes("well"), null, { polling: "raf" });
     const viewMs = await page.evaluate(() => performance.now());
     const viewTaskMs = await taskMs(session);
-    await page.waitForSelector("section[aria-label^='Steps'] .uplot");
+    await page.waitForSelector(".uplot");
     await page.evaluate(() => {
       const seen: number[] = [];
       Object.assign(globalThis, { longTasks: seen });

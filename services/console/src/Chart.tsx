@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import UPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { useWidth } from "./size";
+import { scale, useWidth } from "./size";
 import { colour, useRepaint } from "./theme";
 import { clock } from "./time";
 import type { SeriesAnswer, Values } from "./types";
@@ -183,6 +183,8 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
   const withDay = look.to - look.from > 86_400_000;
   const soft = colour("soft");
   const grid = { stroke: colour("line"), width: 0.5 };
+  const larger = scale();
+  const font = `${12 * larger}px system-ui, sans-serif`;
   const plain: UPlot.Series = { points: { show: false } };
   const peers: UPlot.Series[] =
     answer.band === null
@@ -204,9 +206,9 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
   });
   return {
     width: look.width,
-    height: look.height,
+    height: look.height * larger,
     ms: 1,
-    padding: [6, 30, 0, 0],
+    padding: [6, 30 * larger, look.withAxis ? 0 : 6, 0],
     tzDate: (at) => UPlot.tzDate(new Date(at), "Etc/UTC"),
     cursor: { sync: { key: "time", setSeries: false }, drag: { x: false, y: false }, points: { size: 5 } },
     scales: { x: { time: true, range: () => [look.from, look.to] }, y: { range: rangeOf } },
@@ -219,11 +221,12 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
         stroke: soft,
         grid,
         ticks: grid,
-        size: 28,
+        font,
+        size: 28 * larger,
         values: (_, splits) => splits.map((at) => clock(at, withDay).slice(0, withDay ? 16 : 8)),
-        space: withDay ? 130 : 80,
+        space: (withDay ? 130 : 80) * larger,
       },
-      { stroke: soft, grid, ticks: grid, size: 58, values: (_, splits) => splits.map(short), space: 26 },
+      { stroke: soft, grid, ticks: grid, font, size: 58 * larger, values: (_, splits) => splits.map(short), space: 26 * larger },
     ],
     hooks: { drawClear: [(u: UPlot) => shade(u, look.shades)], draw: [look.stand], setCursor: [look.tell] },
   };

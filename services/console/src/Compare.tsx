@@ -1,9 +1,11 @@
-/** Two configurations of the detectors on the same recordings: caught, missed, earlier, later, false. */
+/** Two configurations or two versions on the same recordings: caught, missed, earlier, later, false. */
 import { useEffect, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { settingsOf, type Change } from "./changes";
+import { latestDone, loadRuns } from "./latest";
+import { Operators } from "./Me";
 import { go, href } from "./route";
-import { words, type Comparison, type Detector, type DetectorSettings, type Difference, type RecordingSummary, type Score } from "./types";
+import { words, type Comparison, type Detector, type DetectorSettings, type Difference, type RecordingSummary, type Run, type Score } from "./types";
 import { percent, seconds, Trouble, When } from "./ui";
 
 export function ComparePage({ id }: { readonly id: string | null }) {
@@ -12,21 +14,26 @@ export function ComparePage({ id }: { readonly id: string | null }) {
 
 function Overview() {
   const loaded = useLoaded("compare", async () => {
-    const [recordings, detectors, comparisons] = await Promise.all([
+    const [recordings, detectors, comparisons, runs] = await Promise.all([
       ask<readonly RecordingSummary[]>("recordings"),
       ask<readonly Detector[]>("detectors"),
       ask<readonly Comparison[]>("comparisons"),
+      loadRuns(),
     ]);
-    return { recordings, detectors, comparisons };
+    return { recordings, detectors, comparisons, latest: new Map(latestDone(runs).map((run) => [run.recording, run])) };
   });
   return (
     <>
       <h1>Compare</h1>
       <When loaded={loaded}>
-        {({ recordings, detectors, comparisons }) => (
+        {({ recordings, detectors, comparisons, latest }) => (
           <>
-            <Form recordings={recordings} detectors={detectors} />
-            {comparisons.length > 0 && (
+            <Operators>
+              <Form recordings={recordings} detectors={detectors} latest={latest} />
+            </Operators>
+            {comparisons.length === 0 ? (
+              <p class="soft">None has been made yet.</p>
+            ) : (
               <section class="panel">
                 <h2>Made before</h2>
                 <ul class="feed">
@@ -55,15 +62,26 @@ function told(settings: DetectorSettings): string {
 
 const NONE: Change = { detector: "", setting: "", value: "" };
 
-function Form({ recordings, detectors }: { readonly recordings: readonly RecordingSummary[]; readonly detectors: readonly Detector[] }) {
+interface FormProps {
+  readonly recordings: readonly RecordingSummary[];
+  readonly detectors: readonly Detector[];
+  /** Of each recording the last run with the detectors as they came. */
+  readonly latest: ReadonlyMap<string, Run>;
+}
+
+function Form({ recordings, detectors, latest }: FormProps) {
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const [before, setBefore] = useState<readonly Change[]>([]);
   const [after, setAfter] = useState<readonly Change[]>([NONE]);
+  const [earlier, setEarlier] = useState(false);
   const [error, setError] = useState<Error | null>(null);
+  const offered = recordings.filter((one) => !earlier || latest.has(one.name));
+  const asked = offered.filter((one) => chosen.has(one.name)).map((one) => one.name);
   const choose = (name: string) => setChosen((known) => (known.has(name) ? new Set([...known].filter((one) => one !== name)) : new Set([...known, name])));
   const begin = () => {
     setError(null);
-    send<Comparison>("comparisons", { recordings: [...chosen], before: settingsOf(before, detectors), after: settingsOf(after, detectors) }).then(
+    const first = earlier ? { before_runs: asked.flatMap((name) => latest.get(name)?.id ?? []) } : { recordings: asked, before: settingsOf(before, detectors) };
+    send<Comparison>("comparisons", { ...first, after: settingsOf(after, detectors) }).then(
       (made) => go(href("compare", [made.id])),
       (reason: unknown) => setError(reason as Error),
     );
@@ -71,26 +89,37 @@ function Form({ recordings, detectors }: { readonly recordings: readonly Recordi
   return (
     <section class="panel">
       <div class="split" style="grid-template-columns:1fr 1fr">
-        <Changes title="First: as they come, but" changes={before} set={setBefore} detectors={detectors} />
+        <div>
+          {earlier ? <h2>First: as they were</h2> : <Changes title="First: as they come, but" changes={before} set={setBefore} detectors={detectors} />}
+          <label class="row" style="margin-top:.6rem">
+            <input type="checkbox" checked={earlier} onChange={() => setEarlier(!earlier)} />
+            <span class="small">the last run of each recording, by whichever version of hindcast made it</span>
+          </label>
+        </div>
         <Changes title="Second: as they come, but" changes={after} set={setAfter} detectors={detectors} />
       </div>
       <fieldset style="border:1px solid var(--line);border-radius:4px;max-height:16rem;overflow:auto;margin:.8rem 0">
         <legend>On these recordings</legend>
-        {recordings.map((one) => (
+        {offered.map((one) => (
           <label key={one.name} class="row" style="flex-wrap:nowrap">
             <input type="checkbox" checked={chosen.has(one.name)} onChange={() => choose(one.name)} />
             <span>
               {one.title} <span class="soft small mono">{one.name}</span>
+              {earlier && <span class="soft small"> {made(latest.get(one.name))}</span>}
             </span>
           </label>
         ))}
       </fieldset>
-      <button type="button" class="main" disabled={chosen.size === 0} onClick={begin}>
+      <button type="button" class="main" disabled={asked.length === 0} onClick={begin}>
         Compare
       </button>
       {error !== null && <Trouble error={error} />}
     </section>
   );
+}
+
+function made(run: Run | undefined): string {
+  return run === undefined ? "" : `hindcast ${run.versions?.["hindcast"] ?? "of an unknown version"}, ${run.created_at.slice(0, 16).replace("T", " ")}`;
 }
 
 interface ChangesProps {
@@ -174,9 +203,17 @@ function Outcome({ one }: { readonly one: Comparison }) {
       <p>
         First: {told(one.before)}. Second: {told(one.after)}. {one.recordings.length} recording(s).
       </p>
+      {Object.keys(one.versions).length > 0 && (
+        <p>
+          Versions:{" "}
+          {Object.entries(one.versions)
+            .map(([name, [first, second]]) => `${name} ${first} → ${second}`)
+            .join(", ")}
+        </p>
+      )}
       {one.state === "running" && (
         <p>
-          <progress max={1} value={one.progress} /> {percent(one.progress)}
+          <progress max={1} value={one.progress} aria-label="How far it is" /> {percent(one.progress)}
         </p>
       )}
       {one.state === "failed" && <p class="sev page">A run of this comparison has failed.</p>}

@@ -1,7 +1,7 @@
 /** The fleet at a moment: a column a node, a cell a GPU. Told by colour and by mark, and by words under the pointer. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { bucketAt, census, layout, LEFT, stateOf, STATES, type Layout, type Place, type State } from "./fleet";
-import { sharp, useWidth } from "./size";
+import { scale, sharp, useWidth } from "./size";
 import { colour, useRepaint } from "./theme";
 import type { Heatmap } from "./types";
 
@@ -176,7 +176,7 @@ function paint(canvas: HTMLCanvasElement, width: number, plan: Layout, map: Heat
   const with_ = colours();
   const [w, h] = [plan.cellWidth, plan.cellHeight];
   context.clearRect(0, 0, width, plan.height);
-  context.font = "11px system-ui, sans-serif";
+  context.font = `${11 * scale()}px system-ui, sans-serif`;
   context.textBaseline = "alphabetic";
   context.fillStyle = with_.soft;
   plan.columns.forEach((one, number) => {
@@ -190,7 +190,7 @@ function paint(canvas: HTMLCanvasElement, width: number, plan: Layout, map: Heat
   for (const place of plan.places) {
     if (place.x === LEFT && (place.slot % 2 === 0 || h >= 14)) {
       context.fillStyle = with_.soft;
-      context.fillText(String(map.rows[place.row]?.gpu ?? ""), 4, place.y + h - 4);
+      context.fillText(String(map.rows[place.row]?.gpu ?? ""), 4, place.y + h / 2 + 4);
     }
     cell(context, stateOf(map.cells[place.row]?.[bucket]), place.x, place.y, w - 1, h - 1, with_);
   }

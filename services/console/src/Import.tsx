@@ -1,6 +1,6 @@
 /** New recordings: drop an archive or what other tools wrote, or capture a stretch of time from a server that is known. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { goingOn, useTask } from "./tasks";
 import type { Importer, RecordingSummary, Task } from "./types";
@@ -95,28 +95,40 @@ interface DropProps {
 
 function Drop({ busy, says, onFile }: DropProps) {
   const [over, setOver] = useState(false);
-  const take = (file: File | null | undefined) => {
+  const take = useRef<(file: File | null | undefined) => void>(() => undefined);
+  take.current = (file) => {
     if (file !== null && file !== undefined && busy === null) {
       onFile(file);
     }
   };
+  // Anywhere on the page: a browser opens what is dropped beside, and the console would be gone.
+  useEffect(() => {
+    const stop = new AbortController();
+    const on = (kind: "dragover" | "dragleave" | "drop", then: (event: DragEvent) => void) => addEventListener(kind, then, { signal: stop.signal });
+    on("dragover", (event) => {
+      event.preventDefault();
+      setOver(true);
+    });
+    on("dragleave", (event) => event.relatedTarget === null && setOver(false));
+    on("drop", (event) => {
+      event.preventDefault();
+      setOver(false);
+      take.current(event.dataTransfer?.files[0]);
+    });
+    return () => stop.abort();
+  }, []);
   return (
-    <div
-      class={over ? "drop over" : "drop"}
-      onDragOver={(event) => {
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
-        event.preventDefault();
-        setOver(false);
-        take(event.dataTransfer?.files[0]);
-      }}
-    >
+    <div class={over ? "drop over" : "drop"}>
       <label class="row">
         <span>{busy === null ? `${says}, or choose one:` : `Sending ${busy}…`}</span>
-        <input type="file" disabled={busy !== null} onChange={(event) => take(event.currentTarget.files?.[0])} />
+        <input
+          type="file"
+          disabled={busy !== null}
+          onChange={({ currentTarget }) => {
+            take.current(currentTarget.files?.[0]);
+            currentTarget.value = ""; // the same file, mended, is a change again
+          }}
+        />
       </label>
     </div>
   );

@@ -1,7 +1,8 @@
 /** The recordings: what happened in them, how long they are, what was found; import by dropping an archive. */
 import { useState } from "preact/hooks";
-import { all, ask, send, useLoaded } from "./api";
+import { all, ask, path, send, useLoaded } from "./api";
 import { Import } from "./Import";
+import { Operators } from "./Me";
 import { LIVE_SPEEDS } from "./playhead";
 import { go, href } from "./route";
 import { span } from "./time";
@@ -50,32 +51,50 @@ export function Library() {
           <input type="search" value={wanted} placeholder="fault, cluster, story" onInput={(event) => setWanted(event.currentTarget.value)} />
         </label>
       </div>
-      <Import onDone={shelf.again} />
+      <Operators>
+        <Import onDone={shelf.again} />
+      </Operators>
       {error !== null && <Trouble error={error} />}
       {replays.data !== null && replays.data.length > 0 && <Replays replays={replays.data} />}
       <When loaded={shelf}>
-        {({ recordings, runs }) => (
-          <>
-            {recordings.length === 0 && (
-              <p>
-                No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
-              </p>
-            )}
-            {recordings
-              .filter((one) => JSON.stringify([one.name, one.title, one.summary, one.faults, one.cluster]).toLowerCase().includes(wanted.toLowerCase()))
-              .map((one) => (
-                <Recording key={one.name} one={one} run={runs.get(one.name) ?? null} onRun={() => begin(one.name)} />
+        {({ recordings, runs }) => {
+          const matching = recordings.filter((one) => JSON.stringify([one.name, one.title, one.summary, one.faults, one.cluster]).toLowerCase().includes(wanted.toLowerCase()));
+          return (
+            <>
+              {recordings.length === 0 ? (
+                <p>
+                  No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
+                </p>
+              ) : (
+                matching.length === 0 && <p>No recording speaks of “{wanted}”.</p>
+              )}
+              {matching.map((one) => (
+                <Recording key={one.name} one={one} run={runs.get(one.name) ?? null} onRun={() => begin(one.name)} onGone={shelf.again} />
               ))}
-          </>
-        )}
+            </>
+          );
+        }}
       </When>
     </>
   );
 }
 
-function Recording({ one, run, onRun }: { readonly one: RecordingSummary; readonly run: Run | null; readonly onRun: () => void }) {
+interface RecordingProps {
+  readonly one: RecordingSummary;
+  readonly run: Run | null;
+  readonly onRun: () => void;
+  readonly onGone: () => void;
+}
+
+function Recording({ one, run, onRun, onGone }: RecordingProps) {
   const [whole, setWhole] = useState(false);
   const [live, setLive] = useState(false);
+  const [leaving, setLeaving] = useState(false);
+  const [error, setError] = useState<Error | null>(null);
+  const remove = () => {
+    setLeaving(false);
+    ask(path("recordings", one.name), {}, { method: "DELETE" }).then(onGone, (reason: unknown) => setError(reason as Error));
+  };
   return (
     <article class="panel" aria-label={one.title}>
       <div class="row spread" style="align-items:flex-start;flex-wrap:nowrap">
@@ -89,17 +108,36 @@ function Recording({ one, run, onRun }: { readonly one: RecordingSummary; readon
         <div class="row nowrap" style="flex-wrap:nowrap">
           {run !== null && (
             <a class="small" href={href("run", [run.id])}>
-              {run.state === "done" ? `${run.findings} findings, ${run.incidents} incidents` : run.state}
+              {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}
             </a>
           )}
-          <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
-            {run === null ? "Replay" : "Run again"}
-          </button>
-          <button type="button" aria-expanded={live} onClick={() => setLive(!live)}>
-            Live…
-          </button>
+          <Operators>
+            <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
+              {run === null ? "Replay" : "Run again"}
+            </button>
+            <button type="button" aria-expanded={live} onClick={() => setLive(!live)}>
+              Live…
+            </button>
+            {!one.read_only && (
+              <button type="button" aria-expanded={leaving} onClick={() => setLeaving(!leaving)}>
+                Delete…
+              </button>
+            )}
+          </Operators>
         </div>
       </div>
+      {leaving && (
+        <div class="inset row">
+          <span>Its files are deleted for good.</span>
+          <button type="button" class="main" onClick={remove}>
+            Delete {one.name}
+          </button>
+          <button type="button" onClick={() => setLeaving(false)}>
+            Keep it
+          </button>
+        </div>
+      )}
+      {error !== null && <Trouble error={error} />}
       {live && <StartLive recording={one.name} />}
       <p style="margin-top:.4rem">
         {whole || one.summary.length < 260 ? one.summary : `${one.summary.slice(0, 240)}… `}

@@ -4,6 +4,7 @@ import { ask, path, send, useLoaded } from "./api";
 import { useReplay, type Watched } from "./follow";
 import { useHeat } from "./heat";
 import { useKeys } from "./keys";
+import { useMayChange } from "./Me";
 import { LIVE_SPEEDS } from "./playhead";
 import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
@@ -11,7 +12,7 @@ import { Stage } from "./Stage";
 import { clock, parse, rfc3339 } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Replay } from "./types";
-import { Offline, Trouble, When } from "./ui";
+import { Trouble, When } from "./ui";
 
 const TICK_MS = 100;
 
@@ -47,7 +48,13 @@ export function LivePage({ name }: { readonly name: string }) {
     );
   }
   if (watched.replay === null) {
-    return <p class="soft">Waiting for {name}…</p>;
+    return watched.lost === null ? (
+      <p>
+        Waiting for a replay {name}. Those there are stand in the <a href={href("library")}>library</a>.
+      </p>
+    ) : (
+      <Trouble error={watched.lost} />
+    );
   }
   const { replay } = watched;
   return <When loaded={recording}>{(detail) => <LiveDeck watched={watched} replay={replay} recording={detail} />}</When>;
@@ -61,6 +68,7 @@ interface Props {
 
 function LiveDeck({ watched, replay, recording }: Props) {
   const route = useRoute();
+  const may = useMayChange();
   const at = useEventTime(replay);
   const [from, to] = [parse(recording.start), parse(recording.end)];
   const heat = useHeat(recording.name, at, watched.findings);
@@ -84,15 +92,15 @@ function LiveDeck({ watched, replay, recording }: Props) {
   const toggle = () => (over ? seek(from) : order(running ? "pause" : "resume"));
   const place = LIVE_SPEEDS.findIndex((one) => one === replay.speed);
   const faster = (step: 1 | -1) => order("speed", { speed: LIVE_SPEEDS[Math.min(LIVE_SPEEDS.length - 1, Math.max(0, place + step))] });
-  useKeys({
+  const steer = {
     " ": toggle,
     "Shift+ArrowLeft": () => seek(at - 60_000),
     "Shift+ArrowRight": () => seek(at + 60_000),
     Home: () => seek(from),
     "[": () => faster(-1),
     "]": () => faster(1),
-    Escape: () => replaceQuery({ gpu: null }),
-  });
+  };
+  useKeys({ ...(may ? steer : {}), Escape: () => replaceQuery({ gpu: null }) });
   const remove = () => {
     ask(path("replays", replay.name), {}, { method: "DELETE" }).then(
       () => go(href("library")),
@@ -103,15 +111,15 @@ function LiveDeck({ watched, replay, recording }: Props) {
     <>
       <section class="panel deck" aria-label="Tape deck">
         <div class="row">
-          <button type="button" class="main play" onClick={toggle} disabled={told !== null}>
+          <button type="button" class="main play" onClick={toggle} disabled={!may || told !== null}>
             {over ? "↺ Again" : running ? "❚❚ Pause" : "▶ Resume"}
           </button>
-          <button type="button" onClick={() => order("stop")} disabled={over || told !== null}>
+          <button type="button" onClick={() => order("stop")} disabled={!may || over || told !== null}>
             ■ Stop
           </button>
           <label>
             <span class="soft">speed </span>
-            <select value={String(replay.speed)} disabled={over} onChange={({ currentTarget: { value } }) => order("speed", { speed: value === "max" ? value : Number(value) })}>
+            <select value={String(replay.speed)} disabled={!may || over} onChange={({ currentTarget: { value } }) => order("speed", { speed: value === "max" ? value : Number(value) })}>
               {(place < 0 ? [replay.speed, ...LIVE_SPEEDS] : LIVE_SPEEDS).map((speed) => (
                 <option key={speed} value={String(speed)}>
                   {speed === "max" ? "as fast as it goes" : `${speed}×`}
@@ -127,7 +135,7 @@ function LiveDeck({ watched, replay, recording }: Props) {
           <strong class="story" title={recording.title}>
             {recording.title}
           </strong>
-          {over && (
+          {may && over && (
             <button type="button" onClick={remove}>
               Remove
             </button>
@@ -137,16 +145,16 @@ function LiveDeck({ watched, replay, recording }: Props) {
           {...{ from, to, at }}
           reached={at}
           findings={watched.findings}
-          truths={recording.truths.filter((one) => !one.distractor && parse(one.onset) <= at)}
-          onSeek={seek}
+          truths={recording.truths.filter((one) => !one.distractor)}
+          onSeek={may ? seek : back}
           settled
         />
         <div class="small soft">
-          Live through Kafka, generation {replay.generation}; this moment lands at {replay.lands_at.slice(0, 19).replace("T", " ")} UTC. A click in the time line takes the replay there:
-          alerts are resolved and the detectors begin afresh. <a href={href("run", [replay.run])}>Look back without moving it</a>
+          Live through Kafka, generation {replay.generation}; this moment lands at {replay.lands_at.slice(0, 19).replace("T", " ")} UTC.{" "}
+          {may && "A click in the time line takes the replay there: alerts are resolved and the detectors begin afresh."} <a href={href("run", [replay.run])}>Look back without moving it</a>
         </div>
       </section>
-      {!watched.connected && <Offline />}
+      {watched.lost !== null && <Trouble error={watched.lost} />}
       {error !== null && <Trouble error={error} />}
       {replay.error !== null && <p class="sev page">The replay has failed: {replay.error}</p>}
       <Stage {...{ watched, recording, heat, route, at }} run={replay.run} until={at} onSeek={back} stays>

@@ -1,6 +1,7 @@
 /** Postmortems: made of an incident, looked at here, and taken away as one file. */
 import { useEffect, useState } from "preact/hooks";
 import { ask, file, path, send, useLoaded } from "./api";
+import { Operators } from "./Me";
 import { go, href } from "./route";
 import { goingOn, useTask } from "./tasks";
 import type { Page, RecordingSummary, Task } from "./types";
@@ -20,7 +21,9 @@ function Overview({ query }: Pick<Props, "query">) {
   return (
     <>
       <h1>Postmortem</h1>
-      <Form run={query["run"] ?? null} incident={query["incident"] ?? null} title={query["title"] ?? null} />
+      <Operators>
+        <Form run={query["run"] ?? null} incident={query["incident"] ?? null} title={query["title"] ?? null} />
+      </Operators>
       <When loaded={made}>
         {({ items }) =>
           items.length === 0 ? (
@@ -127,9 +130,11 @@ function Report({ id }: { readonly id: string }) {
             <h1>{task.result?.title ?? "Postmortem"}</h1>
             {goingOn(task.state) && (
               <Progress of={task}>
-                <button type="button" onClick={() => void cancel()}>
-                  Cancel
-                </button>
+                <Operators>
+                  <button type="button" onClick={() => void cancel()}>
+                    Cancel
+                  </button>
+                </Operators>
               </Progress>
             )}
             {task.state === "failed" && <p class="sev page">It has failed: {task.error}</p>}

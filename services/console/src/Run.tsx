@@ -11,7 +11,7 @@ import { Stage, useLinkedMoment } from "./Stage";
 import { clock, parse, rfc3339 } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Run } from "./types";
-import { Offline, percent, Trouble, When } from "./ui";
+import { percent, Trouble, When } from "./ui";
 
 /** A linked moment, else the first finding that is a page, else the first one; null: the recording's start. */
 function initialMoment(route: Route, watched: Watched): number | null {
@@ -146,7 +146,7 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
         <TimeLine from={from} to={to} at={at} reached={reached} findings={findings} truths={recording.truths.filter((one) => !one.distractor)} onSeek={move} />
         <div class="small soft">Bars above: findings from detected to resolved. Outlines below: what the labels say was there. ? for keys.</div>
       </section>
-      {!watched.connected && <Offline />}
+      {watched.lost !== null && <Trouble error={watched.lost} />}
       {run.error !== null && <p class="sev page">The run has failed: {run.error}</p>}
       <Stage {...{ watched, recording, heat, route, at }} run={run.id} until={to} onSeek={move}>
         {run.state === "done" && <ScoreOf run={run.id} />}

@@ -2,7 +2,8 @@
 import { useState } from "preact/hooks";
 import { all, ask, path, send, useLoaded } from "./api";
 import { precisionOverRecall, shareWithin } from "./curves";
-import { loadLatest } from "./latest";
+import { latestDone, loadRuns } from "./latest";
+import { Operators } from "./Me";
 import { Plot } from "./Plot";
 import { go, href } from "./route";
 import { goingOn, useTask } from "./tasks";
@@ -16,7 +17,7 @@ interface Scored {
 }
 
 async function load(): Promise<readonly Scored[]> {
-  const runs = await loadLatest();
+  const runs = latestDone(await loadRuns());
   const found = await Promise.all(
     runs.map(async (run) => {
       const url = path("runs", run.id);
@@ -165,9 +166,11 @@ function Made() {
     <section class="panel" aria-label="Scores of the library">
       <div class="row spread">
         <h2>The whole library, by fault, with its curve</h2>
-        <button type="button" onClick={begin}>
-          Score the library
-        </button>
+        <Operators>
+          <button type="button" onClick={begin}>
+            Score the library
+          </button>
+        </Operators>
       </div>
       {error !== null && <Trouble error={error} />}
       <When loaded={made}>

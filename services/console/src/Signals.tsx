@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, useLoaded } from "./api";
 import { Chart, type Shade } from "./Chart";
 import type { Signal } from "./signals";
+import { scale } from "./size";
 import { rfc3339 } from "./time";
 import type { RecordingDetail, SeriesAnswer } from "./types";
 
@@ -28,6 +29,8 @@ export function pointsFor(from: number, to: number, interval_s: number | null): 
   return Math.max(20, Math.min(600, Math.floor(samples)));
 }
 
+/** What is not yet in view but soon may be, is loaded too. */
+const AHEAD = "800px";
 const AT_ONCE = 2;
 let asking = 0;
 const waiting: (() => void)[] = [];
@@ -53,7 +56,7 @@ export function SignalChart({ recording, signal, entities, peers, from, to, at, 
     if (box.current === null) {
       return undefined;
     }
-    const observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && setNear(true), { rootMargin: "200px" });
+    const observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && setNear(true), { rootMargin: AHEAD });
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
@@ -72,7 +75,12 @@ export function SignalChart({ recording, signal, entities, peers, from, to, at, 
   const loaded = useLoaded(near ? `${url} ${JSON.stringify(query)}` : null, () => inTurn(() => ask<SeriesAnswer>(url, query)));
   const { data, error } = loaded;
   return (
-    <div ref={box} style={`min-height:${height}px`}>
+    <div ref={box} style={`min-height:calc(${height * scale()}px + 1.3rem)`} aria-busy={data === null && error === null}>
+      {data === null && error === null && (
+        <p class="small soft">
+          <strong>{signal.title}</strong> {near ? "loading…" : ""}
+        </p>
+      )}
       {error !== null && (
         <p class="small">
           {signal.title}: <span class="sev page">{error.message}</span>

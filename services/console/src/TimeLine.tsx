@@ -1,6 +1,6 @@
 /** The run from end to end: what was found (above) and what was there (below); click or drag to go to a moment. */
 import { useMemo, useState } from "preact/hooks";
-import { useWidth } from "./size";
+import { scale, useWidth } from "./size";
 import { clock, ticks } from "./time";
 import { words, type Finding, type Truth } from "./types";
 
@@ -8,6 +8,7 @@ interface Props {
   readonly from: number;
   readonly to: number;
   readonly at: number;
+  /** How far it is known: what is still open, or was to come, ends here. */
   readonly reached: number;
   readonly findings: readonly Finding[];
   readonly truths: readonly Truth[];
@@ -35,35 +36,40 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
       setDrag(null);
     }
   };
-  const still = useMemo(
-    () => (
+  const begun = truths.filter((one) => Date.parse(one.onset) <= reached);
+  const still = useMemo(() => {
+    const taken = Array<number>(LANES).fill(0);
+    return (
       <>
-        {ticks(from, to, Math.max(2, Math.floor(width / 110))).map((time) => (
+        {ticks(from, to, Math.max(2, Math.floor(width / (110 * scale())))).map((time) => (
           <g key={time}>
             <line x1={x(time)} x2={x(time)} y1="0" y2="58" stroke="var(--line)" stroke-width="1" />
-            <text x={Math.min(x(time) + 3, width - (withDay ? 100 : 54))} y="71" font-size="11" fill="var(--soft)">
+            <text x={Math.min(x(time) + 3, width - (withDay ? 100 : 54) * scale())} y="71" fill="var(--soft)">
               {clock(time, withDay).slice(0, withDay ? 16 : 8)}
             </text>
           </g>
         ))}
         {findings.map((one, number) => {
           const start = x(Date.parse(one.detected_at));
-          const end = one.resolved_at === null ? width : x(Date.parse(one.resolved_at));
-          const y = 3 + (number % LANES) * 12;
+          const end = x(one.resolved_at === null ? reached : Date.parse(one.resolved_at));
+          const free = taken.findIndex((until) => until <= start);
+          const lane = free === -1 ? number % LANES : free;
+          taken[lane] = end;
+          const y = 3 + lane * 12;
           return (
             <g key={one.id}>
               <title>{`${one.fault}, ${words(one.entity)}`}</title>
-              <rect x={start} y={y} width={Math.max(end - start, 3)} height="9" rx="2" fill={COLOURS[one.severity]} />
+              <rect x={start} y={y} width={Math.max(end - start, 3)} height="9" rx="2" fill={COLOURS[one.severity]} stroke="var(--raised)" />
             </g>
           );
         })}
-        {truths.map((one) => (
+        {begun.map((one) => (
           <g key={one.id}>
             <title>{`Label: ${one.fault}, ${words(one.entity)}${one.note === null ? "" : `. ${one.note}`}`}</title>
             <rect
               x={x(Date.parse(one.onset))}
               y="44"
-              width={Math.max(x(Date.parse(one.end)) - x(Date.parse(one.onset)), 3)}
+              width={Math.max(x(Math.min(reached, Date.parse(one.end))) - x(Date.parse(one.onset)), 3)}
               height="9"
               fill="none"
               stroke="var(--text)"
@@ -72,15 +78,14 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
           </g>
         ))}
       </>
-    ),
-    [from, to, width, findings, truths],
-  );
+    );
+  }, [from, to, reached, width, findings, truths]);
   return (
     <div ref={box}>
       <svg
         class="timeline"
         role="slider"
-        tabIndex={0}
+        tabindex={0}
         aria-label="Moment in the recording"
         aria-valuemin={from}
         aria-valuemax={to}
@@ -101,7 +106,7 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
         {drag !== null && (
           <g>
             <line x1={x(drag)} x2={x(drag)} y1="0" y2="60" stroke="var(--accent)" stroke-width="2" stroke-dasharray="4 3" />
-            <text x={Math.min(x(drag) + 6, width - 60)} y="40" font-size="12" fill="var(--text)">
+            <text x={Math.min(x(drag) + 6, width - 60)} y="40" fill="var(--text)">
               {clock(drag)}
             </text>
           </g>

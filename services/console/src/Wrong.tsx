@@ -1,7 +1,8 @@
 /** The first page: what is wrong, the worst first, in what is replayed live and in the last run of every recording. */
 import { useEffect } from "preact/hooks";
 import { all, path, useLoaded } from "./api";
-import { latestDone, live } from "./latest";
+import { goesOn } from "./follow";
+import { latestDone, live, loadRuns } from "./latest";
 import { href } from "./route";
 import { parse, span } from "./time";
 import { worstFirst } from "./incidents";
@@ -16,38 +17,40 @@ interface Named {
 interface Now {
   readonly found: readonly Named[];
   readonly runs: number;
-  readonly live: boolean;
+  /** Runs that may still find something. */
+  readonly going: number;
 }
 
 async function load(): Promise<Now> {
-  const known = await all<Run>("runs");
+  const known = await loadRuns();
   const now = live(known);
   const runs = [...now, ...latestDone(known)].filter((run) => run.incidents > 0);
   const lists = await Promise.all(runs.map(async (run) => (await all<Incident>(`${path("runs", run.id)}/incidents`)).map((incident) => ({ run, incident }))));
-  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, live: now.length > 0 };
+  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, going: known.filter(goesOn).length };
 }
 
-const AGAIN_MS = 5000;
+/** While something goes on, and otherwise: this page hangs on walls. */
+const [SOON_MS, LATER_MS] = [5000, 30_000];
 const MOST = 100;
 
 export function Wrong() {
   const loaded = useLoaded("wrong", load);
   const { data, again } = loaded;
   useEffect(() => {
-    if (data?.live !== true) {
+    if (data === null) {
       return undefined;
     }
-    const timer = setTimeout(again, AGAIN_MS);
+    const timer = setTimeout(again, data.going > 0 ? SOON_MS : LATER_MS);
     return () => clearTimeout(timer);
   }, [data, again]);
   return (
     <>
       <h1>What is wrong</h1>
       <When loaded={loaded}>
-        {({ found, runs }) =>
+        {({ found, runs, going }) =>
           found.length === 0 ? (
             <p>
-              Nothing: no run has found an incident. Replay a recording from the <a href={href("library")}>library</a>.
+              {going === 0 ? "Nothing: no run has found an incident." : `Nothing so far: ${going} run(s) go on.`} Replay a recording from the <a href={href("library")}>library</a>.
             </p>
           ) : (
             <section class="panel scroll">

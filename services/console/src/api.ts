@@ -17,6 +17,10 @@ export class ApiError extends Error {
   }
 }
 
+export function hasToken(): boolean {
+  return sessionStorage.getItem(TOKEN) !== null;
+}
+
 /** The token lives as long as the tab: it is in no address and in no lasting storage. */
 export function setToken(token: string): void {
   sessionStorage.setItem(TOKEN, token);
@@ -44,6 +48,30 @@ export async function file(url: string, query: Query = {}): Promise<Blob> {
   return (await answer(url, query, {})).blob();
 }
 
+/** Said loudly: at three in the morning nobody notices that a picture stands still. */
+export const AWAY = new ApiError(0, "The hindcast server does not answer", "What is shown may be old. It is asked again by itself until it does.", "see that it runs");
+const AWAY_MS = 2000;
+let away = false;
+
+function tell(now: boolean): void {
+  if (now !== away) {
+    away = now;
+    dispatchEvent(new Event("awaychange"));
+  }
+}
+
+/** Whether the server gives no answer: what is only looked at is asked for again until it does. */
+export function useAway(): boolean {
+  const [now, set] = useState(away);
+  useEffect(() => {
+    const changed = () => set(away);
+    changed();
+    addEventListener("awaychange", changed);
+    return () => removeEventListener("awaychange", changed);
+  }, []);
+  return now;
+}
+
 async function answer(url: string, query: Query, init: RequestInit): Promise<Response> {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
@@ -52,22 +80,30 @@ async function answer(url: string, query: Query, init: RequestInit): Promise<Res
     }
   }
   const text = search.toString();
-  let response: Response;
-  try {
-    response = await fetch(`${BASE}${url}${text === "" ? "" : `?${text}`}`, {
-      ...init,
-      headers: { ...headers(), ...(init.headers as Record<string, string> | undefined) },
-    });
-  } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") {
-      throw error;
+  for (;;) {
+    let response: Response;
+    try {
+      response = await fetch(`${BASE}${url}${text === "" ? "" : `?${text}`}`, {
+        ...init,
+        headers: { ...headers(), ...(init.headers as Record<string, string> | undefined) },
+      });
+    } catch {
+      tell(true);
+      if (init.method !== undefined) {
+        throw new ApiError(0, AWAY.title, "Nothing was changed that is known of.", "see that it runs, look what it did, and try again");
+      }
+      await new Promise((resolve) => setTimeout(resolve, AWAY_MS));
+      continue;
     }
-    throw new ApiError(0, "No answer", "The hindcast server does not answer.", "See that it runs, then try again.");
+    tell(false);
+    if (!response.ok) {
+      if (response.status === 401 && url !== "me") {
+        dispatchEvent(new Event("refused"));
+      }
+      throw await problemOf(response);
+    }
+    return response;
   }
-  if (!response.ok) {
-    throw await problemOf(response);
-  }
-  return response;
 }
 
 export function send<T>(url: string, body: unknown, method = "POST"): Promise<T> {
@@ -145,19 +181,20 @@ export interface ServerEvent {
 /**
  * Follow server-sent events until the server ends them (`over`, or a `replay` that is no more) or `signal` is aborted.
  * Read with fetch, as EventSource cannot send a token; a connection that breaks is taken up again after the last event
- * that came, and `connected` is told of both.
+ * that came, and `lost` is told why it broke, and null when it stands.
  */
-export async function follow(url: string, on: (event: ServerEvent) => void, connected: (yes: boolean) => void, signal: AbortSignal): Promise<void> {
+export async function follow(url: string, on: (event: ServerEvent) => void, lost: (why: ApiError | null) => void, signal: AbortSignal): Promise<void> {
   let last = "";
   let over = false;
   for (let failures = 0; ; failures += 1) {
+    let why = AWAY;
     try {
       const extra: Record<string, string> = last === "" ? {} : { "Last-Event-ID": last };
       const response = await fetch(`${BASE}${url}`, { headers: { ...headers(), ...extra, Accept: "text/event-stream" }, signal });
       if (!response.ok) {
         throw await problemOf(response);
       }
-      connected(true);
+      lost(null);
       for await (const one of eventsOf(response)) {
         failures = 0;
         last = one.id === "" ? last : one.id;
@@ -166,14 +203,17 @@ export async function follow(url: string, on: (event: ServerEvent) => void, conn
         on({ kind: one.kind, body });
       }
     } catch (error) {
-      if (error instanceof ApiError && error.status < 500) {
-        throw error;
+      if (error instanceof ApiError) {
+        if (error.status < 500) {
+          throw error;
+        }
+        why = error;
       }
     }
     if (over || signal.aborted) {
       return;
     }
-    connected(false);
+    lost(why);
     await new Promise((resolve) => setTimeout(resolve, Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** failures)));
   }
 }

@@ -46,6 +46,14 @@ describe("the heat map", () => {
     expect(plan.columns.map(({ node }) => node)).toEqual([...new Set(rows.map(({ node }) => node))]);
   });
 
+  it.each([860, 950, 2100])("keeps racks whole and cells wide enough for their marks, at %i px", (width) => {
+    const rows = Array.from({ length: 768 }, (_, number) => ({ node: `v${Math.floor(number / 8)}`, gpu: number % 8, rack: `r${Math.floor(number / 48)}` }));
+    const plan = layout(rows, width);
+    expect(plan.cellWidth).toBeGreaterThanOrEqual(14);
+    expect(Math.max(...plan.places.map(({ x }) => x)) + plan.cellWidth).toBeLessThanOrEqual(width);
+    expect(new Set(plan.columns.map(({ rack, y }) => `${String(rack)} ${y}`)).size).toBe(16);
+  });
+
   it("finds the bucket of a moment, the first and the last beyond its ends", () => {
     const map = { times: [1000, 1500, 2000], bucket_ms: 500 };
     expect([0, 1000, 1499, 1500, 2400, 9999].map((at) => bucketAt(map, at))).toEqual([0, 0, 0, 1, 2, 2]);

@@ -31,6 +31,10 @@ export const LEFT = 22;
 const HEAD = 18;
 const BETWEEN_BANDS = 8;
 const RACK_GAP = 4;
+/** Cells are told apart by a mark, and pointed at: narrower ones only where there are nodes without number. */
+const [LEAST_WIDTH, LEAST_OF_MANY, MOST_WIDTH] = [14, 9, 72];
+const [LEAST_HEIGHT, LEAST_HEIGHT_OF_MANY, MOST_HEIGHT] = [17, 10, 26];
+const MANY = 400;
 
 /** A column a node, a cell a GPU; nodes of a rack stand together, and what does not fit the width goes in a new band. */
 export function layout(rows: Heatmap["rows"], width: number): Layout {
@@ -46,10 +50,18 @@ export function layout(rows: Heatmap["rows"], width: number): Layout {
     nodes[at]?.rows.push(number);
   });
   const most = Math.max(1, ...nodes.map((one) => one.rows.length));
-  const racks = nodes.filter((one, number) => number > 0 && one.rack !== nodes[number - 1]?.rack).length;
-  const free = Math.max(width - LEFT - racks * RACK_GAP, 60);
-  const cellWidth = Math.min(72, Math.max(9, Math.floor(free / Math.max(nodes.length, 1))));
-  const cellHeight = nodes.length > 400 ? 10 : 17;
+  const begins = nodes.map((one, number) => number > 0 && one.rack !== nodes[number - 1]?.rack);
+  const racks = begins.filter(Boolean).length;
+  const many = nodes.length > MANY;
+  const least = many ? LEAST_OF_MANY : LEAST_WIDTH;
+  const free = Math.max(width - LEFT, 60);
+  // Bands of the same length, each with whole racks where a rack is no longer than a band.
+  const bands = Math.max(1, Math.ceil((nodes.length * least + racks * RACK_GAP) / free));
+  const rackSize = Math.ceil(nodes.length / (racks + 1));
+  const perBand = Math.ceil(Math.ceil(nodes.length / bands) / rackSize) * rackSize;
+  const fitting = Math.floor((free - Math.ceil(perBand / rackSize - 1) * RACK_GAP) / Math.max(perBand, 1));
+  const cellWidth = Math.min(MOST_WIDTH, Math.max(LEAST_OF_MANY, fitting));
+  const cellHeight = many ? LEAST_HEIGHT_OF_MANY : Math.min(MOST_HEIGHT, Math.max(LEAST_HEIGHT, cellWidth));
   const labelled = cellWidth >= 38 ? "nodes" : racks > 0 && (nodes.length / (racks + 1)) * cellWidth >= 34 ? "racks" : "none";
   const head = labelled === "none" ? 4 : HEAD;
   const bandHeight = head + most * cellHeight + BETWEEN_BANDS;
@@ -58,10 +70,13 @@ export function layout(rows: Heatmap["rows"], width: number): Layout {
   let x = LEFT;
   let band = 0;
   nodes.forEach((one, number) => {
-    if (number > 0 && one.rack !== nodes[number - 1]?.rack) {
+    if (begins[number] === true) {
       x += RACK_GAP;
     }
-    if (x + cellWidth > width && number > 0) {
+    const next = begins.indexOf(true, number + 1);
+    const rack = begins[number] === true ? (next === -1 ? nodes.length : next) - number : 1;
+    const whole = rack * cellWidth <= free ? rack : 1;
+    if (x + whole * cellWidth > width && number > 0) {
       x = LEFT;
       band += 1;
     }

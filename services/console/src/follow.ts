@@ -1,6 +1,6 @@
 /** A run or a replay with what it has said so far, kept up to date while it goes on. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { all, ask, follow, path, type ServerEvent } from "./api";
+import { all, ask, follow, path, type ApiError, type ServerEvent } from "./api";
 import { heard, NOTHING, type Said } from "./said";
 import { parse } from "./time";
 import type { Alert, Finding, Incident, Replay, Run } from "./types";
@@ -13,8 +13,8 @@ export interface Watched {
   /** As they opened. */
   readonly incidents: readonly Incident[];
   readonly alerts: readonly Alert[];
-  /** False while the connection is lost: what is shown is old. */
-  readonly connected: boolean;
+  /** Why nothing comes any more: what is shown is old. */
+  readonly lost: ApiError | null;
   /** Whether all that was said before is here. */
   readonly loaded: boolean;
   readonly error: Error | null;
@@ -24,11 +24,11 @@ export interface Watched {
 const GATHER_MS = 50;
 
 type Take = (change: (before: Said) => Said) => void;
-type Load = (take: Take, connected: (yes: boolean) => void, signal: AbortSignal) => Promise<void>;
+type Load = (take: Take, lost: (why: ApiError | null) => void, signal: AbortSignal) => Promise<void>;
 
 function useSaid(key: string, load: Load): Watched {
   const [said, setSaid] = useState(NOTHING);
-  const [connected, setConnected] = useState(true);
+  const [lost, setLost] = useState<ApiError | null>(null);
   const [loaded, setLoaded] = useState(false);
   const [error, setError] = useState<Error | null>(null);
   const latest = useRef(load);
@@ -41,7 +41,7 @@ function useSaid(key: string, load: Load): Watched {
         setLoaded(true);
       }
     };
-    latest.current(take, (yes) => !stop.signal.aborted && setConnected(yes), stop.signal).catch((reason: unknown) => {
+    latest.current(take, (why) => !stop.signal.aborted && setLost(why), stop.signal).catch((reason: unknown) => {
       if (!stop.signal.aborted) {
         setError(reason as Error);
       }
@@ -51,10 +51,10 @@ function useSaid(key: string, load: Load): Watched {
   const findings = useMemo(() => [...said.findings.values()].sort((a, b) => parse(a.detected_at) - parse(b.detected_at)), [said.findings]);
   const incidents = useMemo(() => [...said.incidents.values()].sort((a, b) => parse(a.opened_at) - parse(b.opened_at)), [said.incidents]);
   const alerts = useMemo(() => [...said.alerts.values()].sort((a, b) => parse(a.said_at) - parse(b.said_at)), [said.alerts]);
-  return { run: said.run, replay: said.replay, findings, incidents, alerts, connected, loaded, error };
+  return { run: said.run, replay: said.replay, findings, incidents, alerts, lost, loaded, error };
 }
 
-async function following(url: string, take: Take, connected: (yes: boolean) => void, signal: AbortSignal): Promise<void> {
+async function following(url: string, take: Take, lost: (why: ApiError | null) => void, signal: AbortSignal): Promise<void> {
   let waiting: ServerEvent[] = [];
   const flush = () => {
     const events = waiting;
@@ -69,7 +69,7 @@ async function following(url: string, take: Take, connected: (yes: boolean) => v
       }
       waiting.push(event);
     },
-    connected,
+    lost,
     signal,
   );
   flush();
@@ -85,17 +85,17 @@ async function everything(id: string): Promise<Said> {
   return { ...NOTHING, run, findings: byId(findings), incidents: byId(incidents) };
 }
 
-function goesOn(run: Run | null): boolean {
+export function goesOn(run: Run | null): boolean {
   return run?.state === "queued" || run?.state === "running";
 }
 
 /** A run: read once when it is over, followed while it goes on, and read again at its end, when it is judged. */
 export function useRun(id: string): Watched {
-  return useSaid(id, async (take, connected, signal) => {
+  return useSaid(id, async (take, lost, signal) => {
     const first = await everything(id);
     take(() => first);
     if (goesOn(first.run)) {
-      await following(`${path("runs", id)}/events`, take, connected, signal);
+      await following(`${path("runs", id)}/events`, take, lost, signal);
       if (!signal.aborted) {
         const last = await everything(id);
         take(({ alerts }) => ({ ...last, alerts }));
@@ -106,5 +106,5 @@ export function useRun(id: string): Watched {
 
 /** A replay by way of Kafka, over all its seeks. */
 export function useReplay(name: string): Watched {
-  return useSaid(name, (take, connected, signal) => following(`${path("replays", name)}/events`, take, connected, signal));
+  return useSaid(name, (take, lost, signal) => following(`${path("replays", name)}/events`, take, lost, signal));
 }

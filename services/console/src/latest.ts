@@ -1,6 +1,13 @@
 /** The runs that count: the last one of each recording that is done, with the detectors as they come; and what is live. */
-import { all } from "./api";
-import type { Run } from "./types";
+import { all, ask } from "./api";
+import type { RecordingSummary, Run } from "./types";
+
+/** All runs of recordings that are still there: of the others nothing can be shown. */
+export async function loadRuns(): Promise<readonly Run[]> {
+  const [runs, recordings] = await Promise.all([all<Run>("runs"), ask<readonly RecordingSummary[]>("recordings")]);
+  const there = new Set(recordings.map((one) => one.name));
+  return runs.filter((run) => there.has(run.recording));
+}
 
 export function latestDone(runs: readonly Run[]): readonly Run[] {
   const latest = new Map<string, Run>();
@@ -17,8 +24,4 @@ export function latestDone(runs: readonly Run[]): readonly Run[] {
 /** Replays through Kafka that go on now. */
 export function live(runs: readonly Run[]): readonly Run[] {
   return runs.filter((run) => run.replay !== null && run.state === "running");
-}
-
-export async function loadLatest(): Promise<readonly Run[]> {
-  return latestDone(await all<Run>("runs"));
 }

@@ -1,17 +1,19 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, ask, setToken, useLoaded } from "./api";
+import { ApiError, ask, AWAY, hasToken, setToken, useAway, useLoaded } from "./api";
 import { ComparePage } from "./Compare";
 import { IncidentPage } from "./Incident";
 import { useKeys } from "./keys";
 import { Library } from "./Library";
 import { LivePage } from "./Live";
+import { MeContext, type Me } from "./Me";
 import { PostmortemPage } from "./Postmortem";
 import { go, href, useRoute, type Route } from "./route";
 import { RunPage } from "./Run";
 import { ScorePage } from "./Score";
 import { useTheme } from "./theme";
 import "./theme.css";
+import { Trouble } from "./ui";
 import { Wrong } from "./Wrong";
 
 const PAGES = [
@@ -33,7 +35,7 @@ const KEYS = [
   ["Home End", "the beginning, the end"],
   ["Arrows, Enter", "on the heat map: move, choose a GPU"],
   ["Esc", "close the GPU"],
-  ["r", "in an incident: what to do, its runbooks"],
+  ["r", "in an incident: open or close its runbook"],
   ["m", "from an incident to its postmortem"],
   ["d", "from an incident to the deck at this moment"],
   ["t", "dark or light"],
@@ -72,7 +74,12 @@ function App() {
   const route = useRoute();
   const [theme, toggle] = useTheme();
   const help = useRef<HTMLDialogElement>(null);
-  const me = useLoaded("me", () => ask<{ readonly name: string; readonly role: string; readonly authentication: boolean }>("me"));
+  const me = useLoaded("me", () => ask<Me>("me"));
+  const away = useAway();
+  useEffect(() => {
+    addEventListener("refused", me.again);
+    return () => removeEventListener("refused", me.again);
+  }, [me.again]);
   useKeys({
     ...Object.fromEntries(PAGES.map(([page], number) => [String(number + 1), () => go(href(page))])),
     t: toggle,
@@ -82,9 +89,10 @@ function App() {
   useEffect(() => {
     document.title = `${PAGES.find(([page]) => page === route.page)?.[1] ?? TITLES[route.page] ?? "Not found"} · hindcast`;
   }, [route.page]);
+  useEffect(() => scrollTo(0, 0), [route.page, route.path.join("/")]);
   const refused = me.error instanceof ApiError && me.error.status === 401;
   return (
-    <>
+    <MeContext.Provider value={me.data}>
       <a class="skip" href="#main" onClick={(event) => {
         event.preventDefault();
         document.getElementById("main")?.focus();
@@ -104,7 +112,7 @@ function App() {
         </nav>
         {me.data?.authentication === true && (
           <span class="soft small">
-            {me.data.name}, {me.data.role}
+            {me.data.name}, {me.data.role === "viewer" ? "viewer: may look, not change" : me.data.role}
           </span>
         )}
         <button type="button" onClick={toggle}>
@@ -115,6 +123,7 @@ function App() {
         </button>
       </header>
       <main id="main" tabIndex={-1} style="outline:none">
+        {away && <Trouble error={AWAY} />}
         {refused ? <Door /> : <Shown route={route} />}
       </main>
       <dialog ref={help} aria-label="Keys">
@@ -137,7 +146,7 @@ function App() {
           </button>
         </form>
       </dialog>
-    </>
+    </MeContext.Provider>
   );
 }
 
@@ -154,6 +163,11 @@ function Door() {
     >
       <h1>Who are you?</h1>
       <p>This server wants a token. It is kept in this tab only.</p>
+      {hasToken() && (
+        <p class="sev page" role="alert">
+          It does not know the token that was given. An operator of hindcast makes one: hindcast api-token
+        </p>
+      )}
       <div class="row">
         <input type="password" aria-label="token" autoComplete="off" value={token} onInput={(event) => set(event.currentTarget.value)} style="flex:1" />
         <button type="submit" class="main">

@@ -29,3 +29,8 @@ export function sharp(canvas: HTMLCanvasElement, width: number, height: number):
   context?.setTransform(ratio, 0, 0, ratio, 0, 0);
   return context;
 }
+
+/** How much larger than on a laptop text is, and what is drawn with it: on a wall one stands further away. */
+export function scale(): number {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 14;
+}

@@ -136,6 +136,8 @@ export interface Run {
   readonly incidents: number;
   readonly created_at: string;
   readonly error: string | null;
+  /** Of hindcast and of each detector; null before it begins, and of a replay by way of Kafka. */
+  readonly versions: Readonly<Record<string, string>> | null;
   /** Of a replay by way of Kafka its name. */
   readonly replay: string | null;
   readonly generation: number | null;
@@ -310,6 +312,8 @@ export interface Comparison {
   readonly after: DetectorSettings;
   readonly before_runs: readonly string[];
   readonly after_runs: readonly string[];
+  /** What was of another version on the second side: hindcast or a detector, with both versions. */
+  readonly versions: Readonly<Record<string, readonly [string, string]>>;
   readonly differences: readonly Difference[] | null;
   readonly before_score: Score | null;
   readonly after_score: Score | null;

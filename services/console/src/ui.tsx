@@ -53,16 +53,6 @@ export function Progress({ of: task, children }: ProgressProps) {
   );
 }
 
-/** Said loudly: at three in the morning nobody notices that a picture stands still. */
-export function Offline() {
-  return (
-    <div class="panel problem" role="alert">
-      <strong>The connection is lost</strong>
-      <p>What is shown may be old. Trying again…</p>
-    </div>
-  );
-}
-
 /** What was loaded, or that it is on its way, or why it did not come. */
 export function When<T>({ loaded, children }: { readonly loaded: Loaded<T>; readonly children: (data: T) => ComponentChildren }) {
   if (loaded.error !== null) {

@@ -1,0 +1,110 @@
+/** What caused what in an incident, what it cost, and the figures that its detector saw. */
+import { ordered } from "./incidents";
+import { parse, span } from "./time";
+import { words, type Finding, type IncidentDetail } from "./types";
+import { Moment, percent, Sev } from "./ui";
+
+export function Chain({ incident, onSeek }: { readonly incident: IncidentDetail; readonly onSeek: (at: number) => void }) {
+  const root = incident.causes[0]?.finding;
+  const members = new Map(incident.members.map((one) => [one.id, one]));
+  const name = (end: string) => {
+    const member = members.get(end);
+    return member === undefined ? end.replace(/^seen:/, "").replace(/^job:/, "job ") : `${member.fault}, ${words(member.entity)}`;
+  };
+  return (
+    <section class="panel" aria-label="Root cause">
+      <h2>What caused what</h2>
+      <ol class="chain">
+        {incident.causes.slice(0, 3).map((cause, place) => (
+          <li key={cause.finding} class={place === 0 ? "root" : ""}>
+            <div class="soft small">{place === 0 ? "root cause" : "or else"}, {percent(cause.score)}</div>
+            <button type="button" onClick={() => onSeek(parse(members.get(cause.finding)?.detected_at ?? incident.opened_at))}>
+              {cause.fault}, {words(cause.entity)}
+            </button>
+            <div class="small">{cause.reasons.join("; ")}</div>
+          </li>
+        ))}
+        {ordered(incident.chain).map((link) => (
+          <li key={`${link.cause}>${link.effect}`} class={link.effect === root ? "root" : ""}>
+            <div>
+              {name(link.cause)} <span aria-label="leads to">→</span> <strong>{name(link.effect)}</strong>
+            </div>
+            <div class="small soft">{link.because}</div>
+          </li>
+        ))}
+      </ol>
+      {incident.unlisted > 0 && <p class="small soft">and {incident.unlisted} finding(s) more</p>}
+      <h3>Findings</h3>
+      <ul class="feed">
+        {incident.members.map((one) => (
+          <li key={one.id}>
+            <button type="button" class="link" onClick={() => onSeek(parse(one.detected_at))}>
+              <Sev of={one.severity} /> <Moment at={parse(one.detected_at)} /> {one.fault}, {words(one.entity)}
+              <div class="small">{one.summary}</div>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {incident.offenders.map((one) => (
+        <p key={words(one.entity)} class="small">
+          <span class="sev warn">repeat offender</span> {words(one.entity)}: root of {one.incidents} incident(s) in the last 28 days
+        </p>
+      ))}
+    </section>
+  );
+}
+
+export function Impact({ incident }: { readonly incident: IncidentDetail }) {
+  const { jobs } = incident.impact;
+  return jobs.length === 0 ? null : (
+    <section class="panel" aria-label="Impact">
+      <h2>What it cost</h2>
+      <table>
+        <thead>
+          <tr>
+            <th>job</th>
+            <th class="num">GPUs</th>
+            <th class="num">steps</th>
+            <th class="num">stood</th>
+            <th class="num">GPU-h</th>
+          </tr>
+        </thead>
+        <tbody>
+          {jobs.map((job) => (
+            <tr key={job.job_id}>
+              <td>
+                {job.job_id}
+                {job.ended_at !== null && <div class="small soft">ended {job.ended_at.slice(11, 19)}</div>}
+              </td>
+              <td class="num">{job.gpus}</td>
+              <td class="num">{job.step_time_factor === null ? "–" : `× ${job.step_time_factor.toFixed(2)}`}</td>
+              <td class="num">{job.stood_s === 0 ? "–" : span(job.stood_s * 1000)}</td>
+              <td class="num">{job.gpu_hours_lost.toFixed(1)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+export function Facts({ of: root }: { readonly of: Finding }) {
+  return (
+    <section class="panel" aria-label="Figures">
+      <h2>What {root.detector} saw</h2>
+      <p class="small">{root.summary}</p>
+      <div>
+        <table class="small figures">
+          <tbody>
+            {Object.entries(root.evidence).map(([name, value]) => (
+              <tr key={name}>
+                <td class="mono nowrap">{name}</td>
+                <td class={typeof value === "number" ? "num" : ""} style="overflow-wrap:anywhere">{typeof value === "number" ? Number(value.toPrecision(5)) : value}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
