@@ -45,7 +45,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     store, library = Store(settings.data_dir / "api.sqlite"), Library(settings)
     runs_ = Runs(store, library, settings)
     streams, generations = Streams(runs_, settings.viewers), Generations(store, library)
-    replays_ = Replays(library, generations, settings.replay_url)
+    replays_ = Replays(library, runs_, generations, settings.replay_url)
     follower = Follower(kafka or KafkaSettings(), generations, replays_, runs_, settings.alertmanager_url)
     folder, waiting = settings.data_dir / "tasks", settings.waiting
     tasks_ = Tasks(store, folder, workers=settings.task_workers, waiting=waiting)

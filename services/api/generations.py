@@ -1,12 +1,14 @@
 """Replays by way of Kafka as runs: each generation of a replay is one, found again by what makes it what it is."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 from services.api.library import Library
 from services.api.notes import Notes
 from services.api.store import Store, now_ms
+from services.kit.replays import DetectorSettings
 from services.recording.reader import Recording
 
 
@@ -39,21 +41,21 @@ class Generations:
         self._library = library
         self._names: dict[str, str] = {}
 
-    def opened(self, one: Generation, recording: str) -> bool:
+    def opened(self, one: Generation, recording: str, detectors: DetectorSettings) -> bool:
         """See that there is a run of a generation; return whether there is: somebody may have deleted it for good.
 
-        `recording`: the path that the replay service reads.
+        `recording`: the path that the replay service reads; `detectors`: the replay's own settings.
         """
         if self._store.one("SELECT 1 FROM runs WHERE id = ?", (one.run,)) is not None:
             return True
         if self._store.one("SELECT 1 FROM forgotten WHERE run = ?", (one.run,)) is not None:
             return False
         now = now_ms()
-        row = (one.run, self.named(recording), recording, now, now, one.unit, one.number)
+        row = (one.run, self.named(recording), recording, json.dumps(detectors), now, now, one.unit, one.number)
         with self._store.writing() as db:
             db.execute(
                 "INSERT OR IGNORE INTO runs (id, recording, path, detectors, state, created_ms, began_ms, unit,"
-                " generation) VALUES (?, ?, ?, '{}', 'running', ?, ?, ?, ?)",
+                " generation) VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
                 row,
             )
         return True

@@ -170,7 +170,7 @@ class Follower:
             if state.state == "removed":
                 continue
             now[one.run] = one
-            if one not in self._followed and self._generations.opened(one, state.recording):
+            if one not in self._followed and self._generations.opened(one, state.recording, state.detectors):
                 notes = self._generations.notes(one, state.warm_from_ms, state.to_ms)
                 self._followed[one] = _Followed(notes, state.recording)
                 alerts.restore(one, self._runs.alerts(one.run).items)

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from services.api.generations import Generation, Generations
 from services.api.library import Library
 from services.api.problems import RefusedError
+from services.api.runs import Runs
 from services.api.steering_models import Replay, ReplayStart
 from services.replay.status import ReplayStatus
 
@@ -24,17 +25,23 @@ _PATIENCE_S = 65.0
 class Replays:
     """The replay service, as the API needs it; `told`: called when it was told something."""
 
-    def __init__(self, library: Library, generations: Generations, url: str) -> None:
+    def __init__(self, library: Library, runs: Runs, generations: Generations, url: str) -> None:
         self._library = library
+        self._runs = runs
         self._generations = generations
         self._url = f"{url.rstrip('/')}/api/v1/replays"
         self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False)
         self.told: Callable[[], None] = lambda: None
 
     def start(self, asked: ReplayStart) -> Replay:
-        """Start a replay of a recording of the library; RefusedError (404) where there is none, else as `_call`."""
+        """Start a replay of a recording of the library, with the detectors in shadow that are so here.
+
+        RefusedError (404) where there is no such recording, else as `_call`; UserError: the configuration is wrong.
+        """
         path = self._library.place(asked.recording).path.resolve()
-        body = asked.model_dump(by_alias=True, exclude_none=True) | {"recording": str(path)}
+        detectors = self._runs.configured(dict(asked.detectors))
+        body = asked.model_dump(by_alias=True, exclude_none=True)
+        body |= {"recording": str(path), "detectors": detectors}
         return self._opened(self._call("POST", "", body))
 
     def statuses(self) -> list[ReplayStatus]:
@@ -66,7 +73,7 @@ class Replays:
     def _opened(self, answer: Any) -> Replay:
         """Return a replay that was told something; from now on its run can be looked at."""
         status = _read(_ONE, answer)
-        self._generations.opened(_generation(status), status.recording)
+        self._generations.opened(_generation(status), status.recording, status.detectors)
         self.told()
         return self.replay(status)
 

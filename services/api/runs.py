@@ -64,11 +64,8 @@ class Runs:
 
         Raises RefusedError (404, or 429 where too many wait), UserError where a configuration is wrong.
         """
-        for detectors in configurations:
-            choices_of(detectors)
-            incident_config_of(detectors)
+        effective = [json.dumps(self.configured(detectors)) for detectors in configurations]
         paths = [self._library.place(name).path.resolve() for name in recordings]
-        effective = [json.dumps(self.with_shadow(detectors)) for detectors in configurations]
         made: list[list[str]] = []
         with self._store.writing() as db:
             waiting = db.execute(f"{_COUNT} runs WHERE state = 'queued'").fetchone()["n"]
@@ -87,8 +84,13 @@ class Runs:
         self._workers.wake()
         return [[self.one(run) for run in runs] for runs in made]
 
-    def with_shadow(self, detectors: dict[str, Any]) -> dict[str, Any]:
-        """Return a configuration with the detectors in shadow that are said to be, unless it says otherwise itself."""
+    def configured(self, detectors: dict[str, Any]) -> dict[str, Any]:
+        """Return a configuration with the detectors in shadow that are said to be, unless it says otherwise itself.
+
+        UserError where it is wrong.
+        """
+        choices_of(detectors)
+        incident_config_of(detectors)
         stored = {str(row["detector"]) for row in self._store.all("SELECT detector FROM shadow")}
         return {
             name: ({"shadow": True} if name in stored else {}) | detectors.get(name, {})

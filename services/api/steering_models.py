@@ -133,6 +133,7 @@ class ReplayStart(Asked):
     target: str | None = Field(default=None, max_length=100)
     from_: str | None = Field(default=None, alias="from", max_length=40)
     to: str | None = Field(default=None, max_length=40)
+    detectors: DetectorSettings = Field(default={}, description="Over the detect service's own configuration.")
 
 
 class Replay(ReplayStatus):

@@ -47,7 +47,7 @@ def hear(notes: Notes, said: Said) -> None:
 
 def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Runs], said: Said) -> None:
     _, generations, runs = place
-    assert generations.opened(ONE, str(BRAKE))
+    assert generations.opened(ONE, str(BRAKE), {})
     assert runs.one(ONE.run).recording == "vela-power-brake"
     notes = generations.notes(ONE, 0, 1000)
     half = len(said) // 2
@@ -75,12 +75,12 @@ def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Run
 
 def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], said: Said) -> None:
     _, generations, runs = place
-    generations.opened(ONE, str(BRAKE))
+    generations.opened(ONE, str(BRAKE), {})
     notes = generations.notes(ONE, 0, 1000)
     hear(notes, said)
     notes.write("done")
     runs.delete(ONE.run)
-    assert not generations.opened(ONE, str(BRAKE))
+    assert not generations.opened(ONE, str(BRAKE), {})
     notes.take_incident(next(body for is_incident, body in said if is_incident))
     notes.write()
     assert runs.page(None, "told", 0, 10).total == 0

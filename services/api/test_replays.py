@@ -58,6 +58,9 @@ def test_what_the_replay_service_says_comes_through(steered: Client) -> None:
 
 
 def test_wrong_orders_do_not_get_there(steered: Client) -> None:
+    wrong = {"recording": "vela-healthy", "detectors": {"straggler": {"no_such": 1}}}
+    refused = steered.post("/api/v1/replays", json=wrong)
+    assert (refused.status_code, "straggler.no_such" in refused.json()["detail"]) == (400, True)
     for path, body in (
         ("Nobody/pause", None),
         ("nobody/rewind", None),

@@ -29,11 +29,18 @@ def _register_start(group: typer.Typer) -> None:
         target: Annotated[str | None, typer.Option(help="prometheus or receive; by the shift if not given.")] = None,
         from_: Annotated[str | None, typer.Option("--from", help=f"Begin here: {_TIMES}.")] = None,
         to: Annotated[str | None, typer.Option("--to", help=f"End here: {_TIMES}.")] = None,
+        config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what this replay has otherwise.")] = None,
         wait: Annotated[bool, typer.Option("--wait", help="Show its progress and return when it is over.")] = False,
     ) -> None:
         """Start a replay."""
         asked = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
-        given = {"name": name, "target": target, "from": from_, "to": to}
+        given: dict[str, Any] = {"name": name, "target": target, "from": from_, "to": to}
+        if config is not None:
+            from services.detect.choices import choices_of, incident_config_of, overrides_in
+
+            given["detectors"] = overrides_in(config)
+            choices_of(given["detectors"], config)
+            incident_config_of(given["detectors"], config)
         status = _call("POST", "", asked | {key: value for key, value in given.items() if value is not None})
         _print(status)
         if wait:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 from typer import Typer
@@ -51,6 +52,14 @@ def test_something_else_at_that_address_is_said_to_be_so(monkeypatch: pytest.Mon
 def test_a_speed_that_is_none_is_refused(speed: str) -> None:
     error = failure("start", ".", "--speed", speed)
     assert (error.exit_code, error.remedy) == (2, "give 1 to 1000, or max")
+
+
+def test_a_wrong_configuration_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    config = tmp_path / "detectors.yaml"
+    config.write_text("straggler: {no_such: 1}\n", encoding="utf-8")
+    error = failure("start", ".", "--config", str(config))
+    assert error.exit_code == 2
+    assert "detectors.yaml: 1 thing(s) wrong" in error.message
 
 
 def test_without_a_setting_or_a_stack_it_is_the_default_port(

@@ -1,6 +1,7 @@
 """`python -m services.detect`: telemetry in Kafka to findings."""
 
-from services.detect.choices import load_choices, load_incident_config
+from services.detect.choices import overrides_in
+from services.detect.configured import Configured
 from services.detect.service import Detect
 from services.detect.settings import DetectSettings
 from services.kit.kafka import KafkaSettings
@@ -12,10 +13,10 @@ def main() -> None:
     """Run until SIGTERM or SIGINT."""
     check(DetectSettings, KafkaSettings, StatusSettings)
     settings, kafka = load(DetectSettings), load(KafkaSettings)
-    choices, incidents = load_choices(settings.config), load_incident_config(settings.config)
+    configured = Configured(overrides_in(settings.config), settings.config)
     status = StatusServer(load(StatusSettings))
     stop = stop_on_signals()
-    detect = Detect(settings, kafka, choices, incidents)
+    detect = Detect(settings, kafka, configured)
     try:
         detect.run(stop, status.ready)
     finally:

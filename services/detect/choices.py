@@ -21,7 +21,7 @@ def load_choices(path: Path | None) -> list[Choice]:
 
     Raises UserError (exit code 2) that lists everything wrong with the file.
     """
-    return choices_of(_overrides(path), path)
+    return choices_of(overrides_in(path), path)
 
 
 def choices_of(overrides: Mapping[str, Any], path: Path | None = None) -> list[Choice]:
@@ -37,7 +37,7 @@ def choices_of(overrides: Mapping[str, Any], path: Path | None = None) -> list[C
 
 def load_incident_config(path: Path | None) -> IncidentConfig:
     """Return the settings of incidents in `path`, or their defaults; raise UserError (exit code 2) as above."""
-    return incident_config_of(_overrides(path), path)
+    return incident_config_of(overrides_in(path), path)
 
 
 def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -> IncidentConfig:
@@ -55,7 +55,13 @@ def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -
         raise _wrong(path, problems, "detectors/incidents/causes.yaml") from None
 
 
-def _overrides(path: Path | None) -> dict[str, Any]:
+def over(base: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return overrides with others on top, setting by setting."""
+    return {**base, **{name: {**(base.get(name) or {}), **given} for name, given in own.items()}}
+
+
+def overrides_in(path: Path | None) -> dict[str, Any]:
+    """Return what a detectors.yaml says, nothing without one; raise UserError (exit code 2) where it cannot be read."""
     overrides: object = {}
     if path is not None:
         try:

@@ -16,9 +16,8 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
 
-from detectors.engine import Choice
-from detectors.incidents.knowledge import IncidentConfig
 from detectors.state import StateError
+from services.detect.configured import Configured
 from services.detect.settings import DetectSettings
 from services.detect.store import SnapshotStore, Stored
 from services.detect.unit import Plan, Unit
@@ -48,12 +47,9 @@ LAG = Gauge("hindcast_detect_lag_records", "Records in Kafka that are not taken 
 class Detect:
     """All units whose partitions this instance was given. Raises UserError (exit code 3) if Kafka does not answer."""
 
-    def __init__(
-        self, settings: DetectSettings, kafka: KafkaSettings, choices: Sequence[Choice], incidents: IncidentConfig
-    ) -> None:
+    def __init__(self, settings: DetectSettings, kafka: KafkaSettings, configured: Configured) -> None:
         self._settings = settings
-        self._choices = choices
-        self._incidents = incidents
+        self._configured = configured
         self._streams = topics.declared().streams()
         self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, self._streams))
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
@@ -143,14 +139,15 @@ class Detect:
         state = self._directory.states.get(origin.unit)
         if state is not None and state.state == "removed":
             return None
+        choices, incidents = self._configured.of(state)
         plan = Plan(
-            choices=self._choices,
+            choices=choices,
             topology=self._directory.topologies.get(origin.unit),
             announced=state if origin.replay != "live" else None,
             streams=tuple(self._streams.values()),
             idle_timeout_s=self._settings.idle_timeout_s,
             lateness_ms=int(self._settings.lateness_s * 1000),
-            incidents=self._incidents,
+            incidents=incidents,
         )
         unit = self._make(origin, partition, plan, stored)
         self._units[origin.unit] = unit

@@ -12,12 +12,14 @@ from detectors.engine import Engine
 from detectors.registry import choose, discover
 from detectors.state import StateError
 from services.detect.choices import load_choices, load_incident_config
+from services.detect.configured import Configured
 from services.detect.idle import ArrivalMarks
 from services.detect.intake import feed
 from services.detect.store import SnapshotStore, Stored
 from services.detect.warmup import Line, Warmup, finding_line
 from services.kit import topics
 from services.kit.errors import UserError
+from services.kit.replays import DetectorSettings, ReplayState
 from services.kit.wire import WireError
 
 TOPICS = {"logs": "id-1", "jobs": "id-2"}
@@ -184,3 +186,25 @@ def test_settings_of_incidents_are_in_the_same_file_and_a_detector_can_be_in_sha
         load_incident_config(config)
     with pytest.raises(UserError, match="shadow"):
         load_choices(config)
+
+
+def _replay(detectors: DetectorSettings) -> ReplayState:
+    return ReplayState(
+        cluster="vela", replay="r", generation=0, shift_ms=0, target="none", recording="", from_ms=0, to_ms=1,
+        warm_from_ms=0, speed=1, state="running", streams=(), detectors=detectors,
+    )  # fmt: skip
+
+
+def test_a_replays_own_settings_lie_over_those_of_the_service() -> None:
+    configured = Configured({"straggler": {"shadow": True, "effect_share": 0.2}}, None)
+
+    def straggler(replay: ReplayState | None) -> tuple[object, object] | None:
+        choices, _ = configured.of(replay)
+        found = [config for kind, config in choices if kind.spec.name == "straggler"]
+        return (found[0].shadow, found[0].model_dump()["effect_share"]) if found else None
+
+    assert straggler(None) == straggler(_replay({})) == (True, 0.2)
+    assert straggler(_replay({"straggler": {"effect_share": 0.3}})) == (True, 0.3)
+    assert straggler(_replay({"straggler": {"enabled": False}})) is None
+    with pytest.raises(WireError, match=r"replay r are no good: .*\n.*no_such"):
+        configured.of(_replay({"straggler": {"no_such": 1}}))

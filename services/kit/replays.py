@@ -19,6 +19,8 @@ from services.kit.wire import Origin
 _log = logging.getLogger(__name__)
 UNREADABLE = Counter("hindcast_replays_unreadable_total", "Records of the topic replays that could not be read.")
 Topology = dict[str, Any]
+DetectorSettings = dict[str, dict[str, bool | int | float | str]]
+"""By detector what differs, as in detectors.yaml."""
 REMOVED_MARK = "hindcast-removed"
 """A file of this name in a tenant's folder of Receive: the replay is removed, and the folder is to go."""
 
@@ -46,6 +48,8 @@ class ReplayState(BaseModel):
     """The streams that are fed and marked: the watermark is the least of their marks."""
     intervals_s: dict[str, float] = {}
     """Sampling interval by stream, where the recording gives one: without it nobody can tell a missed scrape."""
+    detectors: DetectorSettings = {}
+    """Detectors' settings that are this replay's own, over those that detect has for all."""
 
     @property
     def unit(self) -> str:

@@ -58,6 +58,7 @@ class Entry(BaseModel):
             state="removed" if removed else self.state,
             streams=self.streams,
             intervals_s=self.intervals_s,
+            detectors=self.spec.detectors,
         )
 
 

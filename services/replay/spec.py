@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.kit.errors import UserError
+from services.kit.replays import DetectorSettings
 from services.recording.instants import resolve_instant
 from services.recording.reader import Recording
 from services.replay.pacer import MAX
@@ -30,6 +31,7 @@ class ReplayRequest(BaseModel):
     target: str | None = None
     from_: str | None = Field(default=None, alias="from")
     to: str | None = None
+    detectors: DetectorSettings = {}
 
 
 class ReplaySpec(BaseModel):
@@ -44,6 +46,7 @@ class ReplaySpec(BaseModel):
     shift: Shift
     shift_ms: int
     target: str
+    detectors: DetectorSettings = {}
 
 
 def speed_of(speed: float | Literal["max"]) -> float:
@@ -77,6 +80,7 @@ def plan(request: ReplayRequest, recording: Recording, taken: Collection[str], n
         to_ms=to_ms,
         shift=request.shift,
         shift_ms=shift_ms,
+        detectors=request.detectors,
         target=request.target or ("receive" if request.shift == "keep" else "prometheus"),
     )
 

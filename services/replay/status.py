@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from services.kit.replays import DetectorSettings
 from services.kit.times import format_time
 from services.replay.journal import State
 from services.replay.pacer import MAX
@@ -37,6 +38,7 @@ class ReplayStatus(BaseModel):
     in_flight_bytes: int
     rows: dict[str, int] = Field(description="Rows acknowledged, by stream, in this generation.")
     samples: dict[str, int] = Field(description="Readings acknowledged, by stream, in this generation.")
+    detectors: DetectorSettings = Field(description="What is the replay's own of the detectors' settings.")
     error: str | None
 
 
@@ -68,5 +70,6 @@ def status_of(replay: Replay) -> ReplayStatus:
         in_flight_bytes=replay.in_flight_bytes(),
         rows=dict(safe.rows),
         samples=dict(safe.samples),
+        detectors=spec.detectors,
         error=entry.error,
     )

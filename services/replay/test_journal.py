@@ -12,8 +12,9 @@ from services.replay.spec import ReplaySpec
 
 def entry(position_ms: int = 99, name: str = "a") -> Entry:
     spec = ReplaySpec(
-        name=name, cluster="c", recording="/r", from_ms=100, to_ms=900, shift="now", shift_ms=5, target="prometheus"
-    )
+        name=name, cluster="c", recording="/r", from_ms=100, to_ms=900, shift="now", shift_ms=5, target="prometheus",
+        detectors={"straggler": {"shadow": True}},
+    )  # fmt: skip
     return Entry(
         spec=spec, speed=1, state="running", generation=2, warm_from_ms=100, from_ms=100, position_ms=position_ms
     )
@@ -25,7 +26,9 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     for one in saved:
         journal.save(entry(100, one.spec.name))
         journal.save(one)
-    assert Journal(tmp_path / "state").load() == saved
+    loaded = Journal(tmp_path / "state").load()
+    assert loaded == saved
+    assert loaded[0].public().detectors == {"straggler": {"shadow": True}}
     journal.remove("a")
     assert journal.load() == saved[1:]
 

@@ -168,6 +168,18 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
         timeout_s=_WAIT_S,
         what="the alert to be resolved",
     )
+    # The same with a configuration of its own: what it has in shadow alerts nobody, what it has off says nothing.
+    other = api("POST", "/replays", recording="braked", speed="max", detectors={"power_throttle": {"shadow": True}})
+    api.wait(f"/runs/{other['run']}", state="done")
+    assert api("GET", f"/runs/{other['run']}")["detectors"] == {"power_throttle": {"shadow": True}}
+    (seen,) = api("GET", f"/runs/{other['run']}/findings")["items"]
+    assert (seen["entity"], seen["shadow"]) == ({"node": BRAKE.node}, True)
+    off = api("POST", "/replays", recording="braked", speed="max", detectors={"power_throttle": {"enabled": False}})
+    api.wait(f"/runs/{off['run']}", state="done")
+    assert api("GET", f"/runs/{off['run']}/findings")["items"] == []
+    assert api("GET", f"/alerts?run={other['run']}")["items"] == []
+    for name in (other["name"], off["name"]):
+        api("DELETE", f"/replays/{name}")
     api("DELETE", "/replays/told")
     until(lambda: ("replay", "", None) in browser.events, timeout_s=30, what="the browser to hear of its removal")
     assert [one["id"] for one in api("GET", "/runs?replay=told")["items"]] == [sought["run"], run]
