@@ -92,6 +92,8 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     app.include_router(api)
     if settings.console_dir.is_dir():
         app.mount("/", _Console(directory=settings.console_dir, html=True), name="console")
+    else:
+        app.add_api_route("/", _no_console, include_in_schema=False)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
     names = frozenset(name.lower() for name in (*_LOOPBACK, settings.host, *settings.host_names))
     app.add_middleware(Shield, names=names if tokens is None else None)
@@ -101,6 +103,12 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
 def _me(me: Viewer) -> Me:
     """Who is asking, and in which role."""
     return me
+
+
+def _no_console() -> None:
+    raise problems.RefusedError(
+        404, "the console is not built here", remedy="install Node 20.19 or newer and run make console; /api/v1 works"
+    )
 
 
 def _about(app: FastAPI, store: Store, runs_: Runs) -> None:

@@ -191,3 +191,10 @@ def test_the_console_is_served_where_it_is_built(tmp_path: Path) -> None:
             assert client.get(path).text == "<title>hindcast</title>"
         for path in ("/api/v1/nothing", "/assets/missing.js", "/../settings.py"):
             assert client.get(path).status_code == 404
+
+
+def test_where_no_console_is_built_it_says_so(tmp_path: Path) -> None:
+    with client_of(settings_at(tmp_path)) as client:
+        answer = client.get("/")
+        assert (answer.status_code, answer.json()["detail"]) == (404, "the console is not built here")
+        assert "make console" in answer.json()["remedy"]

@@ -89,7 +89,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     expect(wrong).toEqual([]);
   });
 
-  it("compares two configurations", async () => {
+  it("compares two configurations, and what was found before with what is found now", async () => {
     const { page, base, wrong } = served;
     await page.goto(`${base}#/compare`);
     await page.locator("select[aria-label=detector]").selectOption("power_throttle");
@@ -101,6 +101,14 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await page.waitForSelector("td .sev", { timeout: 110_000 });
     expect(await page.locator("td .sev").first().textContent()).toContain("missed");
     expect(await inspected(page, "compare")).toEqual([]);
+    await page.goto(`${base}#/compare`);
+    await page.getByLabel("the last run of each recording").check();
+    const offered = page.locator("fieldset label");
+    expect(await offered.count(), "of the others there is no run").toBe(1);
+    expect(await offered.textContent()).toMatch(/vela-power-brake hindcast \d+\.\d+/);
+    await offered.locator("input").check();
+    await page.getByRole("button", { name: "Compare", exact: true }).click();
+    await page.getByText("No difference: both find the same at the same times.").waitFor();
     expect(wrong).toEqual([]);
   });
 
