@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from detectors.contract import Entity
 from services.kit.errors import UserError
 from services.postmortem.case import Case, place, related
 from services.postmortem.report import Alerts
 from services.rules.evaluation import evaluate
 from services.rules.files import rule_files
-from services.rules.verdict import findings_of, node_names
+from services.rules.verdict import entity_of, findings_of, node_names
 from services.stack.build import cached, ensure
 from services.stack.recipes import EVALUATOR
 from services.stack.settings import load_settings
@@ -28,13 +29,19 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
         raise UserError("the evaluator of rules is not built here", remedy="hindcast stack build, or leave out rules")
     evaluator = ensure(cache, (EVALUATOR,))[EVALUATOR] / EVALUATOR
     changes = evaluate(evaluator, case.recording, files).changes
-    found, apart = findings_of(changes, node_names([node.model_dump() for node in case.recording.topology.nodes]))
+    nodes = node_names([node.model_dump() for node in case.recording.topology.nodes])
+    found, apart = findings_of(changes, nodes)
     jobs = {job.job_id for job in case.incident.impact.jobs}
     begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
-    mine = [
-        one
-        for one in found
-        if begin <= one.detected_at <= end
-        and (related(one.entity, case.cause.entity) or one.entity.get("job_id") in jobs)
-    ]
-    return Alerts(sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))), apart)
+
+    def concerned(entity: Entity) -> bool:
+        return related(entity, case.cause.entity) or entity.get("job_id") in jobs
+
+    mine = [one for one in found if begin <= one.detected_at <= end and concerned(one.entity)]
+    held: dict[str, int] = {}
+    for change in changes:
+        if change.state == "cleared" and begin <= change.at and change.active_at <= end:
+            name = change.labels["alertname"]
+            if concerned(entity_of(change.labels, nodes)):
+                held[name] = max(held.get(name, 0), change.at - change.active_at)
+    return Alerts(sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))), apart, held)

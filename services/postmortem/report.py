@@ -1,6 +1,6 @@
 """The postmortem: every section of it, from a case and what was found out about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from itertools import zip_longest
@@ -37,6 +37,8 @@ class Alerts:
     fired: Sequence[Finding]
     apart: int
     """How many more fired in the recording that cannot be judged (informative, or of no fault of the labels')."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """For how long the condition of a rule was true meanwhile without its firing, in ms: the longest time, by rule."""
 
 
 @dataclass(frozen=True)
@@ -282,8 +284,9 @@ def _rules(report: Report) -> list[Block]:
         return [Text("Alert rules were not evaluated: `--rules` does so.")]
     case = report.case
     fired = {one.detector for one in report.alerts.fired}
-    quiet = [name for name in _rules_on(case) if name not in fired]
-    silent = [Text(f"Rules on {case.root.fault} that stayed silent: {', '.join(quiet)}.")] if quiet else []
+    quiet = {name: waits for name, waits in _rules_on(case).items() if name not in fired}
+    rows = [[name, _held(report.alerts.held.get(name), waits)] for name, waits in quiet.items()]
+    silent = [Table([f"rule on {case.root.fault} that stayed silent", "how near it came"], rows)] if quiet else []
     if not fired:
         return [Text("No alert rule fired on the culprit or its jobs while it lasted."), *silent]
     rows = [
@@ -310,12 +313,22 @@ def _rules(report: Report) -> list[Block]:
     ]
 
 
-def _rules_on(case: Case) -> list[str]:
-    """Return the alert rules on the root's fault."""
+def _held(length: int | None, waits: str) -> str:
+    if length is None:
+        return "its condition was never true"
+    return f"its condition was true for {gap(length)}, of the {waits} that it waits"
+
+
+def _rules_on(case: Case) -> dict[str, str]:
+    """Return the alert rules on the root's fault, and how long each waits."""
     files = (resources.files("detectors") / kind.spec.name / "rules.yaml" for kind, _ in case.choices)
     groups = (group for file in files if file.is_file() for group in yaml.safe_load(file.read_text("utf-8"))["groups"])
     rules = (rule for group in groups for rule in group["rules"] if "alert" in rule)
-    return [str(rule["alert"]) for rule in rules if rule["labels"].get("fault") == case.root.fault]
+    return {
+        str(rule["alert"]): str(rule.get("for", "0s"))
+        for rule in rules
+        if rule["labels"].get("fault") == case.root.fault
+    }
 
 
 def _against(case: Case, label: Label) -> Section:

@@ -122,12 +122,14 @@ def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[
     assert f"{nic.switch} {nic.port}: {jam.whereabouts}." in story.words
 
 
-def test_the_rules_on_the_fault_that_stayed_silent_are_named(told: tuple[Case, Report]) -> None:
-    section = compose(replace(told[1], alerts=Alerts([], 0))).sections[5]
+def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_came(told: tuple[Case, Report]) -> None:
+    section = compose(replace(told[1], alerts=Alerts([], 0, {"GpuPowerBrake": 20_000}))).sections[5]
     assert section.title == "Who fired, who stayed silent"
-    words = section.blocks[-1]
-    assert isinstance(words, Text)
-    assert "NodePowerBrake, GpuPowerBrake" in words.words
+    table = section.blocks[-1]
+    assert isinstance(table, Table)
+    near = {row[0]: row[1] for row in table.rows}
+    assert near["NodePowerBrake"] == "its condition was never true"
+    assert near["GpuPowerBrake"] == "its condition was true for 20.0 s, of the 30s that it waits"
 
 
 def test_the_first_paragraphs_tell_when_whom_and_what_it_cost(told: tuple[Case, Report]) -> None:

@@ -1,0 +1,26 @@
+"""Which rules a postmortem says have fired on an incident, and how near the silent ones came, by Prometheus' engine."""
+
+from pathlib import Path
+
+import pytest
+
+from detectors.registry import choose
+from services.api.alert_rules import alerts_of
+from services.postmortem.case import investigate
+from services.recording.reader import Recording
+from services.rules.evaluation import evaluator_program
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize(("ends_s", "fired", "held"), [(318, ["NodePowerBrake"], []), (312, [], ["NodePowerBrake"])])
+def test_a_rule_fires_or_its_condition_was_true_too_briefly(
+    tmp_path: Path, ends_s: int, fired: list[str], held: list[str]
+) -> None:
+    evaluator_program()
+    brake = small_recording(tmp_path, "brief", nodes=4, minutes=8, brakes=[Brake("v002", 300, ends_s)])
+    told = alerts_of(investigate(Recording.open(brake), choose()))
+    assert [(one.detector, one.entity) for one in told.fired] == [(name, {"node": "v002"}) for name in fired]
+    assert list(told.held) == held
+    assert all(0 < length <= 12_000 for length in told.held.values())
