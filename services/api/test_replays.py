@@ -1,33 +1,16 @@
 """Replays by way of the real replay service, which has no Kafka here: what it says comes through as it is meant."""
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
-from services.api.conftest import Client, client_of, settings_at
+from services.api.conftest import Client, client_of, served, settings_at
 from services.kit.kafka import KafkaSettings
-from services.kit.wait import until
 from services.replay.api import build
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
-
-
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started, timeout_s=30, what="the replay service")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture

@@ -3,16 +3,13 @@
 import json
 import random
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, settings
 from schemathesis import Case, Config, HookContext
 from schemathesis.checks import not_a_server_error
@@ -23,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from services.api.app import build
-from services.api.conftest import SMALL, settings_at
+from services.api.conftest import SMALL, served, settings_at
 from services.api.runs import new_id
 from services.api.store import Store
 from services.api.test_archive import FILES, zipped
@@ -113,20 +110,8 @@ class There:
         return {**self.known, "task": self.known[task], **self.to_be(operation)}
 
 
+_FRAMES = frozenset({"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"})
 _THERE = There()
-
-
-@contextmanager
-def _served(app: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started, timeout_s=30, what="the server")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +119,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Give the API on a port of its own, with one recording, a run over it that is done, and what people do with it."""
     folder = tmp_path_factory.mktemp("api")
     own = ReplaySettings(state_dir=folder / "state", recordings=(SMALL,))
-    with _served(replay_api.build(Manager(own, KafkaSettings()), own)) as replay_url:
+    with served(replay_api.build(Manager(own, KafkaSettings()), own)) as replay_url:
         given = {"waiting": 1, "unpacked_bytes": 5_000_000, "sources": {"here": "http://127.0.0.1:9"}}
         place = SMALL / "sakuraone-job-hang"
         app = build(settings_at(folder, library=(place,), replay_url=replay_url, **given))
-        with _served(app) as found:
+        with served(app) as found:
             _fill(f"{found}/api/v1", place.name, folder / "data")
             yield found
             app.state.streams.closing = True
@@ -181,6 +166,12 @@ def map_path_parameters(context: HookContext, path_parameters: dict[str, Any] | 
             word = context.operation.path.split("/")[3].removesuffix("s") if name == "name" else name
             path_parameters[name] = known.get(word, path_parameters[name])
     return path_parameters
+
+
+@schema.hook
+def map_headers(_: HookContext, headers: dict[str, str] | None) -> dict[str, str] | None:
+    """Leave out what frames a message: where that is wrong, the HTTP server says so before the API hears of it."""
+    return headers and {name: value for name, value in headers.items() if name.lower() not in _FRAMES}
 
 
 @schema.hook
