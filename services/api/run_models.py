@@ -202,8 +202,8 @@ class TimelineEntry(BaseModel):
     text: str
 
 
-class Score(BaseModel):
-    """A run against its recording's labels; what has no value is null."""
+class Rates(BaseModel):
+    """How findings fared against labels; what has no value is null."""
 
     labels: int
     hits: int
@@ -216,6 +216,11 @@ class Score(BaseModel):
     f1: float | None
     delay_p50_s: float | None
     delay_p95_s: float | None
+
+
+class Score(Rates):
+    """A run against its recording's labels."""
+
     missed: list[Truth]
 
 

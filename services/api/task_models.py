@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time
-from services.api.run_models import RunState
+from services.api.run_models import Rates, RunState
 
 TaskKind = Literal["postmortem", "score", "capture", "import"]
 
@@ -95,21 +95,10 @@ class Importer(BaseModel):
     options: list[ImporterOption]
 
 
-class Figures(BaseModel):
-    """Counts and rates of one fault, of all, or of a control; what has no value is null."""
+class Figures(Rates):
+    """Counts and rates of one fault, of all, or of a control."""
 
-    labels: int
-    hits: int
-    misses: int
-    late: int
-    repeats: int
     optional: int
-    false_alarms: int
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    delay_p50_s: float | None
-    delay_p95_s: float | None
 
 
 class MissedLabel(BaseModel):

@@ -9,10 +9,10 @@ import { LIVE_SPEEDS } from "./playhead";
 import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
 import { Stage } from "./Stage";
-import { clock, parse, rfc3339 } from "./time";
+import { parse, rfc3339 } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Replay } from "./types";
-import { Trouble, When } from "./ui";
+import { EventClock, Trouble, When } from "./ui";
 
 const TICK_MS = 100;
 
@@ -127,10 +127,7 @@ function LiveDeck({ watched, replay, recording }: Props) {
               ))}
             </select>
           </label>
-          <span class="clock" role="timer" aria-label="event time">
-            {clock(at)}
-          </span>
-          <span class="soft small nowrap">{rfc3339(at).slice(0, 10)} UTC</span>
+          <EventClock at={at} />
           <State replay={replay} told={told} reading={over && watched.run?.state === "running"} />
           <strong class="story" title={recording.title}>
             {recording.title}

@@ -8,10 +8,10 @@ import { SPEEDS, usePlayhead } from "./playhead";
 import { href, replaceQuery, useRoute, type Route } from "./route";
 import { ScoreOf } from "./Said";
 import { Stage, useLinkedMoment } from "./Stage";
-import { clock, parse, rfc3339 } from "./time";
+import { parse } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Run } from "./types";
-import { percent, Trouble, When } from "./ui";
+import { EventClock, percent, Trouble, When } from "./ui";
 
 /** A linked moment, else the first finding that is a page, else the first one; null: the recording's start. */
 function initialMoment(route: Route, watched: Watched): number | null {
@@ -119,10 +119,7 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
               ))}
             </select>
           </label>
-          <span class="clock" role="timer" aria-label="event time">
-            {clock(at)}
-          </span>
-          <span class="soft small nowrap">{rfc3339(at).slice(0, 10)} UTC</span>
+          <EventClock at={at} />
           <button type="button" onClick={() => jump(-1)} title="the finding before (p)">
             ◂ finding
           </button>

@@ -245,7 +245,8 @@ export interface TimelineEntry {
   readonly text: string;
 }
 
-export interface Score {
+/** How findings fared against labels. */
+export interface Rates {
   readonly labels: number;
   readonly hits: number;
   readonly misses: number;
@@ -257,6 +258,9 @@ export interface Score {
   readonly f1: number | null;
   readonly delay_p50_s: number | null;
   readonly delay_p95_s: number | null;
+}
+
+export interface Score extends Rates {
   readonly missed: readonly Truth[];
 }
 
@@ -356,19 +360,8 @@ export interface Importer {
   readonly options: readonly { readonly name: string; readonly help: string; readonly type: string; readonly default: string | number | boolean | null }[];
 }
 
-export interface Figures {
-  readonly labels: number;
-  readonly hits: number;
-  readonly misses: number;
-  readonly late: number;
-  readonly repeats: number;
+export interface Figures extends Rates {
   readonly optional: number;
-  readonly false_alarms: number;
-  readonly precision: number | null;
-  readonly recall: number | null;
-  readonly f1: number | null;
-  readonly delay_p50_s: number | null;
-  readonly delay_p95_s: number | null;
 }
 
 export interface CurvePoint {

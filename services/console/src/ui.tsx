@@ -27,6 +27,17 @@ export function Moment({ at, withDay = false }: { readonly at: number; readonly 
   );
 }
 
+export function EventClock({ at }: { readonly at: number }) {
+  return (
+    <>
+      <span class="clock" role="timer" aria-label="event time">
+        {clock(at)}
+      </span>
+      <span class="soft small nowrap">{rfc3339(at).slice(0, 10)} UTC</span>
+    </>
+  );
+}
+
 export function Trouble({ error }: { readonly error: Error }) {
   return (
     <div class="panel problem" role="alert">
