@@ -1,6 +1,7 @@
 """Settings of the native stack: HINDCAST_STACK_* in the environment."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,13 @@ _ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
 Port = Annotated[int, Field(ge=0, le=65535)]
 # What Prometheus, Thanos and Alertmanager accept as a duration of one unit.
 Duration = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h|d|w|y)$")]
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+
+def seconds(duration: Duration) -> float:
+    """Return a duration's length in seconds."""
+    number, unit = re.findall(r"[0-9]+|[a-z]+", duration)
+    return int(number) * _UNITS_S[unit]
 
 
 def default_cache_dir() -> Path:

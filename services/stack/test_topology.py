@@ -1,4 +1,5 @@
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import yaml
 
 from services.kit.errors import UserError
 from services.stack.ports import PortBook
-from services.stack.settings import StackSettings, load_settings
+from services.stack.settings import StackSettings, load_settings, seconds
 from services.stack.topology import SERVERS, Topology, binaries_of, describe
 
 
@@ -80,6 +81,15 @@ def test_prometheus_scrapes_nothing_and_takes_what_is_out_of_order(topology: Top
     assert re.fullmatch(document["alerting"]["alert_relabel_configs"][0]["regex"], "replica")
     (target,) = document["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
     assert topology.addresses.alertmanager == f"http://{target}"
+
+
+@pytest.mark.parametrize("retention", ["30d", "6h"])
+def test_a_new_prometheus_reaches_back_as_far_as_it_keeps(tmp_path: Path, book: PortBook, retention: str) -> None:
+    topology = describe(StackSettings(prometheus_retention=retention), tmp_path, {}, book)
+    (spec,) = (spec for spec in topology.processes if spec.name == "prometheus")
+    at_s = float(topology.files[Path(spec.prepare[-2])].split()[-3])
+    assert 0.85 < (time.time() - at_s) / seconds(retention) < 0.95
+    assert spec.prepare[-1] == str(tmp_path / "data/prometheus")
 
 
 def test_blocks_beside_a_sidecar_are_not_compacted(topology: Topology) -> None:

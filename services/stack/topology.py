@@ -11,6 +11,7 @@ Of Prometheus and its sidecar there may be a pair: the second differs in ports, 
 import base64
 import re
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from services.stack import configs, monitor
 from services.stack.addresses import Addresses
 from services.stack.health import Health, HttpHealth, KafkaHealth, QueryHealth
 from services.stack.ports import LOOPBACK, PortBook
-from services.stack.settings import ENV_PREFIX, StackSettings
+from services.stack.settings import ENV_PREFIX, StackSettings, seconds
 from services.stack.spec import ProcessSpec
 from services.stack.toolchain import JAVA, look_for
 
@@ -136,10 +137,11 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
     )
 
     def prometheus(name: str, listens: str) -> ProcessSpec:
+        built = binaries.get("prometheus", Path())
         return ProcessSpec(
             name,
             (
-                str(binaries.get("prometheus", Path()) / "prometheus"),
+                str(built / "prometheus"),
                 f"--config.file={conf / f'{name}.yml'}",
                 f"--storage.tsdb.path={data / name}",
                 f"--storage.tsdb.retention.time={settings.prometheus_retention}",
@@ -153,7 +155,12 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             ),
             ready(listens),
             ports=(port[listens],),
-        )
+            prepare=(
+                str(built / "promtool"), "tsdb", "create-blocks-from", "openmetrics", str(conf / "reach"),
+                str(data / name),
+            ),
+            prepared_by=data / name / "wal",
+        )  # fmt: skip
 
     def sidecar(name: str, beside: str, listens: str) -> ProcessSpec:
         return run_thanos(name, f"--tsdb.path={data / beside}", f"--prometheus.url={url[listens]}", object_store)
@@ -250,6 +257,8 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             rule_files=[path.absolute() for path in settings.monitor_rule_files],
         ),
         conf / "alertmanager.yml": _alertmanager_config(settings),
+        # Not at the end of the retention: it is to stay until there are older blocks than what may still come.
+        conf / "reach": configs.reach(int(time.time() - 0.9 * seconds(settings.prometheus_retention))),
         conf / "bucket.yml": configs.object_store(bucket),
         conf / "compact-selector.yml": configs.compact_selector(),
     }

@@ -12,7 +12,7 @@ from services.stack import configs, monitor
 from services.stack.hindcast_services import ServiceContext, services
 from services.stack.ports import PortBook
 from services.stack.recipes import RECIPES
-from services.stack.settings import StackSettings
+from services.stack.settings import StackSettings, seconds
 from services.stack.spec import ProcessSpec
 from services.stack.topology import PAIR, Topology, describe, servers
 
@@ -23,7 +23,7 @@ SETTINGS = StackSettings(prometheus_pair=True)
 SERVERS = servers(SETTINGS)
 # Containers only: they prepare what the native runner does by itself, cannot be had natively, or are started by whoever
 # wants them.
-ONLY_CONTAINERS = {"volumes", "grafana", "gateway", "api"}
+ONLY_CONTAINERS = {"volumes", "reach", "grafana", "gateway", "api"}
 # hindcast's services that are always there, and where in its container a process answers if not where its kind does.
 OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
 PORTS = {"alertmanager": 9093, "prometheus": 9090, "prometheus-monitor": 9090, "receiver": 9099, "replay": 8480}
@@ -59,6 +59,17 @@ def properties_of(text: str) -> dict[str, str]:
 def test_both_run_the_same_processes(native: tuple[Topology, list[ProcessSpec]]) -> None:
     topology, own = native
     assert set(COMPOSE["services"]) - ONLY_CONTAINERS == {spec.name for spec in [*topology.processes, *own]}
+
+
+def test_a_new_prometheus_reaches_as_far_back() -> None:
+    """The task of the containers writes the file that the native stack writes, then calls promtool as it does."""
+    (script,) = COMPOSE["services"]["reach"]["command"]
+    back_s = round(0.9 * seconds(SETTINGS.prometheus_retention))
+    assert f"$(($$(date +%s) - {back_s}))" in script
+    assert configs.reach(0).replace(" 0\n", " %s\n").replace("\n", "\\n") in script
+    assert "promtool tsdb create-blocks-from openmetrics" in script
+    for name in ("prometheus", "prometheus-1"):
+        assert COMPOSE["services"][name]["depends_on"] == {"reach": {"condition": "service_completed_successfully"}}
 
 
 @pytest.mark.parametrize("name", list(SERVERS))

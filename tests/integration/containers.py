@@ -34,6 +34,7 @@ BINARIES = {"kafka": Path("/opt/kafka/libs"), **dict.fromkeys(("prometheus", "al
 _REPOSITORIES = {
     "java": ("kafka", "apache/kafka:{}"),
     "prometheus": ("prometheus", "prom/prometheus:v{}"),
+    "promtool": ("prometheus", "prom/prometheus:v{}"),
     "alertmanager": ("alertmanager", "prom/alertmanager:v{}"),
     "thanos": ("thanos", "quay.io/thanos/thanos:v{}"),
 }

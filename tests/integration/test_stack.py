@@ -25,7 +25,7 @@ from services.stack import build, state
 from services.stack.health import http_get
 from services.stack.process import State
 from services.stack.runner import Stack
-from services.stack.settings import load_settings
+from services.stack.settings import load_settings, seconds
 from services.stack.topology import SERVERS
 
 pytestmark = pytest.mark.integration
@@ -131,6 +131,26 @@ def test_samples_survive_a_restart_of_prometheus_and_are_seen_by_query(stack: St
         timeout_s=120,  # the sidecar looks every 30 s whether its Prometheus is back
         what="Query to ask the sidecar again",
     )
+
+
+def test_query_sees_what_lands_before_all_that_was_there(stack: Stack) -> None:
+    """A second, longer replay, say. A sidecar would leave it out: it starts where what came in order starts."""
+    now = int(time.time())
+    window_s = seconds(load_settings().out_of_order_window)
+    stores = httpx.get(f"{stack.addresses.thanos_query}/api/v1/stores").json()["data"]
+    starts = [
+        store["minTime"] for store in stores["sidecar"] if any("replica" in labels for labels in store["labelSets"])
+    ]
+    assert len(starts) == 2
+    # Known, and not "whatever there is", which it is until the first sample.
+    assert all(0 < start < 1000 * (now - window_s) for start in starts)
+    for behind_s in (0, window_s - 600):
+        text = (
+            f'# TYPE stack_test_reach gauge\nstack_test_reach{{behind="{behind_s}"}} 1 {(now - behind_s) * 1000:.0f}\n'
+        )
+        push(stack.addresses.prometheus, "/api/v1/write", text)
+    seen = samples(stack.addresses.thanos_query, "stack_test_reach[12h]", now + 1)
+    assert sorted(seen) == [(now - window_s + 600, "1"), (now, "1")]
 
 
 def test_what_both_of_the_pair_hold_is_seen_once(stack: Stack) -> None:
