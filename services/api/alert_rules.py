@@ -5,8 +5,8 @@ from pathlib import Path
 from detectors.contract import Entity
 from services.kit.errors import UserError
 from services.postmortem.case import Case, place, related
-from services.postmortem.report import Alerts
-from services.rules.evaluation import evaluate
+from services.postmortem.rules import Alerts, Came, rules_on
+from services.rules.evaluation import Settings, evaluate
 from services.rules.files import rule_files
 from services.rules.verdict import entity_of, findings_of, node_names
 from services.stack.build import cached, ensure
@@ -28,11 +28,12 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
     if not build and cached(EVALUATOR, cache) is None:
         raise UserError("the evaluator of rules is not built here", remedy="hindcast stack build, or leave out rules")
     evaluator = ensure(cache, (EVALUATOR,))[EVALUATOR] / EVALUATOR
-    changes = evaluate(evaluator, case.recording, files).changes
+    begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
+    evaluated = evaluate(evaluator, case.recording, files, Settings(near=(list(rules_on(case)), begin, end)))
+    changes = evaluated.changes
     nodes = node_names([node.model_dump() for node in case.recording.topology.nodes])
     found, apart = findings_of(changes, nodes)
     jobs = {job.job_id for job in case.incident.impact.jobs}
-    begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
 
     def concerned(entity: Entity) -> bool:
         return related(entity, case.cause.entity) or entity.get("job_id") in jobs
@@ -44,4 +45,14 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
             name = change.labels["alertname"]
             if concerned(entity_of(change.labels, nodes)):
                 held[name] = max(held.get(name, 0), change.at - change.active_at)
-    return Alerts(sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))), apart, held)
+    came = [(one, entity_of(one.labels, nodes)) for one in evaluated.came]
+    return Alerts(
+        sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))),
+        apart,
+        held,
+        [
+            Came(one.rule, one.condition, place(entity), one.at, one.value, one.threshold, one.met)
+            for one, entity in came
+            if concerned(entity)
+        ],
+    )

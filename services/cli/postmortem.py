@@ -14,7 +14,7 @@ from services.kit.errors import UserError
 
 if TYPE_CHECKING:
     from services.postmortem.case import Case
-    from services.postmortem.report import Alerts
+    from services.postmortem.rules import Alerts
 
 _FORMS = {".html": "html", ".htm": "html", ".md": "markdown"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")

@@ -8,7 +8,8 @@ from detectors.incidents.knowledge import IncidentConfig
 from services.postmortem.appendix import Asked
 from services.postmortem.case import Case, investigate
 from services.postmortem.document import Document
-from services.postmortem.report import Alerts, Report, compose, evidence_of
+from services.postmortem.report import Report, compose, evidence_of
+from services.postmortem.rules import Alerts
 from services.postmortem.whatif import Trials, nearness, on_log, trials, without_streams
 from services.recording.reader import Recording
 

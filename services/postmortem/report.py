@@ -1,13 +1,9 @@
 """The postmortem: every section of it, from a case and what was found out about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from itertools import zip_longest
 
-import yaml
-
-from detectors.contract import Finding
 from detectors.incidents.report import Impact
 from services.kit.times import format_time
 from services.postmortem.actions import actions
@@ -17,9 +13,10 @@ from services.postmortem.chain import chain
 from services.postmortem.chart import Mark, figure
 from services.postmortem.document import Block, Document, Figure, Section, Table, Text, filled
 from services.postmortem.evidence import Shown, show
+from services.postmortem.rules import Alerts, rule_blocks
 from services.postmortem.sooner import missing, sooner
 from services.postmortem.story import cost, story
-from services.postmortem.timeline import Moment, gap, moments
+from services.postmortem.timeline import Moment, clock, gap, moments
 from services.postmortem.whatif import Nearness, Trials
 from services.recording.model import Event, Label
 from services.score.incidents import FACTOR_WITHIN, HOURS_LEAST, HOURS_WITHIN
@@ -28,17 +25,6 @@ from services.score.matching import about
 _MOST_STEADY = 2
 """Signals that are drawn although they never left the band, where fewer than three did."""
 _LONGEST_CELL = 160
-
-
-@dataclass(frozen=True)
-class Alerts:
-    """What alert rules did: those that fired while the incident lasted; without `--rules` nobody knows."""
-
-    fired: Sequence[Finding]
-    apart: int
-    """How many more fired in the recording that cannot be judged (informative, or of no fault of the labels')."""
-    held: Mapping[str, int] = field(default_factory=dict)
-    """For how long the condition of a rule was true meanwhile without its firing, in ms: the longest time, by rule."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +95,6 @@ def evidence_of(case: Case) -> tuple[list[Shown], list[Event]]:
     return show(case.recording, case.incident, case.jobs, marks), case.lines()
 
 
-def _clock(at: int) -> str:
-    return format_time(at)[11:23]
-
-
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= _LONGEST_CELL else f"{words[: _LONGEST_CELL - 1]}…"
@@ -125,7 +107,7 @@ def _timeline(course: Sequence[Moment]) -> Section:
         origin = next(one.at for one in course if one.kind == "began")
     for number, one in enumerate(course):
         since = "" if not number else f"+{gap(one.at - course[number - 1].at)}"
-        rows.append([_clock(one.at), since, gap(one.at - origin), one.name, _short(one.detail)])
+        rows.append([clock(one.at), since, gap(one.at - origin), one.name, _short(one.detail)])
     strong = frozenset(
         number for number, one in enumerate(course) if one.kind in {"onset", "found", "alert", "resolved"}
     )
@@ -150,7 +132,7 @@ def _culprit(report: Report) -> Section:
     if rest := [one.signal.title for one in steady if one not in extra]:
         blocks.append(Text(f"Not unusual, beside its peers and its past: {', '.join(rest)}."))
     if report.lines:
-        rows = [[_clock(line.timestamp), line.source, line.severity, _short(line.message)] for line in report.lines]
+        rows = [[clock(line.timestamp), line.source, line.severity, _short(line.message)] for line in report.lines]
         blocks += [
             Text("Log lines about it, around the onset:"),
             Table(["time, UTC", "source", "severity", "line"], rows),
@@ -182,8 +164,8 @@ def _figure(one: Shown) -> Figure:
         figures=frozenset({1, 2}),
     )
     rest = "its peers and its own past" if one.against_peers else "its own past"
-    left = f" Unlike {rest} from {_clock(one.left_at)} on." if one.left_at is not None else ""
-    left += f" No reading from {_clock(one.silent_at)} on." if one.silent_at is not None else ""
+    left = f" Unlike {rest} from {clock(one.left_at)} on." if one.left_at is not None else ""
+    left += f" No reading from {clock(one.silent_at)} on." if one.silent_at is not None else ""
     return Figure(chart, f"{chart.culprit}, against {chart.peers}.{left}", table)
 
 
@@ -195,7 +177,7 @@ def _blast(report: Report) -> Section:
         job = known.get(touched.job_id)
         name = f"{touched.job_id} {job.name} ({job.user})" if job is not None else touched.job_id
         factor = "" if touched.step_time_factor is None else f"{touched.step_time_factor:.2f}"
-        ended = "" if touched.ended_at is None else _clock(touched.ended_at)
+        ended = "" if touched.ended_at is None else clock(touched.ended_at)
         cells = [
             name,
             str(len(job.nodes)) if job is not None else "",
@@ -242,7 +224,7 @@ def _detectors(report: Report) -> Section:
         silent = near.get(name)
         if mine:
             first = min(mine, key=lambda one: (one.detected_at, one.id))
-            said = f"{first.fault} at {place(first.entity)}, at {_clock(first.detected_at)}"
+            said = f"{first.fault} at {place(first.entity)}, at {clock(first.detected_at)}"
             said += f", and {len(mine) - 1} more" if len(mine) > 1 else ""
             rows.append([name, "fired, in shadow" if config.shadow else "fired", said, lacks])
         elif lacks or (silent is not None and silent.finding is not None):
@@ -265,7 +247,7 @@ def _detectors(report: Report) -> Section:
                 " where another fault explains what it sees, at any threshold: straggler, of a GPU that is throttled."
             )
         )
-    blocks += _rules(report)
+    blocks += rule_blocks(report.case, report.alerts)
     return Section("Who fired, who stayed silent", blocks)
 
 
@@ -275,60 +257,8 @@ def _near(one: Nearness | None) -> str:
     if one.share is None or one.finding is None:
         return "nothing, even at a quarter of its thresholds"
     where = "on the culprit" if one.at_culprit else "elsewhere"
-    when = _clock(one.finding.detected_at)
+    when = clock(one.finding.detected_at)
     return f"at {one.share:.0%} of its thresholds, {where}, at {when}: {_short(one.finding.summary)}"
-
-
-def _rules(report: Report) -> list[Block]:
-    if report.alerts is None:
-        return [Text("Alert rules were not evaluated: `--rules` does so.")]
-    case = report.case
-    fired = {one.detector for one in report.alerts.fired}
-    quiet = {name: waits for name, waits in _rules_on(case).items() if name not in fired}
-    rows = [[name, _held(report.alerts.held.get(name), waits)] for name, waits in quiet.items()]
-    silent = [Table([f"rule on {case.root.fault} that stayed silent", "how near it came"], rows)] if quiet else []
-    if not fired:
-        return [Text("No alert rule fired on the culprit or its jobs while it lasted."), *silent]
-    rows = [
-        [
-            one.detector,
-            one.severity,
-            place(one.entity),
-            _clock(one.detected_at),
-            gap(one.detected_at - case.root.detected_at),
-        ]
-        for one in report.alerts.fired[:20]
-    ]
-    first = report.alerts.fired[0]
-    sooner = case.root.detected_at - first.detected_at
-    words = (
-        f"The first, {first.detector}, fired {gap(sooner)} before the detector."
-        if sooner > 0
-        else f"The first, {first.detector}, fired {gap(-sooner)} after the detector."
-    )
-    return [
-        Text(f"Alert rules on the culprit or its jobs while it lasted, evaluated by Prometheus' own engine. {words}"),
-        Table(["rule", "severity", "entity", "fired", "after the detector"], rows, frozenset({4})),
-        *silent,
-    ]
-
-
-def _held(length: int | None, waits: str) -> str:
-    if length is None:
-        return "its condition was never true"
-    return f"its condition was true for {gap(length)}, of the {waits} that it waits"
-
-
-def _rules_on(case: Case) -> dict[str, str]:
-    """Return the alert rules on the root's fault, and how long each waits."""
-    files = (resources.files("detectors") / kind.spec.name / "rules.yaml" for kind, _ in case.choices)
-    groups = (group for file in files if file.is_file() for group in yaml.safe_load(file.read_text("utf-8"))["groups"])
-    rules = (rule for group in groups for rule in group["rules"] if "alert" in rule)
-    return {
-        str(rule["alert"]): str(rule.get("for", "0s"))
-        for rule in rules
-        if rule["labels"].get("fault") == case.root.fault
-    }
 
 
 def _against(case: Case, label: Label) -> Section:
@@ -342,7 +272,7 @@ def _against(case: Case, label: Label) -> Section:
             f"{root.fault} at {place(root.entity)}",
             "right" if right else "wrong",
         ],
-        ["onset", _clock(label.onset), _clock(root.started_at), f"{gap(root.started_at - label.onset)} apart"],
+        ["onset", clock(label.onset), clock(root.started_at), f"{gap(root.started_at - label.onset)} apart"],
         [
             "found",
             f"due within {label.within_s:g} s",
@@ -351,7 +281,7 @@ def _against(case: Case, label: Label) -> Section:
         ],
     ]
     if root.resolved_at is not None and label.end <= case.recording.manifest.end:
-        rows.append(["over", _clock(label.end), _clock(root.resolved_at), f"{gap(root.resolved_at - label.end)} apart"])
+        rows.append(["over", clock(label.end), clock(root.resolved_at), f"{gap(root.resolved_at - label.end)} apart"])
     factor, hours = true.get("step_time_factor"), true.get("gpu_hours_lost")
     for name, wanted, got in (("GPUs", true.get("gpus"), told.gpus), ("jobs", true.get("jobs"), len(told.jobs))):
         if wanted is not None:

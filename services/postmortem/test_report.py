@@ -17,8 +17,9 @@ from services.postmortem.chart import figure
 from services.postmortem.document import Document, Figure, Items, Table, Text
 from services.postmortem.html import html
 from services.postmortem.markdown import markdown
-from services.postmortem.report import Alerts, Report, compose
-from services.postmortem.timeline import GROUP_WAIT_MS, gap, moments
+from services.postmortem.report import Report, compose
+from services.postmortem.rules import Alerts, Came
+from services.postmortem.timeline import GROUP_WAIT_MS, clock, gap, moments
 from services.recording.model import Event
 from services.recording.reader import Recording
 
@@ -123,13 +124,32 @@ def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[
 
 
 def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_came(told: tuple[Case, Report]) -> None:
-    section = compose(replace(told[1], alerts=Alerts([], 0, {"GpuPowerBrake": 20_000}))).sections[5]
+    def came(rule: str, condition: str, value: float, *, met: bool) -> Came:
+        return Came(rule, condition, "v002 GPU 3", told[0].root.started_at, value, 0.5, met)
+
+    alerts = Alerts(
+        [],
+        0,
+        {"NodePowerBrake": 20_000},
+        [
+            came("GpuPowerViolation", "rate > 0.5", 0.11, met=False),
+            came("GpuPowerViolation", "rate > 0.5", 0.23, met=False),
+            came("GpuPowerViolation", "clock < 0.5", 0.3, met=True),
+            came("GpuPowerBrake", "brake == 0.5", 0.5, met=True),
+        ],
+    )
+    section = compose(replace(told[1], alerts=alerts)).sections[5]
     assert section.title == "Who fired, who stayed silent"
     table = section.blocks[-1]
     assert isinstance(table, Table)
     near = {row[0]: row[1] for row in table.rows}
-    assert near["NodePowerBrake"] == "its condition was never true"
-    assert near["GpuPowerBrake"] == "its condition was true for 20.0 s, of the 30s that it waits"
+    assert near["NodePowerBrake"] == "its condition was true for 20.0 s, of the 10s that it waits"
+    never = "its condition was never true"
+    assert near["GpuPowerLimitLow"] == never
+    at = clock(told[0].root.started_at)
+    assert near["GpuPowerViolation"] == f"{never}: `rate > 0.5` came to 0.23 of 0.5 (v002 GPU 3, {at})"
+    assert near["GpuPowerBrake"].startswith(f"{never}: each comparison in it was at some time, not all at once")
+    assert near["GpuPowerBrake"].endswith("or what stands behind its `unless` was true too")
 
 
 def test_the_first_paragraphs_tell_when_whom_and_what_it_cost(told: tuple[Case, Report]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors.contract import Instant
+from services.kit.times import format_time
 from services.postmortem.case import Case, place
 from services.postmortem.evidence import Shown
 from services.recording.model import Event
@@ -74,6 +75,11 @@ def _signals(case: Case, shown: Sequence[Shown], lines: Sequence[Event]) -> list
     found.sort(key=lambda entry: entry[0])
     names = ("First signal in the data", "Second signal in the data")
     return [Moment(at, "signal", name, words) for name, (at, words) in zip(names, found, strict=False)]
+
+
+def clock(at: Instant) -> str:
+    """Return the time of day of a moment, to the millisecond."""
+    return format_time(at)[11:23]
 
 
 def gap(milliseconds: int) -> str:

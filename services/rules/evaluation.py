@@ -44,12 +44,29 @@ class Change:
         return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
 
 
+@dataclass(frozen=True)
+class Came:
+    """Where one comparison in an alert rule's condition came nearest to holding, by series of its result.
+
+    `value` is its left side at `at` (ms), `threshold` its right one; `met`: it held, which the whole may not have done.
+    """
+
+    rule: str
+    condition: str
+    labels: Mapping[str, str]
+    at: int
+    value: float
+    threshold: float
+    met: bool
+
+
 @dataclass
 class Evaluated:
     """What the rules did: changes of alerts in order of time, rules that failed with their first error, and counts."""
 
     changes: list[Change] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
+    came: list[Came] = field(default_factory=list)
     samples: int = 0
     refused: int = 0
     series: int = 0
@@ -69,6 +86,8 @@ class Settings:
     """A file for what rules recorded and ALERTS, as `promtool tsdb create-blocks-from openmetrics` takes it."""
     recorded: Path | None = None
     """A file for the same with its staleness markers, as services.rules.recorded takes it."""
+    near: tuple[Sequence[str], int, int] | None = None
+    """Alert rules of which to tell how near they came, and from when to when (ms)."""
 
 
 def evaluator_program() -> Path:
@@ -112,6 +131,9 @@ def evaluate(
         f"-start={manifest.start}", f"-end={manifest.end}",
         f"-interval={settings.interval}", f"-lookback={settings.lookback}",
     ]  # fmt: skip
+    if settings.near and settings.near[0]:
+        names, start, end = settings.near
+        flags += [f"-near={','.join(names)}", f"-near-start={start}", f"-near-end={end}"]
     files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded}
     flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()
@@ -158,6 +180,9 @@ def _listen(lines: Any, found: Evaluated) -> None:
                 found.changes.append(
                     Change(line["state"], line["at"], line["active_at"], line["labels"], line["annotations"])
                 )
+            case "near":
+                del line["kind"]
+                found.came.append(Came(**line))
             case "error":
                 found.errors[line["rule"]] = line["message"]
             case "end":

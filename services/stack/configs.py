@@ -80,16 +80,6 @@ def prometheus(
     )
 
 
-def reach(time_s: int) -> str:
-    """Return a sample at `time_s` in OpenMetrics, for the first block of a Prometheus whose sidecar Query asks.
-
-    A sidecar answers from the time on that `prometheus_tsdb_lowest_timestamp_seconds` says, read every 30 s: the start
-    of the oldest block or, while there is none, of what came in order. A replay that lands before another one comes out
-    of order, and Query would not see it for hours.
-    """
-    return f"# TYPE hindcast_stack_reach gauge\nhindcast_stack_reach 1 {time_s}\n# EOF\n"
-
-
 def object_store(bucket: Path | str) -> str:
     """Return Thanos' configuration of an object store in a folder."""
     return _yaml({"type": "FILESYSTEM", "config": {"directory": str(bucket)}})

@@ -11,7 +11,6 @@ Of Prometheus and its sidecar there may be a pair: the second differs in ports, 
 import base64
 import re
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -69,6 +68,7 @@ SERVERS: Mapping[str, tuple[str, ...]] = {
 PAIR: Mapping[str, tuple[str, ...]] = {"prometheus-1": (), "sidecar-1": ("prometheus-1",)}
 
 _PURGE = Path(__file__).with_name("purge.py")
+_REACH = Path(__file__).with_name("reach.sh")
 
 
 def binaries_of(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -136,6 +136,9 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
         ports=(port["alertmanager_port"],),
     )
 
+    # Not at the end of the retention: it is to stay until there are older blocks than what may still come.
+    reach_s = f"{0.9 * seconds(settings.prometheus_retention):.0f}"
+
     def prometheus(name: str, listens: str) -> ProcessSpec:
         built = binaries.get("prometheus", Path())
         return ProcessSpec(
@@ -155,12 +158,9 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             ),
             ready(listens),
             ports=(port[listens],),
-            prepare=(
-                str(built / "promtool"), "tsdb", "create-blocks-from", "openmetrics", str(conf / "reach"),
-                str(data / name),
-            ),
+            prepare=("sh", str(conf / _REACH.name), str(built / "promtool"), str(data / name), reach_s),
             prepared_by=data / name / "wal",
-        )  # fmt: skip
+        )
 
     def sidecar(name: str, beside: str, listens: str) -> ProcessSpec:
         return run_thanos(name, f"--tsdb.path={data / beside}", f"--prometheus.url={url[listens]}", object_store)
@@ -257,8 +257,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             rule_files=[path.absolute() for path in settings.monitor_rule_files],
         ),
         conf / "alertmanager.yml": _alertmanager_config(settings),
-        # Not at the end of the retention: it is to stay until there are older blocks than what may still come.
-        conf / "reach": configs.reach(int(time.time() - 0.9 * seconds(settings.prometheus_retention))),
+        conf / _REACH.name: _REACH.read_text(encoding="utf-8"),
         conf / "bucket.yml": configs.object_store(bucket),
         conf / "compact-selector.yml": configs.compact_selector(),
     }

@@ -1,6 +1,7 @@
 """`hindcast rules`: Prometheus' rule engine over recordings, in event time."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.kit.errors import UserError
 from services.recording.reader import Recording
-from services.rules.evaluation import Change, Evaluated, Settings, evaluate, evaluator_program, reads_of
+from services.rules.evaluation import Came, Change, Evaluated, Settings, evaluate, evaluator_program, reads_of
 from services.rules.files import rule_files
 from services.rules.verdict import entity_of, findings_of
 from services.score.matching import judge
@@ -119,6 +120,66 @@ def test_rules_that_people_bring(evaluator: Path, recording: Recording, tmp_path
     # One a multiple of 30 s, but before the first reading.
     assert len(lines) in (15, 16, 17)
     assert 'ALERTS{alertname="Always",alertstate="firing"} 1 ' in text
+
+
+NEAR = """
+groups:
+  - name: near
+    interval: 30s
+    rules:
+      - record: gpu:watts
+        expr: max by (instance, gpu) (DCGM_FI_DEV_POWER_USAGE)
+      - record: node:watts:max
+        expr: max by (instance) (gpu:watts)
+      - alert: AboveItsNode
+        expr: gpu:watts > on (instance) group_left () 1.5 * node:watts:max - 0.5 * node:watts:max
+      - alert: Parts
+        expr: max by (instance) (gpu:watts < 10) and max by (instance) (gpu:watts) > 0 unless node:watts:max > 1
+      - alert: Inner
+        expr: count by (instance) (gpu:watts >= 1000000) >= 4
+      - alert: Other
+        expr: gpu:watts > 1
+"""
+
+
+def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
+    evaluator: Path, recording: Recording, tmp_path: Path
+) -> None:
+    mine, dump = tmp_path / "near.yaml", tmp_path / "recorded.txt"
+    mine.write_text(NEAR, encoding="utf-8")
+    start, end = recording.manifest.start + 200_000, recording.manifest.start + 300_000
+    settings = Settings(openmetrics=dump, near=(["AboveItsNode", "Parts", "Inner"], start, end))
+    came = evaluate(evaluator, recording, [mine], settings).came
+    recorded: dict[tuple[str, str, str], dict[int, float]] = {}
+    for line in dump.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("gpu:watts{", "node:watts:max{")):
+            series, value, at = line.rsplit(" ", 2)
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', series))
+            if start <= 1000 * float(at) <= end:
+                key = series.partition("{")[0], labels["instance"], labels.get("gpu", "")
+                recorded.setdefault(key, {})[round(1000 * float(at))] = float(value)
+    gpus = {key[1:]: values for key, values in recorded.items() if key[0] == "gpu:watts"}
+    assert len(gpus) == 32
+
+    def told(condition: str) -> list[Came]:
+        return [one for one in came if one.condition == condition]
+
+    above = told("gpu:watts > on (instance) group_left () 1.5 * node:watts:max - 0.5 * node:watts:max")
+    assert {(one.labels["instance"], one.labels["gpu"]) for one in above} == set(gpus)
+    for one in above:
+        whole = recorded["node:watts:max", one.labels["instance"], ""]
+        shares = {at: watts / whole[at] for at, watts in gpus[one.labels["instance"], one.labels["gpu"]].items()}
+        assert one.value / one.threshold == pytest.approx(max(shares.values()))
+        assert shares[one.at] == pytest.approx(max(shares.values()))
+        assert not one.met  # none draws more than the most
+    low = told("gpu:watts < 10")
+    assert {one.value for one in low} == {min(values.values()) for values in gpus.values()}
+    assert not any(one.met for one in low)
+    assert all(one.met for one in told("max by (instance) (gpu:watts) > 0"))
+    assert {one.condition for one in came if one.rule == "Inner"} == {"gpu:watts >= 1000000"}
+    # What is excepted is no condition, and of a rule that nobody asks about nothing is told.
+    assert told("node:watts:max > 1") == []
+    assert {one.rule for one in came} == {"AboveItsNode", "Parts", "Inner"}
 
 
 def test_what_stops_is_seen_at_once_by_its_staleness_marker(

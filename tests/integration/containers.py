@@ -34,7 +34,7 @@ BINARIES = {"kafka": Path("/opt/kafka/libs"), **dict.fromkeys(("prometheus", "al
 _REPOSITORIES = {
     "java": ("kafka", "apache/kafka:{}"),
     "prometheus": ("prometheus", "prom/prometheus:v{}"),
-    "promtool": ("prometheus", "prom/prometheus:v{}"),
+    "sh": ("prometheus", "prom/prometheus:v{}"),  # which calls promtool
     "alertmanager": ("alertmanager", "prom/alertmanager:v{}"),
     "thanos": ("thanos", "quay.io/thanos/thanos:v{}"),
 }

@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,10 @@ func run(args []string) error {
 	lookback := flags.Duration("lookback", 5*time.Minute, "how long a sample counts")
 	dump := flags.String("openmetrics", "", "write the recorded series, ALERTS and ALERTS_FOR_STATE there")
 	recorded := flags.String("recorded", "", "write them there with their staleness markers, as frames")
+	near := flags.String("near", "", "say of these alert rules, parted by commas, how near they came")
+	var within window
+	flags.Int64Var(&within.start, "near-start", 0, "from when on, ms since the epoch")
+	flags.Int64Var(&within.end, "near-end", 0, "until when, ms since the epoch")
 	externalURL := flags.String("external-url", "", "what templates call the external URL")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -65,6 +70,11 @@ func run(args []string) error {
 		e.begin()
 		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
 			return err
+		}
+		if *near != "" {
+			if err := e.nearest(context.Background(), within, strings.Split(*near, ",")); err != nil {
+				return err
+			}
 		}
 		if *recorded != "" {
 			if err := e.write(*recorded); err != nil {

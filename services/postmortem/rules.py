@@ -1,0 +1,112 @@
+"""What alert rules did in the incident: which fired, and how near the others on its fault came."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from detectors.contract import Finding, Instant
+from services.postmortem.case import Case, place
+from services.postmortem.chart import figure
+from services.postmortem.document import Block, Table, Text
+from services.postmortem.timeline import clock, gap
+
+_MOST_FIRED = 20
+
+
+@dataclass(frozen=True)
+class Came:
+    """Where a comparison in a rule's condition came nearest to holding, and on what; `met`: it held, then at least."""
+
+    rule: str
+    condition: str
+    place: str
+    at: Instant
+    value: float
+    threshold: float
+    met: bool
+
+    @property
+    def wanting(self) -> float:
+        """How much was wanting, as a share of the threshold; 0 where the comparison held."""
+        return 0.0 if self.met else abs(self.threshold - self.value) / max(abs(self.threshold), 1e-12)
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """What alert rules did: those that fired while the incident lasted; without `--rules` nobody knows."""
+
+    fired: Sequence[Finding]
+    apart: int
+    """How many more fired in the recording that cannot be judged (informative, or of no fault of the labels')."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """For how long the condition of a rule was true meanwhile without its firing, in ms: the longest time, by rule."""
+    came: Sequence[Came] = ()
+    """How near each comparison in the conditions of rules on the fault came, on the culprit and its jobs."""
+
+
+def rules_on(case: Case) -> dict[str, Mapping[str, Any]]:
+    """Return the alert rules on the root's fault by their names, as their files have them."""
+    files = (resources.files("detectors") / kind.spec.name / "rules.yaml" for kind, _ in case.choices)
+    groups = (group for file in files if file.is_file() for group in yaml.safe_load(file.read_text("utf-8"))["groups"])
+    rules = (rule for group in groups for rule in group["rules"] if "alert" in rule)
+    return {str(rule["alert"]): rule for rule in rules if rule["labels"].get("fault") == case.root.fault}
+
+
+def rule_blocks(case: Case, alerts: Alerts | None) -> list[Block]:
+    """Return what is told of the alert rules."""
+    if alerts is None:
+        return [Text("Alert rules were not evaluated: `--rules` does so.")]
+    fired = {one.detector for one in alerts.fired}
+    quiet = {name: rule for name, rule in rules_on(case).items() if name not in fired}
+    rows = [[name, _near(alerts, rule)] for name, rule in quiet.items()]
+    silent = [Table([f"rule on {case.root.fault} that stayed silent", "how near it came"], rows)] if quiet else []
+    if not fired:
+        return [Text("No alert rule fired on the culprit or its jobs while it lasted."), *silent]
+    rows = [
+        [
+            one.detector,
+            one.severity,
+            place(one.entity),
+            clock(one.detected_at),
+            gap(one.detected_at - case.root.detected_at),
+        ]
+        for one in alerts.fired[:_MOST_FIRED]
+    ]
+    first = alerts.fired[0]
+    sooner = case.root.detected_at - first.detected_at
+    words = (
+        f"The first, {first.detector}, fired {gap(sooner)} before the detector."
+        if sooner > 0
+        else f"The first, {first.detector}, fired {gap(-sooner)} after the detector."
+    )
+    return [
+        Text(f"Alert rules on the culprit or its jobs while it lasted, evaluated by Prometheus' own engine. {words}"),
+        Table(["rule", "severity", "entity", "fired", "after the detector"], rows, frozenset({4})),
+        *silent,
+    ]
+
+
+def _near(alerts: Alerts, rule: Mapping[str, Any]) -> str:
+    length = alerts.held.get(rule["alert"])
+    if length is not None:
+        return f"its condition was true for {gap(length)}, of the {rule.get('for', '0s')} that it waits"
+    nearest: dict[str, Came] = {}
+    for one in alerts.came:
+        before = nearest.get(one.condition)
+        if one.rule == rule["alert"] and (before is None or one.wanting < before.wanting):
+            nearest[one.condition] = one
+    if not nearest:
+        return "its condition was never true"
+    missed = [one for one in nearest.values() if not one.met]
+    if not missed:
+        excepted = ", or what stands behind its `unless` was true too" if "unless" in rule["expr"] else ""
+        return f"its condition was never true: each comparison in it was at some time, not all at once{excepted}"
+    told = "; ".join(
+        f"`{' '.join(one.condition.split())}` came to {figure(one.value)} of {figure(one.threshold)}"
+        f" ({one.place}, {clock(one.at)})"
+        for one in missed
+    )
+    return f"its condition was never true: {told}"

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/rules"
+)
+
+// window is a stretch of time, in ms, both ends included.
+type window struct{ start, end int64 }
+
+// nearest says, of the alert rules named, how near each comparison in their conditions came to holding within the
+// window: by series of its result, where its left side came nearest to its right side, measured by the latter.
+func (e *evaluation) nearest(ctx context.Context, within window, names []string) error {
+	for _, group := range e.groups {
+		step := group.Interval()
+		for _, rule := range group.Rules() {
+			alerting, ok := rule.(*rules.AlertingRule)
+			if !ok || !slices.Contains(names, rule.Name()) {
+				continue
+			}
+			for _, comparison := range comparisons(alerting.Query()) {
+				if err := e.came(ctx, within, step, rule.Name(), comparison); err != nil {
+					return fmt.Errorf("%s: %w", rule.Name(), err)
+				}
+			}
+		}
+	}
+	return e.out.Flush()
+}
+
+// comparisons returns those that must hold for an expression to give anything, or that decide how much it gives. What
+// stands behind `unless`, in a subquery or on a comparison's right side is none of them.
+func comparisons(expr parser.Expr) []*parser.BinaryExpr {
+	switch node := expr.(type) {
+	case *parser.ParenExpr:
+		return comparisons(node.Expr)
+	case *parser.StepInvariantExpr:
+		return comparisons(node.Expr)
+	case *parser.AggregateExpr:
+		return comparisons(node.Expr)
+	case *parser.Call:
+		var found []*parser.BinaryExpr
+		for _, argument := range node.Args {
+			found = append(found, comparisons(argument)...)
+		}
+		return found
+	case *parser.BinaryExpr:
+		found := comparisons(node.LHS)
+		switch node.Op {
+		case parser.GTR, parser.GTE, parser.LSS, parser.LTE, parser.EQLC:
+			if !node.ReturnBool {
+				found = append(found, node)
+			}
+		case parser.LUNLESS, parser.NEQ:
+		default:
+			found = append(found, comparisons(node.RHS)...)
+		}
+		return found
+	}
+	return nil
+}
+
+// came evaluates both sides of a comparison as the engine matches them: half their sum and difference, which are
+// made of them with the comparison's own matching, give them back.
+func (e *evaluation) came(
+	ctx context.Context, within window, step time.Duration, rule string, comparison *parser.BinaryExpr,
+) error {
+	sums, err := e.combined(ctx, within, step, comparison, parser.ADD)
+	if err != nil {
+		return err
+	}
+	differences, err := e.combined(ctx, within, step, comparison, parser.SUB)
+	if err != nil {
+		return err
+	}
+	byLabels := map[uint64]promql.Series{}
+	for _, one := range differences {
+		byLabels[one.Metric.Hash()] = one
+	}
+	for _, sum := range sums {
+		difference := byLabels[sum.Metric.Hash()]
+		var best struct {
+			short, value, threshold float64
+			at                      int64
+			met, known              bool
+		}
+		for i, point := range sum.Floats {
+			if i >= len(difference.Floats) || difference.Floats[i].T != point.T {
+				break
+			}
+			value, threshold := (point.F+difference.Floats[i].F)/2, (point.F-difference.Floats[i].F)/2
+			short := wanting(comparison.Op, value, threshold)
+			if math.IsNaN(short) || math.IsInf(short, 0) || (best.known && short >= best.short) {
+				continue
+			}
+			best.short, best.value, best.threshold, best.at, best.known = short, value, threshold, point.T, true
+			best.met = short < 0 || short == 0 && comparison.Op != parser.GTR && comparison.Op != parser.LSS
+		}
+		if best.known {
+			e.say(map[string]any{
+				"kind": "near", "rule": rule, "condition": comparison.String(), "labels": sum.Metric.Map(),
+				"at": best.at, "value": best.value, "threshold": best.threshold, "met": best.met,
+			})
+		}
+	}
+	return nil
+}
+
+// wanting returns by what share of its threshold a value misses it; below 0 it is past it.
+func wanting(op parser.ItemType, value, threshold float64) float64 {
+	short := (threshold - value) / max(math.Abs(threshold), 1e-12)
+	if math.Abs(short) < 1e-12 {
+		return 0 // what rounding has left
+	}
+	switch op {
+	case parser.LSS, parser.LTE:
+		return -short
+	case parser.EQLC:
+		return math.Abs(short)
+	}
+	return short
+}
+
+func (e *evaluation) combined(
+	ctx context.Context, within window, step time.Duration, comparison *parser.BinaryExpr, op parser.ItemType,
+) (promql.Matrix, error) {
+	both := parser.BinaryExpr{
+		Op: op, VectorMatching: comparison.VectorMatching,
+		// They bind less tightly than the comparison's sides may.
+		LHS: &parser.ParenExpr{Expr: comparison.LHS}, RHS: &parser.ParenExpr{Expr: comparison.RHS},
+	}
+	// At the moments at which the rule itself was evaluated.
+	first := (within.start + step.Milliseconds() - 1) / step.Milliseconds() * step.Milliseconds()
+	if first > within.end {
+		return nil, nil
+	}
+	query, err := e.engine.NewRangeQuery(
+		ctx, e.db, nil, both.String(), time.UnixMilli(first).UTC(), time.UnixMilli(within.end).UTC(), step,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer query.Close()
+	result := query.Exec(ctx)
+	if result.Err != nil {
+		return nil, result.Err
+	}
+	matrix, err := result.Matrix()
+	if err != nil {
+		return nil, err
+	}
+	kept := make(promql.Matrix, len(matrix))
+	for i, one := range matrix {
+		// The query's memory is used again once it is closed.
+		kept[i] = promql.Series{Metric: one.Metric, Floats: append([]promql.FPoint{}, one.Floats...)}
+	}
+	return kept, nil
+}
