@@ -29,7 +29,7 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
         raise UserError("the evaluator of rules is not built here", remedy="hindcast stack build, or leave out rules")
     evaluator = ensure(cache, (EVALUATOR,))[EVALUATOR] / EVALUATOR
     begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
-    evaluated = evaluate(evaluator, case.recording, files, Settings(near=(list(rules_on(case)), begin, end)))
+    evaluated = evaluate(evaluator, case.recording, files, Settings(about=(begin, end), near=list(rules_on(case))))
     changes = evaluated.changes
     nodes = node_names([node.model_dump() for node in case.recording.topology.nodes])
     found, apart = findings_of(changes, nodes)

@@ -86,8 +86,10 @@ class Settings:
     """A file for what rules recorded and ALERTS, as `promtool tsdb create-blocks-from openmetrics` takes it."""
     recorded: Path | None = None
     """A file for the same with its staleness markers, as services.rules.recorded takes it."""
-    near: tuple[Sequence[str], int, int] | None = None
-    """Alert rules of which to tell how near they came, and from when to when (ms)."""
+    about: tuple[int, int] | None = None
+    """From when to when (ms) anything is asked of the rules: what can't matter for it is not evaluated."""
+    near: Sequence[str] = ()
+    """Alert rules of which to tell how near they came meanwhile."""
 
 
 def evaluator_program() -> Path:
@@ -131,9 +133,12 @@ def evaluate(
         f"-start={manifest.start}", f"-end={manifest.end}",
         f"-interval={settings.interval}", f"-lookback={settings.lookback}",
     ]  # fmt: skip
-    if settings.near and settings.near[0]:
-        names, start, end = settings.near
-        flags += [f"-near={','.join(names)}", f"-near-start={start}", f"-near-end={end}"]
+    if settings.about:
+        flags += [
+            f"-about-start={settings.about[0]}",
+            f"-about-end={settings.about[1]}",
+            f"-near={','.join(settings.near)}",
+        ]
     files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded}
     flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()

@@ -6,7 +6,7 @@
 set -eu
 [ ! -e "$2/wal" ] || exit 0
 printf '# TYPE hindcast_stack_reach gauge\nhindcast_stack_reach 1 %s\n# EOF\n' "$(($(date +%s) - $3))" > "$2/reach"
-"$1" tsdb create-blocks-from openmetrics "$2/reach" "$2"
+TMPDIR=$2 "$1" tsdb create-blocks-from openmetrics "$2/reach" "$2"
 rm "$2/reach"
 # Before a block of samples in order an empty head takes nothing; it is to take telemetry of any age.
 sed -i 's/"level": 1/"level": 1, "hints": ["from-out-of-order"]/' "$2"/*/meta.json

@@ -122,6 +122,58 @@ def test_rules_that_people_bring(evaluator: Path, recording: Recording, tmp_path
     assert 'ALERTS{alertname="Always",alertstate="firing"} 1 ' in text
 
 
+LOOKS_BACK = """
+groups:
+  - name: written
+    interval: 15s
+    rules:
+      - record: node:watts:avg
+        expr: avg by (instance) (DCGM_FI_DEV_POWER_USAGE)
+  - name: read
+    interval: 15s
+    rules:
+      - alert: NodeDrawsLess
+        expr: avg_over_time(node:watts:avg[30s]) < 0.8 * max_over_time(node:watts:avg[1m] offset 30s)
+        for: 15s
+        keep_firing_for: 15s
+      - alert: NodeDrawsLessForLong
+        expr: node:watts:avg < 300
+        for: 90s
+"""
+OF_ITSELF = """
+  - name: itself
+    interval: 15s
+    rules:
+      - record: rounds:total
+        expr: rounds:total + 1 or vector(1)
+      - alert: TwentyRounds
+        expr: rounds:total > 20
+"""
+
+
+@pytest.mark.parametrize(("begin_s", "end_s"), [(200, 290), (270, 390), (350, 480)])
+@pytest.mark.parametrize("rules", [LOOKS_BACK, LOOKS_BACK + OF_ITSELF])
+def test_what_cannot_matter_for_what_is_asked_is_not_evaluated(
+    evaluator: Path, recording: Recording, tmp_path: Path, rules: str, begin_s: int, end_s: int
+) -> None:
+    """Alerts fire and clear at the same moments; of rules that look back at themselves nothing early is left out."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(rules, encoding="utf-8")
+    begin, end = (recording.manifest.start + 1000 * second for second in (begin_s, end_s))
+
+    def within(found: Evaluated) -> list[str]:
+        fired = [change for change in only(found, "firing") if begin <= change.at <= end]
+        cleared = [change for change in only(found, "cleared") if begin <= change.at and change.active_at <= end]
+        return [change.to_json() for change in (*fired, *cleared)]
+
+    whole, part = (
+        evaluate(evaluator, recording, [file], Settings(lookback="1m", about=about)) for about in (None, (begin, end))
+    )
+    assert within(part) == within(whole)
+    assert within(whole)
+    assert part.rounds < whole.rounds or (rules != LOOKS_BACK and end_s + 120 > 480)
+
+
 NEAR = """
 groups:
   - name: near
@@ -148,7 +200,7 @@ def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
     mine, dump = tmp_path / "near.yaml", tmp_path / "recorded.txt"
     mine.write_text(NEAR, encoding="utf-8")
     start, end = recording.manifest.start + 200_000, recording.manifest.start + 300_000
-    settings = Settings(openmetrics=dump, near=(["AboveItsNode", "Parts", "Inner"], start, end))
+    settings = Settings(openmetrics=dump, about=(start, end), near=["AboveItsNode", "Parts", "Inner"])
     came = evaluate(evaluator, recording, [mine], settings).came
     recorded: dict[tuple[str, str, str], dict[int, float]] = {}
     for line in dump.read_text(encoding="utf-8").splitlines():

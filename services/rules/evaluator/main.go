@@ -41,10 +41,10 @@ func run(args []string) error {
 	lookback := flags.Duration("lookback", 5*time.Minute, "how long a sample counts")
 	dump := flags.String("openmetrics", "", "write the recorded series, ALERTS and ALERTS_FOR_STATE there")
 	recorded := flags.String("recorded", "", "write them there with their staleness markers, as frames")
-	near := flags.String("near", "", "say of these alert rules, parted by commas, how near they came")
 	var within window
-	flags.Int64Var(&within.start, "near-start", 0, "from when on, ms since the epoch")
-	flags.Int64Var(&within.end, "near-end", 0, "until when, ms since the epoch")
+	flags.Int64Var(&within.start, "about-start", 0, "only what happens from then on is asked, ms since the epoch")
+	flags.Int64Var(&within.end, "about-end", 0, "and until then; 0: the whole is")
+	near := flags.String("near", "", "say of these alert rules, parted by commas, how near they came meanwhile")
 	externalURL := flags.String("external-url", "", "what templates call the external URL")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -68,6 +68,9 @@ func run(args []string) error {
 			return err
 		}
 		e.begin()
+		if within.end > 0 {
+			e.keepTo(within, *lookback)
+		}
 		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
 			return err
 		}

@@ -12,9 +12,6 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// window is a stretch of time, in ms, both ends included.
-type window struct{ start, end int64 }
-
 // nearest says, of the alert rules named, how near each comparison in their conditions came to holding within the
 // window: by series of its result, where its left side came nearest to its right side, measured by the latter.
 func (e *evaluation) nearest(ctx context.Context, within window, names []string) error {

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/rules"
+)
+
+// window is a stretch of time, in ms, both ends included.
+type window struct{ start, end int64 }
+
+// reach is how far back a rule looks at what other rules have written under the names that match.
+type reach struct {
+	matchers []*labels.Matcher
+	back     time.Duration
+}
+
+// leads returns how long before a moment each group must have been evaluated for all alerts to be in their states at it:
+// an alert for as long as it waits and keeps firing, what a rule writes for as long as others look back at it, and so
+// on. False where that cannot be told.
+func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time.Duration, bool) {
+	type one struct {
+		group   *rules.Group
+		writes  []string
+		reaches []reach
+		lead    time.Duration
+	}
+	var all []*one
+	for _, group := range groups {
+		for _, rule := range group.Rules() {
+			found := &one{group: group, writes: []string{rule.Name()}}
+			if alerting, ok := rule.(*rules.AlertingRule); ok {
+				found.writes = []string{"ALERTS", "ALERTS_FOR_STATE"}
+				found.lead = alerting.HoldDuration() + alerting.KeepFiringFor() + group.Interval()
+			}
+			var ok bool
+			if found.reaches, ok = reachesOf(rule.Query(), lookback); !ok {
+				return nil, false
+			}
+			all = append(all, found)
+		}
+	}
+	for range len(all) + 1 {
+		changed := false
+		for _, user := range all {
+			for _, reach := range user.reaches {
+				for _, writer := range all {
+					if lead := user.lead + reach.back + writer.group.Interval(); lead > writer.lead && reach.sees(writer.writes) {
+						writer.lead, changed = lead, true
+					}
+				}
+			}
+		}
+		if !changed {
+			found := map[*rules.Group]time.Duration{}
+			for _, one := range all {
+				found[one.group] = max(found[one.group], one.lead)
+			}
+			return found, true
+		}
+	}
+	return nil, false // a rule that looks back at itself
+}
+
+func reachesOf(expr parser.Expr, lookback time.Duration) ([]reach, bool) {
+	var found []reach
+	known := true
+	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
+		selector, ok := node.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		back, ranged := selector.OriginalOffset, false
+		known = known && selector.Timestamp == nil && selector.StartOrEnd == 0
+		for _, above := range path {
+			switch above := above.(type) {
+			case *parser.MatrixSelector:
+				back, ranged = back+above.Range, true
+			case *parser.SubqueryExpr:
+				back += above.Range + above.OriginalOffset
+				known = known && above.Timestamp == nil && above.StartOrEnd == 0
+			}
+		}
+		if !ranged {
+			back += lookback
+		}
+		found = append(found, reach{selector.LabelMatchers, back})
+		return nil
+	})
+	return found, known
+}
+
+func (r reach) sees(names []string) bool {
+	for _, name := range names {
+		seen := true
+		for _, matcher := range r.matchers {
+			seen = seen && (matcher.Name != labels.MetricName || matcher.Matches(name))
+		}
+		if seen {
+			return true
+		}
+	}
+	return false
+}
+
+// keepTo has only that evaluated which can matter for what happens within a window: groups begin as late as gives the
+// same, and end when every alert that waits at the window's end has fired or cleared.
+func (e *evaluation) keepTo(within window, lookback time.Duration) {
+	longest := time.Duration(0)
+	for _, group := range e.groups {
+		for _, rule := range group.Rules() {
+			if alerting, ok := rule.(*rules.AlertingRule); ok {
+				longest = max(longest, alerting.HoldDuration()+2*group.Interval())
+			}
+		}
+	}
+	e.end = min(e.end, within.end+longest.Milliseconds())
+	lead, known := leads(e.groups, lookback)
+	// A query in a template may look back at anything.
+	if !known || read(e.groups).All {
+		return
+	}
+	for i, group := range e.groups {
+		interval := group.Interval().Milliseconds()
+		first := (within.start - lead[group].Milliseconds()) / interval * interval
+		e.next[i] = time.UnixMilli(max(first, e.next[i].UnixMilli())).UTC()
+	}
+}
