@@ -51,7 +51,7 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
         apart,
         held,
         [
-            Came(one.rule, one.condition, place(entity), one.at, one.value, one.threshold, one.met)
+            Came(one.rule, one.condition, one.within, place(entity), one.at, one.value, one.threshold, one.met)
             for one, entity in came
             if concerned(entity)
         ],

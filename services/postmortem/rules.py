@@ -14,6 +14,8 @@ from services.postmortem.document import Block, Table, Text
 from services.postmortem.timeline import clock, gap
 
 _MOST_FIRED = 20
+_MOST_MISSED = 3
+_NEVER = "its condition was never true"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Came:
 
     rule: str
     condition: str
+    within: str
+    """The comparison that has this one in its left side, or none."""
     place: str
     at: Instant
     value: float
@@ -98,15 +102,22 @@ def _near(alerts: Alerts, rule: Mapping[str, Any]) -> str:
         before = nearest.get(one.condition)
         if one.rule == rule["alert"] and (before is None or one.wanting < before.wanting):
             nearest[one.condition] = one
-    if not nearest:
-        return "its condition was never true"
-    missed = [one for one in nearest.values() if not one.met]
+    # How near a comparison came tells of those in it, too.
+    whole = [one for one in nearest.values() if one.within not in nearest]
+    if not whole:
+        return _NEVER
+    missed = sorted((one for one in whole if not one.met), key=lambda one: one.wanting)
     if not missed:
         excepted = ", or what stands behind its `unless` was true too" if "unless" in rule["expr"] else ""
-        return f"its condition was never true: each comparison in it was at some time, not all at once{excepted}"
-    told = "; ".join(
-        f"`{' '.join(one.condition.split())}` came to {figure(one.value)} of {figure(one.threshold)}"
+        return f"{_NEVER}: each comparison in it was at some time, not all at once{excepted}"
+    told = (
+        f"`{_shown(one.condition)}` came to {figure(one.value)} of {figure(one.threshold)}"
         f" ({one.place}, {clock(one.at)})"
-        for one in missed
+        for one in missed[:_MOST_MISSED]
     )
-    return f"its condition was never true: {told}"
+    return f"{_NEVER}: {'; '.join(told)}"
+
+
+def _shown(condition: str) -> str:
+    """Return a comparison without what all rules of hindcast select and group by."""
+    return " ".join(condition.replace('{replay=~"live|"}', "").replace("cluster, replay, ", "").split())

@@ -124,8 +124,8 @@ def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[
 
 
 def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_came(told: tuple[Case, Report]) -> None:
-    def came(rule: str, condition: str, value: float, *, met: bool) -> Came:
-        return Came(rule, condition, "v002 GPU 3", told[0].root.started_at, value, 0.5, met)
+    def came(rule: str, condition: str, value: float, *, met: bool, within: str = "") -> Came:
+        return Came(rule, condition, within, "v002 GPU 3", told[0].root.started_at, value, 0.5, met)
 
     alerts = Alerts(
         [],
@@ -135,6 +135,7 @@ def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_c
             came("GpuPowerViolation", "rate > 0.5", 0.11, met=False),
             came("GpuPowerViolation", "rate > 0.5", 0.23, met=False),
             came("GpuPowerViolation", "clock < 0.5", 0.3, met=True),
+            came("GpuPowerViolation", "clock", 0.1, met=False, within="clock < 0.5"),
             came("GpuPowerBrake", "brake == 0.5", 0.5, met=True),
         ],
     )

@@ -53,6 +53,8 @@ class Came:
 
     rule: str
     condition: str
+    within: str
+    """The comparison that has this one in its left side, or none."""
     labels: Mapping[str, str]
     at: int
     value: float

@@ -228,7 +228,8 @@ def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
     assert {one.value for one in low} == {min(values.values()) for values in gpus.values()}
     assert not any(one.met for one in low)
     assert all(one.met for one in told("max by (instance) (gpu:watts) > 0"))
-    assert {one.condition for one in came if one.rule == "Inner"} == {"gpu:watts >= 1000000"}
+    inner = {(one.condition, one.within) for one in came if one.rule == "Inner"}
+    assert inner == {("gpu:watts >= 1000000", "count by (instance) (gpu:watts >= 1000000) >= 4")}
     # What is excepted is no condition, and of a rule that nobody asks about nothing is told.
     assert told("node:watts:max > 1") == []
     assert {one.rule for one in came} == {"AboveItsNode", "Parts", "Inner"}

@@ -22,8 +22,8 @@ func (e *evaluation) nearest(ctx context.Context, within window, names []string)
 			if !ok || !slices.Contains(names, rule.Name()) {
 				continue
 			}
-			for _, comparison := range comparisons(alerting.Query()) {
-				if err := e.came(ctx, within, step, rule.Name(), comparison); err != nil {
+			for _, one := range comparisons(alerting.Query(), "") {
+				if err := e.came(ctx, within, step, rule.Name(), one); err != nil {
 					return fmt.Errorf("%s: %w", rule.Name(), err)
 				}
 			}
@@ -32,34 +32,39 @@ func (e *evaluation) nearest(ctx context.Context, within window, names []string)
 	return e.out.Flush()
 }
 
+// comparison is one in a rule's condition; `within` is the one whose left side it is a part of, if there is one.
+type comparison struct {
+	*parser.BinaryExpr
+	within string
+}
+
 // comparisons returns those that must hold for an expression to give anything, or that decide how much it gives. What
 // stands behind `unless`, in a subquery or on a comparison's right side is none of them.
-func comparisons(expr parser.Expr) []*parser.BinaryExpr {
+func comparisons(expr parser.Expr, within string) []comparison {
 	switch node := expr.(type) {
 	case *parser.ParenExpr:
-		return comparisons(node.Expr)
+		return comparisons(node.Expr, within)
 	case *parser.StepInvariantExpr:
-		return comparisons(node.Expr)
+		return comparisons(node.Expr, within)
 	case *parser.AggregateExpr:
-		return comparisons(node.Expr)
+		return comparisons(node.Expr, within)
 	case *parser.Call:
-		var found []*parser.BinaryExpr
+		var found []comparison
 		for _, argument := range node.Args {
-			found = append(found, comparisons(argument)...)
+			found = append(found, comparisons(argument, within)...)
 		}
 		return found
 	case *parser.BinaryExpr:
-		found := comparisons(node.LHS)
 		switch node.Op {
 		case parser.GTR, parser.GTE, parser.LSS, parser.LTE, parser.EQLC:
 			if !node.ReturnBool {
-				found = append(found, node)
+				return append(comparisons(node.LHS, node.String()), comparison{node, within})
 			}
+			return nil
 		case parser.LUNLESS, parser.NEQ:
-		default:
-			found = append(found, comparisons(node.RHS)...)
+			return comparisons(node.LHS, within)
 		}
-		return found
+		return append(comparisons(node.LHS, within), comparisons(node.RHS, within)...)
 	}
 	return nil
 }
@@ -67,19 +72,19 @@ func comparisons(expr parser.Expr) []*parser.BinaryExpr {
 // came evaluates both sides of a comparison as the engine matches them: half their sum and difference, which are
 // made of them with the comparison's own matching, give them back.
 func (e *evaluation) came(
-	ctx context.Context, within window, step time.Duration, rule string, comparison *parser.BinaryExpr,
+	ctx context.Context, within window, step time.Duration, rule string, one comparison,
 ) error {
-	sums, err := e.combined(ctx, within, step, comparison, parser.ADD)
+	sums, err := e.combined(ctx, within, step, one, parser.ADD)
 	if err != nil {
 		return err
 	}
-	differences, err := e.combined(ctx, within, step, comparison, parser.SUB)
+	differences, err := e.combined(ctx, within, step, one, parser.SUB)
 	if err != nil {
 		return err
 	}
 	byLabels := map[uint64]promql.Series{}
-	for _, one := range differences {
-		byLabels[one.Metric.Hash()] = one
+	for _, difference := range differences {
+		byLabels[difference.Metric.Hash()] = difference
 	}
 	for _, sum := range sums {
 		difference := byLabels[sum.Metric.Hash()]
@@ -93,16 +98,16 @@ func (e *evaluation) came(
 				break
 			}
 			value, threshold := (point.F+difference.Floats[i].F)/2, (point.F-difference.Floats[i].F)/2
-			short := wanting(comparison.Op, value, threshold)
+			short := wanting(one.Op, value, threshold)
 			if math.IsNaN(short) || math.IsInf(short, 0) || (best.known && short >= best.short) {
 				continue
 			}
 			best.short, best.value, best.threshold, best.at, best.known = short, value, threshold, point.T, true
-			best.met = short < 0 || short == 0 && comparison.Op != parser.GTR && comparison.Op != parser.LSS
+			best.met = short < 0 || short == 0 && one.Op != parser.GTR && one.Op != parser.LSS
 		}
 		if best.known {
 			e.say(map[string]any{
-				"kind": "near", "rule": rule, "condition": comparison.String(), "labels": sum.Metric.Map(),
+				"kind": "near", "rule": rule, "condition": one.String(), "within": one.within, "labels": sum.Metric.Map(),
 				"at": best.at, "value": best.value, "threshold": best.threshold, "met": best.met,
 			})
 		}
@@ -126,12 +131,12 @@ func wanting(op parser.ItemType, value, threshold float64) float64 {
 }
 
 func (e *evaluation) combined(
-	ctx context.Context, within window, step time.Duration, comparison *parser.BinaryExpr, op parser.ItemType,
+	ctx context.Context, within window, step time.Duration, one comparison, op parser.ItemType,
 ) (promql.Matrix, error) {
 	both := parser.BinaryExpr{
-		Op: op, VectorMatching: comparison.VectorMatching,
+		Op: op, VectorMatching: one.VectorMatching,
 		// They bind less tightly than the comparison's sides may.
-		LHS: &parser.ParenExpr{Expr: comparison.LHS}, RHS: &parser.ParenExpr{Expr: comparison.RHS},
+		LHS: &parser.ParenExpr{Expr: one.LHS}, RHS: &parser.ParenExpr{Expr: one.RHS},
 	}
 	// At the moments at which the rule itself was evaluated.
 	first := (within.start + step.Milliseconds() - 1) / step.Milliseconds() * step.Milliseconds()
@@ -154,9 +159,9 @@ func (e *evaluation) combined(
 		return nil, err
 	}
 	kept := make(promql.Matrix, len(matrix))
-	for i, one := range matrix {
+	for i, series := range matrix {
 		// The query's memory is used again once it is closed.
-		kept[i] = promql.Series{Metric: one.Metric, Floats: append([]promql.FPoint{}, one.Floats...)}
+		kept[i] = promql.Series{Metric: series.Metric, Floats: slices.Clone(series.Floats)}
 	}
 	return kept, nil
 }
