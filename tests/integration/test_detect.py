@@ -26,6 +26,8 @@ from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 180.0
+_NO_SINK = "nowhere"
+"""A target that no sink has: a recording at its own time, of years ago, is not what a Prometheus beside it takes."""
 Message = tuple[int, str, wire.Headers, bytes | None]
 """Time by which it is due, stream, headers, value."""
 
@@ -121,7 +123,7 @@ class Feed:
     """A recording as Kafka messages, in whatever sizes and order."""
 
     def __init__(self, recording: Recording, to_kafka: KafkaProducer, from_kafka: KafkaConsumer, replay: str) -> None:
-        self.origin = Origin(recording.manifest.cluster.name, replay)
+        self.origin = Origin(recording.manifest.cluster.name, replay, target=_NO_SINK)
         self._recording = recording
         self._reader = from_kafka
         self._producer = to_kafka
@@ -132,7 +134,7 @@ class Feed:
             replay=replay,
             generation=0,
             shift_ms=0,
-            target="prometheus",
+            target=_NO_SINK,
             recording=manifest.name,
             from_ms=manifest.start,
             to_ms=manifest.end,
