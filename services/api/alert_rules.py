@@ -5,7 +5,7 @@ from pathlib import Path
 from detectors.contract import Entity
 from services.kit.errors import UserError
 from services.postmortem.case import Case, place, related
-from services.postmortem.rules import Alerts, Came, rules_on
+from services.postmortem.rules import Alerts, rules_on
 from services.rules.evaluation import Settings, evaluate
 from services.rules.files import rule_files
 from services.rules.verdict import entity_of, findings_of, node_names
@@ -50,9 +50,5 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
         sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))),
         apart,
         held,
-        [
-            Came(one.rule, one.condition, one.within, place(entity), one.at, one.value, one.threshold, one.met)
-            for one, entity in came
-            if concerned(entity)
-        ],
+        [(place(entity), one) for one, entity in came if concerned(entity)],
     )

@@ -7,35 +7,16 @@ from typing import Any
 
 import yaml
 
-from detectors.contract import Finding, Instant
+from detectors.contract import Finding
 from services.postmortem.case import Case, place
 from services.postmortem.chart import figure
 from services.postmortem.document import Block, Table, Text
 from services.postmortem.timeline import clock, gap
+from services.rules.evaluation import Came
 
 _MOST_FIRED = 20
 _MOST_MISSED = 3
 _NEVER = "its condition was never true"
-
-
-@dataclass(frozen=True)
-class Came:
-    """Where a comparison in a rule's condition came nearest to holding, and on what; `met`: it held, then at least."""
-
-    rule: str
-    condition: str
-    within: str
-    """The comparison that has this one in its left side, or none."""
-    place: str
-    at: Instant
-    value: float
-    threshold: float
-    met: bool
-
-    @property
-    def wanting(self) -> float:
-        """How much was wanting, as a share of the threshold; 0 where the comparison held."""
-        return 0.0 if self.met else abs(self.threshold - self.value) / max(abs(self.threshold), 1e-12)
 
 
 @dataclass(frozen=True)
@@ -47,8 +28,8 @@ class Alerts:
     """How many more fired in the recording that cannot be judged (informative, or of no fault of the labels')."""
     held: Mapping[str, int] = field(default_factory=dict)
     """For how long the condition of a rule was true meanwhile without its firing, in ms: the longest time, by rule."""
-    came: Sequence[Came] = ()
-    """How near each comparison in the conditions of rules on the fault came, on the culprit and its jobs."""
+    came: Sequence[tuple[str, Came]] = ()
+    """How near the comparisons in the conditions of rules on the fault came, on parts of the culprit and its jobs."""
 
 
 def rules_on(case: Case) -> dict[str, Mapping[str, Any]]:
@@ -97,23 +78,21 @@ def _near(alerts: Alerts, rule: Mapping[str, Any]) -> str:
     length = alerts.held.get(rule["alert"])
     if length is not None:
         return f"its condition was true for {gap(length)}, of the {rule.get('for', '0s')} that it waits"
-    nearest: dict[str, Came] = {}
-    for one in alerts.came:
-        before = nearest.get(one.condition)
-        if one.rule == rule["alert"] and (before is None or one.wanting < before.wanting):
-            nearest[one.condition] = one
+    nearest: dict[str, tuple[str, Came]] = {}
+    for part, one in sorted(alerts.came, key=lambda found: found[1].wanting):
+        if one.rule == rule["alert"]:
+            nearest.setdefault(one.condition, (part, one))
     # How near a comparison came tells of those in it, too.
-    whole = [one for one in nearest.values() if one.within not in nearest]
+    whole = [(part, one) for part, one in nearest.values() if one.within not in nearest]
     if not whole:
         return _NEVER
-    missed = sorted((one for one in whole if not one.met), key=lambda one: one.wanting)
+    missed = [(part, one) for part, one in whole if not one.met]
     if not missed:
         excepted = ", or what stands behind its `unless` was true too" if "unless" in rule["expr"] else ""
         return f"{_NEVER}: each comparison in it was at some time, not all at once{excepted}"
     told = (
-        f"`{_shown(one.condition)}` came to {figure(one.value)} of {figure(one.threshold)}"
-        f" ({one.place}, {clock(one.at)})"
-        for one in missed[:_MOST_MISSED]
+        f"`{_shown(one.condition)}` came to {figure(one.value)} of {figure(one.threshold)} ({part}, {clock(one.at)})"
+        for part, one in missed[:_MOST_MISSED]
     )
     return f"{_NEVER}: {'; '.join(told)}"
 

@@ -18,10 +18,11 @@ from services.postmortem.document import Document, Figure, Items, Table, Text
 from services.postmortem.html import html
 from services.postmortem.markdown import markdown
 from services.postmortem.report import Report, compose
-from services.postmortem.rules import Alerts, Came
+from services.postmortem.rules import Alerts
 from services.postmortem.timeline import GROUP_WAIT_MS, clock, gap, moments
 from services.recording.model import Event
 from services.recording.reader import Recording
+from services.rules.evaluation import Came
 
 SMALL = Path(__file__).resolve().parents[2] / "replay-data" / "small"
 
@@ -124,8 +125,8 @@ def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[
 
 
 def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_came(told: tuple[Case, Report]) -> None:
-    def came(rule: str, condition: str, value: float, *, met: bool, within: str = "") -> Came:
-        return Came(rule, condition, within, "v002 GPU 3", told[0].root.started_at, value, 0.5, met)
+    def came(rule: str, condition: str, value: float, *, met: bool, within: str = "") -> tuple[str, Came]:
+        return "v002 GPU 3", Came(rule, condition, within, {}, told[0].root.started_at, value, 0.5, met)
 
     alerts = Alerts(
         [],

@@ -61,6 +61,11 @@ class Came:
     threshold: float
     met: bool
 
+    @property
+    def wanting(self) -> float:
+        """How much was wanting, as a share of the threshold; 0 where the comparison held."""
+        return 0.0 if self.met else abs(self.threshold - self.value) / max(abs(self.threshold), 1e-12)
+
 
 @dataclass
 class Evaluated:

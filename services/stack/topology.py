@@ -159,7 +159,6 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             ready(listens),
             ports=(port[listens],),
             prepare=("sh", str(conf / _REACH.name), str(built / "promtool"), str(data / name), reach_s),
-            prepared_by=data / name / "wal",
         )
 
     def sidecar(name: str, beside: str, listens: str) -> ProcessSpec:

@@ -21,16 +21,16 @@ type reach struct {
 // an alert for as long as it waits and keeps firing, what a rule writes for as long as others look back at it, and so
 // on. False where that cannot be told.
 func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time.Duration, bool) {
-	type one struct {
+	type ruled struct {
 		group   *rules.Group
 		writes  []string
 		reaches []reach
 		lead    time.Duration
 	}
-	var all []*one
+	var all []*ruled
 	for _, group := range groups {
 		for _, rule := range group.Rules() {
-			found := &one{group: group, writes: []string{rule.Name()}}
+			found := &ruled{group: group, writes: []string{rule.Name()}}
 			if alerting, ok := rule.(*rules.AlertingRule); ok {
 				found.writes = []string{"ALERTS", "ALERTS_FOR_STATE"}
 				found.lead = alerting.HoldDuration() + alerting.KeepFiringFor() + group.Interval()
