@@ -157,6 +157,11 @@ class DetectorConfig(BaseModel):
     """A site's choice for any detector: its findings are recorded and marked, and nobody is alerted. It changes
     nothing of what is found, so it is left out of what the configuration says of itself."""
 
+    false_alarms_per_100_node_days: float = PydanticField(default=0.05, gt=0)
+    """What this detector may contribute of the budget: its `budget_share` of what detectors.yaml allows for all."""
+    calibration: Mapping[str, Any] = PydanticField(default_factory=dict, repr=False)
+    """What is usual at a site, from `hindcast calibrate`: `detectors.core.tails.Tails.document` of this detector."""
+
 
 class Default(BaseModel):
     """One default of a detector's configuration, with where the figure comes from."""
@@ -165,6 +170,19 @@ class Default(BaseModel):
     value: float | int | str | bool
     unit: str
     source: str
+
+
+class Rung(BaseModel):
+    """One rung of a ladder: what a detector can tell of a fault from some of the telemetry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    sees: str
+    """What it can tell, in a few words."""
+    needs: tuple[str, ...]
+    """All of: ``kind.FIELD`` (``kind.FIELD|kind.OTHER`` either), ``logs.SOURCE``, ``jobs``, ``steps.ranks`` (times of
+    each rank), ``topology.links``, ``topology.nics``."""
+    within_s: float
+    """How soon, from a sudden onset, at readings every 5 s."""
 
 
 class DetectorSpec(BaseModel):
@@ -182,6 +200,10 @@ class DetectorSpec(BaseModel):
     latency_s: float
     """Promised delay from the fault's beginning to `detected_at`, on readings every 5 s."""
     defaults: Mapping[str, Default]
+    budget_share: float = PydanticField(default=0.0, ge=0, le=1)
+    """The part of the false alarms allowed to all detectors that this one may use; 0: it tells what is stated only."""
+    ladders: Mapping[Fault, tuple[Rung, ...]] = {}
+    """By fault: from the best evidence down to the least."""
 
 
 class Detector(Protocol):

@@ -157,7 +157,9 @@ class Engine:
         return sorted(news, key=canonical)
 
     def _correlate(self, news: list[Finding], stop: Instant) -> list[Finding]:
-        self._revisions += self._correlator.take((f for f in news if f.detector not in self.shadow), stop)
+        self._revisions += self._correlator.take(
+            (f for f in news if f.detector not in self.shadow and f.severity != "info"), stop
+        )
         for finding in news:
             self._incident_of[finding.id, finding.state] = self._correlator.of_finding(finding.id)
         return news

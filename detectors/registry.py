@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 import detectors
-from detectors.contract import Detector, DetectorConfig
+from detectors.contract import Detector, DetectorConfig, DetectorSpec
 from detectors.engine import Choice
 from detectors.spec import configure
 
@@ -72,6 +73,15 @@ def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
         for name in named
         if name not in spec.fields.get(stream, ())
     ]
+    problems += [f"a ladder is of {fault}, which it does not find" for fault in set(spec.ladders) - set(spec.faults)]
+    problems += [
+        f"the ladder of {fault} needs {need}, which it does not read"
+        for fault, rungs in spec.ladders.items()
+        for rung in rungs
+        for needs in rung.needs
+        for need in needs.split("|")
+        if not _reads(spec, need)
+    ]
     if not problems:
         try:
             configure(kind.config_type, spec, {})
@@ -80,16 +90,35 @@ def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
     return problems
 
 
-def choose(overrides: Mapping[str, Any] | None = None) -> list[Choice]:
+def _reads(spec: DetectorSpec, need: str) -> bool:
+    """Return whether what a ladder needs is something that the detector reads."""
+    stream, _, name = need.partition(".")
+    if stream in {"jobs", "topology"}:
+        return True
+    if stream == "steps" and name == "ranks":
+        return "steps" in spec.reads
+    return stream in spec.reads and (stream == "logs" or not name or name in spec.fields.get(stream, ()))
+
+
+BUDGET = "false_alarms_per_100_node_days"
+"""The one setting of all detectors together."""
+BUDGET_DEFAULT = 0.5
+
+
+def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str, Any] | None = None) -> list[Choice]:
     """Return the detectors to run with their configuration: all of them, by name.
 
     `overrides` has, by detector, a mapping of what differs from the defaults; ``enabled: false`` leaves one out,
-    ``shadow: true`` has it run without alerting anybody.
+    ``shadow: true`` has it run without alerting anybody. `BUDGET` among them is the false alarms that all together may
+    raise. `calibration` has what is usual at the site, by detector.
     Raises RegistryError that lists everything wrong with it.
     """
     known = discover()
-    overrides = overrides or {}
-    problems = [
+    overrides = dict(overrides or {})
+    budget = overrides.pop(BUDGET, BUDGET_DEFAULT)
+    allowed = isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < math.inf
+    problems = [] if allowed else [f"{BUDGET}: {budget!r} is no number above 0"]
+    problems += [
         f"{name}: no such detector; there are {', '.join(sorted(known))}" for name in overrides if name not in known
     ]
     choices: list[Choice] = []
@@ -99,6 +128,10 @@ def choose(overrides: Mapping[str, Any] | None = None) -> list[Choice]:
             problems.append(f"{name}: {given!r} is not a mapping of settings")
             continue
         settings = dict(given)
+        if allowed and kind.spec.budget_share:
+            settings.setdefault(BUDGET, budget * kind.spec.budget_share)
+        if calibration and name in calibration:
+            settings.setdefault("calibration", calibration[name])
         enabled = settings.pop("enabled", True)
         if not isinstance(enabled, bool):
             problems.append(f"{name}.enabled: {enabled!r} is neither true nor false")

@@ -4,7 +4,7 @@ import pytest
 
 from detectors import registry
 from detectors.power_throttle.detector import PowerThrottle
-from detectors.registry import RegistryError, choose, discover
+from detectors.registry import BUDGET, RegistryError, choose, discover
 
 
 def test_every_folder_with_a_detector_yaml_is_found() -> None:
@@ -13,8 +13,17 @@ def test_every_folder_with_a_detector_yaml_is_found() -> None:
 
 def test_the_defaults_are_those_of_detector_yaml() -> None:
     choices = dict(choose())
-    config = choices[PowerThrottle].model_dump()
+    config = choices[PowerThrottle].model_dump(exclude={"calibration", BUDGET})
     assert config == {name: default.value for name, default in PowerThrottle.spec.defaults.items()}
+
+
+def test_the_budget_is_shared_out_among_the_detectors() -> None:
+    shares = [kind.spec.budget_share for kind in discover().values()]
+    assert sum(shares) == pytest.approx(1.0)
+    choices = dict(choose({BUDGET: 2}))
+    assert choices[PowerThrottle].false_alarms_per_100_node_days == 2 * PowerThrottle.spec.budget_share
+    with pytest.raises(RegistryError, match=BUDGET):
+        choose({BUDGET: 0})
 
 
 def test_an_override_counts_and_a_detector_can_be_left_out() -> None:

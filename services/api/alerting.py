@@ -48,7 +48,7 @@ class Alerts:
 
     def fired(self, one: Generation, said: Said) -> None:
         """Note that a finding fires, so that its alert is looked for."""
-        if said.labels is None or said.shadow:
+        if said.labels is None or said.shadow or said.body["severity"] == "info":
             return
         known = self._fired.setdefault(one, {}).get(said.labels)
         if known is None:

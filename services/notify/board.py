@@ -48,10 +48,11 @@ class Board:
     def take(self, sighting: Sighting, *, now: float, wall_ms: int) -> None:
         """Take a record of the findings topic, in the order of its partition. A repeated one changes nothing.
 
-        One in shadow is not alerted; its resolve counts, as it may have fired before its detector was put there.
+        One in shadow, or of severity info, is not alerted; its resolve counts, as it may have fired before its detector
+        was put there.
         """
         self._ledger.read(sighting.at)
-        if sighting.shadow and sighting.finding.state == "firing":
+        if (sighting.shadow or sighting.finding.severity == "info") and sighting.finding.state == "firing":
             return
         mark = (sighting.key, sighting.finding.state)
         if mark in self._seen:

@@ -52,5 +52,5 @@ def _entities(recording: Recording, fault: str) -> list[Entity]:
 def _finding(name: str, fault: str, entity: Entity, at: int) -> Finding:
     known: Fault = fault  # type: ignore[assignment]  # FAULTS has the same names
     return Finding(
-        finding_id(f"{name}/{fault}", entity, at), name, known, entity, "firing", at, at, "info", 0.5, "a control", ""
+        finding_id(f"{name}/{fault}", entity, at), name, known, entity, "firing", at, at, "ticket", 0.5, "a control", ""
     )

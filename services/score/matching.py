@@ -57,9 +57,10 @@ def about(label: Label, entity: Entity) -> bool:
 def judge(findings: Sequence[Finding], labels: Sequence[Label]) -> list[Outcome]:
     """Return the outcome of every label that is owed and of every firing finding, fault by fault.
 
-    Findings that are resolved, and distractors, play no part: an alert on a distractor explains no label.
+    Findings that are resolved or alert nobody (severity info), and distractors, play no part: an alert on a distractor
+    explains no label.
     """
-    raised = [finding for finding in findings if finding.state == "firing"]
+    raised = [finding for finding in findings if finding.state == "firing" and finding.severity != "info"]
     truths = [label for label in labels if not label.distractor]
     outcomes: list[Outcome] = []
     for fault in sorted({label.fault for label in truths} | {finding.fault for finding in raised}):

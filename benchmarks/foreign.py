@@ -1,0 +1,76 @@
+"""Scores the detectors on recordings that were made by others, and says what was missed and what cried wolf.
+
+    python -m benchmarks.foreign [--set development|look] [--only straggler,congestion] [--config X.yaml] [--json F]
+
+The nine recordings are public data of the project's and no part of the repository. Detectors are developed on one part
+of them (`development`); the other (`look`) is for looking at the score only. `--only` runs some detectors.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from detectors.registry import discover
+from services.detect.choices import choices_of, overrides_in
+from services.score.suite import Scorecard, score_all
+from tests.data import DATA
+
+FOREIGN = DATA / "foreign-recordings"
+LOOK = ("aquila-hang-16", "mensa-small-4", "tucana-rails-48", "vega-mixed-28")
+"""Never developed on; one of each hard case is in either part."""
+
+
+def recordings(part: str = "all") -> list[Path]:
+    """Return the foreign recordings of a part: development, look, or all."""
+    found = sorted(path.parent for path in FOREIGN.glob("*/recording.yaml"))
+    return [path for path in found if part == "all" or (path.name in LOOK) == (part == "look")]
+
+
+def score(part: str, only: list[str], config: Path | None, workers: int = 2) -> Scorecard:
+    """Return the score over a part; with `only`, of these detectors."""
+    overrides = overrides_in(config)
+    for name in discover():
+        if only and name not in only:
+            overrides[name] = {**(overrides.get(name) or {}), "enabled": False}
+    return score_all(recordings(part), choices_of(overrides, config), workers=workers)
+
+
+def main() -> None:
+    """Print the table; exit 1 where there are no recordings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", default="all", choices=("all", "development", "look"))
+    parser.add_argument("--only", default="", help="detectors, by commas")
+    parser.add_argument("--config", type=Path, help="a detectors.yaml")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    if not recordings(args.set):
+        sys.exit(f"no recordings at {FOREIGN}. Remedy: set HINDCAST_DATA to the folder that has foreign-recordings")
+    only = [name for name in args.only.split(",") if name]
+    card = score(args.set, only, args.config, args.workers)
+    faults = {fault for name, kind in discover().items() if not only or name in only for fault in kind.spec.faults}
+    print(
+        f"{'fault':24}{'labels':>8}{'hit':>6}{'late':>6}{'miss':>6}{'false':>7}{'precision':>11}{'recall':>8}{'p50 s':>8}"
+    )
+    for fault, counts in sorted(card.by_fault.items(), key=lambda item: item[0] == "all"):
+        if fault in faults or (fault == "all" and not only):
+            print(
+                f"{fault:24}{counts.labels:8}{counts.hits:6}{counts.late:6}{counts.misses:6}{counts.false_alarms:7}"
+                f"{counts.precision:11.2f}{counts.recall:8.2f}{counts.delay_s(0.5):8.0f}"
+            )
+    total = card.by_fault["all"].false_alarms
+    print(f"{total} false alarms in {card.node_days:.1f} node-days: {100 * total / card.node_days:.1f} in a hundred")
+    for one in card.recordings:
+        for outcome in one.outcomes:
+            if outcome.kind in {"false", "late"} and outcome.finding:
+                said = outcome.finding
+                print(f"{outcome.kind:6}{one.name:18}{outcome.fault:20}+{said.detected_at / 1000:.0f} {said.summary}")
+            elif outcome.kind == "miss" and outcome.fault in faults and outcome.label:
+                print(f"miss  {one.name:18}{outcome.fault:20}{dict(outcome.label.entity)} {outcome.label.cause}")
+    if args.json:
+        args.json.write_text(json.dumps(card.as_json(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Evidence over time: improbable residuals of one entity add up until chance no longer explains them.
+
+Each look at an entity gives a probability p (`detectors.core.tails`). It is turned into a bet against chance, worth
+(1 - p + p ln p) / (p ln(p)^2), whose expectation is at most 1 where p is what chance gives (the mixture of all
+power calibrators; Vovk and Wang, E-values, Annals of Statistics 49, 2021). The wealth of an entity is the product of
+its bets, begun anew whenever it falls below 1: an e-detector of CUSUM type (Shin, Ramdas, Rinaldo, 2022), which reaches
+a wealth of A by chance once in A looks or more seldom. So the threshold follows from the false alarms that are allowed,
+and from nothing else.
+"""
+
+import math
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from detectors.contract import FloatArray, IntArray
+from detectors.core.columns import Columns, Declaration
+
+_DAY_S: Final = 86_400.0
+_LEAST_ODDS: Final = 1e-6
+"""No single look is believed to be less probable: one broken reading is not a fault."""
+_YEAR_DAYS: Final = 365.25
+
+
+class Evidence(Columns):
+    """By entity: the `wealth` (natural logarithm) of the bet against chance, above 0 `since` (ms), for `looks`."""
+
+    BLANK: ClassVar[Declaration] = {"wealth": (np.float64, 0.0), "since": (np.int64, -1), "looks": (np.int64, 0)}
+    wealth: FloatArray
+    since: IntArray
+    looks: IntArray
+
+    def look(self, entities: IntArray, odds: FloatArray, at: Any, *, most: float = 60.0) -> None:
+        """Take one look at each of `entities` (n,) at `at` (ms): `odds` (n,) by chance, NaN where nothing was seen.
+
+        Wealth grows to `most` only, so that what lasted for hours is over soon after it ends.
+        """
+        seen = np.isfinite(odds)
+        those, gain = entities[seen], bet(odds[seen])
+        before = self.wealth[those]
+        after = np.minimum(np.maximum(before + gain, 0.0), most)
+        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen]
+        begins = (before <= 0) & (after > 0)
+        self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
+        self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
+        self.wealth[those] = after
+
+
+def bet(odds: FloatArray) -> FloatArray:
+    """Return the logarithm (n,) of what a bet against chance is worth that wins by `odds` in (0, 1]."""
+    p = np.clip(odds, _LEAST_ODDS, 1 - 1e-6)
+    log = np.log(p)
+    gain: FloatArray = np.log1p(-p + p * log) - log - 2 * np.log(-log)
+    return gain
+
+
+def threshold(budget: float, entities: int, nodes: int, look_s: float) -> float:
+    """Return the wealth (natural logarithm) at which to alert, for `budget` false alarms in 100 node-days at most.
+
+    `entities` of `nodes` nodes are looked at every `look_s` seconds: in 100 node-days that is so many looks, and the
+    wealth A is reached by chance at most once in A looks.
+    """
+    looks = 100 * _DAY_S / look_s * max(entities, 1) / max(nodes, 1)
+    return math.log(max(looks / max(budget, 1e-9), 1.0))
+
+
+def years_by_chance(wealth: float, entities: int, look_s: float) -> float:
+    """Return once in how many years of this cluster chance alone brings one of its entities to that wealth."""
+    return math.exp(min(wealth, 50.0)) * look_s / max(entities, 1) / _DAY_S / _YEAR_DAYS
+
+
+def odds_in_words(wealth: float, entities: int, look_s: float) -> str:
+    """Return how often chance alone would say so: "by chance once in 40 years of this cluster"."""
+    years = years_by_chance(wealth, entities, look_s)
+    if years >= 1000:
+        return "by chance less than once in 1,000 years of this cluster"
+    if years >= 1:
+        return f"by chance once in {years:.0f} years of this cluster"
+    days = years * _YEAR_DAYS
+    return f"by chance once in {days:.0f} days of this cluster" if days >= 1 else "by chance more than once a day"

@@ -1,0 +1,85 @@
+"""Residuals: how far a reading lies from its peers' at the same time, and from the entity's own past."""
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from detectors.contract import FloatArray, IntArray
+from detectors.core.columns import Columns, Declaration
+
+MAD_TO_SIGMA: Final = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation."""
+
+
+def group_medians(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray, IntArray]:
+    """Return the median (groups,) of the finite values (n,) of each group, NaN where there are none, and their number.
+
+    `group` (n,) is the number of each value's group, negative where it belongs to none.
+    """
+    known = np.isfinite(values) & (group >= 0)
+    of, sizes = group[known], np.bincount(group[known], minlength=groups)
+    order = np.lexsort((values[known], of))
+    ranked = values[known][order]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    medians = np.full(groups, np.nan)
+    some = sizes > 0
+    low = starts[some] + (sizes[some] - 1) // 2
+    high = starts[some] + sizes[some] // 2
+    medians[some] = ranked[low] / 2 + ranked[high] / 2
+    return medians, sizes
+
+
+def peer_residuals(
+    values: FloatArray, group: IntArray, groups: int, floor: float | FloatArray, fewest: int = 4
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return by how many robust deviations each of `values` (n,) lies above its group's median; median; deviation.
+
+    The deviation is 1.4826 MAD of the group, at least `floor` (in the values' unit; per value or one for all): peers
+    that all say the same, as clocks do, must not make every trifle infinitely far. NaN in groups of less than `fewest`.
+    """
+    medians, sizes = group_medians(values, group, groups)
+    grouped = np.maximum(group, 0)
+    centre = np.where((group >= 0) & (sizes[grouped] >= fewest), medians[grouped], np.nan)
+    spreads, _ = group_medians(np.abs(values - centre), group, groups)
+    spread = np.maximum(MAD_TO_SIGMA * spreads[grouped], floor)
+    return (values - centre) / spread, centre, np.where(np.isfinite(centre), spread, np.nan)
+
+
+class Habit(Columns):
+    """What is usual of each entity: `level` and mean absolute deviation `spread` of a value, over `learnt_s` seconds.
+
+    The first values are averaged evenly, later ones with the time constant `memory_s`. A value counts with at most
+    three deviations, so that one outlier moves little; what the caller holds to be a fault must not be learnt at all.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "level": (np.float64, np.nan),
+        "spread": (np.float64, 0.0),
+        "learnt_s": (np.float64, 0.0),
+    }
+    level: FloatArray
+    spread: FloatArray
+    learnt_s: FloatArray
+
+    def __init__(self, memory_s: float) -> None:
+        super().__init__()
+        self._memory_s = memory_s
+
+    def learn(self, entities: IntArray, values: FloatArray, spent_s: float | FloatArray) -> None:
+        """Take one value (n,) of each of `entities`, NaN left out, that stands for `spent_s` seconds."""
+        known = np.isfinite(values)
+        those, value = entities[known], values[known]
+        spent = np.broadcast_to(np.asarray(spent_s, float), values.shape)[known]
+        learnt = self.learnt_s[those]
+        fresh = np.isnan(self.level[those])
+        level = np.where(fresh, value, self.level[those])
+        weight = spent / np.minimum(learnt + spent, self._memory_s)
+        reach = np.where(learnt >= 10 * spent, 3 * np.maximum(self.spread[those], 1e-3 * np.abs(level)), np.inf)
+        moved = np.clip(value - level, -reach, reach)
+        self.level[those] = level + np.minimum(weight, 1.0) * moved
+        self.spread[those] += np.minimum(weight, 1.0) * (np.abs(moved) - self.spread[those])
+        self.learnt_s[those] = np.minimum(learnt + spent, 1e9)
+
+    def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
+        """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""
+        return (values - self.level[entities]) / np.maximum(self.spread[entities], floor)

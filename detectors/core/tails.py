@@ -1,0 +1,143 @@
+"""Calibrated tails: how often residuals as large as this one occur in this cluster.
+
+A `Tail` is an empirical distribution (a histogram, so that its state is bounded) of the residuals of one signal, pooled
+over the entities that share a behaviour. The probability of a residual at least as large is its conformal rank,
+(how many were as large + 1) / (how many there were + 1): valid for any distribution, if residuals are exchangeable
+(Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005). Beyond the data a Pareto tail goes on from the
+largest hundredth (Hill, Annals of Statistics 3, 1975): never a Gaussian's.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import FloatArray
+
+_BINS: Final = 512
+_MOST: Final = 12.0
+"""Residuals are binned by ln(1 + r), in bins of 0.023, up to 160,000; what lies above is in the last."""
+_WIDTH: Final = _MOST / _BINS
+_TAIL_SHARE: Final = 0.01
+_FEWEST_IN_TAIL: Final = 10.0
+_PRIOR_MEAN: Final = 0.25
+"""Until the tail has shown its own, the mean of ln(1 + r) beyond its beginning is that of a Pareto tail of index 4."""
+_STEEPEST: Final = 0.1
+"""The least mean of ln(1 + r) beyond the tail's beginning: never steeper than a Pareto tail of index 10, however
+short the tail in hand looks. No sample of a few thousand can show a steeper one."""
+_LEAST: Final = 1e-12
+_HALVED_AT: Final = 4_000_000.0
+"""When so much has been counted all counts are halved: what is usual may change over months."""
+
+
+class Tail:
+    """The distribution of one signal's residuals from 0 up: give the side that matters; below 0 counts as 0."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BINS)
+        self._above = np.zeros(_BINS)
+        self._total = 0.0
+        self._fit: tuple[float, float, float] | None = None
+        self._stale = False
+
+    @property
+    def total(self) -> float:
+        """How many (effective) residuals it has seen."""
+        return self._total
+
+    def learn(self, residuals: FloatArray, weight: float = 1.0) -> None:
+        """Count residuals (n,), NaN left out; `weight` below 1 where they are no independent readings.
+
+        Readings of one entity that follow one another within the signal's correlation time are one: give each of n
+        such the weight 1/n.
+        """
+        known = residuals[np.isfinite(residuals)]
+        if not len(known):
+            return
+        self._counts += weight * np.bincount(_bin(known), minlength=_BINS)
+        self._total += weight * len(known)
+        if self._total > _HALVED_AT:
+            self._counts /= 2
+            self._total /= 2
+        self._stale = True
+
+    def odds(self, residuals: FloatArray) -> FloatArray:
+        """Return the probability (n,) of a residual at least as large: NaN where none is, 1 before any is known."""
+        self._settle()
+        known = np.isfinite(residuals)
+        scale = _scale(np.where(known, residuals, 0.0))
+        rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), _BINS - 1)] + 1) / (self._total + 1)
+        if self._fit is not None:
+            begins, share, mean = self._fit
+            beyond = share * np.exp(-np.maximum(scale - begins, 0.0) / mean)
+            rank = np.where(scale > begins, beyond, rank)
+        return np.where(known, np.clip(rank, _LEAST, 1.0), np.nan)
+
+    def quantile(self, share: float) -> float:
+        """Return the residual that only `share` of them exceed, by the counts alone; NaN while nothing is known."""
+        self._settle()
+        if self._total <= 0:
+            return float("nan")
+        return float(np.expm1(_WIDTH * int(np.argmax(self._above <= share * self._total))))
+
+    def _settle(self) -> None:
+        """Derive what `odds` needs: cumulative counts, and the Pareto tail."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._above = np.cumsum(self._counts[::-1])[::-1]
+        """How many lie in each bin or above it."""
+        self._fit = None
+        wanted = max(_TAIL_SHARE * self._total, _FEWEST_IN_TAIL)
+        first = int(np.argmax(self._above <= wanted))
+        held = self._above[first]
+        if held <= 0:  # nothing beyond: the tail begins where the data ends
+            first = int(np.flatnonzero(self._counts)[-1]) + 1 if self._counts.any() else 0
+        begins = first * _WIDTH
+        mids = np.arange(_BINS) * _WIDTH + _WIDTH / 2 - begins
+        excess = float((self._counts[first:] * mids[first:]).sum())
+        mean = (excess + _FEWEST_IN_TAIL * _PRIOR_MEAN) / (held + _FEWEST_IN_TAIL)
+        self._fit = begins, (held + 1) / (self._total + 1), max(mean, _STEEPEST)
+
+    def document(self) -> dict[str, Any]:
+        """Return the counts as JSON can say them."""
+        bins = np.flatnonzero(self._counts)
+        return {"bins": bins.tolist(), "counts": [float(count) for count in self._counts[bins]]}
+
+    def merge(self, document: Mapping[str, Any]) -> None:
+        """Add the counts of another tail's document."""
+        self._counts[np.array(document["bins"], np.int64)] += np.array(document["counts"], float)
+        self._total = float(self._counts.sum())
+        self._stale = True
+
+
+class Tails:
+    """The tails of one detector, by the name of the signal (and group); what `hindcast calibrate` writes down."""
+
+    def __init__(self, calibration: Mapping[str, Any] | None = None) -> None:
+        """Begin with the counts of a calibration (`document`), or with none."""
+        self._tails: dict[str, Tail] = {}
+        self.merge(calibration or {})
+
+    def __getitem__(self, name: str) -> Tail:
+        if name not in self._tails:
+            self._tails[name] = Tail()
+        return self._tails[name]
+
+    def document(self) -> dict[str, Any]:
+        """Return all tails as JSON can say them."""
+        return {name: tail.document() for name, tail in sorted(self._tails.items())}
+
+    def merge(self, document: Mapping[str, Any]) -> None:
+        """Add the counts of a document: those of a calibration to what was learnt, or a snapshot's to nothing."""
+        for name, counts in document.items():
+            self[name].merge(counts)
+
+
+def _scale(residuals: FloatArray) -> FloatArray:
+    return np.log1p(np.maximum(residuals, 0.0))
+
+
+def _bin(residuals: FloatArray) -> NDArray[np.int64]:
+    return np.minimum((_scale(residuals) / _WIDTH).astype(np.int64), _BINS - 1)
