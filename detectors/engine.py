@@ -17,6 +17,7 @@ from detectors.fleet import Fleet, Job, JobEvent
 from detectors.incidents.correlator import Correlator
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
+from detectors.jobs import FIELDS, JobFinder
 from detectors.rows import Rows
 from detectors.state import StateError, pack, unpack
 
@@ -26,7 +27,7 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
-FORMAT = 2
+FORMAT = 3
 
 Choice = tuple[type[Detector], DetectorConfig]
 """A detector to run, and how it is configured."""
@@ -68,6 +69,7 @@ class Engine:
         self._ended: set[str] = set()
         self._last: Instant | None = None
         self._alarms = Alarms()
+        self._finder = JobFinder(self._fleet)
         self._correlator = Correlator(topology, self._fleet, incidents)
         self._revisions: list[Incident] = []
         self._incident_of: dict[tuple[str, str], str | None] = {}
@@ -80,6 +82,7 @@ class Engine:
 
     def feed(self, rows: Rows) -> None:
         """Take rows of one kind, in any order; those that event time has passed are dropped and counted."""
+        self._finder.take_rows(rows, self.event_time)
         buffer = self._buffers.get(rows.kind)
         if buffer is not None:
             self.late_rows += buffer.add(rows, self.event_time)
@@ -143,18 +146,23 @@ class Engine:
         self._incident_of.clear()
         while self.event_time < upto:
             while self._jobs and self._jobs[0].at <= self.event_time + 1:
-                event = self._jobs.pop(0)
-                self._fleet.happen(event)
-                self._correlator.happen(event)
+                for event in [*self._finder.scheduler_speaks(), self._jobs.pop(0)]:
+                    self._happen(event)
             stop, urged = self._urgent(self._next_stop(upto))
             found = self._stretch(stop)
             self.event_time = stop
             on_grid = stop % self._grid == 0 and not self._resting(stop)
+            for event in self._finder.advance(stop) if on_grid else ():
+                self._happen(event)
             for detector in self._detectors if on_grid else urged:
                 found += detector.advance(stop)
             news += self._correlate(self._alarms.admit(found) if found else [], stop)
         self._conclude()
         return sorted(news, key=canonical)
+
+    def _happen(self, event: JobEvent) -> None:
+        self._fleet.happen(event)
+        self._correlator.happen(event)
 
     def _correlate(self, news: list[Finding], stop: Instant) -> list[Finding]:
         self._revisions += self._correlator.take(
@@ -228,6 +236,7 @@ class Engine:
             self._last = max(self._last or latest, latest)
             if kind == "steps":
                 self._correlator.observe(batch)
+            self._finder.observe(batch)
             for detector in self._detectors:
                 if kind in detector.spec.reads:
                     found += detector.observe(batch)
@@ -241,11 +250,14 @@ class Engine:
         for kind, buffer in self._buffers.items():
             names[kind], rows = buffer.snapshot()
             arrays |= {f"{kind}/{name}": array for name, array in rows.items()}
+        finder, of_nodes = self._finder.snapshot()
+        arrays |= of_nodes
         document = {
             "format": FORMAT,
             "detectors": self._fingerprint(),
             "names": names,
             "fleet": self._fleet.snapshot(),
+            "finder": finder,
             "logs": [astuple(record) for record in self._logs],
             "jobs": [asdict(event) for event in self._jobs],
             "marks": self._marks,
@@ -286,6 +298,8 @@ class Engine:
             own = {name: arrays[f"{kind}/{name}"] for name in ("times", "keys", "values", "valid", "index")}
             buffer.restore(document["names"][kind], own)
         engine._fleet = Fleet.restore(topology, document["fleet"])
+        engine._finder = JobFinder(engine._fleet)
+        engine._finder.load(document["finder"], arrays)
         engine._logs = [LogRecord(*record) for record in document["logs"]]
         engine._jobs = [_job_event(event) for event in document["jobs"]]
         engine._marks = document["marks"]
@@ -309,6 +323,8 @@ def fields_read(choices: Sequence[Choice]) -> dict[Kind, tuple[str, ...]]:
     for detector, _ in choices:
         for kind, names in detector.spec.fields.items():
             wanted[kind].update(names)
+    if "dcgm" in wanted:
+        wanted["dcgm"].update(FIELDS)
     return {kind: tuple(sorted(names)) for kind, names in wanted.items()}
 
 

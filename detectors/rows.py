@@ -26,3 +26,5 @@ class Rows:
     keys: Mapping[str, KeyColumn]
     values: Mapping[str, NDArray[np.float64]]
     valid: Mapping[str, NDArray[np.bool_]]
+    label: KeyColumn | None = None
+    """Beside the keys, code -1 for none: of steps the rank's node, of dcgm the job that the exporter names."""

@@ -1,0 +1,314 @@
+"""Which jobs run where no scheduler says so: from labels of exporters, from the ranks' steps, else from work in step.
+
+The scheduler's word counts alone where there is any. Without it:
+
+- *labels*: an exporter that names the job of a GPU (`hpc_job`, or namespace and pod) is believed;
+- *steps*: ranks that report their steps name their job and their node;
+- *work in step*: GPUs of a synchronous job rise and fall together, so the half-minute means of their nodes' activity
+  are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
+  a job may as well be correlated negatively, and the absolute value counts. Two nodes are linked where it is
+  too high for chance (Fisher's z transform, corrected for all pairs of a day), and what is linked, by however many
+  others, is one job.
+
+What was inferred is approximate: a job is known some minutes after its start, and one smaller than a node is that node.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.fleet import Fleet, Job, JobEvent
+from detectors.rows import Rows
+
+FIELDS: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")
+_WINDOW_MS: Final = 30_000
+_WINDOWS: Final = 80
+"""Forty minutes: checkpoints of every half hour, which all nodes of a job share, are in it."""
+_EVERY: Final = 10
+"""Links are looked for every so many windows."""
+_FEWEST: Final = 12
+"""So many windows that two nodes share are the least to correlate."""
+_BUSY_UTIL: Final = 20.0
+"""Per cent: below lies what idles."""
+_IDLE_WINDOWS: Final = 10
+"""So long most of a job's nodes must idle before it is over: checkpoints and evaluations take up to four minutes."""
+_CHANCE: Final = 1e-3
+"""How probable it may be that any two nodes of the cluster are linked by chance in a day."""
+_MINUTE_MS: Final = 60_000
+_NEVER: Final = 2**62
+_GONE_S: Final = 3600
+"""A job that nothing names for an hour is over."""
+_LOOKS_A_DAY: Final = 86_400_000 / (_WINDOW_MS * _EVERY)
+_BLOCK: Final = 1024
+
+
+class _Gpus(Columns):
+    """By GPU: sums and counts of the readings in this window, of utilisation, power and tensor activity."""
+
+    BLANK: ClassVar[Declaration] = {"sums": (np.float64, 0.0, 3), "counts": (np.int64, 0, 3), "node": (np.int64, -1)}
+    sums: FloatArray
+    counts: IntArray
+    node: IntArray
+
+
+class _Nodes(Columns):
+    """By node: its activity in the last `_WINDOWS` windows (NaN unknown), and how long it has idled (windows)."""
+
+    BLANK: ClassVar[Declaration] = {"activity": (np.float32, np.nan, _WINDOWS), "idle": (np.int64, 0)}
+    activity: Any
+    idle: IntArray
+
+
+class JobFinder:
+    """Finds the jobs of a unit whose scheduler is silent; the engine applies its events at points of the grid."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._scheduled = False
+        self._gpus, self._nodes = _Gpus(), _Nodes()
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._window = 0
+        self._named: dict[str, dict[str, Instant]] = {}
+        """By job that a label or a rank names: from when on each of its nodes is known."""
+        self._minutes: dict[str, set[int]] = {}
+        """In which minutes such a job was heard of."""
+        self._jobs: dict[str, Job] = {}
+
+    def scheduler_speaks(self) -> list[JobEvent]:
+        """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
+        self._scheduled = True
+        events = [JobEvent(job.start, "end", job) for job in self._jobs.values()]
+        self._jobs.clear()
+        self._named.clear()
+        self._minutes.clear()
+        return events
+
+    def take_rows(self, rows: Rows, after: Instant) -> None:
+        """Take rows as they arrive, for the labels beside their keys; those up to `after` are too late.
+
+        Rows may be ahead of event time: what is kept of them are the first time of each pair and the minutes in which a
+        job was heard of, of which only those that event time has passed are looked at.
+        """
+        label = rows.label
+        if self._scheduled or label is None or rows.kind not in {"steps", "dcgm"}:
+            return
+        own, width = rows.keys["job_id" if rows.kind == "steps" else "node"], len(label.categories)
+        good = np.flatnonzero((label.codes >= 0) & (rows.times > after))
+        pairs, minutes = own.codes[good] * width + label.codes[good], rows.times[good] // _MINUTE_MS
+        for pair, minute in np.unique(np.stack([pairs, minutes], axis=1), axis=0).tolist():
+            names = str(own.categories[pair // width]), str(label.categories[pair % width])
+            job, node = names if rows.kind == "steps" else reversed(names)
+            nodes = self._named.setdefault(job, {})
+            nodes[node] = min((minute + 1) * _MINUTE_MS, nodes.get(node, _NEVER))
+            self._minutes.setdefault(job, set()).add(minute)
+
+    def observe(self, batch: Batch) -> None:
+        """Take readings of GPUs."""
+        if self._scheduled or batch.kind != "dcgm" or not len(batch.entities):
+            return
+        self._extend(int(batch.entities.max()) + 1)
+        for row, name in enumerate(FIELDS):
+            column = batch.sound.get(name)
+            if column is None:
+                continue
+            for tick, here in batch.ticks():
+                value, those = column[tick][here], batch.entities[here]
+                known = np.isfinite(value)
+                self._gpus.sums[row, those[known]] += value[known]
+                self._gpus.counts[row, those[known]] += 1
+
+    def _extend(self, count: int) -> None:
+        before = len(self._gpus)
+        if count <= before:
+            return
+        self._gpus.grow(count)
+        for index, key in enumerate(self._fleet.entities("dcgm")[before:count], start=before):
+            node = str(key[0])
+            if node not in self._numbers:
+                self._numbers[node] = len(self._names)
+                self._names.append(node)
+            self._gpus.node[index] = self._numbers[node]
+        self._nodes.grow(len(self._names))
+
+    def advance(self, now: Instant) -> list[JobEvent]:
+        """Return, at a point of the grid, which jobs began or ended by all that is known."""
+        if self._scheduled:
+            return []
+        events = self._applied(self._named_jobs(now))
+        if now % _WINDOW_MS == 0 and len(self._nodes):
+            self._close_window()
+            events += self._applied(self._over(now))
+            if now // _WINDOW_MS % _EVERY == 0:
+                events += self._begun(now)
+        return events
+
+    def _applied(self, events: list[JobEvent]) -> list[JobEvent]:
+        for event in events:
+            if event.event == "start":
+                self._jobs[event.job.job_id] = event.job
+            else:
+                self._jobs.pop(event.job.job_id, None)
+        return events
+
+    def _named_jobs(self, now: Instant) -> list[JobEvent]:
+        events = []
+        for job_id, nodes in sorted(self._named.items()):
+            known = tuple(sorted(node for node, at in nodes.items() if at <= now))
+            job = self._jobs.get(job_id)
+            if known and (job is None or job.nodes != known):
+                events += self._taken_over(now, known)
+                events.append(JobEvent(now, "start", Job(job_id, known, now if job is None else job.start)))
+        return events
+
+    def _taken_over(self, now: Instant, nodes: tuple[str, ...]) -> list[JobEvent]:
+        """Return the ends of inferred jobs on nodes whose job is known by name by now."""
+        inferred = [job for name, job in self._jobs.items() if name not in self._named]
+        return [JobEvent(now, "end", job) for job in inferred if set(job.nodes) & set(nodes)]
+
+    def _silent_s(self, job_id: str, now: Instant) -> float:
+        """Return for how long a job has not been heard of by name; 0 for one that nothing names."""
+        if job_id not in self._named:
+            return 0.0
+        passed = [minute for minute in self._minutes.get(job_id, ()) if (minute + 1) * _MINUTE_MS <= now]
+        return (now - (max(passed) + 1) * _MINUTE_MS) / 1000 if passed else math.inf
+
+    def _close_window(self) -> None:
+        gpus, nodes, count = self._gpus, self._nodes, len(self._nodes)
+        means = np.where(gpus.counts > 0, gpus.sums / np.maximum(gpus.counts, 1), np.nan)
+        gpus.sums[:], gpus.counts[:] = 0.0, 0
+        util, power, tensor = (_node_means(values, gpus.node, count) for values in means)
+        activity = np.where(np.isfinite(tensor), 1000 * tensor, power)
+        nodes.activity[:-1] = nodes.activity[1:]
+        nodes.activity[-1] = activity
+        works = np.where(np.isfinite(util), util >= _BUSY_UTIL, tensor > 0)
+        silent = ~np.isfinite(util) & ~np.isfinite(tensor)
+        nodes.idle = np.where(silent, nodes.idle, np.where(works, 0, nodes.idle + 1))
+
+    def _over(self, now: Instant) -> list[JobEvent]:
+        """Return the ends of jobs whose nodes idle, or that others have by name, and that are not heard of any more."""
+        newest: dict[str, Job] = {}
+        for job in sorted(self._jobs.values(), key=lambda job: (job.start, job.job_id)):
+            newest |= dict.fromkeys(job.nodes, job)
+        events = []
+        for name, job in list(self._jobs.items()):
+            silent_s = self._silent_s(name, now)
+            idle = sum(self._idles(node) or newest[node] is not job for node in job.nodes)
+            lasting = name in self._named and silent_s < _IDLE_WINDOWS * _WINDOW_MS / 1000
+            if silent_s > _GONE_S or (not lasting and 2 * idle > len(job.nodes)):
+                events.append(JobEvent(now, "end", job))
+                self._named.pop(name, None)
+                self._minutes.pop(name, None)
+        kept = now // _MINUTE_MS - 2 * _GONE_S // 60
+        self._minutes = {name: {m for m in minutes if m >= kept} for name, minutes in self._minutes.items()}
+        return events
+
+    def _idles(self, node: str) -> bool:
+        number = self._numbers.get(node)
+        return number is not None and bool(self._nodes.idle[number] >= _IDLE_WINDOWS)
+
+    def _begun(self, now: Instant) -> list[JobEvent]:
+        """Return the jobs that nodes at work make up whose job nothing names, and jobs that got more nodes."""
+        with_named = {node for name, job in self._jobs.items() if name in self._named for node in job.nodes}
+        latest = self._nodes.activity[-_FEWEST:]
+        known = np.isfinite(latest).any(axis=0)
+        mine = np.array([name in with_named for name in self._names], bool)
+        candidates = np.flatnonzero((self._nodes.idle == 0) & known & ~mine)
+        if not len(candidates):
+            return []
+        lot = _linked(self._nodes.activity[:, candidates].astype(np.float64))
+        events: list[JobEvent] = []
+        for group in np.unique(lot).tolist():
+            those = candidates[lot == group]
+            windows = np.isfinite(self._nodes.activity[:, those]).any(axis=1).sum()
+            if windows >= (_FEWEST if len(those) > 1 else _WINDOWS // 2):
+                events += self._applied(self._joined(now, {self._names[node] for node in those.tolist()}))
+        return events
+
+    def _joined(self, now: Instant, names: set[str]) -> list[JobEvent]:
+        """Return what makes one job of the nodes that are linked and of the jobs that they were found in before."""
+        inferred = [job for name, job in self._jobs.items() if name not in self._named]
+        having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
+        nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
+        if not having:
+            return [JobEvent(now, "start", Job(f"inferred-{nodes[0]}-{now // 1000}", nodes, now))]
+        if nodes == having[0].nodes:
+            return []
+        ends = [JobEvent(now, "end", job) for job in having[1:]]
+        return [*ends, JobEvent(now, "start", Job(having[0].job_id, nodes, having[0].start))]
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the state as JSON can say it, and arrays."""
+        jobs = [[job.job_id, job.nodes, job.start] for job in self._jobs.values()]
+        document = {
+            "scheduled": self._scheduled,
+            "names": self._names,
+            "named": self._named,
+            "minutes": {job: sorted(minutes) for job, minutes in self._minutes.items()},
+            "jobs": jobs,
+        }
+        return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
+
+    def load(self, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Take what `snapshot` returned."""
+        self._scheduled, self._names = document["scheduled"], list(document["names"])
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._named = {job: dict(nodes) for job, nodes in document["named"].items()}
+        self._minutes = {job: set(minutes) for job, minutes in document["minutes"].items()}
+        self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
+        self._gpus.load(arrays, "jobs_gpu_")
+        self._nodes.load(arrays, "jobs_node_")
+
+
+def _node_means(values: FloatArray, node: IntArray, count: int) -> FloatArray:
+    known = np.isfinite(values)
+    sums = np.bincount(node[known], values[known], minlength=count)
+    counts = np.bincount(node[known], minlength=count)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _linked(series: FloatArray) -> IntArray:
+    """Return the number of the lot (n,) that each of the series (windows, n) is linked into."""
+    count = series.shape[1]
+    known = np.isfinite(series)
+    centred = np.where(known, series - np.nanmedian(series, axis=0), 0.0)
+    # An exit from idling, or a checkpoint, is a big step: ranks keep it from standing for all.
+    limit = 4 * 1.4826 * np.nanmedian(np.where(known, np.abs(centred), np.nan), axis=0)
+    centred = np.clip(centred, -limit, limit)
+    weight = known.astype(np.float64)
+    pairs = max(count * (count - 1) / 2, 1.0)
+    bar = _normal_quantile(_CHANCE / (_LOOKS_A_DAY * pairs))
+    lots = np.arange(count)
+    for begin in range(0, count, _BLOCK):
+        rows = slice(begin, begin + _BLOCK)
+        shared = weight[:, rows].T @ weight
+        products = centred[:, rows].T @ centred
+        own = (centred[:, rows] ** 2).T @ weight
+        other = weight[:, rows].T @ centred**2
+        r = np.abs(products) / np.sqrt(np.maximum(own * other, 1e-12))
+        z = np.arctanh(np.minimum(r, 0.999999)) * np.sqrt(np.maximum(shared - 3, 0.0))
+        one, two = np.nonzero((shared >= _FEWEST) & (z >= bar))
+        lots = _merged(lots, one + begin, two)
+    return lots
+
+
+def _merged(lots: IntArray, one: IntArray, two: IntArray) -> IntArray:
+    """Return the lots, each numbered by its least member, with the links (one, two) added."""
+    while True:
+        least = lots.copy()
+        np.minimum.at(least, one, lots[two])
+        np.minimum.at(least, two, lots[one])
+        least = least[least]
+        if np.array_equal(least, lots):
+            return lots
+        lots = least
+
+
+def _normal_quantile(tail: float) -> float:
+    """Return what a normal deviate exceeds with a two-sided probability (Abramowitz and Stegun 26.2.23, to 4.5e-4)."""
+    t = math.sqrt(-2 * math.log(tail / 2))
+    return t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))
