@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -21,9 +21,10 @@ from unittest.mock import patch
 import numpy as np
 from pydantic import ValidationError
 
-from detectors.contract import Batch, BoolArray, Detector, Entity, Finding, Instant, LogRecord
+from detectors.contract import Batch, BoolArray, Detector, Entity, Finding, Instant, Kind, LogRecord
 from detectors.engine import GRID_MS, SILENCE_MS, Choice
-from detectors.rows import Rows
+from detectors.fleet import Job, JobEvent
+from detectors.rows import KeyColumn, Rows
 from detectors.spec import configure
 from detectors.tape import Handling, Tape, play, take
 
@@ -151,6 +152,131 @@ def patient(choice: Choice, fault: Fault) -> None:
     play(longer, [(_overheard(kind, raw), config)])
     raised = Counter((f.fault, json.dumps(dict(f.entity), sort_keys=True)) for f in raw if f.state == "firing")
     assert max(raised.values(), default=0) <= 2, raised.most_common(1)
+
+
+def unmoved_by_company(choice: Choice, fault: Fault, healthy: Tape) -> None:
+    """Demand that machines that are well, beside those of a tape, change nothing but when its fault is found.
+
+    More that is watched needs stronger evidence of each, so it may be found later, within the promised latency.
+    """
+    alone, beside = (_named(play(tape, [choice])[0]) for tape in (fault.tape, with_company(fault.tape, healthy)))
+    assert beside.keys() == alone.keys()
+    for who, at in beside.items():
+        assert at <= max(alone[who], fault.onset + int(choice[0].spec.latency_s * 1000)), who
+
+
+def never_wrong_without(choice: Choice, fault: Fault, kind: Kind, name: str) -> None:
+    """Demand that a field that is missing makes no finding on anything else: a later one, or none.
+
+    The other end of the same cable, or what holds the entity, is as right (a GPU's node, a port's switch).
+    """
+    rows = [
+        replace(part, values=_left(part.values, name), valid=_left(part.valid, name)) if part.kind == kind else part
+        for part in fault.tape.rows
+    ]
+    less = _named(play(replace(fault.tape, rows=rows), [choice])[0])
+    right = {
+        who for one in _named(whole(choice, fault.tape)) for who in _as_right(json.loads(one), fault.tape.topology)
+    }
+    assert less.keys() <= right, name
+
+
+def _as_right(entity: Entity, topology: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an entity, what holds it, and the other end of its cable."""
+    cables = [
+        ({"node": node["name"], "nic": nic["nic"]}, {"switch": nic["switch"], "port": nic["port"]})
+        for node in topology.get("nodes", ())
+        for nic in node.get("nics", ())
+        if nic.get("switch") and nic.get("port")
+    ]
+    for link in topology.get("links", ()):
+        (one, _, at), (other, _, there) = (str(link[end]).partition(":") for end in ("a", "b"))
+        cables.append(({"switch": one, "port": at}, {"switch": other, "port": there}))
+    ends = [entity, *(b for a, b in cables if a == entity), *(a for a, b in cables if b == entity)]
+    for end in ends:
+        yield json.dumps(dict(end), sort_keys=True)
+        for holder in {"node", "switch"} & end.keys():
+            yield json.dumps({holder: end[holder]}, sort_keys=True)
+
+
+def _left(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {field: column for field, column in columns.items() if field != name}
+
+
+def _named(findings: Sequence[Finding]) -> dict[str, Instant]:
+    """Return when each entity was first alerted on."""
+    first: dict[str, Instant] = {}
+    for finding in findings:
+        if finding.state == "firing" and finding.severity != "info":
+            first.setdefault(json.dumps(dict(finding.entity), sort_keys=True), finding.detected_at)
+    return first
+
+
+_OWN_NAMES = ("node", "switch", "job_id", "mount")
+
+
+def with_company(tape: Tape, other: Tape) -> Tape:
+    """Return a tape with another's machines and jobs beside its own, at the same time, under names of their own."""
+    shift = tape.start - other.start
+    rows = {part.kind: part for part in tape.rows}
+    for part in other.rows:
+        keys = {
+            name: KeyColumn(column.codes, tuple(f"{c}-x" if name in _OWN_NAMES else c for c in column.categories))
+            for name, column in part.keys.items()
+        }
+        moved = replace(part, times=part.times + shift, keys=keys)
+        rows[part.kind] = _together(rows[part.kind], moved) if part.kind in rows else moved
+    jobs = [
+        JobEvent(
+            event.at + shift,
+            event.event,
+            Job(
+                f"{event.job.job_id}-x", tuple(f"{node}-x" for node in event.job.nodes), event.job.start + shift,
+                event.job.gpus_per_node, {f"{node}-x": gpus for node, gpus in event.job.gpus.items()},
+            ),
+        )
+        for event in other.jobs
+    ]  # fmt: skip
+    topology = {
+        what: [*tape.topology.get(what, ()), *(_renamed(entry) for entry in other.topology.get(what, ()))]
+        for what in {*tape.topology, *other.topology}
+        if isinstance(tape.topology.get(what, other.topology.get(what)), list)
+    }
+    longer = replace(tape, rows=list(rows.values()), jobs=[*tape.jobs, *jobs], topology=topology)
+    return longer.until(tape.end)
+
+
+def _renamed(entry: Any) -> Any:
+    """Return a node, switch or link of a topology under its new name."""
+    if not isinstance(entry, dict):
+        return entry
+    renamed = dict(entry)
+    for name in ("name", "switch"):
+        if name in renamed:
+            renamed[name] = f"{renamed[name]}-x"
+    for end in ("a", "b"):
+        if end in renamed:
+            switch, _, port = str(renamed[end]).partition(":")
+            renamed[end] = f"{switch}-x:{port}"
+    if "nics" in renamed:
+        renamed["nics"] = [_renamed(nic) for nic in renamed["nics"]]
+    return renamed
+
+
+def _together(one: Rows, two: Rows) -> Rows:
+    """Return the rows of both; a field that only one has is not reported by the other."""
+    keys = {}
+    for name, column in one.keys.items():
+        more = two.keys[name]
+        keys[name] = KeyColumn(
+            np.concatenate([column.codes, more.codes + len(column.categories)]), (*column.categories, *more.categories)
+        )
+    values, valid = {}, {}
+    for name in sorted({*one.values, *two.values}):
+        parts = [(part.values.get(name), part.valid.get(name), len(part.times)) for part in (one, two)]
+        values[name] = np.concatenate([v if v is not None else np.zeros(size) for v, _, size in parts])
+        valid[name] = np.concatenate([k if k is not None else np.zeros(size, bool) for _, k, size in parts])
+    return Rows(one.kind, np.concatenate([one.times, two.times]), keys, values, valid)
 
 
 def _is_about(rows: Rows, entity: Entity) -> BoolArray:

@@ -86,6 +86,21 @@ def test_what_falls_silent_is_not_raised_again_and_again(choice: Choice) -> None
 
 
 @every_detector
+def test_healthy_machines_beside_it_do_not_hide_a_fault_or_join_it(choice: Choice) -> None:
+    examples = laws.examples_of(choice[0])
+    for fault in examples.faults:
+        laws.unmoved_by_company(choice, fault, examples.healthy[0])
+
+
+@every_detector
+def test_a_field_that_is_missing_makes_no_finding_on_anything_else(choice: Choice) -> None:
+    for fault in laws.examples_of(choice[0]).faults:
+        for rows in fault.tape.rows:
+            for name in sorted(set(choice[0].spec.fields.get(rows.kind, ())) & set(rows.values)):
+                laws.never_wrong_without(choice, fault, rows.kind, name)
+
+
+@every_detector
 def test_the_state_is_bounded(choice: Choice) -> None:
     for tape in _tapes(choice):
         laws.bounded(choice, tape)
@@ -227,6 +242,28 @@ class _Nags(_Broken):
         return [*found, _renamed(self.raised, id=f"{self.raised.id}-{now}", detected_at=now)]
 
 
+class _FearsCrowds(_Broken):
+    """Says nothing where many nodes are watched."""
+
+    def advance(self, now: Instant) -> Sequence[Finding]:
+        found = super().advance(now)
+        return [finding for finding in found if len({node for node, _ in self._fleet.entities("dcgm")}) <= 5]
+
+
+class _Guesses(_Broken):
+    """Blames the first node where it has no clocks to look at."""
+
+    blind = False
+
+    def observe(self, batch: Batch) -> Sequence[Finding]:
+        self.blind |= batch.kind == "dcgm" and not batch.valid["DCGM_FI_DEV_SM_CLOCK"].any()
+        return super().observe(batch)
+
+    def advance(self, now: Instant) -> Sequence[Finding]:
+        found = super().advance(now)
+        return [_renamed(one, entity={"node": "v999"}) if self.blind else one for one in found]
+
+
 def _renamed(finding: Finding, **changes: Any) -> Finding:
     return replace(finding, **changes)
 
@@ -253,6 +290,8 @@ LAWS_AND_BREAKERS: list[tuple[type[Detector], Callable[[Choice, laws.Fault, Tape
     (_Stumbles, lambda c, f, _: laws.sound(c, laws.spoiled(f.tape, 3))),
     (_Foresees, lambda c, f, _: laws.causal(c, f.tape, f.onset)),
     (_Nags, lambda c, f, _: laws.patient(c, f)),
+    (_FearsCrowds, laws.unmoved_by_company),
+    (_Guesses, lambda c, f, _: laws.never_wrong_without(c, f, "dcgm", "DCGM_FI_DEV_SM_CLOCK")),
 ]
 
 
