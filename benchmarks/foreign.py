@@ -1,6 +1,7 @@
 """Scores the detectors on recordings that were made by others, and says what was missed and what cried wolf.
 
-    python -m benchmarks.foreign [--set development|look] [--only straggler,congestion] [--config X.yaml] [--json F]
+    python -m benchmarks.foreign [--set development|look] [--only straggler,congestion] [--config X.yaml]
+        [--without default-fields,logs] [--json F]
 
 The nine recordings are public data of the project's and no part of the repository. Detectors are developed on one part
 of them (`development`); the other (`look`) is for looking at the score only. `--only` runs some detectors.
@@ -9,10 +10,12 @@ of them (`development`); the other (`look`) is for looking at the score only. `-
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from detectors.registry import discover
 from services.detect.choices import choices_of, overrides_in
+from services.recording.without import parse_words
 from services.score.suite import Scorecard, score_all
 from tests.data import DATA
 
@@ -30,13 +33,13 @@ def recordings(part: str = "all") -> list[Path]:
     return [path for path in found if path.name in part.split(",")]
 
 
-def score(part: str, only: list[str], config: Path | None, workers: int = 2) -> Scorecard:
-    """Return the score over a part; with `only`, of these detectors."""
+def score(part: str, only: list[str], config: Path | None, workers: int = 2, without: Sequence[str] = ()) -> Scorecard:
+    """Return the score over a part; with `only`, of these detectors; `without` some telemetry (`without.WORDS`)."""
     overrides = overrides_in(config)
     for name in discover():
         if only and name not in only:
             overrides[name] = {**(overrides.get(name) or {}), "enabled": False}
-    return score_all(recordings(part), choices_of(overrides, config), workers=workers)
+    return score_all(recordings(part), choices_of(overrides, config), workers=workers, without=without)
 
 
 def main() -> None:
@@ -45,13 +48,15 @@ def main() -> None:
     parser.add_argument("--set", default="all", help="development, look, all, or recordings' names by commas")
     parser.add_argument("--only", default="", help="detectors, by commas")
     parser.add_argument("--config", type=Path, help="a detectors.yaml")
+    parser.add_argument("--without", action="append", help="what to take away first: see `hindcast degrade --help`")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     if not recordings(args.set):
         sys.exit(f"no recordings at {FOREIGN}. Remedy: set HINDCAST_DATA to the folder that has foreign-recordings")
     only = [name for name in args.only.split(",") if name]
-    card = score(args.set, only, args.config, args.workers)
+    without = parse_words(args.without) if args.without else ()
+    card = score(args.set, only, args.config, args.workers, without)
     faults = {fault for name, kind in discover().items() if not only or name in only for fault in kind.spec.faults}
     heads = zip(("labels", "hit", "late", "miss", "false", "precision", "recall", "p50 s"), WIDTHS, strict=True)
     print(f"{'fault':24}" + "".join(f"{head:>{width}}" for head, width in heads))

@@ -17,6 +17,7 @@ app = typer.Typer(
 COMMANDS = (
     "recordings",
     "sharing",
+    "degrade",
     "diff",
     "imports",
     "capture",

@@ -1,9 +1,9 @@
 """`hindcast score` and `hindcast compare`: what the detectors catch, miss and cry wolf over."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,14 +38,27 @@ def score(
     first_seed: _FirstSeed = None,
     scale: _Scale = 1.0,
     workers: _Workers = 2,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="say what detection loses without these, by commas: see `hindcast degrade --help`"),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--json", help="write the figures there")] = None,
     html: Annotated[Path | None, typer.Option(help="write a page there")] = None,
 ) -> None:
     """Run the detectors over recordings and score them by the rule of the recording format."""
-    card = _scored(recording_paths(names, every, seeds, first_seed, scale), config, workers)
+    from services.recording.without import parse_words
+
+    gone = parse_words(without) if without else ()
+    paths = recording_paths(names, every, seeds, first_seed, scale)
+    card = _scored(paths, config, workers, gone)
+    figures = card.as_json()
     _print(card, seeds, first_seed)
+    if gone:
+        before = _scored(paths, config, workers).as_json()
+        _print_loss(before, figures, gone)
+        figures = {"without": list(gone), **figures, "with_all": before}
     if out is not None:
-        out.write_text(json.dumps(card.as_json(), indent=1) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     if html is not None:
         from services.score.page import page
         from services.score.seeds import kind_of_seeds
@@ -94,7 +107,7 @@ def recording_paths(names: list[str] | None, every: bool, seeds: int, first: int
     return found
 
 
-def _scored(paths: Iterable[Path], config: Path | None, workers: int) -> "Scorecard":
+def _scored(paths: Iterable[Path], config: Path | None, workers: int, without: Sequence[str] = ()) -> "Scorecard":
     from rich.console import Console
 
     from services.detect.choices import load_choices
@@ -109,7 +122,7 @@ def _scored(paths: Iterable[Path], config: Path | None, workers: int) -> "Scorec
             done += 1
             status.update(f"scoring: {done} of {len(listed)} recordings")
 
-        return score_all(listed, load_choices(config), workers=workers, told=told)
+        return score_all(listed, load_choices(config), workers=workers, told=told, without=without)
 
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
@@ -133,6 +146,24 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
             missed = f"missed in {one['name']}: {label['fault']} of {words_of(label['entity'])}"
             console.print(missed, markup=False, highlight=False)
     console.print(kind_of_seeds(first, seeds))
+
+
+def _print_loss(before: Mapping[str, Any], after: Mapping[str, Any], without: Sequence[str]) -> None:
+    """Print what detection loses, by fault, and which labels are missed only without."""
+    from rich.console import Console
+
+    from services.cli.sheets import print_sheet
+    from services.recording.model import words_of
+    from services.score.loss import loss_sheet
+
+    console = Console()
+    print_sheet(console, loss_sheet(before, after, without))
+    for one, other in zip(before["recordings"], after["recordings"], strict=True):
+        known = {label["id"] for label in one["missed"]}
+        for label in other["missed"]:
+            if label["id"] not in known:
+                lost = f"lost in {other['name']}: {label['fault']} of {words_of(label['entity'])}"
+                console.print(lost, markup=False, highlight=False)
 
 
 def _print_differences(found: "list[Difference]", one: "Scorecard", other: "Scorecard") -> None:

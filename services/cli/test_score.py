@@ -37,6 +37,24 @@ def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:
     assert "http" not in text.replace("<!doctype html>", "")
 
 
+def test_what_is_lost_without_some_telemetry_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "score.json"
+    taken = "default-fields,logs,bmc"
+    result = invoke("score", str(BRAKE), "--without", taken, "--json", str(out), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert "Without default-fields, logs, bmc" in result.output
+    figures = json.loads(out.read_text())
+    assert figures["without"] == taken.split(",")
+    assert figures["with_all"]["faults"]["power_throttle"]["hits"] == 1
+    assert figures["recordings"][0]["name"] == "vela-power-brake"
+    lost = f"lost in vela-power-brake: power_throttle of node={json.loads(_label(BRAKE))['entity']['node']}"
+    assert (lost in result.output) == (figures["faults"]["power_throttle"]["hits"] == 0)
+
+
+def _label(recording: Path) -> str:
+    return next(line for line in (recording / "labels.jsonl").read_text().splitlines() if "power_throttle" in line)
+
+
 def test_a_change_is_shown_finding_by_finding(tmp_path: Path) -> None:
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text("power_throttle: {confirm_readings: 2}\n")

@@ -37,7 +37,8 @@ def validate_recording(directory: Path) -> list[Violation]:
     jobs = _records(directory / "jobs.jsonl", Job, found)
     events = _records(directory / "events.jsonl", Event, found)
     labels = _records(directory / "labels.jsonl", Label, found)
-    known = Known.of(topology, [job.job_id for _, job in jobs])
+    listed = [job.job_id for _, job in jobs] if (directory / "jobs.jsonl").exists() else None
+    known = Known.of(topology, listed)
     found.extend(_manifest(directory, manifest, topology))
     found.extend(_topology(topology))
     for stream in STREAMS:
@@ -187,7 +188,7 @@ def _labels(labels: list[tuple[int, Label]], manifest: Manifest, known: Known) -
         if label.id in ids:
             problems.append(("id is that of an earlier label", "give each label its own"))
         ids.add(label.id)
-        if label.job_id is not None and label.job_id not in known.jobs:
+        if label.job_id is not None and not known.has_job(label.job_id):
             problems.append((f"job {label.job_id} is not in jobs.jsonl", "correct the job"))
         if label.root and label.incident is None:
             problems.append(("root without an incident", "name the incident it is the root of"))
@@ -232,7 +233,7 @@ def _entity(entity: dict[str, str | int], label: Label, known: Known) -> Iterato
         "nic": (entity.get("node"), entity.get("nic")) in known.nics,
         "switch": entity.get("switch") in known.switches,
         "mount": entity.get("mount") in known.mounts,
-        "job_id": entity.get("job_id") in known.jobs,
+        "job_id": known.has_job(entity.get("job_id")),
     }
     for key in sorted(shape & there.keys()):
         if not there[key]:

@@ -31,19 +31,24 @@ class Known:
     nics: frozenset[tuple[str, str]]
     switches: frozenset[str]
     mounts: frozenset[str]
-    jobs: frozenset[str]
+    jobs: frozenset[str] | None
+    """None without a jobs.jsonl: then no job can be held to be unknown."""
 
     @classmethod
-    def of(cls, topology: Topology, jobs: Sequence[str]) -> "Known":
-        """Return the entities of a topology and the given job ids."""
+    def of(cls, topology: Topology, jobs: Sequence[str] | None) -> "Known":
+        """Return the entities of a topology and the given job ids, None where there is no list of jobs."""
         return cls(
             nodes=frozenset(node.name for node in topology.nodes),
             gpus=frozenset((node.name, gpu.gpu) for node in topology.nodes for gpu in node.gpus),
             nics=frozenset((node.name, nic.nic) for node in topology.nodes for nic in node.nics),
             switches=frozenset(switch.name for switch in topology.switches),
             mounts=frozenset(mount.mount for mount in topology.mounts),
-            jobs=frozenset(jobs),
+            jobs=None if jobs is None else frozenset(jobs),
         )
+
+    def has_job(self, name: str | int | None) -> bool:
+        """Return whether a job may be spoken of."""
+        return self.jobs is None or name in self.jobs
 
 
 def validate_stream(directory: Path, name: str, manifest: Manifest, known: Known) -> Iterator[Violation]:
@@ -219,8 +224,10 @@ class _RowChecks:
         """Return what topology and jobs do not know of an entity; None where they know it all."""
         known, node = self._known, names.get("node")
         machines = known.nodes | known.switches if self._schema.name == "bmc" else known.nodes
+        job = names.get("job_id")
+        if job is not None and not known.has_job(job):
+            return f"job_id {job} is not in jobs.jsonl"
         alone = (
-            ("job_id", known.jobs, "jobs.jsonl"),
             ("node", machines, "topology.json"),
             ("switch", known.switches, "topology.json"),
             ("mount", known.mounts, "topology.json"),

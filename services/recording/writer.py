@@ -59,6 +59,7 @@ class _StreamFile:
     pending_rows: int = 0
     rows: int = 0
     last: int | None = None
+    copied: bool = False
 
     def append(self, batch: pa.RecordBatch) -> None:
         batch = self._checked(batch)
@@ -178,6 +179,13 @@ class RecordingWriter:
             self._streams[stream] = _StreamFile(schema, self._work / schema.file, interval_s)
         self._streams[stream].append(batch)
 
+    def copy(self, stream: str, path: Path, *, interval_s: float | None = None) -> None:
+        """Take a whole stream from a Parquet file of the format as it is; nothing else can be written to it."""
+        target = _StreamFile(STREAMS[stream], self._work / STREAMS[stream].file, interval_s, copied=True)
+        shutil.copyfile(path, target.path)
+        target.rows = pq.read_metadata(target.path).num_rows
+        self._streams[stream] = target
+
     def write_events(self, events: Iterable[Event]) -> None:
         """Write events.jsonl, sorted by timestamp."""
         ordered = sorted(events, key=lambda event: event.timestamp)
@@ -234,7 +242,7 @@ class RecordingWriter:
     def _finished(self, stream: _StreamFile) -> dict[str, Any]:
         stream.close()
         interval = {} if stream.interval_s is None else {"interval_s": stream.interval_s}
-        if stream.writer is None:
+        if stream.writer is None and not stream.copied:
             raise ValueError(f"{stream.schema.name}: a stream without rows; leave it out instead")
         return {**interval, "rows": stream.rows, "sha256": sha256_of(stream.path)}
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import multiprocessing
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 from detectors.contract import Finding
 from detectors.engine import Choice
 from detectors.registry import choose
+from services.recording.degrade import degrade_recording
 from services.recording.embedded import latest, steps
 from services.recording.model import Label
 from services.recording.reader import Recording, times_of
@@ -176,6 +178,16 @@ def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scor
     )
 
 
+def score_without(path: Path, choices: Sequence[Choice] | None, without: Sequence[str]) -> Scored:
+    """Score a recording from which telemetry was taken away (`without.WORDS`); nothing taken away, as it is."""
+    if not without:
+        return score_recording(path, choices)
+    recording = Recording.open(path)
+    with tempfile.TemporaryDirectory(prefix="hindcast-degraded-") as folder:
+        name = recording.manifest.name
+        return score_recording(degrade_recording(recording, Path(folder) / name, without), choices)
+
+
 def node_days(recording: Recording) -> float:
     """Return the days between each node's first and last sample, summed over the nodes."""
     first: dict[str, int] = {}
@@ -206,13 +218,17 @@ def score_all(
     *,
     workers: int = 2,
     told: Callable[[Scored], None] | None = None,
+    without: Sequence[str] = (),
 ) -> Scorecard:
-    """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`."""
+    """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`.
+
+    `without` says what is taken away from them first (`without.WORDS`).
+    """
     listed = list(paths)
     done: dict[Path, Scored] = {}
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {pool.submit(score_recording, path, choices): path for path in listed}
+        waiting = {pool.submit(score_without, path, choices, without): path for path in listed}
         for future in concurrent.futures.as_completed(waiting):
             done[waiting[future]] = future.result()
             if told is not None:
