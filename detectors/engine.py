@@ -3,7 +3,8 @@
 Everything waits until the watermark, the least of the streams' marks, has passed it. Then it is handed to the
 detectors in order of event time, in stretches that end at the grid, at the watermark, at a reading that a detector
 calls urgent, and right before a job starts or ends. Within a stretch logs come first, then telemetry in the order of
-`contract.KINDS`.
+`contract.KINDS`. When all streams have ended the detectors decide once more, at the end itself: what came after the
+last point of the grid counts, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,6 +69,9 @@ class Engine:
         self._marks: dict[str, Instant] = {}
         self._ended: set[str] = set()
         self._last: Instant | None = None
+        self._urged: tuple[int, ...] = ()
+        """Detectors, by number, that decided at `event_time` because a reading was urgent."""
+        self._concluded = False
         self._alarms = Alarms()
         self._finder = JobFinder(self._fleet)
         self._correlator = Correlator(topology, self._fleet, incidents)
@@ -138,8 +142,7 @@ class Engine:
         """Hand over all up to the watermark; return the findings, by (detected_at, detector, entity, state)."""
         upto = self.watermark
         if upto <= self.event_time:
-            self._conclude()
-            return []
+            return self._conclude()
         self._logs.sort(key=log_order)
         self._jobs.sort(key=_by_time)
         news: list[Finding] = []
@@ -154,11 +157,11 @@ class Engine:
             on_grid = stop % self._grid == 0 and not self._resting(stop)
             for event in self._finder.advance(stop) if on_grid else ():
                 self._happen(event)
-            for detector in self._detectors if on_grid else urged:
-                found += detector.advance(stop)
+            self._urged = tuple(range(len(self._detectors))) if on_grid else urged
+            for number in self._urged:
+                found += self._detectors[number].advance(stop)
             news += self._correlate(self._alarms.admit(found) if found else [], stop)
-        self._conclude()
-        return sorted(news, key=canonical)
+        return sorted(news, key=canonical) + self._conclude()
 
     def _happen(self, event: JobEvent) -> None:
         self._fleet.happen(event)
@@ -181,9 +184,18 @@ class Engine:
         """Return the incident that a finding of the last `process` belonged to when it was made; None in shadow."""
         return self._incident_of.get((finding.id, finding.state))
 
-    def _conclude(self) -> None:
-        if self.ended:
-            self._revisions += self._correlator.end(self.event_time)
+    def _conclude(self) -> list[Finding]:
+        """At the end of all streams: let those decide that have not yet, as the end lies between points of the grid."""
+        if self._concluded or not self.ended:
+            return []
+        self._concluded = True
+        found: list[Finding] = []
+        if not self._resting(self.event_time):
+            for number in sorted(set(range(len(self._detectors))) - set(self._urged)):
+                found += self._detectors[number].advance(self.event_time)
+        news = self._correlate(self._alarms.admit(found), self.event_time) if found else []
+        self._revisions += self._correlator.end(self.event_time)
+        return news
 
     def _next_stop(self, upto: Instant) -> Instant:
         stops = [upto]
@@ -197,15 +209,15 @@ class Engine:
             stops.append(grid if first == after + 1 else first - 1)
         return min(stops)
 
-    def _urgent(self, stop: Instant) -> tuple[Instant, list[Detector]]:
-        """Return the first time up to `stop` that some detectors want to decide at, and those; else `stop` and none."""
+    def _urgent(self, stop: Instant) -> tuple[Instant, tuple[int, ...]]:
+        """Return the first time up to `stop` that some detectors want to decide at, and which; else `stop` and none."""
         wanted: dict[int, Instant] = {}
         for number, kind, name, bits in self._urgent_bits:
             first = self._buffers[kind].first_with(name, bits, stop)
             if first is not None:
                 wanted[number] = min(first, wanted.get(number, first))
         stop = min(wanted.values(), default=stop)
-        return stop, [self._detectors[number] for number, first in wanted.items() if first == stop]
+        return stop, tuple(number for number, first in wanted.items() if first == stop)
 
     def _resting(self, at: Instant) -> bool:
         return self._last is None or at - self._last > SILENCE_MS
@@ -263,6 +275,8 @@ class Engine:
             "marks": self._marks,
             "ended": sorted(self._ended),
             "last": self._last,
+            "urged": self._urged,
+            "concluded": self._concluded,
             "alarms": self._alarms.snapshot(),
             "event_time": self.event_time,
             "late_rows": self.late_rows,
@@ -305,6 +319,8 @@ class Engine:
         engine._marks = document["marks"]
         engine._ended = set(document["ended"])
         engine._last = document["last"]
+        engine._urged = tuple(document["urged"])
+        engine._concluded = document["concluded"]
         engine._alarms = Alarms.restore(document["alarms"])
         engine.event_time = document["event_time"]
         engine.late_rows = document["late_rows"]

@@ -213,6 +213,34 @@ def test_the_grid_rests_after_an_hour_of_silence_and_goes_on_with_the_next_row()
     assert diary(of)[-2:] == [f"dcgm {10 * SILENCE_MS + 1} a/0 []", f"advance {10 * SILENCE_MS + 5000}"]
 
 
+def test_what_comes_after_the_last_point_of_the_grid_is_decided_on_at_the_end_wherever_the_stream_is_cut() -> None:
+    def ended(*steps: tuple[int, bool]) -> tuple[list[str], bool]:
+        of = engine(("dcgm", "logs"))
+        of.feed(dcgm((4000, "a", 0)))
+        of.feed_logs([LogRecord(T0 + 6900, "kernel", "the last line")])
+        for at, end in steps:
+            mark_all(of, at, end=end)
+            of = Engine.restore(None, CHOICES, ("dcgm", "logs"), of.snapshot())
+        return diary(of), of.ended
+
+    whole, over = ended((7000, True))
+    assert over
+    assert whole[-2:] == ["log 6900 the last line", "advance 7000"]
+    assert ended((7000, False), (7000, True), (7000, True)) == (whole, True)
+    assert ended((5500, False), (6900, False), (7000, True)) == (whole, True)
+    assert ended((7000, False))[0][-1] == "log 6900 the last line"
+    assert ended((10_000, True))[0][-2:] == ["log 6900 the last line", "advance 10000"]
+
+
+def test_who_decided_on_an_urgent_reading_at_the_very_end_does_so_once() -> None:
+    of = Engine(None, [*CHOICES, (Alert, DetectorConfig())], ("dcgm",))
+    rows = dcgm((1000, "a", 0), (7000, "a", 0))
+    of.feed(replace(rows, values={"X": np.array([1.0, 2.0])}))
+    mark_all(of, 7000, end=True)
+    calm, alert = (d.entries for d in of._detectors if isinstance(d, Diary))
+    assert calm.count("advance 7000") == alert.count("advance 7000") == 1
+
+
 def test_a_finding_fires_once_and_is_resolved_once() -> None:
     of = engine()
     of.feed(dcgm((1000, "a", 0)))

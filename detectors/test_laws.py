@@ -56,6 +56,18 @@ def test_spoiled_input_is_survived_and_handled_alike(choice: Choice, data: st.Da
 @every_detector
 @few
 @given(data=st.data())
+def test_a_feed_that_ends_anywhere_is_decided_on_to_its_end_however_handled(
+    choice: Choice, data: st.DataObject
+) -> None:
+    tape = data.draw(st.sampled_from(_tapes(choice)))
+    short = tape.until(data.draw(st.integers((tape.start + tape.end) // 2, tape.end)))
+    laws.sound(choice, short)
+    laws.deterministic_however_handled(choice, short, data.draw(_handlings(short)))
+
+
+@every_detector
+@few
+@given(data=st.data())
 def test_the_future_changes_nothing(choice: Choice, data: st.DataObject) -> None:
     tape = data.draw(st.sampled_from(_tapes(choice)))
     laws.causal(choice, tape, data.draw(st.integers(tape.start + 10_000, tape.end)))
