@@ -14,6 +14,7 @@ from pydantic import ValidationError
 import detectors
 from detectors.contract import Detector, DetectorConfig, DetectorSpec
 from detectors.engine import Choice
+from detectors.faults import faults
 from detectors.spec import configure
 
 _METHODS = ("logs", "observe", "advance", "snapshot", "restore")
@@ -73,6 +74,8 @@ def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
         for name in named
         if name not in spec.fields.get(stream, ())
     ]
+    unknown = set(spec.faults) - faults().keys()
+    problems += [f"faults.yaml says nothing of {fault}" for fault in sorted(unknown)]
     problems += [f"a ladder is of {fault}, which it does not find" for fault in set(spec.ladders) - set(spec.faults)]
     problems += [
         f"the ladder of {fault} needs {need}, which it does not read"

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, Self
 
 from detectors.contract import Batch, Finding, Instant
+from detectors.faults import faults
 from detectors.fleet import Fleet, JobEvent
 from detectors.incidents.book import NEVER, Book
 from detectors.incidents.knowledge import TABLE, IncidentConfig
@@ -316,7 +317,7 @@ class Correlator:
         members = [self._found[name] for name in book.members]
         inside = set(book.members)
         edges = [edge for name in book.members for edge in self._edges[name] if edge.cause in inside]
-        ranked = rank(members, edges, self._table.prior)
+        ranked = rank(members, edges, {name: facts.prior for name, facts in faults().items()})
         book.told = self._impact(book, at)
         root = ranked[0].finding.entity
         before = self._offenders.record(root, at, but=book.opened_at if book.counted else None)

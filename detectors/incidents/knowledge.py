@@ -73,7 +73,6 @@ class Knowledge(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     version: int
     settings: Mapping[str, Default]
-    prior: Mapping[Fault, float]
     signs: tuple[Sign, ...]
     rows: tuple[Row, ...]
 

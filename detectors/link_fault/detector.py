@@ -219,7 +219,7 @@ class LinkFault:
         return Finding(
             id=entry.id,
             detector=self.spec.name,
-            fault=entry.fault,  # type: ignore[arg-type]  # one of the three
+            fault=entry.fault,
             entity=entry.entity,
             state="resolved",
             started_at=entry.started_at,

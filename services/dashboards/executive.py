@@ -1,21 +1,12 @@
 """Executive: availability, goodput, what fails and how often, over long ranges."""
 
+from detectors.faults import faults
 from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard
 from services.dashboards.panels import ColumnOf, Query, bars, lines, number, table
 from services.dashboards.select import fired, node, of
 
-# The table of faults in the SAKURAONE report counts by part; of each fault, the part that is exchanged or mended.
-COMPONENTS = {
-    "GPU": "power_throttle|thermal_throttle|gpu_lost|pcie_degraded",
-    "GPU memory": "ecc_uncorrectable|ecc_correctable_storm|row_remap_pending|row_remap_failure",
-    "NVLink": "nvlink_fault",
-    "Network": "link_down|link_flap|link_errors|fabric_congestion",
-    "Node": "node_down|telemetry_gap",
-    "Storage": "storage_slow",
-    "Job": "straggler|job_hang|loss_anomaly",
-}
 _ON_NODE, _PAGE = 'node!=""', 'severity="page"'
 _UP_SHARE = f"avg_over_time({of('up')}[$__range])"
 _FIRED = fired("$__range")
@@ -181,7 +172,10 @@ def executive() -> Dashboard:
 
 def _by_component(reach: str) -> str:
     """Return how often findings of each component fired within `reach` before each moment."""
-    of_part = {name: fired(reach, f'fault=~"{faults}"') for name, faults in COMPONENTS.items()}
+    parts: dict[str, list[str]] = {}
+    for fault, facts in faults().items():
+        parts.setdefault(facts.component, []).append(fault)
+    counts = {name: fired(reach, f'fault=~"{"|".join(of_part)}"') for name, of_part in parts.items()}
     return " or ".join(
-        f'label_replace(sum({expression}), "component", "{name}", "", "")' for name, expression in of_part.items()
+        f'label_replace(sum({expression}), "component", "{name}", "", "")' for name, expression in counts.items()
     )

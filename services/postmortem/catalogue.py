@@ -1,12 +1,10 @@
-"""Which signals show a fault, and which settings of its detector decide how soon it is found.
+"""How each signal is shown, and which settings of a detector decide how soon it finds a fault."""
 
-All by judgement: what the runbooks name as evidence, in the order in which a reader wants to see it.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from detectors.contract import Kind
+from detectors.faults import faults
 
 
 @dataclass(frozen=True)
@@ -71,30 +69,14 @@ READ_LATENCY = Signal("storage", "read_latency_ms", "read latency", "ms")
 WRITE_LATENCY = Signal("storage", "write_latency_ms", "write latency", "ms")
 QUEUE = Signal("storage", "waiters", "processes waiting", "")
 
-_ECC = (SINGLE_BIT, DOUBLE_BIT, REMAPPED, UTILISATION, POWER)
-_LINKS = (LINK, OPERATING, SYMBOLS, UNCORRECTABLE, SENT, PORT_OUT, PORT_IN)
-_SILENT = (UTILISATION, POWER, SENT)
-SIGNALS: Mapping[str, Sequence[Signal]] = {
-    "power_throttle": (CLOCK, POWER, COMPUTE, WAITING, TEMPERATURE),
-    "thermal_throttle": (TEMPERATURE, CLOCK, POWER, MEMORY_TEMPERATURE, COMPUTE),
-    "pcie_degraded": (GENERATION, FROM_HOST, TO_HOST, LANES, REPLAYS, COMPUTE),
-    "ecc_uncorrectable": _ECC,
-    "ecc_correctable_storm": _ECC,
-    "row_remap_pending": _ECC,
-    "row_remap_failure": _ECC,
-    "straggler": (COMPUTE, WAITING, CLOCK, POWER, DATA),
-    "nvlink_fault": (NVLINK_ERRORS, NVLINK_REPLAYS, NVLINK, COMPUTE, WAITING),
-    "gpu_lost": _SILENT,
-    "node_down": _SILENT,
-    "link_down": _LINKS,
-    "link_flap": _LINKS,
-    "link_errors": (SYMBOLS, UNCORRECTABLE, DISORDER, SENT, PORT_IN),
-    "fabric_congestion": (PAUSED, PAUSES, WAITS, MARKED, DROPPED, PORT_OUT, PORT_IN),
-    "storage_slow": (READ_LATENCY, WRITE_LATENCY, QUEUE, DATA),
-    "job_hang": (POWER, UTILISATION, TENSOR, NVLINK),
-    "loss_anomaly": (LOSS, GRADIENT),
-    "telemetry_gap": (POWER, UTILISATION, TEMPERATURE),
+_BY_COLUMN = {
+    f"{signal.stream}.{signal.column}": signal for signal in tuple(globals().values()) if isinstance(signal, Signal)
 }
+
+
+def signals_of(fault: str) -> tuple[Signal, ...]:
+    """Return the signals that show a fault, as its detector's faults.yaml names them."""
+    return tuple(_BY_COLUMN[column] for column in faults()[fault].signals)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from detectors.contract import BoolArray, Entity, FloatArray, Instant
 from detectors.incidents.report import Incident
 from services.postmortem.case import place
-from services.postmortem.catalogue import SIGNALS, STEP, Signal
+from services.postmortem.catalogue import STEP, Signal, signals_of
 from services.postmortem.chart import Chart, Mark
 from services.postmortem.readings import Grid, Key, Readings, columns_of, read
 from services.recording.model import Job
@@ -58,7 +58,7 @@ def show(recording: Recording, incident: Incident, jobs: Sequence[Job], marks: S
     whole = _span(recording, min(cause.started_at, incident.started_at), until)
     near = (max(recording.manifest.start, cause.started_at - _LOOK_BACK_MS), min(cause.detected_at + 60_000, until))
     groups = _Groups.of(recording, root.entity, jobs)
-    columns = columns_of(recording, SIGNALS[root.fault])
+    columns = columns_of(recording, signals_of(root.fault))
     found = []
     for stream in dict.fromkeys(signal.stream for signal in columns):
         mine = {signal: column for signal, column in columns.items() if signal.stream == stream}
@@ -69,7 +69,7 @@ def show(recording: Recording, incident: Incident, jobs: Sequence[Job], marks: S
             one = _shown(wide, narrow, groups, (cause.started_at, cause.detected_at, until), marks)
             if one is not None:
                 found.append(one)
-    order = list(SIGNALS[root.fault])
+    order = list(signals_of(root.fault))
     found.sort(key=lambda one: order.index(one.signal))
     return [*found, *_paces(recording, incident, whole, until, marks)]
 

@@ -2,12 +2,12 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pytest
 import yaml
 
-from detectors.contract import Fault
+from detectors.faults import faults
 from detectors.registry import choose
 from services.kit.errors import UserError
 from services.postmortem.appendix import Asked
@@ -72,7 +72,7 @@ def _waits(route: dict[str, Any], labels: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("severity", ["page", "ticket"])
-@pytest.mark.parametrize("fault", get_args(Fault))
+@pytest.mark.parametrize("fault", list(faults()))
 def test_alertmanager_waits_as_long_as_the_timeline_says(severity: str, fault: str) -> None:
     text = (Path(__file__).resolve().parents[2] / "alert-rules" / "alertmanager.yaml").read_text()
     root = {"group_wait": "30s", **yaml.safe_load(text)["route"]}

@@ -1,12 +1,11 @@
 """Alerts of rules as findings, so that they are judged against the labels as a detector's are."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast, get_args
 
-from detectors.contract import Entity, Fault, Finding, Severity, finding_id
+from detectors.contract import Entity, Finding, finding_id
+from detectors.faults import faults
 from services.rules.evaluation import Change
 
-FAULTS = frozenset(get_args(Fault))
 _PLACES = (("node", "gpu"), ("node", "nic"), ("node",), ("switch", "port"), ("switch",), ("mount",), ("job_id",))
 _NODE_LABELS = ("node", "Hostname", "hostname", "nodename")
 """The name of a node, in hindcast's rules and in those that people bring."""
@@ -39,19 +38,19 @@ def findings_of(changes: Iterable[Change], nodes: frozenset[str]) -> tuple[list[
             continue
         fault, severity = change.labels.get("fault", ""), change.labels.get("severity", "ticket")
         entity = entity_of(change.labels, nodes)
-        if fault not in FAULTS or severity == "info" or not entity:
+        if fault not in faults() or severity == "info" or not entity:
             apart += 1
             continue
         found.append(
             Finding(
                 id=finding_id(change.labels["alertname"], entity, change.active_at),
                 detector=change.labels["alertname"],
-                fault=cast("Fault", fault),
+                fault=fault,
                 entity=entity,
                 state="firing",
                 started_at=change.active_at,
                 detected_at=change.at,
-                severity=cast("Severity", severity if severity in get_args(Severity) else "ticket"),
+                severity="page" if severity == "page" else "ticket",
                 score=1.0,
                 summary=change.annotations.get("summary", change.labels["alertname"]),
                 recommended_action=change.annotations.get("first_step", ""),

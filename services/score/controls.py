@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.contract import Entity, Fault, Finding, finding_id
+from detectors.contract import Entity, Finding, finding_id
 from services.recording.faults import FAULTS, GPU, NODE
 from services.recording.reader import Recording
 
@@ -50,7 +50,6 @@ def _entities(recording: Recording, fault: str) -> list[Entity]:
 
 
 def _finding(name: str, fault: str, entity: Entity, at: int) -> Finding:
-    known: Fault = fault  # type: ignore[assignment]  # FAULTS has the same names
     return Finding(
-        finding_id(f"{name}/{fault}", entity, at), name, known, entity, "firing", at, at, "ticket", 0.5, "a control", ""
+        finding_id(f"{name}/{fault}", entity, at), name, fault, entity, "firing", at, at, "ticket", 0.5, "a control", ""
     )
