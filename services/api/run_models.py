@@ -4,9 +4,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from detectors.contract import Fault, Severity
+from detectors.contract import Severity
 from services.api.models import Asked, DetectorSettings, Entity, Name, SettingsTold, Time
 from services.api.recording_models import Truth
+from services.recording.faults import FaultName
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -53,7 +54,7 @@ class Finding(BaseModel):
     run: str
     id: str
     detector: str
-    fault: Fault
+    fault: FaultName
     entity: Entity
     state: Literal["firing", "resolved"]
     started_at: Time
@@ -74,7 +75,7 @@ class Cause(BaseModel):
     """A finding as root cause; the scores of an incident's causes add up to 1."""
 
     finding: str
-    fault: Fault
+    fault: FaultName
     entity: Entity
     score: float
     reasons: list[str]
@@ -85,7 +86,7 @@ class Member(BaseModel):
 
     id: str
     detector: str
-    fault: Fault
+    fault: FaultName
     entity: Entity
     severity: Severity
     started_at: Time

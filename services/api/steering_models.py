@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from detectors.contract import Fault
 from services.api.models import Asked, DetectorSettings, Entity, Id, Name, SettingsTold, Time
 from services.api.run_models import Score
+from services.recording.faults import FaultName
 from services.replay.spec import Shift, Speed
 from services.replay.status import ReplayStatus
 
@@ -59,7 +59,7 @@ class Detector(BaseModel):
 
     name: str
     version: int
-    faults: list[Fault]
+    faults: list[FaultName]
     reads: list[str]
     latency_s: float = Field(description="Promised delay from the fault's beginning, on readings every 5 s.")
     settings: list[Setting]

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from detectors.contract import Fault, Severity, State
+from detectors.contract import Severity, State
 from services.kit.errors import UserError
 from services.kit.kafka import Record
 from services.kit.replays import Topology
 from services.kit.times import parse_time
 from services.kit.wire import INCIDENT, SHADOW, Origin, WireError, origin_of
+from services.recording.faults import FaultName
 
 
 class Position(NamedTuple):
@@ -27,7 +28,7 @@ class FindingLine(BaseModel):
 
     id: str
     detector: str
-    fault: Fault
+    fault: FaultName
     entity: dict[str, str | int]
     state: State
     started_at: int

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi import Path as InPath
 from starlette.responses import StreamingResponse
 
-from detectors.contract import Fault, Severity
+from detectors.contract import Severity
 from services.api.access import Operator, Viewer
 from services.api.catalogue import runbook
 from services.api.models import Page
 from services.api.run_models import Alert, Finding, Incident, IncidentDetail, Run, RunRequest, Timeline, Verdict
 from services.api.runs import Runs
 from services.api.stream import Streams
+from services.recording.faults import FaultName
 
 RunId = Annotated[str, InPath(max_length=32, description="A run's id.")]
 After = Annotated[int, Query(ge=0, le=10**9, description="`next` of the part before.")]
@@ -94,7 +95,7 @@ def _said(api: APIRouter, runs: Runs) -> None:
     def findings(
         _: Viewer,
         run: RunId,
-        fault: Annotated[Fault | None, Query()] = None,
+        fault: Annotated[FaultName | None, Query()] = None,
         detector: Annotated[str | None, Query(max_length=100)] = None,
         severity: Annotated[Severity | None, Query()] = None,
         state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
