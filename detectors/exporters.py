@@ -1,18 +1,68 @@
 """What the usual exporters give, and how they are made to give more: exporters.yaml."""
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
-class Exporters(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CsvField(_Part):
+    """A field that dcgm-exporter reports where it stands in its CSV; `default`: as it comes."""
+
+    type: Literal["gauge", "counter"]
+    words: str
+    help: str = ""
+    default: bool = False
+
+
+class Source(_Part):
+    """What gives evidence that is no DCGM field."""
+
+    words: str
+    from_: str = Field(alias="from")
+
+
+class Exporters(_Part):
     """exporters.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    dcgm_default: frozenset[str]
-    """Fields that dcgm-exporter reports as it comes."""
+    dcgm: Mapping[str, CsvField]
+    others: Mapping[str, Source]
+
+    @property
+    def dcgm_default(self) -> frozenset[str]:
+        """Fields that dcgm-exporter reports as it comes."""
+        return frozenset(name for name, field in self.dcgm.items() if field.default)
+
+    def words(self, need: str) -> str:
+        """Return what a ladder needs (``kind.FIELD``, ``logs.SOURCE``, ...) in words."""
+        kind, _, field = need.partition(".")
+        if kind == "dcgm" and field in self.dcgm:
+            return self.dcgm[field].words
+        if need in self.others:
+            return self.others[need].words
+        return field if kind in {"logs", "topology"} or not field else f"{self.words(kind)} ({field})"
+
+    def source(self, need: str) -> str:
+        """Return what gives it; of a DCGM field the exporter."""
+        kind = need.partition(".")[0]
+        known = self.others.get(need) or self.others.get(kind)
+        return known.from_ if known is not None else need
+
+    def csv(self, needs: Iterable[str]) -> list[str]:
+        """Return lines for dcgm-exporter's CSV, so that it reports those of `needs` that are DCGM fields."""
+        fields = dict.fromkeys(need.removeprefix("dcgm.") for need in needs if need.startswith("dcgm."))
+        known = {name: self.dcgm.get(name) or CsvField(type="gauge", words=name) for name in fields if name}
+        return [
+            f"{name}, {one.type}, {one.help or f'{one.words[:1].upper()}{one.words[1:]}.'}"
+            for name, one in known.items()
+        ]
 
 
 @cache

@@ -103,6 +103,12 @@ def _reads(spec: DetectorSpec, need: str) -> bool:
     return stream in spec.reads and (stream == "logs" or not name or name in spec.fields.get(stream, ()))
 
 
+def needs() -> frozenset[str]:
+    """Return everything that some rung of some ladder needs."""
+    rungs = (rung for kind in discover().values() for rungs in kind.spec.ladders.values() for rung in rungs)
+    return frozenset(need for rung in rungs for needs in rung.needs for need in needs.split("|"))
+
+
 BUDGET = "false_alarms_per_100_node_days"
 """The one setting of all detectors together."""
 BUDGET_DEFAULT = 0.5

@@ -23,6 +23,7 @@ COMMANDS = (
     "capture",
     "record",
     "run",
+    "coverage",
     "score",
     "rules",
     "postmortem",

@@ -1,0 +1,182 @@
+"""What arrived in a recording, as `detectors.coverage` asks for it: each field and log source, on how many entities."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from detectors.coverage import Row, Seen, additions, closing, coverage, csv_lines
+from detectors.engine import Choice
+from detectors.exporters import exporters
+from detectors.jobs import FIELDS
+from detectors.registry import discover
+from services.kit.columns import LABELS
+from services.recording.faults import FAULTS
+from services.recording.reader import Recording, open_stream
+from services.recording.schema import STREAMS
+
+_OF: Final = {"bmc": ("node",), "switch": ("switch",), "steps": ("job_id",)}
+"""Whose readings a field's are, where it is not all of the keys: one sensor of a node has a state, another none."""
+
+
+def seen_in(recording: Recording) -> Seen:
+    """Return what arrived. UserError: a stream cannot be read.
+
+    A column of which the file's statistics say that it has no gap, or nothing else, is not read.
+    """
+    shares: dict[str, float] = {f"logs.{source}": 1.0 for source in _log_sources(recording)}
+    for kind in recording.streams():
+        shares |= _of_stream(recording, kind, _expected(recording, kind))
+    topology = recording.topology
+    shares["topology.links"] = float(bool(topology.links))
+    shares["topology.nics"] = float(any(nic.switch is not None for node in topology.nodes for nic in node.nics))
+    listed = next(iter(recording.jobs()), None) is not None
+    named = shares.get("steps.ranks", 0.0) > 0 or any(shares.get(f"dcgm.{label}") for label in LABELS["dcgm"])
+    found = any(shares.get(f"dcgm.{field}") for field in FIELDS)
+    shares["jobs"] = float(listed or named or found)
+    intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
+    return Seen(shares, intervals, inferred_jobs=found and not listed and not named)
+
+
+def _log_sources(recording: Recording) -> set[str]:
+    return {event.source for event in recording.events()}
+
+
+def _expected(recording: Recording, kind: str) -> int:
+    """Return how many should report, by the topology; 0 where it does not say."""
+    topology = recording.topology
+    match kind:
+        case "dcgm":
+            return sum(len(node.gpus) for node in topology.nodes)
+        case "nic":
+            return sum(len(node.nics) for node in topology.nodes)
+        case "switch":
+            return len(topology.switches)
+        case "bmc":
+            return len(topology.nodes)
+    return 0
+
+
+def _of_stream(recording: Recording, kind: str, expected: int) -> dict[str, float]:
+    """Return the shares of one stream's fields, and under the kind alone that of its entities."""
+    with open_stream(recording.path / STREAMS[kind].file) as file:
+        whole, mixed = _by_statistics(file, kind)
+    entities = _Entities(_OF.get(kind, STREAMS[kind].key_names))
+    ranks: set[int] = set()
+    reporting: dict[str, set[int]] = {name: set() for name in mixed}
+    for batch in recording.batches(kind, columns=mixed):
+        numbers = entities.numbers(batch)
+        for name in mixed:
+            reporting[name].update(np.unique(numbers[_valid(batch, name)]).tolist())
+        if kind == "steps":
+            ranks.update(np.unique(numbers[np.asarray(batch.column("rank")) >= 0]).tolist())
+    count = max(expected, len(entities))
+    shares = {f"{kind}.{name}": len(entities) / count for name in whole} if count else {}
+    shares |= {f"{kind}.{name}": len(found) / count for name, found in reporting.items() if found}
+    if kind == "steps" and ranks:
+        shares["steps.ranks"] = len(ranks) / count
+    return shares | ({kind: len(entities) / count} if count else {})
+
+
+def _valid(batch: pa.RecordBatch, name: str) -> Any:
+    return batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+
+
+def _by_statistics(file: pq.ParquetFile, kind: str) -> tuple[list[str], list[str]]:
+    """Return the columns that have a value in every row, and those that must be looked at; the others have none."""
+    whole, mixed = [], []
+    metadata = file.metadata
+    for place, name in enumerate(file.schema_arrow.names):
+        if name == "timestamp" or name in STREAMS[kind].key_names:
+            continue
+        nulls = 0
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(place).statistics
+            missing = None if statistics is None else statistics.null_count
+            if missing is None:
+                mixed.append(name)
+                break
+            nulls += missing
+        else:
+            if nulls == 0:
+                whole.append(name)
+            elif nulls < metadata.num_rows:
+                mixed.append(name)
+    return whole, mixed
+
+
+class _Entities:
+    """Numbers the entities of a stream as they come up, by some of its keys."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = tuple(keys)
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numbers(self, batch: pa.RecordBatch) -> Any:
+        """Return the number of each row's entity."""
+        codes = []
+        names: list[Any] = []
+        for key in self._keys:
+            column: Any = batch.column(key)
+            if pa.types.is_dictionary(column.type):  # the reader sees to it that names are one
+                codes.append(column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
+                names.append(column.dictionary.to_pylist())
+            else:
+                codes.append(np.asarray(column, np.int64))
+                names.append(None)
+        mixed = np.zeros(batch.num_rows, np.int64)
+        for code in codes:
+            mixed = mixed * (int(code.max(initial=0)) + 2) + code + 1
+        _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
+        table = np.empty(len(first), np.int64)
+        for place, row in enumerate(first.tolist()):
+            entity = tuple(
+                int(code[row]) if known is None else known[code[row]] for code, known in zip(codes, names, strict=True)
+            )
+            table[place] = self._numbers.setdefault(entity, len(self._numbers))
+        return table[back.ravel()]
+
+
+def coverage_of(choices: Sequence[Choice], seen: Seen) -> tuple[Row, ...]:
+    """Return the matrix of those detectors that run, and of those that are switched off, in the order of `FAULTS`."""
+    specs = [kind.spec for kind, _ in choices]
+    running = {spec.name for spec in specs}
+    rows = coverage(specs, seen, [kind.spec for name, kind in discover().items() if name not in running])
+    order = {fault: place for place, fault in enumerate(FAULTS)}
+    return tuple(sorted(rows, key=lambda row: order.get(row.fault, len(order))))
+
+
+def coverage_json(rows: Sequence[Row], seen: Seen) -> dict[str, Any]:
+    """Return the matrix as JSON can say it, with what would add what and the lines for dcgm-exporter."""
+    words = exporters()
+    return {
+        "intervals_s": dict(seen.intervals_s),
+        "inferred_jobs": seen.inferred_jobs,
+        "faults": [
+            {
+                "fault": row.fault,
+                "detector": row.detector,
+                "verdict": row.verdict,
+                "blind_share": round(row.blind_share, 4) if row.verdict not in {"off", "undeclared"} else None,
+                "levels": [asdict(level) | {"share": round(level.share, 4)} for level in row.levels],
+                "lacks": list(dict.fromkeys(words.words(need) for need in row.gains[-1].lacks)) if row.gains else [],
+            }
+            for row in rows
+        ],
+        "additions": [
+            {
+                "needs": list(one.needs),
+                "from": list(dict.fromkeys(words.source(need) for need in one.needs)),
+                "gives": [{"fault": fault, "sees": gain.sees, "within_s": gain.within_s} for fault, gain in one.gives],
+            }
+            for one in additions(rows)
+        ],
+        "csv": csv_lines(rows),
+        "closing": closing(rows),
+    }
