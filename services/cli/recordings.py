@@ -64,6 +64,9 @@ def _show(directory: Path) -> None:
         f"time      {format_instant(manifest.start)} to {format_instant(manifest.end)}, {minutes:.0f} minutes"
     )
     console.print(f"origin    {manifest.origin}" + ("" if manifest.seed is None else f", seed {manifest.seed}"))
+    world = (manifest.model_extra or {}).get("world")
+    if isinstance(world, dict):
+        console.print("world     " + ", ".join(f"{name} {value}" for name, value in world.items()), soft_wrap=True)
     for key, value in manifest.source.items():
         if isinstance(value, str):
             console.print(f"  {key}: {value}", soft_wrap=True)
@@ -159,13 +162,14 @@ def make(
     profile: Annotated[Path | None, typer.Option(help="another cluster's profile to put the incident on")] = None,
     duration: Annotated[str | None, typer.Option(help="+HH:MM:SS, instead of the scenario's own")] = None,
     interval: Annotated[float | None, typer.Option(min=1, max=300, help="seconds between DCGM samples")] = None,
+    world: Annotated[int | None, typer.Option(min=1, help="number of a world: what else is usual on a cluster")] = None,
 ) -> None:
     """Make the recording of a scenario; one made before from the same scenario, options and code is kept."""
     from services.synth.library import ensure_recording
     from services.synth.make import Variant
 
     length_s = None if duration is None else _instant("--duration", duration, 0) / 1000
-    variant = Variant(seed, scale, profile, length_s, interval)
+    variant = Variant(seed, scale, profile, length_s, interval, world=world)
     if out is not None:
         recording_name(out)
     with progress_bar(f"making {scenario}") as progress:

@@ -17,6 +17,8 @@ _Names = Annotated[list[str] | None, typer.Argument(help="recordings' directorie
 _Seeds = Annotated[int, typer.Option(min=1, help="cases of each scenario, by consecutive seeds")]
 _FirstSeed = Annotated[int | None, typer.Option(help="the first seed; else the scenario's own")]
 _Scale = Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")]
+_Worlds = Annotated[int, typer.Option(min=0, help="worlds that each case is made in, by consecutive numbers; 0: none")]
+_FirstWorld = Annotated[int, typer.Option(min=1, help="the number of the first world")]
 _Workers = Annotated[int, typer.Option(min=1, help="recordings scored at a time")]
 
 
@@ -37,6 +39,8 @@ def score(
     seeds: _Seeds = 1,
     first_seed: _FirstSeed = None,
     scale: _Scale = 1.0,
+    worlds: _Worlds = 0,
+    first_world: _FirstWorld = 1,
     workers: _Workers = 2,
     without: Annotated[
         list[str] | None,
@@ -49,7 +53,7 @@ def score(
     from services.recording.without import parse_words
 
     gone = parse_words(without) if without else ()
-    paths = recording_paths(names, every, seeds, first_seed, scale)
+    paths = recording_paths(names, every, seeds, first_seed, scale, worlds_from(first_world, worlds))
     card = _scored(paths, config, workers, gone)
     figures = card.as_json()
     _print(card, seeds, first_seed)
@@ -73,17 +77,31 @@ def compare(
     seeds: _Seeds = 1,
     first_seed: _FirstSeed = None,
     scale: _Scale = 1.0,
+    worlds: _Worlds = 0,
+    first_world: _FirstWorld = 1,
     workers: _Workers = 2,
 ) -> None:
     """Say what a change of the configuration would have caught, missed, delayed, and cried wolf over."""
     from services.score.comparison import differences
 
-    paths = recording_paths(names, False, seeds, first_seed, scale)
+    paths = recording_paths(names, False, seeds, first_seed, scale, worlds_from(first_world, worlds))
     one, other = _scored(paths, before, workers), _scored(paths, after, workers)
     _print_differences(differences(one, other), one, other)
 
 
-def recording_paths(names: list[str] | None, every: bool, seeds: int, first: int | None, scale: float) -> list[Path]:
+def worlds_from(first: int, count: int) -> list[int | None]:
+    """Return the numbers of so many worlds; of none, that there is none."""
+    return list(range(first, first + count)) or [None]
+
+
+def recording_paths(
+    names: list[str] | None,
+    every: bool,
+    seeds: int,
+    first: int | None,
+    scale: float,
+    worlds: Sequence[int | None] = (None,),
+) -> list[Path]:
     """Return the recordings to score; those of scenarios are made first, with progress shown."""
     from services.cli.recordings import progress_bar
     from services.synth.library import ensure_recording, scenario_paths
@@ -101,9 +119,11 @@ def recording_paths(names: list[str] | None, every: bool, seeds: int, first: int
         own = load_scenario(known[name])[0].seed if name in known else 0
         for number in range(seeds):
             seed = None if first is None and number == 0 else (own if first is None else first) + number
-            with progress_bar(f"making {name}") as progress:
-                made = ensure_recording(name, variant=Variant(seed=seed, scale=scale), progress=progress)
-            found.append(made.path)
+            for world in worlds:
+                with progress_bar(f"making {name}") as progress:
+                    variant = Variant(seed=seed, scale=scale, world=world)
+                    made = ensure_recording(name, variant=variant, progress=progress)
+                found.append(made.path)
     return found
 
 

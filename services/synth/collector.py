@@ -14,8 +14,8 @@ from services.synth.caps import Bools
 from services.synth.effects import Effects, Floats
 from services.synth.world import World
 
-_JITTER_S = 0.004  # standard deviation of a scrape around its beat
 _MARGIN_S = 0.05  # beats keep this far from the interval's edges, so that ticks of different nodes never cross
+_MARGIN_JITTERS = 3.0  # and as far as jitter takes them
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,23 @@ class Beats:
 
 
 def beats(
-    nodes: int, duration_s: float, interval_s: float, rng: np.random.Generator, *, missing: float, stale: float
+    nodes: int,
+    duration_s: float,
+    interval_s: float,
+    rng: np.random.Generator,
+    *,
+    missing: float,
+    stale: float,
+    jitter_s: float,
 ) -> Beats:
-    """Return the sampling times of a whole recording: one tick per interval and node, at the node's own offset."""
+    """Return the sampling times of a whole recording: one tick per interval and node, at the node's own offset.
+
+    `jitter_s` is the standard deviation of a scrape around its beat.
+    """
     ticks = int(duration_s // interval_s)
-    margin = min(_MARGIN_S, interval_s / 10)
+    margin = min(max(_MARGIN_S, _MARGIN_JITTERS * jitter_s), interval_s / 10)
     offset = rng.uniform(margin, interval_s - margin, nodes)
-    jitter = np.clip(_JITTER_S * rng.standard_normal((ticks, nodes)), -margin, margin)
+    jitter = np.clip(jitter_s * rng.standard_normal((ticks, nodes)), -margin, margin)
     times = np.arange(ticks)[:, None] * interval_s + offset + jitter
     repeated = rng.random((ticks, nodes)) < stale
     if ticks:

@@ -77,7 +77,7 @@ class Ports:
     ) -> None:
         self._fabric, self._effects = fabric, effects
         self._traffic = Traffic(profile, fabric, workload, effects, seed)
-        self._network = Network(fabric, effects, seed)
+        self._network = Network(fabric, effects, seed, profile.conditions)
         chance = generator(seed, "ports before")
         ports, nics = len(fabric.port_cable), fabric.hosts
         days = chance.uniform(12, 90, 1)[0]
@@ -90,6 +90,9 @@ class Ports:
         for name in _PORT_COLUMNS:
             self._port[name] = _Counter.at(_before(name, ports, chance))
         self._downed = np.where(chance.random(nics) < 0.06, chance.integers(1, 7, nics), 0).astype(np.float64)
+        flapped = profile.conditions.generator("flapped before")
+        often = flapped.random(nics) < profile.conditions.number("ports.flapped_share")
+        self._downed += np.where(often, flapped.integers(10, 400, nics), 0)
         self._nic_names = sorted({fabric.nic(int(number)) for number in fabric.host_number})
         self._port_names = sorted(set(fabric.port_names))
         place = {name: code for code, name in enumerate(self._port_names)}

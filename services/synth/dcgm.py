@@ -203,7 +203,8 @@ class DcgmModel:
         for effect in sorted(self._effects.of("gpu.xid"), key=lambda effect: effect.course.start):
             columns = effect.columns
             shown[:, columns] = np.where(at[:, columns] >= effect.course.start, effect.size, shown[:, columns])
-        for boot in self._effects.of("node.booted"):
+        anew = [*self._effects.of("node.booted"), *self._effects.of("node.exporter_restarted")]
+        for boot in sorted(anew, key=lambda effect: effect.course.start):
             for node in boot.columns:
                 for gpu in range(node * self._profile.node.gpus, (node + 1) * self._profile.node.gpus):
                     shown[:, gpu] = np.where(at[:, gpu] >= boot.course.start, self._since(gpu, boot, at), shown[:, gpu])

@@ -46,6 +46,7 @@ QUANTITIES: dict[str, str] = {
     "node.dimm_state": "the controller's state of the memory modules is `size`: 1 warning, 2 critical",
     "node.down": "the machine does not run; its controller does",
     "node.booted": "the machine starts anew at the course's start: what is volatile is counted from 0",
+    "node.exporter_restarted": "the GPU exporter starts anew at the course's start: its XID gauge is empty",
     "node.unheard": "nothing that the node's collector gathers arrives; the machine runs on",
     "node.frozen": "the node's exporter gives its last values again and again",
     # network: of cables and of switches, as fabric.py numbers them

@@ -21,6 +21,7 @@ LOOK_BACK_S = 300.0
 """Telemetry looks back over its own interval; what ended longer ago is not needed."""
 
 _AFTER_CHECKPOINT = 1.25  # the first step after a checkpoint finds cold caches
+_LONG_STEP = (1.5, 3.4)  # times the usual, where a world has long steps
 _PAUSE_NOISE = 0.08  # checkpoint to checkpoint, relative deviation
 _LOSS_NOISE, _NORM_NOISE = 0.004, 0.06  # batch to batch, relative deviation
 _CLEAN_UP_S = 6.0  # from the last iteration to the job's end
@@ -96,6 +97,9 @@ class Layout:
         gpus = np.concatenate(parts)
         place = np.repeat(np.arange(len(nodes)), [len(part) for part in parts])
         self._rng, self._loss_rng = generator(seed, f"job {spec.id}"), generator(seed, f"loss {spec.id}")
+        conditions = world.profile.conditions
+        self._long_rng = conditions.generator(f"long steps {spec.id}", seed)
+        self._long_share = min(0.2, conditions.number("work.long_steps_per_h") * training.usual_step_s / 3600)
         mount = world.profile.mount_of(training.reads_from)
         target = world.profile.mount_of(training.checkpoints_to)
         self._fate = Fate(effects, spec.id, np.array(nodes), mount.mount, target.mount)
@@ -178,9 +182,12 @@ class Layout:
         work = self._own * (1 + self._noise * training.jitter * rng.standard_normal(len(self._own))) * slower
         slow_data = self._fate.data_wait.at(now)[self.run.place]
         wait = self._reading.wait(done, training.compute_s * slower, slow_data, rng)
+        held_up = self._held_up()
+        wait[held_up[0]] += held_up[1]
         compute = self._speeds.elapsed(now + float(wait.mean()), np.maximum(work, 0.05 * self._own))
         main = float((wait + compute).max())
         talk = training.collective_s * float(np.exp(self._noise * training.collective_jitter * rng.standard_normal()))
+        talk += held_up[2]
         end = self._fate.resumed(now, now + main + talk * self._fate.collective.worst(now + main))
         noise = self._loss_rng.standard_normal(2)
         of_loss, of_norm = self._fate.loss(end)
@@ -189,6 +196,14 @@ class Layout:
         norm = training.grad_norm * np.exp(_NORM_NOISE * noise[1]) * of_norm
         volume = self._reading.volume(done)
         return compute, wait, (now, main, end - now, float(wait.mean()), volume, float(loss), float(norm))
+
+    def _held_up(self) -> tuple[int, float, float]:
+        """Return a rank, how long its data keep it waiting, and how long all wait in the collective: now and then."""
+        if not self._long_share or self._long_rng.random() >= self._long_share:
+            return 0, 0.0, 0.0
+        extra = float(self._long_rng.uniform(*_LONG_STEP) - 1) * self._training.usual_step_s
+        rank = int(self._long_rng.integers(len(self._own)))
+        return (rank, extra, 0.0) if self._long_rng.random() < 0.5 else (0, 0.0, extra)
 
     def _pause(self) -> None:
         """Evaluate or write a checkpoint, if that is due after the step that is done now."""

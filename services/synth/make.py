@@ -13,17 +13,21 @@ from services.recording.model import Job
 from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
 from services.synth import network_felt, nvlink, pcie, storage
+from services.synth.arrival import Arrival
 from services.synth.bmc import BmcModel
 from services.synth.caps import caps_of
-from services.synth.collector import beats, from_the_living, heard_in_band
+from services.synth.collector import Beats, beats, from_the_living, heard_in_band
 from services.synth.counters import Ports
 from services.synth.dcgm import DcgmModel
 from services.synth.effects import Effect, Effects
+from services.synth.habits import habits
 from services.synth.job import Run
 from services.synth.labels import labels_of
 from services.synth.logs import Logs
 from services.synth.mix import jobs_of
+from services.synth.outages import Outages, outages_of
 from services.synth.overheating import heat_limits
+from services.synth.owed import labels_in_world
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile, load_profile
 from services.synth.randomness import generator
@@ -33,6 +37,7 @@ from services.synth.steps import StepsModel
 from services.synth.storage import StorageModel
 from services.synth.thermal import ThermalModel
 from services.synth.world import World
+from services.synth.worlds import TABLE, changes_to, draw
 
 _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what else decides a recording's bytes
 _STRETCH_S = 300.0  # made at a time
@@ -49,9 +54,10 @@ FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = (
 
 @dataclass(frozen=True)
 class Variant:
-    """What is made otherwise than the scenario says: another seed, size, cluster, length, DCGM interval, or noise.
+    """What is made otherwise than the scenario says: another seed, size, cluster, length, DCGM interval, noise, world.
 
-    `noise` is times the scatter of readings and of steps, and how often scrapes go missing or give old values.
+    `noise` is times the scatter of readings and of steps, and how often scrapes go missing or give old values. `world`
+    is the number of a world (`worlds.py`); None: none, all as it is written.
     """
 
     seed: int | None = None
@@ -60,6 +66,7 @@ class Variant:
     duration_s: float | None = None
     interval_s: float | None = None
     noise: float = 1.0
+    world: int | None = None
 
     @property
     def suffix(self) -> str:
@@ -71,6 +78,7 @@ class Variant:
             "for": self.duration_s,
             "every": self.interval_s,
             "noise": None if self.noise == 1.0 else self.noise,
+            "world": self.world,
         }
         named = [
             f"{name}-{value:g}" if isinstance(value, float) else f"{name}-{value}"
@@ -96,6 +104,8 @@ def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World
     for scatter in ("noise", "missing_scrapes", "repeated_scrapes"):
         changed[scatter] = variant.noise * getattr(profile, scatter)
     profile = ClusterProfile.model_validate(profile.model_dump() | changed)
+    in_world = changes_to(profile, draw(variant.world), variant.interval_s)
+    profile = ClusterProfile.model_validate(profile.model_dump() | in_world)
     if variant.duration_s is not None:
         scenario = scenario.model_copy(update={"duration": variant.duration_s})
     jobs = [spec.nodes for spec in scenario.jobs if isinstance(spec.nodes, str)]
@@ -134,10 +144,10 @@ def fingerprint(scenario_path: Path, variant: Variant = AS_WRITTEN) -> str:
     package = Path(__file__).resolve().parent
     sources = [path for path in sorted(package.rglob("*.py")) if not path.name.startswith(("test_", "conftest"))]
     sources += [package.parent / "recording" / name for name in _FORMAT_SOURCES]
-    for path in (*sources, scenario_path, variant.profile or profile_path):
+    for path in (*sources, TABLE, scenario_path, variant.profile or profile_path):
         digest.update(path.read_bytes())
     digest.update(scenario.model_dump_json().encode())  # with all that it takes from presets
-    made_otherwise = (variant.scale, variant.duration_s, variant.interval_s, variant.noise)
+    made_otherwise = (variant.scale, variant.duration_s, variant.interval_s, variant.noise, variant.world)
     digest.update(f"{scenario.seed} {made_otherwise} {np.__version__} {pa.__version__}".encode())
     return digest.hexdigest()
 
@@ -157,7 +167,9 @@ def make_recording(
     """
     scenario, world = stage_of(scenario_path, variant)
     made_by, seed = fingerprint(scenario_path, variant), scenario.seed
+    outages, arrival = outages_of(world, seed), Arrival(world.profile.conditions, world.names)
     effects = Effects(effect for happening in scenario.happenings for effect in happening.effects(world))
+    effects = effects.and_also(habits(world, outages, seed))
     for felt in FELT:
         effects = effects.and_also(felt(world, effects))
     power = PowerModel(world.profile, caps_of(world.profile, effects), generator(seed, "power"))
@@ -169,15 +181,17 @@ def make_recording(
         events = [event for happening in scenario.happenings for event in happening.lines(world, logs)]
         events.extend(logs.background())
         jobs = []
-        for run in _write_streams(writer, scenario, world, stage, effects, power, thermal, progress):
+        for run in _write_streams(writer, scenario, world, stage, effects, power, thermal, outages, arrival, progress):
             events.extend(logs.job(run))
             jobs.append(_job(scenario, world.profile, run))
         end_ms = scenario.start + int(scenario.duration * 1000)
-        events = list(from_the_living(events, world, effects))
+        events = list(arrival.events(from_the_living(events, world, effects)))
         writer.write_events(event for event in events if scenario.start <= event.timestamp < end_ms)
-        writer.write_jobs(sorted(jobs, key=lambda job: (job.start, job.job_id)))
+        if arrival.has("jobs"):
+            writer.write_jobs(sorted(jobs, key=lambda job: (job.start, job.job_id)))
         hot = {hold.node for hold in power.caps if hold.thermal}
-        writer.write_labels(labels_of(scenario, world, stage.finished, hot))
+        labels = labels_of(scenario, world, stage.finished, hot)
+        writer.write_labels(labels_in_world(labels, scenario, world, outages, arrival))
         header = {
             "name": name or scenario.name,
             "title": scenario.title,
@@ -189,6 +203,7 @@ def make_recording(
             "start": scenario.start,
             "end": end_ms,
             "cluster": {"name": world.profile.name},
+            **arrival.document(),
         }
         writer.finish(header, world.profile.topology())
     return out
@@ -202,6 +217,8 @@ def _write_streams(
     effects: Effects,
     power: PowerModel,
     thermal: ThermalModel,
+    outages: Outages,
+    arrival: Arrival,
     progress: Progress | None,
 ) -> Iterable[Run]:
     """Write every stream, stretch by stretch; yield each job's run when it is over, or the recording is."""
@@ -209,34 +226,13 @@ def _write_streams(
     dcgm = DcgmModel(profile, power, thermal, stage.workload, effects, generator(seed, "dcgm"))
     bmc = BmcModel(profile, power, thermal, stage.workload, effects, generator(seed, "bmc"))
     steps: list[StepsModel] = []
-    scrapes = beats(
-        profile.nodes,
-        scenario.duration,
-        profile.collector_interval_s,
-        generator(seed, "collector dcgm"),
-        missing=profile.missing_scrapes,
-        stale=profile.repeated_scrapes,
-    )
+    gathered = _Gathered(profile, seed, scenario.duration, outages)
+    scrapes = gathered("dcgm", profile.nodes, profile.collector_interval_s, stale=profile.repeated_scrapes)
     scrapes = heard_in_band(scrapes, effects)
-    polls = beats(
-        profile.nodes,
-        scenario.duration,
-        profile.bmc_interval_s,
-        generator(seed, "collector bmc"),
-        missing=profile.missing_scrapes,
-        stale=0.0,
-    )
+    polls = gathered("bmc", profile.nodes, profile.bmc_interval_s)
     mounts = StorageModel(profile, stage.workload, effects, generator(seed, "storage"))
-    asked = beats(
-        profile.nodes,
-        scenario.duration,
-        profile.storage_interval_s,
-        generator(seed, "collector storage"),
-        missing=profile.missing_scrapes,
-        stale=0.0,
-    )
-    asked = heard_in_band(asked, effects)
-    network = None if profile.fabric is None else _Network(profile, stage, effects, seed, scenario.duration)
+    asked = heard_in_band(gathered("storage", profile.nodes, profile.storage_interval_s), effects)
+    network = None if profile.fabric is None else _Network(profile, stage, effects, seed, gathered)
     outputs = {
         "dcgm": _Ordered(writer, "dcgm", profile.collector_interval_s),
         "bmc": _Ordered(writer, "bmc", profile.bmc_interval_s),
@@ -250,9 +246,9 @@ def _write_streams(
         steps += [StepsModel(run, profile, start, generator(seed, f"steps {run.spec.id}")) for run in stage.upto(end)]
         here = scrapes.between(*_ticks(begin, end, profile.collector_interval_s))
         if len(here.times):
-            outputs["dcgm"].add(dcgm.rows(here, start))
+            outputs["dcgm"].add(arrival.rows("dcgm", dcgm.rows(here, start)))
         polled = polls.between(*_ticks(begin, end, profile.bmc_interval_s))
-        if len(polled.times):
+        if len(polled.times) and arrival.has("bmc"):
             first, _ = _ticks(begin, end, profile.collector_interval_s)
             outputs["bmc"].add(bmc.rows(polled, dcgm.hottest, first, start))
         clients = asked.between(*_ticks(begin, end, profile.storage_interval_s))
@@ -262,7 +258,7 @@ def _write_streams(
             for stream, rows in network.rows(begin, end, start):
                 outputs[stream].add(rows)
         for model in steps:
-            outputs["steps"].add(model.rows(begin, end))
+            outputs["steps"].add(arrival.rows("steps", model.rows(begin, end)))
         for output in outputs.values():
             output.release(start + int(end * 1000))
         yield from stage.clear(end)
@@ -278,10 +274,32 @@ def _ticks(begin: float, end: float, every: float) -> tuple[int, int]:
     return first, last
 
 
+@dataclass(frozen=True)
+class _Gathered:
+    """Makes the times at which a stream is asked for, by its name."""
+
+    profile: ClusterProfile
+    seed: int
+    duration_s: float
+    outages: Outages
+
+    def __call__(self, stream: str, count: int, interval_s: float, stale: float = 0.0) -> Beats:
+        asked = beats(
+            count,
+            self.duration_s,
+            interval_s,
+            generator(self.seed, f"collector {stream}"),
+            missing=self.profile.missing_scrapes,
+            stale=stale,
+            jitter_s=self.profile.conditions.number("collector.jitter_s"),
+        )
+        return Beats(asked.times, asked.kept & self.outages.kept(stream, asked.times), asked.stale)
+
+
 class _Network:
     """The nic and switch streams of a cluster that has a network."""
 
-    def __init__(self, profile: ClusterProfile, stage: Stage, effects: Effects, seed: int, duration_s: float) -> None:
+    def __init__(self, profile: ClusterProfile, stage: Stage, effects: Effects, seed: int, gathered: _Gathered) -> None:
         fabric = profile.fabric
         if fabric is None:
             raise ValueError(f"{profile.name}: has no network")
@@ -289,14 +307,7 @@ class _Network:
         self._ports = Ports(profile, fabric, stage.workload, effects, seed)
         self._every = {"nic": settings.nic_interval_s, "switch": settings.switch_interval_s}
         asked = {
-            stream: beats(
-                count,
-                duration_s,
-                self._every[stream],
-                generator(seed, f"collector {stream}"),
-                missing=profile.missing_scrapes,
-                stale=0.0,
-            )
+            stream: gathered(stream, count, self._every[stream])
             for stream, count in (("nic", len(fabric.machines)), ("switch", len(fabric.switches)))
         }
         self._asked = asked | {"nic": heard_in_band(asked["nic"], effects)}

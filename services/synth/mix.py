@@ -6,6 +6,7 @@ job of the scenario's own has; some are on already when the recording starts.
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,22 @@ def jobs_of(scenario: Scenario, world: World, seed: int) -> list[JobSpec]:
 
     UserError: a job names a mount or a node that the scenario's own profile does not have.
     """
-    return [_at_home(spec, world) for spec in _all(scenario, world, seed)]
+    return [_as_usual_here(_at_home(spec, world), world) for spec in _all(scenario, world, seed)]
+
+
+def _as_usual_here(spec: JobSpec, world: World) -> JobSpec:
+    """Return a job as jobs of the cluster's world are: first steps, how ranks differ, evaluations."""
+    conditions, training = world.profile.conditions, spec.training
+    if conditions.seed is None:
+        return spec
+    chance = conditions.generator(f"job {spec.name}")
+    changed: dict[str, Any] = {"rank_spread": max(training.rank_spread, conditions.number("work.rank_spread"))}
+    if training.warm_up:
+        changed["warm_up"] = [max(training.warm_up[0], conditions.number("work.first_step")), *training.warm_up[1:]]
+    if conditions.yes("work.evaluates") and training.reports and training.evaluate_every is None:
+        changed["evaluate_every"] = int(chance.integers(100, 401))
+        changed["evaluate_s"] = float(chance.uniform(3, 5)) * training.usual_step_s
+    return spec.model_copy(update={"training": training.model_copy(update=changed)})
 
 
 def _at_home(spec: JobSpec, world: World) -> JobSpec:

@@ -15,6 +15,7 @@ from services.synth.effects import Effects, Floats, Ints
 from services.synth.fabric import Fabric
 from services.synth.randomness import generator
 from services.synth.traffic import GRID_S, Load
+from services.synth.worlds import Conditions
 
 EFFICIENCY = {"static": 0.80, "ecmp": 0.88, "adaptive": 0.96}
 """Share of the uplinks' bandwidth that collectives get: single-path static routing 80 %, adaptive 96 % (the SC18 paper
@@ -23,6 +24,7 @@ on Summit and Sierra, section V-B); ECMP lies between (ours)."""
 _TRAINS = 1.15  # storage's data arrives in trains: a queue sees more than the mean
 MTU_BYTES = 4178.0  # 4096 of payload, RoCE headers
 _MARK_FROM, _MARK_ALL, _MARK_MOST = 0.82, 1.6, 0.06  # burst load where marking begins, saturates; share marked then
+_MARKED_AT_MOST = 0.3  # share of packets, whatever the port's habit
 _STRAY_MARKS = 2e-6  # share of packets marked in any queue: microbursts of a few flows
 _PAUSE_FROM, _PAUSE_ALL = 1.08, 1.9  # burst load where queues overrun ECN's control, and are full all the time
 _UNMARKED_FROM, _UNMARKED_ALL = 0.55, 1.3  # the same without marks
@@ -56,7 +58,7 @@ class Counted:
 class Network:
     """Turns load into counts; must be asked for its grid in order."""
 
-    def __init__(self, fabric: Fabric, effects: Effects, seed: int) -> None:
+    def __init__(self, fabric: Fabric, effects: Effects, seed: int, conditions: Conditions) -> None:
         self._fabric, self._effects, self._network = fabric, effects, fabric.network
         ports = len(fabric.port_cable)
         chance = generator(seed, "network habits")
@@ -65,6 +67,15 @@ class Network:
         self._fec = median * np.exp(_FEC_SPREAD * np.clip(chance.standard_normal(ports), -3, 3))
         self._incast = 0.70 + 0.07 * np.clip(chance.standard_normal(fabric.hosts), -2, 2)
         self._patience = np.exp(0.35 * np.clip(chance.standard_normal(ports), -2, 2))
+        self._fec *= conditions.factors("ports.fec_sigma", ports)
+        self._patience *= conditions.factors("ports.pauses_sigma", ports)
+        self._marking = conditions.factors("ports.marks_sigma", ports)
+        self._stray_marks = _STRAY_MARKS * conditions.number("ports.marks_level")
+        level = conditions.number("ports.pauses_level") * conditions.factors("ports.pauses_sigma", ports)
+        self._stray_pauses = _STRAY_PAUSES_S * GRID_S * level
+        self._stray_drops = conditions.factors("ports.marks_sigma", ports) * (
+            conditions.number("ports.drops_per_h") * GRID_S / 3600
+        )
         self._ports_at = [np.flatnonzero(fabric.host_leaf == leaf) for leaf in range(len(fabric.leaves))]
         self._reach = fabric.network.routing_efficiency or EFFICIENCY[fabric.network.routing]
         planes = np.array([leaf.plane for leaf in fabric.leaves])
@@ -145,7 +156,8 @@ class Network:
         full = _ramp(bursts, _PAUSE_FROM, _PAUSE_ALL)
         if unmarked.any():
             full += unmarked * (np.maximum(full, _ramp(bursts, _UNMARKED_FROM, _UNMARKED_ALL)) - full)
-        marks = (_STRAY_MARKS + _MARK_MOST * _ramp(bursts, _MARK_FROM, _MARK_ALL) ** 2) * (1.0 - unmarked)
+        marks = (self._stray_marks + _MARK_MOST * _ramp(bursts, _MARK_FROM, _MARK_ALL) ** 2) * self._marking
+        marks = np.minimum(marks, _MARKED_AT_MOST) * (1.0 - unmarked)
         return full, marks, unmarked
 
     def _queues(self, counted: Counted, load: Load, bursts: Floats, grid: Floats) -> None:
@@ -165,10 +177,10 @@ class Network:
             sent, received = self._pauses(full, pausing, counted.port_in)
         rate = _PAUSES_PER_GBPS * fabric.gbps[fabric.port_cable] * GRID_S
         alive = load.live[:, fabric.port_cable]
-        counted.port["pfc_tx"] = self._poisson("pauses sent", (rate * sent + _STRAY_PAUSES_S * GRID_S) * alive)
-        counted.port["pfc_rx"] = self._poisson("pauses received", (rate * received + _STRAY_PAUSES_S * GRID_S) * alive)
+        counted.port["pfc_tx"] = self._poisson("pauses sent", (rate * sent + self._stray_pauses) * alive)
+        counted.port["pfc_rx"] = self._poisson("pauses received", (rate * received + self._stray_pauses) * alive)
         lost = packets * full * (unmarked * _OVERFLOWS if network.pfc else _DROPS)
-        counted.port["discards"] = self._poisson("discards", lost)
+        counted.port["discards"] = self._poisson("discards", lost + self._stray_drops * alive)
         self._notifications(counted, load, marked)
 
     def _pauses(self, full: Floats, pausing: Floats, arriving: Floats) -> tuple[Floats, Floats]:

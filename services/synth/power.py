@@ -52,6 +52,8 @@ class PowerModel:
     def __init__(self, profile: ClusterProfile, caps: Sequence[Hold], rng: np.random.Generator) -> None:
         gpu = profile.gpu
         leak, work = 1 + gpu.power_spread * np.clip(rng.standard_normal((2, profile.gpu_count)), -2.5, 2.5)
+        of_nodes = np.repeat(profile.conditions.factors("nodes.power_spread", profile.nodes), profile.node.gpus)
+        leak, work = leak * of_nodes, work * of_nodes
         self._gpu, self._noise = gpu, profile.noise
         self.caps = list(caps)
         self._idle = gpu.idle_w * leak

@@ -13,6 +13,7 @@ from services.kit.errors import UserError
 from services.recording.model import Gpu, Link, Mount, Nic, Node, Switch, Topology
 from services.recording.reader import describe
 from services.synth.fabric import Fabric, fabric_of
+from services.synth.worlds import Conditions, draw
 
 
 class Strict(BaseModel):
@@ -167,6 +168,13 @@ class ClusterProfile(Strict):
     missing_scrapes: float = Field(default=0.001, ge=0, lt=1)
     repeated_scrapes: float = Field(default=0.004, ge=0, lt=1)
     noise: float = Field(default=1.0, ge=0, le=10, description="times the usual scatter of readings and of steps")
+
+    world: int | None = Field(default=None, description="the world it is in (--world), which sets much of the above")
+
+    @property
+    def conditions(self) -> Conditions:
+        """What its world has and others have not."""
+        return draw(self.world)
 
     @cached_property
     def node_names(self) -> list[str]:

@@ -25,6 +25,7 @@ class ThermalModel:
         self._gpu = gpu
         spread = 1 + _COOLING_SPREAD * np.clip(rng.standard_normal((2, profile.gpu_count)), -2.5, 2.5)
         self._resistance = gpu.kelvin_per_w * spread[0]
+        self._resistance += profile.conditions.offsets("gpus.apart_c", profile.gpu_count) / gpu.power_limit_w
         self._hbm_resistance = gpu.hbm_kelvin_per_w * spread[1]
         self._rear = np.tile(np.where(np.arange(per_node) >= per_node / 2, _REAR_PENALTY_C, 0.0), nodes)
         racks = np.arange(nodes) // profile.nodes_per_rack

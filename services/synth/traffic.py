@@ -56,6 +56,7 @@ class Traffic:
         self._workload, self._effects = workload, effects
         chance = generator(seed, "traffic habits")
         self._spread = 1 + _PORT_SPREAD * np.clip(chance.standard_normal((2, fabric.hosts)), -2.5, 2.5)
+        self._spread *= profile.conditions.factors("ports.load_sigma", (2, fabric.hosts))
         draws = _uneven(len(fabric.leaves), len(fabric.up_leaf), chance)
         self._even = {kind: 1 + spread * draws for kind, spread in _HASH_SPREAD.items()}
         self._noise = generator(seed, "traffic noise")

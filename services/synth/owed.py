@@ -1,0 +1,201 @@
+"""Labels in a world: how soon an alert is due there, and what nothing that is gathered there can show.
+
+The truth does not depend on who is looking, so no label goes: what no reading and no line of the recording reflects is
+`optional`, and says so. Due is an alert after some readings of the slowest stream that shows the fault, later where its
+collector was away just then or clocks are off; where nothing states the fault, after three minutes at the earliest.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from services.recording.model import Event, Label
+from services.synth.arrival import Arrival
+from services.synth.effects import Effect
+from services.synth.faults.node_reboot import NodeReboot
+from services.synth.happening import Happening, Told
+from services.synth.logs import Logs
+from services.synth.outages import Outages
+from services.synth.profile import ClusterProfile
+from services.synth.randomness import generator
+from services.synth.scenario import Scenario
+from services.synth.world import World
+
+_DUE_READINGS = 6
+_UNSTATED_S = 180.0
+"""A fault that nothing states is asked for within three minutes, or six readings (as in `benchmarks.held_out`)."""
+_SILENCE_S = 300.0
+"""Silence alone: gaps, freezes and nodes of which nothing else is known are told after five minutes."""
+
+_STREAM = {
+    "link_down": "switch", "link_flap": "switch", "link_errors": "switch", "fabric_congestion": "switch",
+    "storage_slow": "storage",
+}  # fmt: skip
+"""The stream that shows a fault, where that is not dcgm."""
+
+_SHOWN: dict[str, tuple[str, ...]] = {
+    "gpu.pcie_gb_s": ("DCGM_FI_PROF_PCIE_TX_BYTES",),
+    "gpu.pcie_gen": ("DCGM_FI_DEV_PCIE_LINK_GEN",),
+    "gpu.pcie_width": ("DCGM_FI_DEV_PCIE_LINK_WIDTH",),
+    "gpu.pcie_replays_per_min": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER",),
+    "gpu.nvlink_crc_per_s": ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",),
+    "gpu.nvlink_replays_per_s": ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",),
+    "gpu.nvlink_recoveries_per_min": ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",),
+    "gpu.nvlink_share": ("DCGM_FI_PROF_NVLINK_TX_BYTES",),
+    "gpu.sbe_per_s": ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",),
+    "gpu.dbe": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",),
+    "gpu.rows_remapped": ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",),
+    "gpu.remap_pending": ("DCGM_FI_DEV_ROW_REMAP_PENDING",),
+    "gpu.remap_failed": ("DCGM_FI_DEV_ROW_REMAP_FAILURE",),
+    "gpu.xid": ("DCGM_FI_DEV_XID_ERRORS",),
+    "job.loss_factor": ("steps", "logs.job"),
+    "job.loss_nan": ("steps", "logs.job"),
+    "job.grad_factor": ("steps", "logs.job"),
+}
+"""What of a quantity is gathered shows it; of other quantities the temperatures, clocks, power, activity and counters
+do that any exporter gives."""
+_MATTERS = {
+    "pcie_degraded": {"gpu.pcie_gb_s", "gpu.pcie_gen", "gpu.pcie_width", "gpu.pcie_replays_per_min"},
+    "nvlink_fault": {"gpu.nvlink_crc_per_s", "gpu.nvlink_replays_per_s", "gpu.nvlink_recoveries_per_min",
+                     "gpu.nvlink_share", "gpu.xid"},
+    "ecc_uncorrectable": {"gpu.dbe", "gpu.xid", "gpu.rows_remapped"},
+    "ecc_correctable_storm": {"gpu.sbe_per_s", "gpu.xid"},
+    "row_remap_pending": {"gpu.remap_pending", "gpu.xid"},
+    "loss_anomaly": {"job.loss_factor", "job.loss_nan", "job.grad_factor"},
+}  # fmt: skip
+"""The quantities that show a fault, where not any of its effects does."""
+_CODES = {
+    "ecc_uncorrectable": {48, 63, 64, 94, 95},
+    "ecc_correctable_storm": {92},
+    "row_remap_pending": {63},
+    "nvlink_fault": {74},
+}
+"""The XIDs that state a fault; the gauge shows the last one of a scrape only."""
+_NAMES_JOBS = ("jobs", "steps", "logs.scheduler", "logs.job")
+
+
+class _Case:
+    """One happening that labels speak of: what it does, and who writes of it."""
+
+    def __init__(self, happening: Happening, scenario: Scenario, world: World) -> None:
+        self.start_ms = world.start_ms
+        self.effects: Sequence[Effect] = list(happening.effects(world))
+        logs = Logs(world.profile, scenario.start, scenario.duration, generator(scenario.seed, "logs"))
+        self.lines: Sequence[Event] = list(happening.lines(world, logs))
+        self.truths: Sequence[Told] = list(happening.truths(world))
+
+
+def labels_in_world(
+    labels: Iterable[Label], scenario: Scenario, world: World, outages: Outages, arrival: Arrival
+) -> Iterator[Label]:
+    """Yield a recording's labels as they hold in its world; as they are in no world."""
+    if world.profile.conditions.seed is None:
+        yield from labels
+        return
+    cases = [_Case(happening, scenario, world) for happening in scenario.happenings]
+    by_id = {told.truth.id: (case, told) for case in cases for told in case.truths}
+    for label in labels:
+        fields = label.model_dump(exclude_unset=True)
+        if not arrival.has("jobs"):
+            fields.pop("job_id", None)
+        if label.id in by_id and not label.distractor:
+            case, told = by_id[label.id]
+            fields |= _due(label, case, told, world, outages, arrival)
+            if (why := _unseen(label, case, world, arrival)) is not None:
+                fields |= {"optional": True, "note": f"{label.note}; {why}".lstrip("; ")}
+        yield Label.model_validate(fields)
+    yield from _unexplained(scenario, world, arrival)
+
+
+def _due(
+    label: Label, case: _Case, told: Told, world: World, outages: Outages, arrival: Arrival
+) -> dict[str, int | float]:
+    """Return a label's onset, end and `within_s` by the cadences, clocks and outages of its world."""
+    stream = _STREAM.get(label.fault, "dcgm")
+    every, usual = _every(world.profile, stream), _every(world.written_for, stream)
+    within = told.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
+    gathered = [line for line in case.lines if arrival.has(f"logs.{line.source}")]
+    if not arrival.whole or len(gathered) < len(case.lines):
+        within = max(within, _UNSTATED_S, _DUE_READINGS * every, _first_shown_s(label, case, gathered, every, arrival))
+    if label.fault == "telemetry_gap" or (label.fault == "node_down" and not gathered):
+        within = max(within, _SILENCE_S + _DUE_READINGS * every)
+    off = [arrival.skew_s(line.node) for line in gathered if line.node is not None]
+    late, early = max([0.0, *off]), -min([0.0, *off])
+    begin = (label.onset - world.start_ms) / 1000
+    away = outages.away_s(stream, _places(label, told, world), begin, begin + within)
+    onset = max(world.start_ms, label.onset - round(1000 * early))
+    end = min(world.start_ms + round(1000 * world.duration_s), label.end + round(1000 * late))
+    return {"onset": onset, "end": end, "within_s": round(within + early + late + away, 1)}
+
+
+def _every(profile: ClusterProfile, stream: str) -> float:
+    if stream == "switch" and profile.network is not None:
+        return profile.network.switch_interval_s
+    return profile.storage_interval_s if stream == "storage" else profile.collector_interval_s
+
+
+def _places(label: Label, told: Told, world: World) -> set[int]:
+    """Return the nodes that a label is of, or its switch, by index."""
+    if (switch := label.entity.get("switch")) is not None:
+        return {world.fabric.switches.index(str(switch))}
+    return set(told.nodes)
+
+
+def _shows(effect: Effect, fault: str, case: _Case, every: float, arrival: Arrival) -> bool:
+    """Return whether anything that is gathered shows an effect."""
+    if not arrival.has(*_SHOWN.get(effect.quantity, ("dcgm",))):
+        return False
+    if effect.quantity != "gpu.xid":
+        return True
+    since = effect.course.start
+    soon = (other.course.start for other in case.effects if other.quantity == "gpu.xid")
+    return effect.size in _CODES.get(fault, {effect.size}) and not any(since < at < since + every for at in soon)
+
+
+def _first_shown_s(label: Label, case: _Case, gathered: Sequence[Event], every: float, arrival: Arrival) -> float:
+    """Return by when an alert is possible, in seconds from the onset: some readings after what shows first."""
+    matters = _MATTERS.get(label.fault)
+    shown = [
+        effect.course.start
+        for effect in case.effects
+        if (matters is None or effect.quantity in matters) and _shows(effect, label.fault, case, every, arrival)
+    ]
+    shown += [(line.timestamp - case.start_ms) / 1000 for line in gathered]
+    first = min(shown, default=0.0) - (label.onset - case.start_ms) / 1000
+    return first + _DUE_READINGS * every if first > 0 else 0.0
+
+
+def _unseen(label: Label, case: _Case, world: World, arrival: Arrival) -> str | None:
+    """Return why nothing that is gathered reflects a label's fault; None where something does."""
+    if "job_id" in label.entity and not arrival.has(*_NAMES_JOBS):
+        return "nothing that is gathered names the job"
+    every = _every(world.profile, "dcgm")
+    if label.fault == "telemetry_gap":
+        quantities = {"node.unheard", "node.frozen", "switch.unheard"}
+        spans = [span for one in case.effects if one.quantity in quantities for span in one.course.spans()]
+        if max((end - begin for begin, end in spans), default=0.0) < _SILENCE_S + every:
+            return "no silence is five minutes long: it is a property and no alert is due"
+        return None
+    if any(arrival.has(f"logs.{line.source}") for line in case.lines) or label.fault not in _MATTERS:
+        return None
+    of = [effect for effect in case.effects if effect.quantity in _MATTERS[label.fault]]
+    if any(_shows(effect, label.fault, case, every, arrival) for effect in of):
+        return None
+    return "no reading and no line that is gathered reflects it"
+
+
+def _unexplained(scenario: Scenario, world: World, arrival: Arrival) -> Iterator[Label]:
+    """Yield what may be told though it was on purpose: a reboot of which no line is gathered looks like a crash."""
+    if arrival.has("logs.scheduler", "logs.kernel"):
+        return
+    for number, happening in enumerate(scenario.happenings):
+        if isinstance(happening, NodeReboot) and happening.until < scenario.duration:
+            onset, end = (world.start_ms + round(1000 * at) for at in (happening.at, happening.until))
+            yield Label(
+                id=f"w-reboot-{number}",
+                fault="node_down",
+                entity={"node": world.names[world.node(happening.node)]},
+                onset=onset,
+                end=end,
+                within_s=happening.until - happening.at,
+                optional=True,
+                note="a reboot on purpose, of which nothing that is gathered says so",
+            )

@@ -1,0 +1,150 @@
+"""Worlds: one draw of what clusters differ in, and what it does to a recording."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.recording.validate import validate_recording
+from services.synth.conftest import NODES, Telemetry, Write
+from services.synth.library import LIBRARY
+from services.synth.make import Variant, fingerprint, make_recording, stage_of
+from services.synth.outages import IN_BAND, outages_of
+from services.synth.test_make import contents
+from services.synth.worlds import PLAIN, draw, fields_of, quantities
+
+SEVERAL = range(1, 9)
+
+
+def world_with(**wanted: Any) -> int:
+    """Return the first world in which quantities (dots written as two underscores) have these values."""
+    named = {name.replace("__", "."): value for name, value in wanted.items()}
+    return next(
+        number for number in count(1) if all(draw(number).values[name] == value for name, value in named.items())
+    )
+
+
+def test_a_world_is_one_draw_from_the_table() -> None:
+    assert draw(17) == draw(17)
+    assert draw(17).values != draw(18).values
+    for name, how in quantities().items():
+        assert how["unit"], name
+        assert how["source"], name
+        drawn = [draw(number).values[name] for number in range(1, 60)]
+        assert len(set(drawn)) > 1, name
+        if "between" in how:
+            low, high = how["between"]
+            assert all(isinstance(value, float) and low * 0.999 <= value <= high * 1.001 for value in drawn), name
+
+
+def test_in_no_world_nothing_is_changed(write: Write) -> None:
+    _, world = stage_of(write())
+    assert world.profile.conditions is PLAIN
+    assert not outages_of(world, 1).by_stream
+    assert fields_of(PLAIN) is None
+    for name, value in PLAIN.values.items():
+        if name.endswith(("sigma", "spread")):
+            assert (PLAIN.factors(name, 5) == 1.0).all(), value
+
+
+def test_the_same_world_gives_the_same_bytes_and_another_gives_others(write: Write, tmp_path: Path) -> None:
+    scenario = write()
+    made = [
+        contents(make_recording(scenario, tmp_path / str(place) / "tiny-brake", Variant(world=world)))
+        for place, world in enumerate((3, 3, 4))
+    ]
+    assert made[0] == made[1]
+    assert made[0]["dcgm.parquet"] != made[2]["dcgm.parquet"]
+    assert len({fingerprint(scenario, Variant(world=world)) for world in (None, 3, 4)}) == 3
+    assert Variant(world=3).suffix == "-world-3"
+
+
+@pytest.mark.parametrize("world", SEVERAL)
+def test_a_recording_of_any_world_is_valid_and_says_which_it_is(write: Write, tmp_path: Path, world: int) -> None:
+    made = make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world))
+    assert validate_recording(made) == []
+    told = Telemetry(made)
+    assert (told.recording.manifest.model_extra or {})["world"] == draw(world).document()
+    assert told.recording.manifest.streams["dcgm"].interval_s == draw(world).values["cadence.dcgm_s"]
+    owed = [label for label in told.recording.labels() if not label.distractor]
+    assert [label.fault for label in owed] == ["power_throttle"]
+    assert not owed[0].optional
+    assert owed[0].within_s >= 6 * draw(world).number("cadence.dcgm_s")
+
+
+def test_what_is_not_gathered_is_not_there(write: Write, tmp_path: Path) -> None:
+    world = world_with(fields="default", steps="job", jobs=False, bmc=False, logs__scheduler=False)
+    told = Telemetry(make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world)))
+    fields = fields_of(draw(world))
+    assert fields is not None
+    assert set(told.table("dcgm").column_names) == {"timestamp", "node", "gpu", *fields}
+    assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in fields
+    assert (told.column("steps", "rank") == -1).all()
+    assert "bmc" not in told.recording.streams()
+    assert not (told.recording.path / "jobs.jsonl").exists()
+    sources = {event.source for event in told.recording.events()}
+    assert "scheduler" not in sources
+    without = {name for name in ("kernel", "sel", "fabricmanager", "job") if not draw(world).yes(f"logs.{name}")}
+    assert not sources & without
+
+
+def test_scrapes_are_lost_in_runs_as_they_were_drawn(write: Write, tmp_path: Path) -> None:
+    world = next(
+        number
+        for number in count(1)
+        if draw(number).number("collector.lost_runs_per_node_day") > 8 and draw(number).values["cadence.dcgm_s"] == 5
+    )
+    path = write({"duration": "+03:00:00", "happenings": []})
+    scenario, placed = stage_of(path, Variant(world=world))
+    outages = outages_of(placed, scenario.seed)
+    runs = [span for span in outages.by_stream["dcgm"] if span.entity is not None]
+    assert runs
+    told = Telemetry(make_recording(path, tmp_path / "out" / "tiny-brake", Variant(world=world)))
+    seconds, nodes = told.seconds("dcgm"), np.array(told.column("dcgm", "node"))
+    for span in runs:
+        assert 14 <= span.end - span.begin <= 60
+        mine = seconds[nodes == placed.names[span.entity or 0]]
+        assert not ((mine >= span.begin) & (mine < span.end)).any()
+    arrived = len(seconds) / (NODES * placed.profile.node.gpus * scenario.duration / 5)
+    away = sum(
+        (min(span.end, scenario.duration) - span.begin) / (1 if span.entity is None else NODES)
+        for span in outages.by_stream["dcgm"]
+    )
+    assert arrived == pytest.approx(1 - away / scenario.duration - draw(world).number("collector.lost_share"), abs=0.01)
+
+
+@pytest.mark.parametrize("world", SEVERAL)
+def test_nothing_that_is_no_fault_is_away_for_five_minutes(world: int) -> None:
+    scenario, placed = stage_of(LIBRARY / "sakuraone-fault-year" / "scenario.yaml", Variant(world=world, scale=0.2))
+    outages = outages_of(placed, scenario.seed)
+    for stream in (*IN_BAND, "switch", "bmc"):
+        longest = max((span.end - span.begin for span in outages.by_stream[stream]), default=0.0)
+        assert longest <= 250
+
+
+def labels_of_year(folder: Path, world: int) -> dict[str, Any]:
+    variant = Variant(world=world, scale=0.1, duration_s=10_000)
+    made = make_recording(LIBRARY / "sakuraone-fault-year" / "scenario.yaml", folder / "sakuraone-fault-year", variant)
+    assert validate_recording(made) == []
+    return {label.id: label for label in Telemetry(made).recording.labels()}
+
+
+def test_what_nothing_reflects_is_not_owed_and_stays_a_label(tmp_path: Path) -> None:
+    poor = world_with(fields="default", logs__kernel=False, logs__fabricmanager=False)
+    labels = labels_of_year(tmp_path, poor)
+    unseen = {"f02": "nvlink_fault", "f03": "ecc_correctable_storm"}
+    for name, fault in unseen.items():
+        assert labels[name].fault == fault
+        assert labels[name].optional
+        assert "no reading and no line" in labels[name].note
+    assert not labels["f05"].optional, "a GPU that is lost is missed in any telemetry"
+    assert not labels["f08"].optional, "its traffic falls against its peers' in the default fields"
+
+
+def test_where_all_is_gathered_all_is_owed(tmp_path: Path) -> None:
+    rich = world_with(fields="all", logs__kernel=True)
+    owed = [label for label in labels_of_year(tmp_path, rich).values() if not label.distractor]
+    assert owed
+    assert not any(label.optional for label in owed)
