@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.exporters import exporters
 from services.recording.validate import validate_recording
 from services.synth.conftest import NODES, Telemetry, Write
 from services.synth.library import LIBRARY
@@ -79,7 +80,11 @@ def test_what_is_not_gathered_is_not_there(write: Write, tmp_path: Path) -> None
     told = Telemetry(make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world)))
     fields = fields_of(draw(world))
     assert fields is not None
-    assert set(told.table("dcgm").column_names) == {"timestamp", "node", "gpu", *fields}
+    whole = Telemetry(make_recording(write(), tmp_path / "whole" / "tiny-brake"))
+    there = set(whole.table("dcgm").column_names) & (fields | {"timestamp", "node", "gpu"})
+    assert set(told.table("dcgm").column_names) == there
+    assert len(there) == 20 + 3
+    assert fields == exporters().dcgm_default
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in fields
     assert (told.column("steps", "rank") == -1).all()
     assert "bmc" not in told.recording.streams()

@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from detectors.exporters import exporters
 from services.synth.randomness import generator
 
 if TYPE_CHECKING:
@@ -111,11 +112,11 @@ def fields_of(conditions: Conditions) -> frozenset[str] | None:
     kind = conditions.values["fields"]
     if kind == "all":
         return None
-    kept = set(groups["default"])
+    kept = set(exporters().dcgm_default)
     if kind == "common":
         chance = generator(conditions.seed or 0, "draw groups of fields")
-        for name, fields in groups.items():
-            if chance.random() < conditions.number("fields.added") and name != "default":
+        for fields in groups.values():
+            if chance.random() < conditions.number("fields.added"):
                 kept |= set(fields)
     return frozenset(kept)
 
