@@ -71,7 +71,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no continuity (k of n)",
         {
-            "congestion": {"sustain_s": _NOTHING, "sustain_readings": 1},
+            "congestion": {"sustain_s": _NOTHING},
             "ecc_memory": {"storm_burst_errors": 24, "clear_readings": 1},
             "gpu_lost": {"missed_readings": 2, "missed_chance": 0.999},
             "job_health": {"nan_steps": 1, "nan_hold_s": 0, "rise_window": 4, "rise_steps": 2, "rise_hold_s": 0},
@@ -107,7 +107,6 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no peers (own past only)",
         {
-            "congestion": {"peer_minimum": _NOBODY},
             "ecc_memory": {"storm_peer_factor": 1},
             "link_fault": {"peer_factor": 1},
             "nvlink": {"peer_minimum": _NOBODY, "node_gpus": _NOBODY},
@@ -129,7 +128,6 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no common cause (node, switch, collector)",
         {
-            "congestion": {"switch_ports": _NOBODY},
             "gpu_lost": {"node_share": 1},
             "link_fault": {"switch_links": _NOBODY},
             "node_down": {"together_nodes": _NOBODY},

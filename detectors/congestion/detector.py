@@ -1,73 +1,102 @@
-"""A port or a switch of the fabric is congested: pauses, marks, drops or waits far above its peers', and for long.
+"""A port or a switch of the fabric is congested: somebody waits there, far longer than is usual here, and for long.
 
-Every port's rates are compared with those of ports of the same kind (leaf to host, leaf to spine, spine) on other
-switches, robustly and with an effect size, and with its own habit where peers are few or suffer with it. Bursts are
-what collectives and checkpoints do: only what is hot for most of `sustain_s` counts, and what is high everywhere at
-once is nobody's. A port that waits for credits must also wait longer than others of its switch: a leaf whose uplinks
-all wait alike is given more than they carry, and that is load. Of the ports that are hot together on switches cabled
-to one another, the origin is named alone: the switch that marks, drops and sends pauses, not the one that receives
-them; in it the port with the marks and drops, else the one whose host pauses it, else the one that pauses most; the
-switch itself if most of its ports do so.
-NICs without credits (`port_xmit_wait`) speak for the switch port at their other end where no switch reports.
+Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
+or by a packet lost a second; ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find
+where a congestion begins. Whether it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a
+second): `flows` holds every port's change against its own habit to that of its peers, by what is usual in this cluster.
+What a port has shown since it was first seen is a property: of severity info, once. Bursts are what collectives and
+checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together on switches cabled
+to one another, the origin is named alone (`origin`), once, until no port around has been hot for `release_s`.
+NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their other end
+where no switch reports, or for themselves where the topology does not tell it.
 
-It is wrong about two congestions at a time on neighbouring switches (one finding), about a fabric congested as a
-whole from the start (nothing to compare with), about a lost spine whose load the others carry evenly (`link_fault`
-names the spine), and about a job that fills one InfiniBand uplink and not those beside it, which nobody minds.
+It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
+from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
+whose load the others carry evenly (`link_fault` names the spine), and about a job that fills one InfiniBand uplink
+and not those beside it, which nobody minds.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from detectors.case_book import CaseBook
+from detectors.case_book import CaseBook, OpenCase
 from detectors.congestion.config import CongestionConfig
-from detectors.congestion.fabric import Fabric, Port
-from detectors.congestion.flows import KEPT_HOT, Flows
-from detectors.congestion.origin import Origin, origin_of, together
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
+from detectors.congestion.counters import SIGNALS
+from detectors.congestion.fabric import Fabric
+from detectors.congestion.flows import JUDGED, LOOK_MS, WAITS, Flows
+from detectors.congestion.origin import Hot, Origin, origin_of, together
+from detectors.contract import (
+    Batch,
+    DetectorConfig,
+    DetectorSpec,
+    Evidence,
+    Finding,
+    FloatArray,
+    Instant,
+    Kind,
+    LogRecord,
+)
+from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.statistics import known_or
 
-_SLOWED_CNPS_PER_S = 100.0
-"""A sender told so often to slow down is a victim (judgement)."""
+FAULT: Final = "fabric_congestion"
+_EVERY_MS: Final = 10_000
+_PAUSE_BITS: Final = 65_535 * 512
+"""The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
+_MARKS_PER_S: Final = 1000.0
+"""The unit of marks beside what makes somebody wait; it decides where a congestion begins, not whether there is one."""
+_PART: Final = 0.5
+"""A port takes part in a congestion from half of what is sustained on."""
+_PROPERTY: Final = "since first seen"
+_PROPERTY_S: Final = 600.0
+_UNITS: Final = {
+    "rx": "pauses_received", "tx": "pauses_sent", "drop": "drops", "wait": "waits", "retry": "retransmissions",
+    "mark": "ecn_marks",
+}  # fmt: skip
+_ACTION: Final = (
+    "find the flows through it (who sends, who receives), check its ECN and PFC configuration against its peers', and "
+    "whether a link beside it is lost"
+)
 
 
 class Congestion:
-    """See the module; the thresholds are in detector.yaml."""
+    """See the module; the settings are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = CongestionConfig
 
-    def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
+    def __init__(self, config: DetectorConfig, fleet: Fleet, tails: Tails | None = None) -> None:
         if not isinstance(config, CongestionConfig):
             raise TypeError(f"{type(config).__name__} is not a CongestionConfig")
-        self._config = config
+        self._config, self._fleet = config, fleet
         self._fabric = Fabric(fleet)
-        of = self.spec.fields["switch"]
-        received = [name for name in of if name.endswith("RX_PKTS")]
-        sent = [name for name in of if name.endswith("TX_PKTS")]
-        drops = ["SAI_PORT_STAT_IF_OUT_DISCARDS", "SAI_PORT_STAT_IF_IN_DISCARDS", "port_xmit_discards"]
-        waits = (["port_xmit_wait"], config.wait_ticks_per_s)
-        ports = {
-            "rx": (received, config.pauses_per_s),
-            "tx": (sent, config.pauses_per_s),
-            "mark": (["SAI_PORT_STAT_ECN_MARKED_PACKETS"], config.marks_per_s),
-            "drop": (drops, config.drops_per_s),
-            "wait": waits,
+        self._tails = Tails(config.calibration) if tails is None else tails
+        switch, nic = self.spec.fields["switch"], self.spec.fields["nic"]
+        of_switch = {signal: list[str]() for signal in SIGNALS} | {
+            "rx": [name for name in switch if name.endswith("RX_PKTS")],
+            "tx": [name for name in switch if name.endswith("TX_PKTS")],
+            "drop": [name for name in switch if "DISCARDS" in name or name == "port_xmit_discards"],
+            "wait": ["port_xmit_wait"],
+            "mark": ["SAI_PORT_STAT_ECN_MARKED_PACKETS"],
+            "traffic": ["SAI_PORT_STAT_IF_OUT_OCTETS"],
         }
-        nics = {
-            "wait": waits,
-            "drop": (["port_xmit_discards"], config.drops_per_s),
-            "cnp": (["np_cnp_sent"], _SLOWED_CNPS_PER_S),
-            "slowed": (["rp_cnp_handled"], _SLOWED_CNPS_PER_S),
+        of_nic = {signal: list[str]() for signal in SIGNALS} | {
+            "drop": ["port_xmit_discards"],
+            "wait": ["port_xmit_wait"],
+            "retry": [name for name in nic if "err" in name or name == "out_of_sequence"],
+            "mark": ["np_cnp_sent"],
+            "traffic": ["port_xmit_data"],
         }
-        octets = ["SAI_PORT_STAT_IF_OUT_OCTETS"]
-        self._ports = Flows(config, "switch", ports, list(ports), octets)
-        self._nics = Flows(config, "nic", nics, ["wait", "drop"], ["port_xmit_data"])
-        # A case's "near" are the switches on which what is hot belongs to it.
+        self._flows: dict[Kind, Flows] = {
+            "switch": Flows(config, "switch", of_switch, self._tails),
+            "nic": Flows(config, "nic", of_nic, self._tails),
+        }
+        self._looked = -1
         self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -76,111 +105,206 @@ class Congestion:
         return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
-        """Take readings; what follows from them is decided at the next point of the grid."""
-        (self._ports if batch.kind == "switch" else self._nics).take(batch)
-        self._fabric.sync(len(self._ports), len(self._nics))
+        """Take readings; what follows from them is decided at the next look."""
+        self._flows[batch.kind].take(batch)
+        self._fabric.sync(batch.kind, len(self._flows[batch.kind]))
         return ()
 
     def advance(self, now: Instant) -> Sequence[Finding]:
-        """Decide: what is over, and what began."""
-        self._ports.score(now, self._fabric.group, self._fabric.switch)
-        self._nics.score(now, self._fabric.nic_group, self._fabric.nic_switch)
-        hot = self._hot(KEPT_HOT)
-        found = self._close(now, hot)
-        sure = self._hot(1.0) if hot else hot
-        if not sure:
-            return found
-        for lot in together(self._fabric, hot):
-            if not any(port in sure for port in lot):
-                continue
-            origin = origin_of(self._config, self._fabric, lot)
-            if not any(origin.switch in case.memo["near"] for case in self._book.cases("fabric_congestion")):
-                found += self._fire(now, origin, lot)
+        """Every ten seconds: look at the ports that it is time for, and decide what is over, and what began."""
+        if now // _EVERY_MS <= self._looked:
+            return []
+        self._looked = now // _EVERY_MS
+        jobs, known = self._fabric.jobs(), self._known()
+        for kind, flows in self._flows.items():
+            if len(flows):
+                side = self._fabric.sides[kind]
+                near = np.array([place[0] in known for place in side.places], bool)
+                flows.look(now, self._bars(kind), side.peers(jobs), near)
+        hot = self._hot(now, _PART, 0.0)
+        found = self._close(now) + self._properties(now)
+        sure = self._hot(now, 1.0, self._wealth()) if hot else hot
+        for lot in together(self._fabric, hot) if sure else ():
+            if any(port in sure for port in lot):
+                origin = origin_of(self._fabric, self._with_marks(lot))
+                if origin.switch not in known:
+                    found += self._fire(now, origin, lot)
         return found
 
-    def _hot(self, share: float) -> dict[Port, dict[str, float]]:
+    def _cases(self) -> list[OpenCase]:
+        return [case for case in self._book.cases(FAULT) if case.aspect != _PROPERTY]
+
+    def _known(self) -> set[str]:
+        """Return the switches of which an open finding tells."""
+        return {switch for case in self._cases() for switch in case.memo["near"]}
+
+    def _bars(self, kind: Kind) -> FloatArray:
+        """Return the rates that matter, (signals, ports) in 1/s."""
+        config, gbps = self._config, np.array(self._fabric.sides[kind].gbps)
+        bars = np.empty((JUDGED, len(gbps)))
+        bars[:2] = config.waiting_share * gbps * 1e9 / _PAUSE_BITS
+        bars[2:] = np.array([[config.drops_per_s, config.wait_ticks_per_s, config.drops_per_s, _MARKS_PER_S]]).T
+        return bars
+
+    def _watched(self) -> tuple[int, int]:
+        """Return how many ports are watched, and how many nodes there are."""
+        nodes = set(self._fleet.nodes) | {host for side in self._fabric.sides.values() for host in side.hosts if host}
+        return sum(len(flows) for flows in self._flows.values()), max(len(nodes), 1)
+
+    def _wealth(self) -> float:
+        ports, nodes = self._watched()
+        return threshold(self._config.false_alarms_per_100_node_days, ports, nodes, LOOK_MS / 1000)
+
+    def _hot(self, now: Instant, share: float, wealth: float) -> Hot:
         """Return the ports that have been hot for that share of what is sustained, with their signals."""
-        hot: dict[Port, dict[str, float]] = {}
-        for number in np.flatnonzero(self._ports.sustained(share)).tolist():
-            told = self._ports.strength(number)
-            hot[self._fabric.ports[number]] = told | {"rx": told["rx"] + told["wait"]}
-        waiting = np.flatnonzero(self._nics.sustained(share)).tolist()
-        reporting = {switch for switch, _ in self._fabric.ports} if waiting else set()
+        hot: Hot = {}
+        for number in self._flows["switch"].hot(now, share, wealth).tolist():
+            told = self._signals("switch", number)
+            hot[self._fabric.sides["switch"].places[number]] = told | {"rx": told["rx"] + told["wait"]}
+        waiting = self._flows["nic"].hot(now, share, wealth).tolist()
+        reporting = {switch for switch, _ in self._fabric.sides["switch"].places} if waiting else set()
         for number in waiting:
-            port = self._fabric.nics[number]
-            if port is not None and port[0] not in reporting:
+            place = self._fabric.sides["nic"].places[number]
+            if place[0] not in reporting:
                 # A NIC that waits for credits is paused by the switch port that it is plugged into.
-                told = self._nics.strength(number)
-                hot[port] = {"tx": told["wait"], "drop": told["drop"]}
+                told = self._signals("nic", number)
+                hot[place] = {"tx": told["wait"], "drop": told["drop"] + told["retry"], "mark": told["mark"]}
         return hot
 
-    def _fire(self, now: Instant, origin: Origin, lot: dict[Port, dict[str, float]]) -> list[Finding]:
+    def _signals(self, kind: Kind, number: int) -> dict[str, float]:
+        """Return the strengths of a port's signals; of marks only what is unusual."""
+        flows = self._flows[kind]
+        told = dict(zip(SIGNALS, np.nan_to_num(flows.looks.strength[:, number]).tolist(), strict=False))
+        return told if flows.odd_marks()[number] else told | {"mark": 0.0}
+
+    def _with_marks(self, lot: Hot) -> Hot:
+        """Return the hot ports of a lot with those on the same switches that mark unusually often now."""
+        switches, side = {switch for switch, _ in lot}, self._fabric.sides["switch"]
+        marking = np.flatnonzero(self._flows["switch"].odd_marks()).tolist()
+        places = [(side.places[number], number) for number in marking if side.places[number][0] in switches]
+        return {place: self._signals("switch", number) for place, number in places} | lot
+
+    def _fire(self, now: Instant, origin: Origin, lot: Hot) -> list[Finding]:
         started_at = self._onset(now, lot)
         where = f"{origin.switch} {origin.port}".strip()
+        others = len([port for port in lot if port[0] != origin.switch or port[1] not in origin.ports])
+        suffer = f"; {others} other ports suffer" if others else ""
+        evidence = self._evidence(origin, lot)
         return self._book.fire(
             now,
-            "fabric_congestion",
-            {"switch": origin.switch, "port": origin.port} if origin.port else {"switch": origin.switch},
+            FAULT,
+            self._fabric.entity(origin.switch, origin.port),
             started_at=started_at,
             severity="ticket",
             score=0.9 if origin.by == "marks and drops" else 0.75,
-            summary=f"{where} is congested for {(now - started_at) / 1000:.0f} s, by {origin.by}; "
-            f"{len(lot) - len(origin.ports)} other ports suffer",
-            action="find the flows through it (who sends, who receives), check its ECN and PFC "
-            "configuration against its peers', and whether a link beside it is lost",
-            evidence=self._evidence(origin, lot),
+            summary=f"{where} is congested for {(now - started_at) / 1000:.0f} s, by {origin.by}{suffer}",
+            action=_ACTION,
+            evidence=evidence,
             memo={"near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])})},
         )
 
-    def _onset(self, now: Instant, lot: dict[Port, dict[str, float]]) -> Instant:
+    def _onset(self, now: Instant, lot: Hot) -> Instant:
         firsts = [
-            int(self._ports.first_hot[number]) for number, port in enumerate(self._fabric.ports) if port in lot
-        ] + [int(self._nics.first_hot[number]) for number, port in enumerate(self._fabric.nics) if port in lot]
+            int(self._flows[kind].looks.hot_since[number])
+            for kind, side in self._fabric.sides.items()
+            for number, place in enumerate(side.places)
+            if place in lot
+        ]
         return min((first for first in firsts if first >= 0), default=now)
 
-    def _evidence(self, origin: Origin, lot: dict[Port, dict[str, float]]) -> Evidence:
+    def _evidence(self, origin: Origin, lot: Hot) -> Evidence:
+        fabric, (ports, _) = self._fabric, self._watched()
         evidence: dict[str, float | int | str] = {
             "by": origin.by,
             "ports_hot": len(lot),
             "ports_of_origin": len(origin.ports),
             "switches_hot": len({switch for switch, _ in lot}),
         }
-        units = {"rx": "pauses_received", "tx": "pauses_sent", "mark": "ecn_marks", "drop": "drops", "wait": "waits"}
-        named = [n for n, port in enumerate(self._fabric.ports) if port[0] == origin.switch and port[1] in origin.ports]
-        if named:
-            rates = known_or(self._ports.smooth[:, named], 0.0).max(axis=1)
-            for signal, rate in zip(self._ports.names, rates.tolist(), strict=True):
-                evidence[f"{units[signal]}_per_s"] = rate
-                evidence[f"{units[signal]}_per_s_median"] = self._ports.median(signal)
-        if len(self._nics):
-            slowed = self._nics.smooth[self._nics.names.index("slowed")]
-            bar = max(_SLOWED_CNPS_PER_S, 4 * self._nics.median("slowed"))
-            evidence["nics_slowed"] = int((known_or(slowed, 0.0) >= bar).sum())
-        far = self._fabric.far.get((origin.switch, origin.port))
-        host = self._fabric.host.get((origin.switch, origin.port))
+        wealth = 0.0
+        for kind, side in fabric.sides.items():
+            numbers = [number for number, place in enumerate(side.places) if place in lot]
+            wealth = max([wealth, *self._flows[kind].evidence.wealth[numbers].tolist()])
+        evidence["by_chance"] = odds_in_words(wealth, ports, LOOK_MS / 1000)
+        reports = {place[0] for place in fabric.sides["switch"].places}
+        kind = "switch" if origin.switch in reports else "nic"
+        named = [
+            number
+            for number, place in enumerate(fabric.sides[kind].places)
+            if place[0] == origin.switch and place[1] in origin.ports
+        ]
+        evidence |= self._figures(kind, named) if named else {}
+        far, host = fabric.far.get((origin.switch, origin.port)), fabric.host.get((origin.switch, origin.port))
         if far or host:
             evidence["far_end"] = " ".join(far) if far else str(host)
         return evidence
 
-    def _close(self, now: Instant, hot: dict[Port, dict[str, float]]) -> list[Finding]:
-        """Close what is calm: no port on the switches around is hot any more, by half of what is sustained."""
-        return [
-            self._book.resolve(case, now, "the switches around are calm again")
-            for case in self._book.cases("fabric_congestion")
-            if not any(port[0] in case.memo["near"] for port in hot)
-        ]
+    def _figures(self, kind: Kind, named: list[int]) -> dict[str, float]:
+        """Return the highest rates of some ports, what they are used to, and the median of all ports (1/s)."""
+        flows, bars = self._flows[kind], self._bars(kind)
+        rates, usual = flows.looks.strength * bars, flows.usual() * bars
+        figures: dict[str, float] = {}
+        for row, signal in enumerate(SIGNALS[:JUDGED]):
+            if np.isfinite(rates[row, named]).any():
+                worst = named[int(np.nanargmax(rates[row, named]))]
+                figures[f"{_UNITS[signal]}_per_s"] = float(rates[row, worst])
+                figures[f"{_UNITS[signal]}_per_s_usual"] = float(np.nan_to_num(usual[row, worst]))
+                figures[f"{_UNITS[signal]}_per_s_median"] = float(np.nan_to_num(np.nanmedian(rates[row])))
+        paused = np.nan_to_num(flows.looks.strength[:2, named]).max(initial=0.0)
+        if paused > 0:
+            figures["paused_share_at_most"] = min(float(paused) * self._config.waiting_share, 1.0)
+        return figures
+
+    def _properties(self, now: Instant) -> list[Finding]:
+        """Tell once of ports that have waited since they were first seen: nothing shows that it is a fault."""
+        found: list[Finding] = []
+        rows = [SIGNALS.index(signal) for signal in WAITS]
+        for kind, flows in self._flows.items():
+            side, usual = self._fabric.sides[kind], np.nan_to_num(flows.usual()[rows])
+            settled = np.array([habit.learnt_s >= _PROPERTY_S for habit in flows.habits])[rows]
+            above = np.where(settled, usual - np.median(usual, axis=1, keepdims=True), 0.0) if len(flows) else usual
+            for number in np.flatnonzero(above.max(axis=0, initial=0.0) >= 1).tolist():
+                switch, port = side.places[number]
+                entity = self._fabric.entity(switch, port)
+                if self._book.get(FAULT, entity, _PROPERTY) is None:
+                    found += self._book.fire(
+                        now,
+                        FAULT,
+                        entity,
+                        started_at=now - int(_PROPERTY_S * 1000),
+                        severity="info",
+                        score=0.3,
+                        summary=f"{switch} {port} has waited more than its like ever since it was first seen",
+                        action=_ACTION,
+                        evidence=self._figures(kind, [number]),
+                        aspect=_PROPERTY,
+                    )
+        return found
+
+    def _close(self, now: Instant) -> list[Finding]:
+        """Close what is calm: no port on the switches around has been hot for long."""
+        cases, found = self._cases(), list[Finding]()
+        for case in cases:
+            near, latest = set(case.memo["near"]), -1
+            for kind, side in self._fabric.sides.items():
+                here = np.array([place[0] in near for place in side.places], bool)
+                latest = max(latest, int(self._flows[kind].looks.last_hot[here].max(initial=-1)))
+            if now - latest >= self._config.release_s * 1000:
+                found.append(self._book.resolve(case, now, "the switches around are calm again"))
+        return found
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        return pack({"book": self._book.snapshot()}, self._ports.snapshot() | self._nics.snapshot())
+        document = {"book": self._book.snapshot(), "tails": self._tails.document(), "looked": self._looked}
+        return pack(document, self._flows["switch"].snapshot() | self._flows["nic"].snapshot())
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
-        detector._ports.load(arrays)
-        detector._nics.load(arrays)
-        detector._fabric.sync(len(detector._ports), len(detector._nics))
+        detector = cls(config, fleet, Tails(document["tails"]))
+        for kind, flows in detector._flows.items():
+            flows.load(arrays)
+            detector._fabric.sync(kind, len(flows))
+        detector._looked = document["looked"]
         detector._book.load(document["book"])
         return detector

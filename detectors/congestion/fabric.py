@@ -1,14 +1,47 @@
-"""Where every port is in the fabric: on which switch, of what role, and what is at the other end of its cable."""
+"""Where every port is in the fabric: on which switch, of what kind and speed, and what is at its cable's other end."""
 
-from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
-from detectors.contract import IntArray
+from detectors.congestion.flows import Peers
+from detectors.contract import Entity, Kind
 from detectors.fleet import Fleet
 
 Port = tuple[str, str]
-"""(switch, port)."""
+"""(switch, port), or (node, NIC) of a NIC whose cable the topology does not tell."""
+_SLOWEST_GBPS: Final = 100.0
+"""Of a port whose speed is not known: RoCE and InfiniBand fabrics of GPU clusters have 100 Gb/s and more."""
+
+
+class Side:
+    """The switch ports, or the NICs, that have reported: columns by their index in the fleet."""
+
+    def __init__(self) -> None:
+        self.places: list[Port] = []
+        """The port that each speaks of: a NIC of the switch port that it is plugged into."""
+        self.hosts: list[str] = []
+        """The node at each; "" at cables between switches."""
+        self.gbps: list[float] = []
+        self._unit: list[int] = []
+        self._kind_of: list[int] = []
+        self._units: dict[tuple[str, str], int] = {}
+        self._kinds: dict[str, int] = {}
+
+    def add(self, place: Port, owner: str, kind: str, host: str, gbps: float) -> None:
+        """Take note of the next port, which is of a kind and on `owner`."""
+        unit = self._units.setdefault((kind, owner), len(self._units))
+        if unit == len(self._kind_of):
+            self._kind_of.append(self._kinds.setdefault(kind, len(self._kinds)))
+        self.places.append(place)
+        self.hosts.append(host)
+        self.gbps.append(gbps)
+        self._unit.append(unit)
+
+    def peers(self, job_of: dict[str, int]) -> Peers:
+        """Return who is compared with whom; `job_of` numbers the jobs, by node."""
+        jobs = np.array([job_of.get(host, -1) for host in self.hosts], np.int64)
+        return Peers(np.array(self._unit, np.int64), np.array(self._kind_of, np.int64), jobs)
 
 
 class Fabric:
@@ -18,47 +51,53 @@ class Fabric:
         self._fleet = fleet
         self._role = {str(s.get("name")): str(s.get("role") or "") for s in fleet.topology.get("switches") or ()}
         self.host: dict[Port, str] = {}
-        self._port_of_nic: dict[tuple[str, str], Port] = {}
         self.far: dict[Port, Port] = {}
+        self.nics: set[Port] = set()
+        """The places that are NICs themselves, as the topology does not tell their switch."""
+        self._port_of_nic: dict[Port, Port] = {}
+        self._gbps: dict[Port, float] = {}
         self._beside: dict[str, set[str]] = {}
         for node, told in fleet.nodes.items():
             for nic in told.get("nics") or ():
+                end = node, str(nic.get("nic"))
+                self._gbps[end] = float(nic.get("gbps") or _SLOWEST_GBPS)
                 if nic.get("switch") and nic.get("port"):
                     port = str(nic["switch"]), str(nic["port"])
-                    self.host[port] = node
-                    self._port_of_nic[node, str(nic.get("nic"))] = port
+                    self.host[port], self._port_of_nic[end], self._gbps[port] = node, port, self._gbps[end]
         for link in fleet.topology.get("links") or ():
-            a, b = (str(link.get(end, "")).partition(":") for end in ("a", "b"))
-            self.far[a[0], a[2]], self.far[b[0], b[2]] = (b[0], b[2]), (a[0], a[2])
-            self._beside.setdefault(a[0], set()).add(b[0])
-            self._beside.setdefault(b[0], set()).add(a[0])
-        self.ports: list[Port] = []
-        self.group: IntArray = np.empty(0, np.int64)
-        self.switch: IntArray = np.empty(0, np.int64)
-        self.nics: list[Port | None] = []
-        self.nic_group: IntArray = np.empty(0, np.int64)
-        self.nic_switch: IntArray = np.empty(0, np.int64)
-        self._numbers: dict[str, int] = {}
+            (a, _, at_a), (b, _, at_b) = (str(link.get(end, "")).partition(":") for end in ("a", "b"))
+            self.far[a, at_a], self.far[b, at_b] = (b, at_b), (a, at_a)
+            self._gbps[a, at_a] = self._gbps[b, at_b] = float(link.get("gbps") or _SLOWEST_GBPS)
+            self._beside.setdefault(a, set()).add(b)
+            self._beside.setdefault(b, set()).add(a)
+        self.sides: dict[Kind, Side] = {"switch": Side(), "nic": Side()}
 
-    def sync(self, switch_ports: int, nics: int) -> None:
-        """Take note of the first so many ports and NICs of the fleet."""
-        fresh = self._fleet.entities("switch")[len(self.ports) : switch_ports]
-        if fresh:
-            ports = [(str(switch), str(port)) for switch, port in fresh]
-            self.ports += ports
-            kinds = [f"{self._role.get(port[0], '')}/{'host' if port in self.host else 'fabric'}" for port in ports]
-            self.group = np.concatenate([self.group, self._number(kinds)])
-            self.switch = np.concatenate([self.switch, self._number([switch for switch, _ in ports])])
-        fresh = self._fleet.entities("nic")[len(self.nics) : nics]
-        if fresh:
-            places = [self._port_of_nic.get((str(node), str(nic))) for node, nic in fresh]
-            self.nics += places
-            self.nic_group = np.concatenate([self.nic_group, self._number(["nic"] * len(fresh))])
-            on = [place[0] if place else str(node) for place, (node, _) in zip(places, fresh, strict=True)]
-            self.nic_switch = np.concatenate([self.nic_switch, self._number(on)])
+    def sync(self, kind: Kind, count: int) -> None:
+        """Take note of the first `count` entities of a kind."""
+        side = self.sides[kind]
+        for owner, name in self._fleet.entities(kind)[len(side.places) : count]:
+            end = str(owner), str(name)
+            gbps = self._gbps.get(end, _SLOWEST_GBPS)
+            if kind == "switch":
+                host = self.host.get(end, "")
+                side.add(end, end[0], f"{self._role.get(end[0], '')}/{'host' if host else 'fabric'}", host, gbps)
+                continue
+            place = self._port_of_nic.get(end)
+            if place is None:
+                self.nics.add(end)
+                self.host[end] = end[0]
+            side.add(place or end, (place or end)[0], "nic", end[0], gbps)
 
-    def _number(self, names: Iterable[str]) -> IntArray:
-        return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], np.int64)
+    def entity(self, switch: str, port: str) -> Entity:
+        """Return how findings name a port; with "" for the port, its switch."""
+        if (switch, port) in self.nics:
+            return {"node": switch, "nic": port}
+        return {"switch": switch, "port": port} if port else {"switch": switch}
+
+    def jobs(self) -> dict[str, int]:
+        """Return which of the jobs that run each node has, by number."""
+        ranked = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
+        return {node: number for number, job in enumerate(ranked) for node in job.nodes}
 
     def near(self, switch: str) -> set[str]:
         """Return a switch and those that it has cables to."""
@@ -67,4 +106,4 @@ class Fabric:
     def size(self, switch: str) -> int:
         """Return how many ports of a switch are known to be in use."""
         told = sum(port[0] == switch for port in self.host) + sum(port[0] == switch for port in self.far)
-        return max(told, sum(port[0] == switch for port in self.ports))
+        return max(told, sum(port[0] == switch for port in self.sides["switch"].places))

@@ -7,11 +7,15 @@ is its own: a host that pauses its switch port is a receiver too slow, and the e
 
 from dataclasses import dataclass
 
-from detectors.congestion.config import CongestionConfig
 from detectors.congestion.fabric import Fabric, Port
 
 _PART = 0.5
 """Ports with half of the strongest one's signal are as strong as it."""
+_WHOLE_PORTS, _WHOLE_SHARE = 4, 0.5
+"""A switch that marks or pauses wrongly does so on most of its ports; fewer are a few flows."""
+
+Hot = dict[Port, dict[str, float]]
+"""By hot port its signals, in shares of what matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class Origin:
     ports: tuple[str, ...]
 
 
-def origin_of(config: CongestionConfig, fabric: Fabric, hot: dict[Port, dict[str, float]]) -> Origin:
-    """Return the origin among hot ports; `hot` has each one's signals in units of their floors."""
+def origin_of(fabric: Fabric, hot: Hot) -> Origin:
+    """Return the origin among hot ports."""
     switch = max(sorted({port[0] for port in hot}), key=lambda name: _source(fabric, hot, name))
     own = {port: told for port, told in sorted(hot.items()) if port[0] == switch}
     queued = {port: told.get("mark", 0.0) + told.get("drop", 0.0) for port, told in own.items()}
@@ -36,13 +40,13 @@ def origin_of(config: CongestionConfig, fabric: Fabric, hot: dict[Port, dict[str
     by, weight = next(((by, weight) for by, weight in ways if max(weight.values()) >= 1), ways[0])
     most = max(weight.values())
     strong = [port for port, value in weight.items() if value >= _PART * most]
-    if len(strong) >= max(config.switch_ports, config.switch_share * fabric.size(switch)):
+    if len(strong) >= max(_WHOLE_PORTS, _WHOLE_SHARE * fabric.size(switch)):
         return Origin(switch, "", by, tuple(port for _, port in strong))
     best = max(sorted(strong), key=lambda port: (weight[port], sum(own[port].values()), port))
     return Origin(switch, best[1], by, (best[1],))
 
 
-def _source(fabric: Fabric, hot: dict[Port, dict[str, float]], switch: str) -> float:
+def _source(fabric: Fabric, hot: Hot, switch: str) -> float:
     """Return how much of a congestion a switch makes, less what it suffers from other switches."""
     made = 0.0
     for port, told in hot.items():
@@ -52,7 +56,7 @@ def _source(fabric: Fabric, hot: dict[Port, dict[str, float]], switch: str) -> f
     return made
 
 
-def together(fabric: Fabric, hot: dict[Port, dict[str, float]]) -> list[dict[Port, dict[str, float]]]:
+def together(fabric: Fabric, hot: Hot) -> list[Hot]:
     """Return the hot ports in lots, each of switches that are cabled to one another."""
     left = sorted({port[0] for port in hot})
     lots: list[set[str]] = []

@@ -30,13 +30,17 @@ class Evidence(Columns):
     since: IntArray
     looks: IntArray
 
-    def look(self, entities: IntArray, odds: FloatArray, at: Any, *, most: float = 60.0) -> None:
+    def look(
+        self, entities: IntArray, odds: FloatArray, at: Any, *, most: float = 60.0, weight: float | FloatArray = 1.0
+    ) -> None:
         """Take one look at each of `entities` (n,) at `at` (ms): `odds` (n,) by chance, NaN where nothing was seen.
 
-        Wealth grows to `most` only, so that what lasted for hours is over soon after it ends.
+        Wealth grows to `most` only, so that what lasted for hours is over soon after it ends. A `weight` below 1 is for
+        looks that are no independent ones: of n within one burst each counts 1/n (a power below 1 of a bet whose
+        expectation is at most 1 has such an expectation too, by Jensen's inequality).
         """
         seen = np.isfinite(odds)
-        those, gain = entities[seen], bet(odds[seen])
+        those, gain = entities[seen], bet(odds[seen]) * np.broadcast_to(weight, odds.shape)[seen]
         before = self.wealth[those]
         after = np.minimum(np.maximum(before + gain, 0.0), most)
         moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen]

@@ -11,10 +11,13 @@ MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
 
-def group_medians(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray, IntArray]:
+def group_medians(
+    values: FloatArray, group: IntArray, groups: int, *, lower: bool = False
+) -> tuple[FloatArray, IntArray]:
     """Return the median (groups,) of the finite values (n,) of each group, NaN where there are none, and their number.
 
-    `group` (n,) is the number of each value's group, negative where it belongs to none.
+    `group` (n,) is the number of each value's group, negative where it belongs to none. Of an even number of values the
+    median is the mean of the two in the middle, or the `lower` one: half of a group may then be high and not move it.
     """
     known = np.isfinite(values) & (group >= 0)
     of, sizes = group[known], np.bincount(group[known], minlength=groups)
@@ -24,7 +27,7 @@ def group_medians(values: FloatArray, group: IntArray, groups: int) -> tuple[Flo
     medians = np.full(groups, np.nan)
     some = sizes > 0
     low = starts[some] + (sizes[some] - 1) // 2
-    high = starts[some] + sizes[some] // 2
+    high = low if lower else starts[some] + sizes[some] // 2
     medians[some] = ranked[low] / 2 + ranked[high] / 2
     return medians, sizes
 

@@ -83,7 +83,7 @@ class Tail:
 
     def _settle(self) -> None:
         """Derive what `odds` needs: cumulative counts, and the Pareto tail."""
-        if not self._stale:
+        if not self._stale or self._total <= 0:
             return
         self._stale = False
         self._above = np.cumsum(self._counts[::-1])[::-1]

@@ -47,6 +47,9 @@ def test_odds_of_a_tail_are_kept_within_the_data_and_conservative_beyond_it(
 
 def test_a_tail_that_knows_nothing_finds_nothing_odd() -> None:
     assert Tail().odds(np.array([5.0, np.nan]))[0] == 1.0
+    again = Tail()
+    again.merge(Tail().document())
+    assert again.odds(np.array([5.0]))[0] == 1.0
     tail = Tail()
     tail.learn(np.zeros(30))
     assert tail.odds(np.array([1000.0]))[0] > 1e-32
@@ -91,6 +94,16 @@ def test_evidence_of_a_lasting_fault_grows_and_of_its_end_falls() -> None:
     assert evidence.since[0] == -1
 
 
+def test_looks_within_one_burst_count_as_one() -> None:
+    whole, parts, one = Evidence(), Evidence(), np.array([0])
+    for evidence in (whole, parts):
+        evidence.grow(1)
+    whole.look(one, np.array([1e-4]), 0)
+    for n in range(4):
+        parts.look(one, np.array([1e-4]), n, weight=0.25)
+    assert parts.wealth[0] == pytest.approx(whole.wealth[0])
+
+
 def test_a_bet_is_fair() -> None:
     odds = (np.arange(1_000_000) + 0.5) / 1_000_000
     assert np.exp(bet(odds)).mean() <= 1.01
@@ -108,6 +121,8 @@ def test_group_medians_and_residuals_leave_out_what_is_unknown_and_groups_that_a
     assert medians[:2].tolist() == [2.0, 5.0]
     assert np.isnan(medians[2])
     assert sizes.tolist() == [3, 2, 0]
+    pair, _ = group_medians(np.array([1.0, 9.0]), np.zeros(2, np.int64), 1, lower=True)
+    assert pair.tolist() == [1.0]
     distance, centre, spread = peer_residuals(values, group, 3, 0.5, fewest=3)
     assert distance[2] == pytest.approx(7 / 1.4826)
     assert centre[0] == 2.0

@@ -94,13 +94,7 @@ class Sensitivity:
 
 
 SENSITIVITIES: Mapping[str, Sensitivity] = {
-    "congestion": Sensitivity(
-        above=(
-            "pauses_per_s", "marks_per_s", "marked_share", "marked_share_unusual", "drops_per_s", "wait_ticks_per_s",
-            "peer_ratio", "peer_deviations", "habit_ratio",
-        ),
-        patience=("sustain_s", "sustain_readings"),
-    ),
+    "congestion": Sensitivity(above=("waiting_share", "wait_ticks_per_s", "drops_per_s"), patience=("sustain_s",)),
     "ecc_memory": Sensitivity(
         above=("storm_errors", "storm_burst_errors", "storm_habit_factor", "storm_peer_factor"),
         patience=("remap_wait_s",),
