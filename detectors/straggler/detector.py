@@ -1,83 +1,56 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
-In a synchronous job every rank's step takes equally long; the culprit computes longest and waits least. So each rank's
-computation is compared with its own level of before, times what all ranks' computation has changed by meanwhile: a
-uniform slowdown, longer sequences, a checkpoint or drift move all alike and cancel out, and what a rank always had more
-to do than others (its stage, its experts) is part of its level. A rank that was slower from the job's first step on is
-compared with the others, unless such ranks make up a pipeline stage. Slow means: by a tenth of the step, by five robust
-deviations, waiting less than the others, and for most of a minute or three steps, whichever is longer. Most GPUs of a
-node together are the node. Where ranks report no times, a clock that is low for no reason given is all there is.
+Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its own
+level of before, times what all ranks' computation has changed by meanwhile: a uniform slowdown, longer sequences, a
+checkpoint or drift move all alike and cancel out, and what a rank always had more to do than others (its stage, its
+experts) is part of its level. A rank that was slower from the job's first step on is compared with the others, unless
+such ranks make up a pipeline stage (`pace`, `shape`). Where they do not, DCGM's readings tell who computes while the
+others wait (`activity`, `watch`), and what the job lost by it: in the job's step times, else in its own activity
+(`effect`). What is odd and slows nobody is told once, as information. Most GPUs of a node together are the node.
 
 It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
-is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes),
-where tensor-parallel ranks count the wait for each other as computation (all of the group are named), where a single
-node has the whole job and all its GPUs slow down alike (nobody to compare with), and where a fault that has a name
-leaves no trace in DCGM or the logs.
+is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
+a single node has the whole job and all its GPUs slow down alike (nobody to compare with), where a node is slow by its
+GPUs' readings from the job's first minute on (taken for its habit), and where a fault that has a name leaves no trace
+in DCGM or the logs. A rank that alone reports of its node stands for the node, as tensor-parallel neighbours count the
+wait for each other as computation; the GPU is named where its own readings make it the one.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from detectors.contract import (
-    Batch,
-    DetectorConfig,
-    DetectorSpec,
-    Entity,
-    Finding,
-    Instant,
-    IntArray,
-    LogRecord,
-    Severity,
-    finding_id,
-)
+from detectors.case_book import CaseBook, OpenCase
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
 from detectors.fleet import Fleet, Job
-from detectors.gpus import GpuLayout, reported
+from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.straggler.clocks import LoneClocks
+from detectors.straggler import says
+from detectors.straggler.activity import CLOCK, HEAT, SLOW_CLOCK, WINDOW_S
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.evidence import Case, Lag
 from detectors.straggler.excuses import Excuses
 from detectors.straggler.pace import Pace
 from detectors.straggler.shape import Places, places_of
+from detectors.straggler.watch import Suspect, Watch, gpus_of
 
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 0.001, 86_400.0
-_GAP_MS = 60_000
-_AGAIN_MS = 1_800_000
-_GAP_ROOM = 1.15
-
-
-@dataclass(slots=True)
-class _Open:
-    """A finding that fired and is not over. `ranks` are those of the entity; empty if clocks alone told of it."""
-
-    id: str
-    job_id: str
-    node: str
-    gpu: int | None
-    ranks: list[int]
-    started_at: Instant
-    slow_at: Instant
-    """When it was last slow."""
-    gap_ms: int
-    """The longest that it has kept up before it was slow again."""
-    severity: Severity
-
-
-@dataclass(slots=True)
-class _Past:
-    """A finding that was resolved lately."""
-
-    started_at: Instant
-    slow_at: Instant
-    gap_ms: int
+_GAP_MS: Final = 60_000
+_GAP_ROOM: Final = 1.15
+_BRIEF_MS, _HOLD_BRIEF_S, _HOLD_LONGEST_S = 300_000, 420.0, 600.0
+"""What was slow for less than five minutes comes back more likely than not: it is held for longer than that; what comes
+and goes for longer than it ever kept up, but not for ever."""
+_BEATS_IN_TIME: Final = 3
+_HARMLESS_WINDOWS: Final = 15
+"""What is odd for a quarter of an hour and slows nobody is a property: told once, and learnt."""
+_HARMLESS: Final = "harmless"
+_MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
+"""More that are odd at once have something in common that is not a machine's."""
 
 
 class Straggler:
-    """See the module; the thresholds are in detector.yaml."""
+    """See the module; the settings are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StragglerConfig
@@ -88,16 +61,15 @@ class Straggler:
         self._config = config
         self._fleet = fleet
         self._layout = GpuLayout(fleet)
-        self._excuses = Excuses(config, fleet, self._layout)
-        self._clocks = LoneClocks(config)
+        self._excuses = Excuses(fleet, self._layout)
+        self._watch = Watch(config, fleet, self._layout)
+        self._book = CaseBook(self.spec.name)
         self._paces: dict[str, Pace] = {}
         self._places: dict[str, Places] = {}
         self._job_names: list[str] = []
         self._numbers: dict[str, int] = {}
         self._job_of = np.empty(0, np.int64)
         self._rank_of = np.empty(0, np.int64)
-        self._open: list[_Open] = []
-        self._past: dict[str, _Past] = {}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what logs say of hardware faults."""
@@ -108,6 +80,8 @@ class Straggler:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "dcgm":
             self._excuses.take(batch)
+            self._watch.extend()
+            self._watch.sums.take(batch)
         elif batch.kind == "steps":
             self._take_steps(batch)
         return ()
@@ -115,20 +89,26 @@ class Straggler:
     def _take_steps(self, batch: Batch) -> None:
         self._extend()
         job, rank = self._job_of[batch.entities], self._rank_of[batch.entities]
-        paces = {number: self._pace(self._job_names[number]) for number in np.unique(job[rank >= 0]).tolist()}
+        numbers = np.unique(job).tolist()
         for tick in range(len(batch.at)):
-            here = batch.present[tick] & (rank >= 0)
+            here = batch.present[tick]
             step, compute, wait, data = (
                 reported(batch, name, tick, here) for name in ("step_time_s", "compute_s", "comm_wait_s", "data_wait_s")
             )
             rest = np.where(np.isfinite(wait), step - wait - np.where(np.isfinite(data), data, 0.0), step)
             compute = np.where(np.isfinite(compute), compute, rest)
             sound = (step >= _SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
-            for number, pace in paces.items():
+            for number in numbers:
+                running = self._fleet.jobs.get(self._job_names[number])
                 mine = sound & (job[here] == number)
-                if pace is not None and mine.any():
+                if running is None or not mine.any():
+                    continue
+                ranks = rank[here][mine]
+                self._watch.history(running).take(ranks, step[mine])
+                mine[mine] = ranks >= 0
+                if mine.any():
                     at = batch.at[tick, here][mine]
-                    pace.add(rank[here][mine], at, step[mine], compute[mine], wait[mine])
+                    self._pace(running).add(rank[here][mine], at, step[mine], compute[mine], wait[mine])
 
     def _extend(self) -> None:
         keys = self._fleet.entities("steps")[len(self._job_of) :]
@@ -144,15 +124,11 @@ class Straggler:
         self._job_of = np.concatenate([self._job_of, np.array(jobs, np.int64)])
         self._rank_of = np.concatenate([self._rank_of, np.array([int(key[1]) for key in keys], np.int64)])
 
-    def _pace(self, job_id: str) -> Pace | None:
-        """Return the pace of a job that runs now; None for any other, whose ranks are nowhere."""
-        job = self._fleet.jobs.get(job_id)
-        if job is None:
-            return None
-        pace = self._paces.get(job_id)
+    def _pace(self, job: Job) -> Pace:
+        pace = self._paces.get(job.job_id)
         if pace is None or pace.start != job.start:
-            pace = self._paces[job_id] = Pace(self._config, job.start)
-            self._places.pop(job_id, None)
+            pace = self._paces[job.job_id] = Pace(self._config, self._watch.tails, job.start)
+            self._places.pop(job.job_id, None)
         return pace
 
     def advance(self, now: Instant) -> Sequence[Finding]:
@@ -167,11 +143,14 @@ class Straggler:
                 continue
             places = self._places_of(job, pace)
             if places is not None and pace.beat(now, places):
-                found += self._close(now, job_id, pace)
-                found += self._judge(now, job, pace, places)
-        found += self._judge_clocks(now)
-        self._past = {key: past for key, past in self._past.items() if now - past.slow_at <= _AGAIN_MS}
-        self._excuses.forget(now)
+                found += self._close_ranks(now, job_id, pace)
+                found += self._judge_ranks(now, job, pace, places)
+        held = {(case.node, None if case.gpu == WHOLE_NODE else case.gpu) for case in self._alarms()}
+        suspects = self._watch.close(now, held)
+        if suspects is not None:
+            found += self._close_readings(now)
+            found += self._judge_readings(now, suspects)
+            self._excuses.forget(now)
         return found
 
     def _places_of(self, job: Job, pace: Pace) -> Places | None:
@@ -182,167 +161,168 @@ class Straggler:
                 self._places[job.job_id] = known
         return known
 
-    def _judge(self, now: Instant, job: Job, pace: Pace, places: Places) -> list[Finding]:
+    def _judge_ranks(self, now: Instant, job: Job, pace: Pace, places: Places) -> list[Finding]:
         found: list[Finding] = []
-        ranks = pace.confirmed()
+        ranks = pace.confirmed(max(len(self._layout.names), places.nodes))
         for node in np.unique(places.node[ranks]).tolist():
             mates = np.flatnonzero((places.node == node) & (pace.seen > 0))
             lagging = mates[pace.behind[mates] >= self._config.effect_share / 2]
-            whole = len(lagging) > 1 and len(lagging) >= self._config.node_share * len(mates)
-            cases = (
-                [(None, mates)] if whole else [(rank, np.array([rank])) for rank in ranks[places.node[ranks] == node]]
-            )
-            for rank, members in cases:
-                gpu = None if rank is None else int(places.gpu[rank])
-                found += self._fire_ranks(now, job, pace, places, gpu, members)
+            gpus = self._layout.members(places.names[node])
+            alone = len(mates) == 1 and np.count_nonzero(np.isin(gpus, gpus_of(job, self._layout))) > 1
+            whole = bool(alone or (len(lagging) > 1 and len(lagging) >= self._config.node_share * len(mates)))
+            cases = [mates] if whole else [np.array([rank]) for rank in ranks[places.node[ranks] == node]]
+            for members in cases:
+                found += self._fire_ranks(now, job, pace, places, members, whole)
         return found
 
     def _fire_ranks(
-        self, now: Instant, job: Job, pace: Pace, places: Places, gpu: int | None, ranks: IntArray
+        self, now: Instant, job: Job, pace: Pace, places: Places, ranks: IntArray, whole: bool
     ) -> list[Finding]:
         node = places.names[places.node[ranks[0]]]
+        members = self._layout.members(node)
+        mine = members if whole else members[np.isin(self._layout.gpu[members], places.gpu[ranks])]
+        gpu = self._watch.stands_out(mine) if whole else int(mine[0]) if len(mine) else None
         onsets = pace.onset[ranks[pace.score[ranks] > 0]]
         onset = max(int(np.median(onsets)), job.start)
-        if self._is_open(node, gpu) or self._excuses.to_come(node, places.gpu[ranks], onset, now):
+        entity = (
+            self._entity(node, gpu) if whole or gpu is not None else {"node": node, "gpu": int(places.gpu[ranks[0]])}
+        )
+        peers = gpus_of(job, self._layout)
+        if self._is_open(entity) or self._excuses.to_come(mine, onset, now):
             return []
-        peers = self._gpus_of(job)
-        if self._excuses.of(node, places.gpu[ranks], peers, onset, now) is not None:
+        if self._excuses.of(node, mine, peers, onset, now) is not None:
             return []
-        mine = self._excuses.gpus_of(node, places.gpu[ranks])
-        lag = Lag.of(pace, ranks, self._excuses.clock[mine], self._excuses.clock[peers])
-        case = Case(job.job_id, node, gpu, [int(rank) for rank in ranks], (now - onset) / 1000, lag)
-        return self._fire(now, case, onset, now)
+        clock = self._excuses.clock
+        told = says.of_ranks(job.job_id, _words(entity), pace, ranks, (now - onset) / 1000, clock[mine], clock[peers])
+        return self._fire(now, job, entity, gpu, told, onset, [int(rank) for rank in ranks])
 
-    def _judge_clocks(self, now: Instant) -> list[Finding]:
-        if not self._clocks.due(now):
-            return []
-        silent = [job for job in self._fleet.jobs.values() if not self._tells(job.job_id)]
-        groups = [(job.job_id, self._gpus_of(job)) for job in silent]
+    def _judge_readings(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
         found: list[Finding] = []
-        judged = self._clocks.judge(now, groups, self._excuses)
-        for job_id, gpu, usual in judged.slow:
-            entity = self._layout.entity(gpu)
-            node, number = str(entity["node"]), int(entity["gpu"])
-            onset = max(int(self._clocks.since[gpu]), self._fleet.jobs[job_id].start)
-            mates = np.array([number])
-            if self._is_open(node, number) or self._excuses.of(node, mates, np.array([gpu]), onset, now) is not None:
+        for suspect in suspects:
+            job, node, gpu = suspect.job, suspect.node, suspect.gpu
+            pace = self._paces.get(job.job_id)
+            those = self._layout.members(node) if gpu is None else np.array([gpu])
+            peers = gpus_of(job, self._layout)
+            if pace is not None and np.count_nonzero(pace.seen) >= len(peers):
+                continue  # every rank reports its times: they know better
+            entity = self._entity(node, gpu)
+            crowd = {other.node for other in suspects if other.job == job}
+            if self._is_open(entity) or len(crowd) > max(_MOST_NODES, _MOST_NODE_SHARE * len(job.nodes)):
                 continue
-            clock = Lag(clock_mhz=float(self._excuses.clock[gpu]), peers_clock_mhz=usual, peers=judged.peers[job_id])
-            case = Case(job_id, node, number, [], (now - onset) / 1000, clock)
-            found += self._fire(now, case, onset, now)
-        back = {(str(entity["node"]), int(entity["gpu"])) for entity in map(self._layout.entity, judged.back)}
-        for entry in [entry for entry in self._open if not entry.ranks and (entry.node, entry.gpu) in back]:
-            found.append(self._end(now, entry, "its clock is that of its peers again"))
+            held = suspect.how == SLOW_CLOCK and self._excuses.unread(
+                those, float(suspect.own[CLOCK] / suspect.peers[CLOCK]), float(suspect.own[HEAT])
+            )
+            if held or self._excuses.of(node, those, peers, suspect.since, now) is not None:
+                continue
+            lost = 0.0 if suspect.effect is None else suspect.effect.slower
+            explained = np.log1p(suspect.lag) >= np.log1p(lost) / 2
+            harmless = not suspect.always and (lost < self._config.job_share or not explained)
+            if harmless and suspect.windows < _HARMLESS_WINDOWS:
+                continue
+            told = says.of_readings(suspect, _words(entity), (now - suspect.since) / 1000, harmless)
+            found += self._fire(now, job, entity, gpu, told, suspect.since, [], _HARMLESS if harmless else "")
+            if harmless:
+                self._watch.absolve(node, gpu)
         return found
 
-    def _tells(self, job_id: str) -> bool:
-        pace = self._paces.get(job_id)
-        return pace is not None and pace.telling
+    def _entity(self, node: str, gpu: int | None) -> dict[str, str | int]:
+        return {"node": node} if gpu is None else dict(self._layout.entity(gpu))
 
-    def _gpus_of(self, job: Job) -> IntArray:
-        parts = []
-        for node in job.nodes:
-            members = self._layout.members(node)
-            members = members[members < self._excuses.count]
-            if node in job.gpus:
-                members = members[np.isin(self._layout.gpu[members], job.gpus[node])]
-            parts.append(members)
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    def _alarms(self) -> list[OpenCase]:
+        """Return the open findings but those of what harms nobody: these last as long as the job."""
+        return [case for case in self._book.cases() if not case.aspect]
 
-    def _is_open(self, node: str, gpu: int | None) -> bool:
-        return any(held.node == node and (held.gpu in (None, gpu) or gpu is None) for held in self._open)
+    def _is_open(self, entity: Entity) -> bool:
+        node, gpu = entity["node"], entity.get("gpu")
+        return any(
+            case.node == node and (case.entity.get("gpu") in (None, gpu) or gpu is None) for case in self._alarms()
+        )
 
-    def _fire(self, now: Instant, case: Case, onset: Instant, slow_at: Instant) -> list[Finding]:
-        entity = _entity(case.node, case.gpu)
-        key = f"{case.node}/{case.gpu}"
-        past = self._past.get(key)
-        if past is not None and onset // 1000 <= past.started_at // 1000:
-            onset = past.started_at + 1000
-        if onset > now:
-            return []
-        gap = max(past.gap_ms, onset - past.slow_at) if past is not None else 0
-        identity = finding_id(self.spec.name, entity, onset)
-        entry = _Open(identity, case.job_id, case.node, case.gpu, case.ranks, onset, slow_at, gap, case.severity)
-        self._open.append(entry)
-        return [
-            Finding(
-                id=identity,
-                detector=self.spec.name,
-                fault="straggler",
-                entity=entity,
-                state="firing",
-                started_at=onset,
-                detected_at=now,
-                severity=case.severity,
-                score=case.score,
-                summary=case.summary,
-                recommended_action=case.action,
-                evidence=case.evidence,
-            )
-        ]
+    def _fire(
+        self, now: Instant, job: Job, entity: Entity, gpu: int | None, told: says.Saying, onset: Instant,
+        ranks: list[int], aspect: str = "",
+    ) -> list[Finding]:  # fmt: skip
+        return self._book.fire(
+            now,
+            "straggler",
+            entity,
+            started_at=onset,
+            severity=told.severity,
+            score=told.score,
+            summary=told.summary,
+            action=says.action("gpu" not in entity),
+            evidence=told.evidence,
+            gpu=WHOLE_NODE if gpu is None else gpu,
+            aspect=aspect,
+            memo={"job_id": job.job_id, "ranks": ranks, "slow_at": now, "gap_ms": 0},
+        )
 
     def _close_ended(self, now: Instant) -> list[Finding]:
         found: list[Finding] = []
-        for entry in list(self._open):
-            job = self._fleet.jobs.get(entry.job_id)
-            if job is None or job.start > entry.started_at:
-                found.append(self._end(now, entry, "its job has ended"))
+        for case in self._book.cases():
+            job = self._fleet.jobs.get(case.memo["job_id"])
+            if job is None or job.start > case.started_at:
+                found.append(self._end(now, case, "its job has ended"))
         return found
 
-    def _close(self, now: Instant, job_id: str, pace: Pace) -> list[Finding]:
-        """Close what has kept up for long enough; what comes and goes must have for longer than it ever did."""
-        config, found = self._config, []
-        for entry in [entry for entry in self._open if entry.job_id == job_id and entry.ranks]:
-            ranks = np.array(entry.ranks)
+    def _close_ranks(self, now: Instant, job_id: str, pace: Pace) -> list[Finding]:
+        """Close what has kept up for long enough by its ranks' times."""
+        found = []
+        for case in self._alarms():
+            ranks = np.array(case.memo["ranks"], np.int64)
+            if case.memo["job_id"] != job_id or not len(ranks):
+                continue
             slow_at = int(np.median(pace.slow_at[ranks]))  # a node is as slow as most of its ranks are
-            if slow_at - entry.slow_at > _GAP_MS + 3000 * pace.step_s:
-                entry.gap_ms = max(entry.gap_ms, slow_at - entry.slow_at)
-            entry.slow_at = max(slow_at, entry.slow_at)
-            brief = entry.slow_at - entry.started_at < config.brief_s * 1000
-            hold = config.release_brief_s if brief else config.release_s
-            if entry.gap_ms:
-                hold = min(max(_GAP_ROOM * entry.gap_ms / 1000, config.release_s), config.release_longest_s)
-            heard = ranks[pace.at[ranks] > entry.slow_at]
-            kept_up = len(heard) > 0 and float(np.median(pace.kept_up[heard])) >= config.release_beats
-            if kept_up and now - entry.slow_at >= hold * 1000:
+            self._note_slow(case, slow_at, _GAP_MS + 3000 * pace.step_s)
+            heard = ranks[pace.at[ranks] > case.memo["slow_at"]]
+            kept_up = len(heard) > 0 and float(np.median(pace.kept_up[heard])) >= _BEATS_IN_TIME
+            if kept_up and now - case.memo["slow_at"] >= self._hold_ms(case):
                 pace.score[ranks] = 0.0
-                found.append(self._end(now, entry, "it keeps up with its peers again"))
+                self._watch.absolve(case.node, None if case.gpu == WHOLE_NODE else case.gpu)
+                found.append(self._end(now, case, "it keeps up with its peers again"))
         return found
 
-    def _end(self, now: Instant, entry: _Open, reason: str) -> Finding:
-        self._open.remove(entry)
-        self._past[f"{entry.node}/{entry.gpu}"] = _Past(entry.started_at, entry.slow_at, entry.gap_ms)
-        where = entry.node if entry.gpu is None else f"{entry.node} GPU {entry.gpu}"
-        return Finding(
-            id=entry.id,
-            detector=self.spec.name,
-            fault="straggler",
-            entity=_entity(entry.node, entry.gpu),
-            state="resolved",
-            started_at=entry.started_at,
-            detected_at=now,
-            severity=entry.severity,
-            score=0.0,
-            summary=f"straggler on {where} is over: {reason}",
-            recommended_action="none",
-            evidence={"job_id": entry.job_id, "lasted_s": (entry.slow_at - entry.started_at) / 1000},
-        )
+    def _close_readings(self, now: Instant) -> list[Finding]:
+        """Close what has kept up for long enough by its readings."""
+        found = []
+        for case in self._alarms():
+            if case.memo["ranks"]:
+                continue
+            gpu = None if case.gpu == WHOLE_NODE else case.gpu
+            if self._watch.slow_now(case.node, gpu):
+                self._note_slow(case, now, _GAP_MS + 1000 * WINDOW_S)
+            elif now - case.memo["slow_at"] >= self._hold_ms(case):
+                self._watch.absolve(case.node, gpu)
+                found.append(self._end(now, case, "it keeps up with its peers again"))
+        return found
+
+    def _note_slow(self, case: OpenCase, at: Instant, gap_ms: float) -> None:
+        if at - case.memo["slow_at"] > gap_ms:
+            case.memo["gap_ms"] = max(case.memo["gap_ms"], at - case.memo["slow_at"])
+        case.memo["slow_at"] = max(at, case.memo["slow_at"])
+
+    def _hold_ms(self, case: OpenCase) -> float:
+        release_s, gap_ms = self._config.release_s, float(case.memo["gap_ms"])
+        if gap_ms:
+            return 1000 * min(max(_GAP_ROOM * gap_ms / 1000, release_s), _HOLD_LONGEST_S)
+        brief = int(case.memo["slow_at"]) - case.started_at < _BRIEF_MS
+        return 1000 * (max(_HOLD_BRIEF_S, release_s) if brief else release_s)
+
+    def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
+        lasted_s = (case.memo["slow_at"] - case.started_at) / 1000
+        return self._book.resolve(case, now, reason, {"job_id": case.memo["job_id"], "lasted_s": lasted_s})
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
         lines, arrays = self._excuses.snapshot()
-        numbers: dict[str, Any] = {}
+        watched, more = self._watch.snapshot()
+        arrays |= {f"watch/{name}": array for name, array in more.items()}
+        numbers: list[Any] = []
         for place, (job_id, pace) in enumerate(self._paces.items()):
-            numbers[job_id], columns = pace.snapshot()
+            told, columns = pace.snapshot()
+            numbers.append([job_id, told])
             arrays |= {f"pace/{place}/{name}": column for name, column in columns.items()}
-        arrays |= self._clocks.arrays("clock/")
-        document = {
-            "lines": lines,
-            "paces": [[job_id, told] for job_id, told in numbers.items()],
-            "open": [asdict(entry) for entry in self._open],
-            "past": {key: asdict(past) for key, past in self._past.items()},
-            "clocks": self._clocks.asked_at,
-        }
+        document = {"lines": lines, "watch": watched, "paces": numbers, "book": self._book.snapshot()}
         return pack(document, arrays)
 
     @classmethod
@@ -351,16 +331,17 @@ class Straggler:
         document, arrays = unpack(state)
         detector = cls(config, fleet)
         detector._excuses.restore(document["lines"], arrays)
-        detector._clocks.load(arrays, "clock/")
-        detector._clocks.asked_at = document["clocks"]
+        detector._watch.restore(document["watch"], _within(arrays, "watch/"))
         for place, (job_id, told) in enumerate(document["paces"]):
-            prefix = f"pace/{place}/"
-            columns = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            detector._paces[job_id] = Pace.restore(detector._config, told, columns)
-        detector._open = [_Open(**entry) for entry in document["open"]]
-        detector._past = {key: _Past(**past) for key, past in document["past"].items()}
+            pace = Pace(detector._config, detector._watch.tails, told["start"])
+            detector._paces[job_id] = pace.restore(told, _within(arrays, f"pace/{place}/"))
+        detector._book.load(document["book"])
         return detector
 
 
-def _entity(node: str, gpu: int | None) -> Entity:
-    return {"node": node} if gpu is None else {"node": node, "gpu": gpu}
+def _within(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _words(entity: Entity) -> str:
+    return f"{entity['node']} GPU {entity['gpu']}" if "gpu" in entity else str(entity["node"])

@@ -14,7 +14,8 @@ from detectors.rows import KeyColumn, Rows
 from detectors.tape import Tape
 
 CLOCK, REASONS = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
-UTIL = "DCGM_FI_DEV_GPU_UTIL"
+UTIL, LIMIT = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
+TENSOR, DRAM, POWER = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_POWER_USAGE"
 JOB = "812"
 
 
@@ -58,6 +59,8 @@ class Training:
     """Only the job as a whole is reported."""
     missing: float = 0.01
     interval_s: float = 15.0
+    felt: str = ""
+    """What a slow rank's GPU reads like: "clock", "memory", "host" (its node's GPUs idle); nothing, where empty."""
     dcgm: Mapping[str, Callable[[FloatArray, FloatArray], FloatArray]] = field(default_factory=dict)
     """By field: from (seconds, values), each (ticks, GPUs), what is reported instead."""
     logs: Sequence[LogRecord] = ()
@@ -82,10 +85,33 @@ def _readings(training: Training, cluster: Cluster) -> dict[str, FloatArray]:
     shape = (cluster.ticks, training.nodes * training.gpus)
     clock = 1410.0 - 15.0 * cluster.chance("clock").integers(0, 3, shape).astype(np.float64)
     values: dict[str, FloatArray] = {CLOCK: clock, REASONS: cluster.steady(0), UTIL: cluster.steady(100)}
+    if training.felt:
+        values |= _felt(training, cluster, clock)
     values["DCGM_FI_DEV_PCIE_LINK_GEN"], values["DCGM_FI_DEV_PCIE_LINK_WIDTH"] = cluster.steady(4), cluster.steady(16)
     for field_, change in training.dcgm.items():
         values[field_] = change(cluster.at_s, values.get(field_, cluster.steady(0)))
     return values
+
+
+def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, FloatArray]:
+    """Return what a synchronous job's GPUs read while the slow ones compute and the others wait."""
+    longer = np.ones(clock.shape)
+    for slow in training.slow:
+        strength = np.vectorize(lambda now, slow=slow: _strength(slow, now))(cluster.at_s[:, list(slow.ranks)])
+        longer[:, list(slow.ranks)] *= 1 + (slow.factor - 1) * strength
+    step = np.maximum(longer.max(axis=1, keepdims=True), 1.0)
+    for since, until, factor in training.uniform:
+        step = np.where((cluster.at_s >= since) & (cluster.at_s < until), step * factor, step)
+    own = 1 + 0.02 * cluster.chance("own").standard_normal(clock.shape[1])
+    noise = [1 + 0.01 * cluster.chance(word).standard_normal(clock.shape) for word in ("tensor", "dram", "power")]
+    slower = longer if training.felt == "clock" else 1.0
+    return {
+        CLOCK: clock / slower,
+        UTIL: 100 / longer if training.felt == "host" else np.full(clock.shape, 100.0),
+        TENSOR: 0.4 * own * noise[0] * slower / step,
+        DRAM: 0.35 * own * noise[1] * (longer if training.felt != "host" else 1.0) / step,
+        POWER: 300 * noise[2] / slower / np.sqrt(step),
+    }
 
 
 def _steps(training: Training) -> Rows:
@@ -159,8 +185,13 @@ FROM_START = replace(PLAIN, slow=[Slow([CULPRIT], factor=2.5)], starts_s=10.0, c
 BRAKED = replace(
     SUDDEN, dcgm={REASONS: from_to(0x88, ONSET_S, 1e9, [CULPRIT]), CLOCK: from_to(600, ONSET_S, 1e9, [CULPRIT])}
 )
+LOWERED = from_to(250, ONSET_S, 1e9, [CULPRIT])
 CAPPED = replace(
-    SUDDEN, dcgm={REASONS: from_to(0x04, ONSET_S, 1e9, [CULPRIT]), CLOCK: from_to(990, ONSET_S, 1e9, [CULPRIT])}
+    SUDDEN,
+    dcgm={
+        REASONS: from_to(0x04, ONSET_S, 1e9, [CULPRIT]),
+        LIMIT: lambda at_s, values: LOWERED(at_s, np.full(values.shape, 400.0)),
+    },
 )
 UNTOLD = replace(PLAIN, only_whole=True)
 

@@ -13,8 +13,8 @@ from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
     BRAKED,
     CAPPED,
-    CLOCK,
     CULPRIT,
+    DRAM,
     FROM_START,
     JOB,
     NODE,
@@ -185,13 +185,67 @@ def test_an_applications_own_xid_excuses_nobody() -> None:
     assert entities(replace(SUDDEN, logs=[line])) == [GPU]
 
 
-def test_without_times_of_ranks_a_clock_that_is_low_for_no_reason_tells() -> None:
-    low = replace(UNTOLD, minutes=16, interval_s=5.0, dcgm={CLOCK: from_to(1005, 120, 600, [CULPRIT])})
-    fired, resolved = run(low)
-    assert (dict(fired.entity), fired.state, resolved.state) == (GPU, "firing", "resolved")
-    assert 120 + 240 <= since(fired) <= 120 + 360
-    assert 600 < since(resolved) <= 900
-    assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_mhz_peers"])
-    capped = replace(low, dcgm={**low.dcgm, REASONS: from_to(0x04, 120, 600, [CULPRIT])})
-    assert entities(capped) == []
-    assert entities(replace(low, only_whole=False)) == [], "the ranks say that it keeps up"
+SEEN = replace(UNTOLD, nodes=4, gpus=8, minutes=32, interval_s=10.0)
+FIRST = 8
+UNREAD = {REASONS: from_to(np.nan, 0, 1e9, range(32))}
+ONLY = {"node": name(1), "gpu": 0}
+
+
+def _without_steps(training: Training) -> list[Finding]:
+    tape = tape_of(training)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    return play(replace(tape, rows=tape.rows[1:]), [choice])[0]
+
+
+@pytest.mark.parametrize("found_in", [run, _without_steps], ids=["the job's steps", "no steps"])
+@pytest.mark.parametrize(
+    ("felt", "ranks", "entity"),
+    [("clock", [FIRST], ONLY), ("memory", [FIRST], ONLY), ("host", range(8, 16), {"node": name(1)})],
+    ids=["clock", "memory", "host"],
+)
+def test_where_ranks_report_no_times_the_readings_name_who_computes_while_others_wait(
+    found_in: Any, felt: str, ranks: Any, entity: dict[str, str | int]
+) -> None:
+    slow = replace(SEEN, felt=felt, slow=[Slow(list(ranks), 600, 1320, factor=1.15)])
+    fired, resolved = found_in(slow)
+    assert (dict(fired.entity), fired.state, resolved.state) == (entity, "firing", "resolved")
+    assert 600 < since(fired) <= 1200
+    assert abs((fired.started_at - START) / 1000 - 600) <= 120
+    assert 1320 < since(resolved) <= 1320 + 600
+    assert float(fired.evidence["job_slower_share"]) == pytest.approx(0.13, abs=0.03)
+    assert "by chance" in str(fired.evidence["by_chance"])
+    assert ("steps are 1" in fired.summary) == (found_in is run)
+
+
+def test_who_is_slow_from_the_first_minute_on_is_named_if_three_signals_agree() -> None:
+    always = replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)])
+    (fired,) = run(always)
+    assert (dict(fired.entity), since(fired) <= 900) == (ONLY, True)
+    assert run(replace(always, felt="memory")) == [], "a favoured expert reads the same"
+    assert run(replace(always, slow=[Slow(list(range(8, 16)), factor=1.2)])) == [], "a stage, or a cap"
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(SEEN, felt="clock", uniform=[(600, 1900, 1.4)]),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, 620, factor=2.0)]),
+        replace(SEEN, felt="clock", slow=[Slow([1, 9, 17], 600, factor=1.2)]),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600)], dcgm={REASONS: from_to(0x88, 600, 1e9, [FIRST])}),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=2.1)], dcgm=UNREAD),
+        replace(SEEN, felt="clock", slow=[Slow(range(8, 16), 600)], dcgm=UNREAD),
+        replace(SEEN, felt="memory", slow=[Slow([FIRST], 600)], only_whole=False, columns=("step_time_s", "compute_s")),
+    ],
+    ids=["all slower", "a dip", "many at once", "a brake", "a halved clock, unread", "a node's power, unread",
+         "every rank reports"],
+)  # fmt: skip
+def test_readings_that_only_look_like_it_alert_nobody(training: Training) -> None:
+    if not training.only_whole:
+        training = replace(training, slow=[], dcgm={DRAM: from_to(0.6, 600, 1e9, [FIRST])})
+    assert [finding for finding in run(training) if finding.severity != "info"] == []
+
+
+def test_what_is_odd_and_slows_nobody_is_told_once_as_information() -> None:
+    odd = replace(SEEN, felt="clock", minutes=60, dcgm={DRAM: from_to(0.42, 600, 1e9, [FIRST])})
+    (told,) = run(odd)
+    assert (told.severity, dict(told.entity)) == ("info", ONLY)

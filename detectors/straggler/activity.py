@@ -1,0 +1,246 @@
+"""What GPUs' own readings tell: who computes while the others wait.
+
+Readings become means over windows of a minute. A GPU is compared with its node mates of the same job, which are scraped
+at the same moment and so see the same phase of the step; a node (the median of its GPUs) with the job's other nodes, of
+the same model. Residuals are taken from the entity's own habit in this job, so a heavier stage, a favoured expert or a
+tighter power cap is a property and no change. Three signatures are looked for:
+
+- slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
+  so the same work takes more of a slower clock's;
+- longer work: tensor or memory activity is higher at the same clock, as slow memory or a slow chip has it;
+- starved (nodes only): the GPUs are idle more than those of other nodes: the host does not keep up.
+
+A victim shows none of them: it has less to do, like all its peers. How unusual the residuals are, the tails of this
+cluster say, and the evidence adds up from window to window.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.evidence import Evidence
+from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
+from detectors.core.tails import Tails
+
+WINDOW_S: Final = 60
+"""Long enough for several steps and for a reading at 60 s scrapes."""
+CLOCK, POWER, TENSOR, MEMORY, BUSY, HEAT = range(6)
+_COMPARED: Final = 5
+_FIELDS: Final = (
+    "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL",
+)  # fmt: skip
+_UTIL: Final = 6
+SLOW_CLOCK, LONG_WORK, STARVED = range(3)
+_WORKING: Final = 0.3
+"""Below this share of the time at work a GPU says nothing of a job's pace."""
+_LEAST: Final = 1e-3
+_FLOOR: Final = 0.01
+"""A relative difference of a hundredth is what sensors resolve: clocks move in steps of 15 MHz."""
+_LEARN_S: Final = 240.0
+_MEMORY_S: Final = 21_600.0
+"""A ramp of forty minutes must not become the habit."""
+_INDEPENDENT: Final = 0.5
+"""Two windows that follow one another count as one reading: scrapes and steps drift through each other in minutes."""
+_DOUBTED: Final = 3
+_MOST_WEALTH: Final = 30.0
+"""Wealth is kept within what any budget asks for, so that what is over is soon believed to be."""
+_ODD: Final = 0.1
+
+
+class Sums(Columns):
+    """By GPU: the sum of each signal's readings since the window began, and their number."""
+
+    BLANK: ClassVar[Declaration] = {"total": (np.float64, 0.0, len(_FIELDS)), "read": (np.int32, 0, len(_FIELDS))}
+    total: FloatArray
+    read: NDArray[np.int32]
+
+    def take(self, batch: Batch) -> None:
+        """Add the readings of a batch."""
+        known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
+        for tick, here in batch.ticks():
+            gpus = batch.entities[here]
+            for row, column in known:
+                values = column[tick][here]
+                finite = np.isfinite(values)
+                self.total[row, gpus] += np.where(finite, values, 0.0)
+                self.read[row, gpus] += finite
+
+    def means(self) -> FloatArray:
+        """Return the means (6, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(self.read > 0, self.total / self.read, np.nan)
+        means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[_UTIL] / 100)
+        self.total[:], self.read[:] = 0.0, 0
+        return means[:_UTIL]
+
+
+class _Marks(Columns):
+    """By entity: the `job` it is compared in, how it is slow (`how`), by how much (`lag`, logarithm), and in which of
+    the last 64 windows (`odd`, the newest in the lowest bit); whether its habit was begun anew (`absolved`).
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "job": (np.int64, -1),
+        "how": (np.int8, 0),
+        "lag": (np.float32, 0.0),
+        "odd": (np.uint64, 0),
+        "absolved": (np.bool_, False),
+    }
+    job: IntArray
+    how: NDArray[np.int8]
+    lag: NDArray[np.float32]
+    odd: NDArray[np.uint64]
+    absolved: BoolArray
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is compared in a window: `who` (n,) entities in ascending order, the `job` of each (a number that no other
+    job has had), its `group` of peers out of `groups`, and the logarithms of the signals, (5, n).
+    """
+
+    who: IntArray
+    job: IntArray
+    group: IntArray
+    groups: int
+    signals: FloatArray
+
+
+class Comparison:
+    """Entities of one kind (GPUs, nodes) against their peers, window after window."""
+
+    def __init__(self, name: str, tails: Tails, kinds: int, effect_share: float) -> None:
+        self.evidence = Evidence()
+        self.marks = _Marks()
+        self._habit = Habit(_MEMORY_S)
+        self.tails = tails
+        self._name, self._kinds, self._most_spread = name, kinds, effect_share
+        self._least_lag = float(np.log1p(effect_share / 2))
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` entities."""
+        for columns in (self.evidence, self.marks):
+            columns.grow(count)
+        self._habit.grow(_COMPARED * count)
+
+    def forget(self, who: IntArray) -> None:
+        """Begin anew with some entities."""
+        self.evidence.forget(who)
+        self.marks.forget(who)
+        self._habit.forget(_places(who).ravel())
+
+    def absolve(self, who: IntArray) -> None:
+        """Take what some entities are like now for their habit."""
+        job = self.marks.job[who]
+        self.forget(who)
+        self.marks.job[who], self.marks.absolved[who] = job, True
+
+    def over(self, who: IntArray, enough: float) -> IntArray:
+        """Return the places in `who` of those that are odd now, with evidence enough."""
+        odd = (self.marks.odd[who] & np.uint64(1)) > 0
+        return np.flatnonzero(odd & (self.evidence.wealth[who] >= enough))
+
+    def look(self, now: Instant, look: Look, held: BoolArray) -> FloatArray:
+        """Take a look at a window; `held` (n,) are under a finding, and teach nothing.
+
+        Returns by how much each signal (5, n) differs from the group's median.
+        """
+        who = look.who
+        self.forget(who[self.marks.job[who] != look.job])
+        self.marks.job[who] = look.job
+        beside = np.array([row - group_medians(row, look.group, look.groups)[0][look.group] for row in look.signals])
+        places = _places(who)
+        ready = self._habit.learnt_s[places] >= _LEARN_S
+        apart = np.where(ready, beside - self._habit.level[places], np.nan)
+        distance = self._distance(apart, places, look)
+        scores = _scores(distance)[: self._kinds]
+        lags = _lags(apart)[: self._kinds]
+        tails = [self.tails[f"{self._name}/{kind}"] for kind in range(self._kinds)]
+        odds = np.array([tail.odds(score) for tail, score in zip(tails, scores, strict=True)])
+        filled = np.where(np.isfinite(odds), odds, 2.0)
+        how = filled.argmin(axis=0)
+        least = filled.min(axis=0)
+        self.evidence.look(
+            who, np.where(least <= 1, np.minimum(self._kinds * least, 1.0), np.nan), now, most=_MOST_WEALTH
+        )
+        lag = np.nan_to_num(lags[how, np.arange(len(who))])
+        odd = (self._kinds * least <= _ODD) & (lag >= self._least_lag)
+        begins = odd & (self.evidence.looks[who] <= 1)
+        moved = self.marks.lag[who] + (lag - self.marks.lag[who]) / 2
+        self.marks.lag[who] = np.where(begins, lag, np.where(odd, moved, self.marks.lag[who]))
+        self.marks.how[who] = np.where(odd, how, self.marks.how[who])
+        self.marks.odd[who] = (self.marks.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
+        calm = ~held & (self.evidence.looks[who] < _DOUBTED)
+        for tail, score in zip(tails, scores, strict=True):
+            tail.learn(score[calm], _INDEPENDENT)
+        self._habit.learn(places[:, calm].ravel(), beside[:, calm].ravel(), float(WINDOW_S))
+        return beside
+
+    def habits(self, who: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return by how much each signal of some entities has always differed from the peers' (5, n), and for how
+        long (s, the longest of the signals).
+        """
+        places = _places(who)
+        return self._habit.level[places], self._habit.learnt_s[places].max(axis=0, initial=0.0)
+
+    def _distance(self, apart: FloatArray, places: IntArray, look: Look) -> FloatArray:
+        """Return residuals in deviations: the entity's own, or its group's in this window where that is more; NaN where
+        the group is too far out of step to compare anybody.
+        """
+        distance = np.full(apart.shape, np.nan)
+        for row, residual in enumerate(apart):
+            spread, sizes = group_medians(np.abs(residual), look.group, look.groups)
+            among = np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)[look.group]
+            scale = np.maximum(np.maximum(among, self._habit.spread[places[row]]), _FLOOR)
+            with np.errstate(invalid="ignore"):
+                distance[row] = np.where(among <= self._most_spread, residual / scale, np.nan)
+        return distance
+
+    def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the state's arrays."""
+        return (
+            self.evidence.arrays(f"{prefix}evidence/")
+            | self.marks.arrays(f"{prefix}marks/")
+            | self._habit.arrays(f"{prefix}habit/")
+        )
+
+    def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
+        """Take what `arrays` returned."""
+        self.evidence.load(arrays, f"{prefix}evidence/")
+        self.marks.load(arrays, f"{prefix}marks/")
+        self._habit.load(arrays, f"{prefix}habit/")
+
+
+def logarithms(means: FloatArray) -> FloatArray:
+    """Return the logarithms (5, GPUs) of what is compared, NaN of GPUs that are not at work."""
+    with np.errstate(invalid="ignore"):
+        idle = means[BUSY] < _WORKING
+        compared = np.where(means[:_COMPARED] > _LEAST, means[:_COMPARED], np.nan)
+    compared[:, idle] = np.nan
+    result: FloatArray = np.log(compared)
+    return result
+
+
+def _places(who: IntArray) -> IntArray:
+    """Return where the habits of some entities are kept, (5, n)."""
+    return _COMPARED * who[None, :] + np.arange(_COMPARED)[:, None]
+
+
+def _scores(z: FloatArray) -> FloatArray:
+    """Return how far each signature (3, n) goes, from residuals in deviations (5, n)."""
+    active = np.fmax(z[TENSOR], z[MEMORY])
+    profiled = np.isfinite(active)
+    slow = np.minimum(-z[CLOCK], np.where(profiled, active, -z[POWER]))
+    return np.array([slow, np.where(profiled, active, z[POWER]), -z[BUSY]])
+
+
+def _lags(apart: FloatArray) -> FloatArray:
+    """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
+    active = np.fmax(apart[TENSOR], apart[MEMORY])
+    return np.array([-apart[CLOCK], np.where(np.isfinite(active), active, apart[POWER]), -apart[BUSY]])
