@@ -7,13 +7,16 @@ calls urgent, and right before a job starts or ends. Within a stretch logs come 
 last point of the grid counts, too.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
+from hashlib import sha256
 from typing import Any, Self
 
 from detectors.alarms import Alarms, canonical
 from detectors.buffer import RowBuffer
 from detectors.contract import KINDS, Detector, DetectorConfig, Finding, Instant, Kind, LogRecord
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job, JobEvent
 from detectors.incidents.correlator import Correlator
 from detectors.incidents.knowledge import IncidentConfig
@@ -180,6 +183,11 @@ class Engine:
         revisions, self._revisions = self._revisions, []
         return revisions
 
+    def calibration(self) -> dict[str, dict[str, Any]]:
+        """Return what is usual here, by detector that learns it: what `choose` takes as a calibration."""
+        tails = {detector.spec.name: getattr(detector, "tails", None) for detector in self._detectors}
+        return {name: known.document() for name, known in tails.items() if isinstance(known, Tails)}
+
     def incident_of(self, finding: Finding) -> str | None:
         """Return the incident that a finding of the last `process` belonged to when it was made; None in shadow."""
         return self._incident_of.get((finding.id, finding.state))
@@ -286,7 +294,7 @@ class Engine:
         return b"".join((len(own).to_bytes(8, "little"), own, *states))
 
     def _fingerprint(self) -> list[Any]:
-        return [[kind.spec.name, kind.spec.version, config.model_dump()] for kind, config in self._choices]
+        return [[kind.spec.name, kind.spec.version, _settings(config)] for kind, config in self._choices]
 
     @classmethod
     def restore(
@@ -331,6 +339,13 @@ class Engine:
             at += size
         engine._correlator = Correlator.restore(topology, engine._fleet, state[at:], incidents)
         return engine
+
+
+def _settings(config: DetectorConfig) -> dict[str, Any]:
+    """Return what a configuration says, a calibration as its hash: it is long, and a snapshot has enough to keep."""
+    told = config.model_dump()
+    known = told.pop("calibration")
+    return told | {"calibration": sha256(json.dumps(known, sort_keys=True).encode()).hexdigest() if known else ""}
 
 
 def fields_read(choices: Sequence[Choice]) -> dict[Kind, tuple[str, ...]]:

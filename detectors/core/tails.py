@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from detectors.contract import FloatArray
 
-_BINS: Final = 512
+BINS: Final = 512
+"""How many bins a tail's document can speak of."""
 _MOST: Final = 12.0
 """Residuals are binned by ln(1 + r), in bins of 0.023, up to 160,000; what lies above is in the last."""
-_WIDTH: Final = _MOST / _BINS
+_WIDTH: Final = _MOST / BINS
 _TAIL_SHARE: Final = 0.01
 _FEWEST_IN_TAIL: Final = 10.0
 _PRIOR_MEAN: Final = 0.25
@@ -35,8 +36,8 @@ class Tail:
     """The distribution of one signal's residuals from 0 up: give the side that matters; below 0 counts as 0."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_BINS)
-        self._above = np.zeros(_BINS)
+        self._counts = np.zeros(BINS)
+        self._above = np.zeros(BINS)
         self._total = 0.0
         self._fit: tuple[float, float, float] | None = None
         self._stale = False
@@ -55,7 +56,7 @@ class Tail:
         known = residuals[np.isfinite(residuals)]
         if not len(known):
             return
-        self._counts += weight * np.bincount(_bin(known), minlength=_BINS)
+        self._counts += weight * np.bincount(_bin(known), minlength=BINS)
         self._total += weight * len(known)
         if self._total > _HALVED_AT:
             self._counts /= 2
@@ -67,7 +68,7 @@ class Tail:
         self._settle()
         known = np.isfinite(residuals)
         scale = _scale(np.where(known, residuals, 0.0))
-        rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), _BINS - 1)] + 1) / (self._total + 1)
+        rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), BINS - 1)] + 1) / (self._total + 1)
         if self._fit is not None:
             begins, share, mean = self._fit
             beyond = share * np.exp(-np.maximum(scale - begins, 0.0) / mean)
@@ -95,7 +96,7 @@ class Tail:
         if held <= 0:  # nothing beyond: the tail begins where the data ends
             first = int(np.flatnonzero(self._counts)[-1]) + 1 if self._counts.any() else 0
         begins = first * _WIDTH
-        mids = np.arange(_BINS) * _WIDTH + _WIDTH / 2 - begins
+        mids = np.arange(BINS) * _WIDTH + _WIDTH / 2 - begins
         excess = float((self._counts[first:] * mids[first:]).sum())
         mean = (excess + _FEWEST_IN_TAIL * _PRIOR_MEAN) / (held + _FEWEST_IN_TAIL)
         self._fit = begins, (held + 1) / (self._total + 1), max(mean, _STEEPEST)
@@ -140,4 +141,4 @@ def _scale(residuals: FloatArray) -> FloatArray:
 
 
 def _bin(residuals: FloatArray) -> NDArray[np.int64]:
-    return np.minimum((_scale(residuals) / _WIDTH).astype(np.int64), _BINS - 1)
+    return np.minimum((_scale(residuals) / _WIDTH).astype(np.int64), BINS - 1)

@@ -24,6 +24,7 @@ COMMANDS = (
     "record",
     "run",
     "coverage",
+    "calibrate",
     "score",
     "rules",
     "postmortem",

@@ -30,21 +30,37 @@ def _register_start(group: typer.Typer) -> None:
         from_: Annotated[str | None, typer.Option("--from", help=f"Begin here: {_TIMES}.")] = None,
         to: Annotated[str | None, typer.Option("--to", help=f"End here: {_TIMES}.")] = None,
         config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what this replay has otherwise.")] = None,
+        calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
         wait: Annotated[bool, typer.Option("--wait", help="Show its progress and return when it is over.")] = False,
     ) -> None:
         """Start a replay."""
         asked = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
         given: dict[str, Any] = {"name": name, "target": target, "from": from_, "to": to}
-        if config is not None:
-            from services.detect.choices import choices_of, incident_config_of, overrides_in
-
-            given["detectors"] = overrides_in(config)
-            choices_of(given["detectors"], config)
-            incident_config_of(given["detectors"], config)
+        if config is not None or calibration is not None:
+            given |= _detection(config, calibration)
         status = _call("POST", "", asked | {key: value for key, value in given.items() if value is not None})
         _print(status)
         if wait:
             _follow(status["name"])
+
+
+def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
+    """Return what a detectors.yaml and a calibration say, as the control API takes it; UserError (exit code 2)."""
+    from detectors.registry import BUDGET, discover
+    from services.detect.choices import CALIBRATION, calibration_of, choices_of, incident_config_of, overrides_in
+
+    overrides = overrides_in(config)
+    if calibration is not None:
+        overrides[CALIBRATION] = str(calibration.resolve())
+    tails = calibration_of(overrides, config)
+    choices_of(overrides, config, tails)
+    incident_config_of(overrides, config)
+    overrides.pop(CALIBRATION, None)
+    if (budget := overrides.pop(BUDGET, None)) is not None:  # each detector's share: a replay has settings of detectors
+        for name, kind in discover().items():
+            if kind.spec.budget_share:
+                overrides[name] = {BUDGET: budget * kind.spec.budget_share, **(overrides.get(name) or {})}
+    return {"detectors": overrides, "calibration": tails}
 
 
 def _register_steering(group: typer.Typer) -> None:

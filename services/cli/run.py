@@ -36,12 +36,13 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
+        calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
     ) -> None:
         """Run the detectors over a recording, with no server, and print what they would have said, and when."""
         from services.detect.choices import load_choices, load_incident_config
         from services.recording.reader import Recording
 
-        choices, config_of_incidents = load_choices(config), load_incident_config(config)
+        choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
         found, revised = run_and_show(Recording.open(recording), choices, config_of_incidents)
         if findings is not None:
             _write(findings, found)

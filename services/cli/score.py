@@ -10,6 +10,7 @@ import typer
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
+    from detectors.engine import Choice
     from services.score.comparison import Difference
     from services.score.suite import Scorecard
 
@@ -36,6 +37,7 @@ def score(
     names: _Names = None,
     every: Annotated[bool, typer.Option("--all", help="the whole library")] = False,
     config: Annotated[Path | None, typer.Option(help="a detectors.yaml: what differs from the defaults")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="what `hindcast calibrate` wrote")] = None,
     seeds: _Seeds = 1,
     first_seed: _FirstSeed = None,
     scale: _Scale = 1.0,
@@ -50,15 +52,17 @@ def score(
     html: Annotated[Path | None, typer.Option(help="write a page there")] = None,
 ) -> None:
     """Run the detectors over recordings and score them by the rule of the recording format."""
+    from services.detect.choices import load_choices
     from services.recording.without import parse_words
 
     gone = parse_words(without) if without else ()
     paths = recording_paths(names, every, seeds, first_seed, scale, worlds_from(first_world, worlds))
-    card = _scored(paths, config, workers, gone)
+    choices = load_choices(config, calibration)
+    card = _scored(paths, choices, workers, gone)
     figures = card.as_json()
     _print(card, seeds, first_seed)
     if gone:
-        before = _scored(paths, config, workers).as_json()
+        before = _scored(paths, choices, workers).as_json()
         _print_loss(before, figures, gone)
         figures = {"without": list(gone), **figures, "with_all": before}
     if out is not None:
@@ -82,10 +86,11 @@ def compare(
     workers: _Workers = 2,
 ) -> None:
     """Say what a change of the configuration would have caught, missed, delayed, and cried wolf over."""
+    from services.detect.choices import load_choices
     from services.score.comparison import differences
 
     paths = recording_paths(names, False, seeds, first_seed, scale, worlds_from(first_world, worlds))
-    one, other = _scored(paths, before, workers), _scored(paths, after, workers)
+    one, other = (_scored(paths, load_choices(config), workers) for config in (before, after))
     _print_differences(differences(one, other), one, other)
 
 
@@ -127,10 +132,11 @@ def recording_paths(
     return found
 
 
-def _scored(paths: Iterable[Path], config: Path | None, workers: int, without: Sequence[str] = ()) -> "Scorecard":
+def _scored(
+    paths: Iterable[Path], choices: "Sequence[Choice]", workers: int, without: Sequence[str] = ()
+) -> "Scorecard":
     from rich.console import Console
 
-    from services.detect.choices import load_choices
     from services.score.suite import score_all
 
     listed = list(paths)
@@ -142,7 +148,7 @@ def _scored(paths: Iterable[Path], config: Path | None, workers: int, without: S
             done += 1
             status.update(f"scoring: {done} of {len(listed)} recordings")
 
-        return score_all(listed, load_choices(config), workers=workers, told=told, without=without)
+        return score_all(listed, choices, workers=workers, told=told, without=without)
 
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:

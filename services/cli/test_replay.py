@@ -1,5 +1,6 @@
 """`hindcast replay` without a replay service: where it looks, and what it says."""
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -8,8 +9,12 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from services.cli.replay import control_url, register
+from detectors.registry import BUDGET, discover
+from services.cli.replay import _detection, control_url, register
+from services.detect.calibration import FORMAT
 from services.kit.errors import UserError
+from services.kit.replays import plain
+from services.replay.spec import ReplayRequest
 
 
 def failure(*words: str) -> UserError:
@@ -60,6 +65,20 @@ def test_a_wrong_configuration_is_refused_before_anything_is_asked(tmp_path: Pat
     error = failure("start", ".", "--config", str(config))
     assert error.exit_code == 2
     assert "detectors.yaml: 1 thing(s) wrong" in error.message
+
+
+def test_a_budget_and_a_calibration_become_what_a_replay_can_carry(tmp_path: Path) -> None:
+    config, calibration = tmp_path / "detectors.yaml", tmp_path / "calibration.json"
+    config.write_text(f"{BUDGET}: 2\nstraggler: {{shadow: true}}\ncalibration: calibration.json\n", encoding="utf-8")
+    spec = discover()["straggler"].spec
+    tails = {"clock": {"bins": [3], "counts": [7.0]}}
+    known = {"straggler": {"version": spec.version, "tails": tails}}
+    whole = {"format": FORMAT, "cluster": "c", "fitted_node_days": 1, "sources": [], "measured": None}
+    calibration.write_text(json.dumps(whole | {"detectors": known}))
+    carried = ReplayRequest.model_validate({"recording": "r", **_detection(config, None)})
+    assert carried.detectors["straggler"] == {BUDGET: 2 * spec.budget_share, "shadow": True}
+    assert plain(carried.calibration) == {"straggler": tails}
+    assert _detection(None, calibration) == {"detectors": {}, "calibration": {"straggler": tails}}
 
 
 def test_without_a_setting_or_a_stack_it_is_the_default_port(

@@ -10,29 +10,54 @@ from pydantic import ValidationError
 from detectors.engine import Choice
 from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.registry import RegistryError, choose
+from services.detect.calibration import load_calibration
 from services.kit.errors import UserError
 
 INCIDENTS = "incidents"
-"""The one name in the file that is no detector's: settings of detectors/incidents/causes.yaml."""
+"""A name in the file that is no detector's: settings of detectors/incidents/causes.yaml."""
+CALIBRATION = "calibration"
+"""Another: the file that `hindcast calibrate` wrote, relative to detectors.yaml."""
 
 
-def load_choices(path: Path | None) -> list[Choice]:
-    """Return the detectors to run, configured by `path` or by their defaults.
+def load_choices(path: Path | None, calibration: Path | None = None) -> list[Choice]:
+    """Return the detectors to run, configured by `path` or by their defaults; a `calibration` goes before the file's.
 
-    Raises UserError (exit code 2) that lists everything wrong with the file.
+    Raises UserError (exit code 2) that lists everything wrong with a file.
     """
-    return choices_of(overrides_in(path), path)
+    overrides = overrides_in(path)
+    if calibration is not None:
+        overrides[CALIBRATION] = str(calibration.resolve())
+    return choices_of(overrides, path)
 
 
-def choices_of(overrides: Mapping[str, Any], path: Path | None = None) -> list[Choice]:
-    """Return the detectors to run, as `overrides` (which came from `path`) has them; raise UserError as above."""
+def choices_of(
+    overrides: Mapping[str, Any], path: Path | None = None, calibration: Mapping[str, Any] | None = None
+) -> list[Choice]:
+    """Return the detectors to run, as `overrides` (which came from `path`) has them; raise UserError as above.
+
+    `calibration`, by detector, is taken in place of one that `overrides` name.
+    """
+    known = calibration_of(overrides, path) if calibration is None else calibration
     try:
-        choices = choose({name: given for name, given in overrides.items() if name != INCIDENTS})
+        choices = choose({name: given for name, given in overrides.items() if name not in _NO_DETECTORS}, known)
     except RegistryError as error:
         raise _wrong(path, error.problems, "detectors/*/detector.yaml") from None
     if not choices:
         raise UserError(f"{_where(path)}leaves no detector enabled", remedy="enable one", exit_code=2)
     return choices
+
+
+_NO_DETECTORS = frozenset({INCIDENTS, CALIBRATION})
+
+
+def calibration_of(overrides: Mapping[str, Any], path: Path | None = None) -> dict[str, Any]:
+    """Return the calibration that `overrides` name, by detector; nothing where they name none; UserError as above."""
+    named = overrides.get(CALIBRATION)
+    if named is None:
+        return {}
+    if not isinstance(named, str):
+        raise _wrong(path, [f"{CALIBRATION}: {named!r} is not the name of a file"], "`hindcast calibrate --help`")
+    return dict(load_calibration(path.parent / named if path is not None else Path(named)))
 
 
 def load_incident_config(path: Path | None) -> IncidentConfig:

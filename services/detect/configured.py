@@ -6,9 +6,9 @@ from typing import Any
 
 from detectors.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
-from services.detect.choices import choices_of, incident_config_of, over
+from services.detect.choices import calibration_of, choices_of, incident_config_of, over
 from services.kit.errors import UserError
-from services.kit.replays import ReplayState
+from services.kit.replays import ReplayState, plain
 from services.kit.wire import WireError
 
 Chosen = tuple[Sequence[Choice], IncidentConfig]
@@ -22,14 +22,16 @@ class Configured:
 
     def __init__(self, overrides: Mapping[str, Any], path: Path | None) -> None:
         self._overrides = overrides
-        self._own: Chosen = (choices_of(overrides, path), incident_config_of(overrides, path))
+        self._calibration = calibration_of(overrides, path)
+        self._own: Chosen = (choices_of(overrides, path, self._calibration), incident_config_of(overrides, path))
 
     def of(self, replay: ReplayState | None) -> Chosen:
         """Return what detects in a replay, None for a live feed; raise WireError where its settings are no good."""
-        if replay is None or not replay.detectors:
+        if replay is None or not (replay.detectors or replay.calibration):
             return self._own
         overrides = over(self._overrides, replay.detectors)
+        calibration = plain(replay.calibration) or self._calibration
         try:
-            return choices_of(overrides), incident_config_of(overrides)
+            return choices_of(overrides, None, calibration), incident_config_of(overrides)
         except UserError as error:
             raise WireError(f"the detectors' settings of replay {replay.replay} are no good: {error.message}") from None

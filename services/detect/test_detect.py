@@ -1,5 +1,6 @@
 """The parts of detect that need no server: state on disk, marks of live feeds, the warm-up, what records carry."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from detectors.contract import Finding, Instant
 from detectors.engine import Engine
 from detectors.registry import choose, discover
 from detectors.state import StateError
+from services.detect.calibration import FORMAT
 from services.detect.choices import load_choices, load_incident_config
 from services.detect.configured import Configured
 from services.detect.idle import ArrivalMarks
@@ -208,3 +210,23 @@ def test_a_replays_own_settings_lie_over_those_of_the_service() -> None:
     assert straggler(_replay({"straggler": {"enabled": False}})) is None
     with pytest.raises(WireError, match=r"replay r are no good: .*\n.*no_such"):
         configured.of(_replay({"straggler": {"no_such": 1}}))
+
+
+def test_a_replays_own_calibration_is_taken_in_place_of_that_of_the_service(tmp_path: Path) -> None:
+    version = discover()["straggler"].spec.version
+    own, of_replay = ({"clock": {"bins": [number], "counts": [5.0]}} for number in (1, 2))
+    whole = {
+        "format": FORMAT, "cluster": "vela", "fitted_node_days": 1, "sources": [], "measured": None,
+        "detectors": {"straggler": {"version": version, "tails": own}},
+    }  # fmt: skip
+    (tmp_path / "c.json").write_text(json.dumps(whole))
+    configured = Configured({"calibration": "c.json"}, tmp_path / "detectors.yaml")
+
+    def usual(replay: ReplayState | None) -> object:
+        return next(
+            dict(config.calibration) for kind, config in configured.of(replay)[0] if kind.spec.name == "straggler"
+        )
+
+    assert usual(None) == usual(_replay({})) == usual(_replay({"storage": {"shadow": True}})) == own
+    carried = ReplayState.model_validate(_replay({}).model_dump() | {"calibration": {"straggler": of_replay}})
+    assert usual(ReplayState.model_validate_json(carried.model_dump_json())) == of_replay

@@ -6,12 +6,13 @@ understood with (key ``cluster/replay/topology``). A live feed is a replay named
 
 import json
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from prometheus_client import Counter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from detectors.core.tails import BINS
 from services.kit import topics
 from services.kit.kafka import KafkaSettings, consumer
 from services.kit.wire import Origin
@@ -21,6 +22,31 @@ UNREADABLE = Counter("hindcast_replays_unreadable_total", "Records of the topic 
 Topology = dict[str, Any]
 DetectorSettings = dict[str, dict[str, bool | int | float | str]]
 """By detector what differs, as in detectors.yaml."""
+
+
+class TailCounts(BaseModel):
+    """One tail of a calibration: how many residuals lie in each bin (`detectors.core.tails.Tail.document`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    bins: list[Annotated[int, Field(ge=0, lt=BINS)]]
+    counts: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        if len(self.bins) != len(self.counts) or len(set(self.bins)) != len(self.bins):
+            raise ValueError("bins and counts do not belong together")
+        return self
+
+
+DetectorTails = dict[str, dict[str, TailCounts]]
+"""By detector what is usual at a site, by the name of the signal: what `hindcast calibrate` learns."""
+
+
+def plain(tails: DetectorTails) -> dict[str, Any]:
+    """Return a calibration as `detectors.registry.choose` takes it."""
+    return {name: {tail: counts.model_dump() for tail, counts in own.items()} for name, own in tails.items()}
+
+
 REMOVED_MARK = "hindcast-removed"
 """A file of this name in a tenant's folder of Receive: the replay is removed, and the folder is to go."""
 
@@ -50,6 +76,8 @@ class ReplayState(BaseModel):
     """Sampling interval by stream, where the recording gives one: without it nobody can tell a missed scrape."""
     detectors: DetectorSettings = {}
     """Detectors' settings that are this replay's own, over those that detect has for all."""
+    calibration: DetectorTails = {}
+    """What is usual where it was recorded, in place of what detect has for all; empty: as detect has it."""
 
     @property
     def unit(self) -> str:

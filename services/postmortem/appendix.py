@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from detectors.engine import Choice
-from detectors.spec import configure
+from detectors.registry import choose
 from services.postmortem.case import Case
 from services.postmortem.document import Block, Code, Items, Section, Table, Text
 from services.recording.schema import STREAMS
@@ -79,9 +79,11 @@ def appendix(case: Case, asked: Asked) -> Section:
 
 def _settings(choices: Sequence[Choice]) -> list[Block]:
     rows = []
+    plain = dict(choose())
     for kind, config in choices:
-        now, plain = config.model_dump(), configure(kind.config_type, kind.spec, {}).model_dump()
-        changed = [f"`{name}: {value}`" for name, value in now.items() if value != plain[name]]
+        now, usual = config.model_dump(exclude={"calibration"}), plain[kind].model_dump()
+        changed = [f"`{name}: {value}`" for name, value in now.items() if value != usual[name]]
+        changed += ["calibrated"] * bool(config.calibration)
         if changed or config.shadow:
             rows.append([kind.spec.name, ", ".join(changed + ["in shadow"] * config.shadow)])
     return [Table(["detector", "settings that differ from the defaults"], rows)] if rows else []

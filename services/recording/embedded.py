@@ -42,9 +42,18 @@ def findings_of(recording: Recording, choices: Sequence[Choice] | None = None) -
 
 
 def steps(recording: Recording, choices: Sequence[Choice], incidents: IncidentConfig | None = None) -> Iterator[Step]:
-    """Feed the engine stream by stream, always the one that is furthest behind; yield what comes of it."""
+    """Run the detectors over a recording; yield what comes of it."""
+    return fed(engine_for(recording, choices, incidents), recording)
+
+
+def engine_for(recording: Recording, choices: Sequence[Choice], incidents: IncidentConfig | None = None) -> Engine:
+    """Return an engine that a recording can be fed to."""
     topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-    engine = Engine(topology, choices, ("jobs", "logs", *recording.streams()), incidents=incidents)
+    return Engine(topology, choices, ("jobs", "logs", *recording.streams()), incidents=incidents)
+
+
+def fed(engine: Engine, recording: Recording) -> Iterator[Step]:
+    """Feed the engine stream by stream, always the one that is furthest behind; yield what comes of it."""
     end = recording.manifest.end
     feeds = {"jobs": _feed_jobs(engine, recording), "logs": _feed_logs(engine, recording)}
     feeds |= {kind: _feed_rows(engine, recording, kind) for kind in engine.fields if kind in engine.streams}

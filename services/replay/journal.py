@@ -59,6 +59,7 @@ class Entry(BaseModel):
             streams=self.streams,
             intervals_s=self.intervals_s,
             detectors=self.spec.detectors,
+            calibration=self.spec.calibration,
         )
 
 

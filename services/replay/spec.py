@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.kit.errors import UserError
-from services.kit.replays import DetectorSettings
+from services.kit.replays import DetectorSettings, DetectorTails
 from services.recording.instants import resolve_instant
 from services.recording.reader import Recording
 from services.replay.pacer import MAX
@@ -32,6 +32,7 @@ class ReplayRequest(BaseModel):
     from_: str | None = Field(default=None, alias="from")
     to: str | None = None
     detectors: DetectorSettings = {}
+    calibration: DetectorTails = {}
 
 
 class ReplaySpec(BaseModel):
@@ -47,6 +48,7 @@ class ReplaySpec(BaseModel):
     shift_ms: int
     target: str
     detectors: DetectorSettings = {}
+    calibration: DetectorTails = {}
 
 
 def speed_of(speed: float | Literal["max"]) -> float:
@@ -81,6 +83,7 @@ def plan(request: ReplayRequest, recording: Recording, taken: Collection[str], n
         shift=request.shift,
         shift_ms=shift_ms,
         detectors=request.detectors,
+        calibration=request.calibration,
         target=request.target or ("receive" if request.shift == "keep" else "prometheus"),
     )
 

@@ -17,6 +17,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "benchmarks/README.md",
     "docs/console.md",
+    "docs/detection.md",
     "docs/live.md",
 )
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
