@@ -74,7 +74,7 @@ PARTS: tuple[Part, ...] = (
             "congestion": {"sustain_s": _NOTHING},
             "ecc_memory": {"storm_burst_errors": 24, "clear_readings": 1},
             "gpu_lost": {"missed_readings": 2, "missed_chance": 0.999},
-            "job_health": {"nan_steps": 1, "nan_hold_s": 0, "rise_window": 4, "rise_steps": 2, "rise_hold_s": 0},
+            "job_health": {"stays_s": 0},
             "link_fault": {"confirm_s": 0, "confirm_readings": 1, "error_minutes": 1, "fast_readings": 1},
             "node_down": {"supported_intervals": 1.5, "steps_wait_s": 0},
             "nvlink": {

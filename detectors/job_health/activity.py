@@ -1,144 +1,173 @@
-"""What the GPUs of a job do while it reports no step: work on, spin in a collective, idle, or are not heard."""
+"""What the GPUs of jobs do: work, spin in a collective, idle, or are not heard."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.slots import Slots
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
 from detectors.presence import Presence
 from detectors.statistics import known_or
 
-_POWER: Final = "DCGM_FI_DEV_POWER_USAGE"
-_UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
+FIELDS: Final = {
+    "power": "DCGM_FI_DEV_POWER_USAGE",
+    "util": "DCGM_FI_DEV_GPU_UTIL",
+    "tensor": "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+}
 _STEP = 0.05
 """How far one point of the grid moves a job's level of power: a minute and a half of steps makes it."""
+_WORKING = 0.75
+"""Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
+_SPINNING_PERCENT = 80.0
+"""NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
+_NO_TENSOR = 0.1
+"""Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
+_STEADY = 0.05
+"""Power of GPUs that only spin is constant; a load that is lower wanders."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
 _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
-_MOST_MISSING = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What is seen of a job's GPUs: mean power and utilisation of those heard lately; NaN unknown."""
-
-    gpus: int
-    heard: int
-    lost: int
-    """GPUs that fell silent about when the job did, or after."""
-    power_w: float
-    usual_power_w: float
-    util_percent: float
-
-    @property
-    def blind(self) -> bool:
-        """Whether most GPUs are not heard any more: the collector, or the whole job's machines."""
-        return self.gpus > 0 and self.lost >= _MOST_MISSING * self.gpus
-
-    def working(self, ratio: float) -> bool | None:
-        """Return whether the GPUs draw nearly what they do in steps; None if that cannot be told."""
-        if not (np.isfinite(self.power_w) and self.usual_power_w > 0):
-            return None
-        return self.power_w >= ratio * self.usual_power_w
+class _Gpus(Columns):
+    BLANK: ClassVar[Declaration] = dict.fromkeys(FIELDS, (np.float64, np.nan))
+    power: FloatArray
+    util: FloatArray
+    tensor: FloatArray
 
 
-class Activity:
-    """The last power and utilisation of every GPU, and each job's own level while it makes steps."""
+class Activity(Columns):
+    """By job: means over its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1); NaN unknown.
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    `power_level` and `tensor_level` are these while it works; `low` and `high` bound its power since it last did.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        **_Gpus.BLANK,
+        **dict.fromkeys(("power_level", "tensor_level", "low", "high"), (np.float64, np.nan)),
+        "heard": (np.int64, 0),
+    }
+    power: FloatArray
+    util: FloatArray
+    tensor: FloatArray
+    power_level: FloatArray
+    tensor_level: FloatArray
+    low: FloatArray
+    high: FloatArray
+    heard: IntArray
+
+    def __init__(self, fleet: Fleet, slots: Slots) -> None:
+        super().__init__()
+        self._fleet, self._slots = fleet, slots
         self._layout = GpuLayout(fleet)
         self._presence = Presence("dcgm")
-        self._power = np.empty(0)
-        self._util = np.empty(0)
-        self._levels: dict[str, float] = {}
-        self._members: dict[str, tuple[int, IntArray]] = {}
+        self._last = _Gpus()
+        self._known: tuple[object, ...] = ()
+        self._gpu: IntArray = np.empty(0, np.int64)
+        self._job: IntArray = np.empty(0, np.int64)
+        self._starts: IntArray = np.empty(0, np.int64)
+        self.shared: BoolArray = np.empty(0, bool)
+        """Another job runs on nodes of this one, and nothing tells whose the GPUs are: what they do proves nothing."""
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
         self._presence.take(batch)
-        self._layout.extend()
-        more = len(self._presence) - len(self._power)
-        if more > 0:
-            self._power = np.concatenate([self._power, np.full(more, np.nan)])
-            self._util = np.concatenate([self._util, np.full(more, np.nan)])
-        for tick, here in enumerate(batch.present):
-            for name, kept in ((_POWER, self._power), (_UTIL, self._util)):
-                value = reported(batch, name, tick, here)
-                known = np.isfinite(value)
-                kept[batch.entities[here][known]] = value[known]
+        self._last.grow(len(self._presence))
+        for tick, here in batch.ticks():
+            for name, field in FIELDS.items():
+                value = reported(batch, field, tick, here)
+                known = np.isfinite(value) & (value < 1e6)
+                getattr(self._last, name)[batch.entities[here][known]] = value[known]
 
-    def learn(self, stepping: list[str], now: Instant) -> None:
-        """At a point of the grid: learn the power of jobs that make steps; forget jobs that are gone."""
+    def look(self, now: Instant) -> None:
+        """At a point of the grid: see what the GPUs of every running job do."""
+        self._assign()
+        count, last = len(self), self._presence.last
+        usual = known_or(self._presence.usual, 0.0)
+        fresh = (last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS))
+        here = fresh[self._gpu]
+        gpu, job = self._gpu[here], self._job[here]
+        self.heard = np.bincount(job, minlength=count)
+        for name in FIELDS:
+            value = getattr(self._last, name)[gpu]
+            known = np.isfinite(value)
+            total = np.bincount(job[known], value[known], minlength=count)
+            heads = np.bincount(job[known], minlength=count)
+            setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
+
+    def lost(self, jobs: IntArray, now: Instant, since: IntArray) -> IntArray:
+        """Return how many GPUs of each of `jobs` (n,) fell silent about when it did (`since`, (n,), ms), or after."""
+        last, usual = self._presence.last, known_or(self._presence.usual, 0.0)
+        moment = np.full(len(self), np.iinfo(np.int64).max)
+        moment[jobs] = since - _RECENT_MS
+        silent = now - last > np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS)
+        gone = silent[self._gpu] & (last[self._gpu] >= np.maximum(moment[self._job], self._starts[self._job]))
+        lost: IntArray = np.bincount(self._job[gone], minlength=len(self))[jobs]
+        return lost
+
+    def learn(self, jobs: IntArray) -> None:
+        """Learn what the GPUs of jobs that work draw."""
+        for name in ("power", "tensor"):
+            seen, level = getattr(self, name)[jobs], getattr(self, f"{name}_level")[jobs]
+            moved = np.where(np.isnan(level), seen, level + _STEP * (seen - level))
+            getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
+
+    def working(self) -> BoolArray:
+        """Return which jobs' GPUs draw nearly what they do in steps; a job that was never seen works as it ever did."""
+        works: BoolArray = self.power >= _WORKING * np.where(np.isnan(self.power_level), 0.0, self.power_level)
+        return works
+
+    def spinning(self) -> BoolArray:
+        """Return which jobs' GPUs are busy at a fraction of the power they draw in steps."""
+        spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
+        return spins
+
+    def stuck(self) -> BoolArray:
+        """Return which jobs' GPUs do nothing but spin, as far as they alone can tell."""
+        self.low = np.where(self.spinning(), np.fmin(self.low, self.power), np.nan)
+        self.high = np.where(self.spinning(), np.fmax(self.high, self.power), np.nan)
+        idle = self.tensor < _NO_TENSOR * self.tensor_level
+        steady = np.isnan(self.tensor_level) & (self.high <= (1 + _STEADY) * self.low)
+        return self.spinning() & (idle | steady) & (self.heard > 1)
+
+    def _assign(self) -> None:
+        """Find which GPUs are whose, where jobs or GPUs are new."""
         jobs = self._fleet.jobs
-        self._levels = {job_id: level for job_id, level in self._levels.items() if job_id in jobs}
-        self._members = {job_id: entry for job_id, entry in self._members.items() if job_id in jobs}
-        for job_id in stepping:
-            if job_id not in jobs:
-                continue
-            gpus = self._gpus(jobs[job_id])
-            power = self._mean(self._power, gpus[self._fresh(gpus, now)])
-            if np.isfinite(power):
-                level = self._levels.get(job_id)
-                self._levels[job_id] = power if level is None else level + _STEP * (power - level)
+        heard = len(self._presence)
+        known = (heard, *((job.job_id, job.start, self._slots.find(job.job_id)) for job in jobs.values()))
+        if known == self._known and len(self.shared) == len(self):
+            return
+        self._known = known
+        self._layout.extend()
+        parts = [(self._slots.find(job.job_id), self._members(job)) for job in jobs.values()]
+        self._gpu = np.concatenate([np.empty(0, np.int64), *(gpus[gpus < heard] for _, gpus in parts)])
+        sizes = [np.count_nonzero(gpus < heard) for _, gpus in parts]
+        self._job = np.repeat(np.array([number for number, _ in parts], np.int64), sizes)
+        claims = np.bincount(self._gpu, minlength=heard)
+        self.shared = np.bincount(self._job[claims[self._gpu] > 1], minlength=len(self)) > 0
+        self._starts = np.zeros(len(self), np.int64)
+        for job in jobs.values():
+            self._starts[self._slots.find(job.job_id)] = job.start
 
-    def of(self, job: Job, now: Instant, since: Instant) -> Sight:
-        """Return what is seen of a job that made its last step at `since`."""
-        gpus = self._gpus(job)
-        fresh = self._fresh(gpus, now)
-        last = self._presence.last[gpus]
-        lost = int(np.count_nonzero(~fresh & (last >= since - _RECENT_MS) & (last >= job.start)))
-        heard = gpus[fresh]
-        return Sight(
-            gpus=len(gpus),
-            heard=len(heard),
-            lost=lost,
-            power_w=self._mean(self._power, heard),
-            usual_power_w=self._levels.get(job.job_id, np.nan),
-            util_percent=self._mean(self._util, heard),
-        )
-
-    def _gpus(self, job: Job) -> IntArray:
-        """Return the GPUs of a job that were ever heard."""
-        count = len(self._presence)
-        known = self._members.get(job.job_id)
-        if known is not None and known[0] == count:
-            return known[1]
-        parts = []
+    def _members(self, job: Job) -> IntArray:
+        parts = [np.empty(0, np.int64)]
         for node in job.nodes:
             members = self._layout.members(node)
-            if node in job.gpus:
-                members = members[np.isin(self._layout.gpu[members], job.gpus[node])]
-            parts.append(members)
-        gpus = np.concatenate([np.empty(0, np.int64), *parts])
-        gpus = gpus[gpus < count]
-        self._members[job.job_id] = count, gpus
-        return gpus
+            parts.append(members[np.isin(self._layout.gpu[members], job.gpus[node])] if node in job.gpus else members)
+        return np.concatenate(parts)
 
-    def _fresh(self, gpus: IntArray, now: Instant) -> NDArray[np.bool_]:
-        last, usual = self._presence.last[gpus], known_or(self._presence.usual[gpus], 0.0)
-        return np.asarray((last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS)))
-
-    @staticmethod
-    def _mean(values: FloatArray, gpus: IntArray) -> float:
-        chosen = values[gpus]
-        chosen = chosen[np.isfinite(chosen) & (chosen < 1e6)]
-        return float(chosen.mean()) if len(chosen) else float("nan")
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
+    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
+        """Return the state as numbers and arrays."""
         numbers, arrays = self._presence.snapshot()
-        document = {"presence": numbers, "levels": self._levels}
-        return document, arrays | {"gpu_power": self._power, "gpu_util": self._util}
+        return numbers, arrays | self._last.arrays("gpu_") | self.arrays("activity_")
 
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        self._presence.load(document["presence"], arrays)
-        self._layout.extend()
-        self._levels = dict(document["levels"])
-        self._power, self._util = arrays["gpu_power"], arrays["gpu_util"]
+        self._presence.load(numbers, arrays)
+        self._last.load(arrays, "gpu_")
+        self.load(arrays, "activity_")

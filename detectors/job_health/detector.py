@@ -1,54 +1,53 @@
 """Jobs that stand still (job_hang), and jobs whose loss leaves its course (loss_anomaly).
 
-A job hangs when it has reported no step for eight of its usual ones and 180 s (GPUs that spin at full utilisation
-and a fraction of their power, as in a collective that never ends) or 240 s (idle or unseen GPUs), and longer than
-1.6 times the longest of its last pauses. GPUs that draw nearly what they do in steps work on something else, an
-evaluation say: no hang. A checkpoint or a load that the job's log announces gets ten minutes and more. NCCL's watchdog
-decides at once. A job one of whose nodes or GPUs fell silent, or has a fatal line in its log, is a victim of that: it
-is left to the detector of the cause. It is wrong about a job that pauses for minutes for the first time, idle, and
-does not say so; it misses a job that hangs before its first eight steps, or that never reports steps.
+A job hangs when it has reported no step for longer than its own intervals and pauses make likely: four of its usual
+ones and `hang_spinning_s` where its GPUs spin at full utilisation and a fraction of their power, as in a collective
+that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times the longest of its last pauses. GPUs
+that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
+checkpoint or a load that the job's log announces gets ten minutes and more. NCCL's watchdog decides at once. Of a job
+that reports no steps at all the GPUs alone tell: it stands since they last worked, if all of them spin and none uses
+its tensor cores. A job one of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that.
+It is wrong about a job that pauses for five minutes for the first time, idle, and does not say so; it misses a job
+that hangs before its first eight steps, and one without steps whose GPUs idle.
 
-The loss is compared with the job's own course: the lower quantile of the medians of 16 steps, over the last 400. It is
-anomalous when 25 of 30 steps, over two minutes, lie above by 6 % and four deviations (the gradient norm: twice the
-level and six deviations), or when five in a row are no number. A spike that recovers within that is none; going back
-to an earlier iteration, or another number of tokens a step, begins a new course. It is wrong where the data change for
-good at the same batch size, and in reinforcement learning, whose loss means little; it misses what rises by 6 % in
-more than about 400 steps.
+Loss and gradient norm are compared, as logarithms, with the job's own course: the lower quantile of its last medians
+of a minute (8 steps at least). How improbable a look is says the tail of such residuals here; evidence adds up to the
+false alarms allowed. A finding needs a rise that stays for `stays_s` and 8 steps: of `loss_rise`, of `grad_rise`, or
+part of both; the gradient counts for nothing while the loss still falls fast. Not a number is stated: a loss twice in
+a row (the weights are spoilt), a gradient 32 times (every loss scale is exhausted; single overflows are how fp16
+works). Going back to an earlier iteration, and other work a step, begin a new course. It is wrong where the data
+change for good at the same size of a step, and in reinforcement learning; it misses what creeps up over hours.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
 from detectors.case_book import CaseBook
-from detectors.contract import (
-    Batch,
-    DetectorConfig,
-    DetectorSpec,
-    Evidence,
-    Finding,
-    FloatArray,
-    Instant,
-    LogRecord,
-)
-from detectors.fleet import Fleet, Job
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, FloatArray, Instant, LogRecord
+from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.slots import Slots
+from detectors.core.tails import Tails
+from detectors.fleet import Fleet
 from detectors.job_health.activity import Activity
-from detectors.job_health.causes import Causes
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
-from detectors.job_health.loss import Course, Row, Verdict
-from detectors.job_health.pace import Pace
-from detectors.job_health.words import Words
+from detectors.job_health.lines import Lines
+from detectors.job_health.loss import SIGNALS, Course, Steps
+from detectors.job_health.pace import NEVER, Pace
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.statistics import known_or
 
-_FIELDS = ("iteration", "loss", "grad_norm", "tokens_per_s", "step_time_s")
-_FORGET_MS = 3_600_000
+_FORGET_MS: Final = 3_600_000
 _RESUMED = 2
 """So many points of the grid with new steps end a hang."""
 _STOPPED_STEPS = 3.0
+_BAD: Final = {"loss": 2, "grad_norm": 32}
+"""After a loss that is no number twice in a row the weights are none; a loss scale is halved at each overflow, and the
+highest that frameworks begin with is 2^32 (Megatron-LM)."""
+_SOUND = 5
 _LOOK_AT = (
     "dump the stacks of all ranks (py-spy, NCCL flight recorder), find the rank that did not enter the collective"
 )
@@ -64,25 +63,23 @@ class JobHealth:
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         if not isinstance(config, JobHealthConfig):
             raise TypeError(f"{type(config).__name__} is not a JobHealthConfig")
-        self._config = config
-        self._fleet = fleet
-        self._pace = Pace(fleet)
-        self._words = Words(fleet)
-        self._causes = Causes()
-        self._activity = Activity(fleet)
-        self._judge = HangJudge(config, fleet, self._pace, self._words, self._causes, self._activity)
+        self._config, self._fleet = config, fleet
+        self.tails = Tails(config.calibration)
+        self._slots = Slots(fleet, "steps")
+        self._lines = Lines(fleet)
+        self._activity = Activity(fleet, self._slots)
+        self._steps, self._work = Pace(), Pace()
+        """When each job made steps, and when its GPUs worked."""
+        self._courses = {name: Course(name, self.tails, config.stays_s) for name in SIGNALS}
+        self._judge = HangJudge(config, fleet, self._slots, self._lines, self._activity, self.tails)
         self._book = CaseBook(self.spec.name)
-        self._courses: dict[str, Course] = {}
-        self._voices: dict[str, int] = {}
-        self._waiting: list[FloatArray] = []
-        self._victims: list[str] = []
+        self._waiting: dict[str, list[FloatArray]] = {name: [] for name in SIGNALS}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what is said of jobs and nodes; believe NCCL's watchdog at once."""
         found: list[Finding] = []
         for record in records:
-            self._causes.take(record)
-            job_id = self._words.take(record)
+            job_id = self._lines.take(record)
             if job_id is not None:
                 found += self._timed_out(job_id, record)
         return found
@@ -92,202 +89,267 @@ class JobHealth:
         if batch.kind == "dcgm":
             self._activity.take(batch)
             return ()
-        jobs = self._pace.take(batch)
-        told = np.zeros(batch.present.shape, bool)
-        for name in ("loss", "grad_norm"):
-            if name in batch.valid:
-                told |= batch.valid[name] & batch.present
-        tick, column = np.nonzero(told)
-        if len(tick):
-            ranks = np.array([int(self._fleet.entities("steps")[e][1]) for e in batch.entities[np.unique(column)]])
-            rank = ranks[np.searchsorted(np.unique(column), column)]
-            rows = [jobs[column].astype(float), rank.astype(float), batch.at[tick, column].astype(float)]
-            for name in _FIELDS:
-                valid = batch.valid[name][tick, column] if name in batch.valid else np.zeros(len(tick), bool)
-                rows += [valid.astype(float), batch.values[name][tick, column] if valid.any() else np.zeros(len(tick))]
-            self._waiting.append(np.stack(rows, axis=1))
+        jobs = self._slots.of(batch.entities)
+        self._grow()
+        self._steps.take(jobs, np.where(batch.present, batch.at, NEVER).max(axis=0))
+        sound = {name: batch.sound.get(name) for name in ("iteration", "step_time_s", "tokens_per_s")}
+        step, tokens = sound["step_time_s"], sound["tokens_per_s"]
+        phase = step if step is None or tokens is None else np.where(np.isnan(tokens), step, step * tokens)
+        for name in SIGNALS:
+            if name not in batch.valid:
+                continue
+            tick, column = np.nonzero(batch.valid[name] & batch.present)
+            if not len(tick):
+                continue
+            keys = self._fleet.entities("steps")
+            ranks = np.array([float(keys[entity][1]) for entity in batch.entities[np.unique(column)].tolist()])
+            table = np.full((len(tick), 6), np.nan)
+            table[:, 0], table[:, 1] = jobs[column], ranks[np.searchsorted(np.unique(column), column)]
+            table[:, 2], table[:, 5] = batch.at[tick, column], batch.values[name][tick, column]
+            for place, values in ((3, sound["iteration"]), (4, phase)):
+                if values is not None:
+                    table[:, place] = values[tick, column]
+            self._waiting[name].append(table)
         return ()
+
+    def _grow(self) -> None:
+        for columns in (self._steps, self._work, self._activity, *self._courses.values()):
+            columns.grow(len(self._slots))
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide on every job."""
-        hung = [self._pace.number(str(case.entity["job_id"])) for case in self._book.cases("job_hang")]
-        self._pace.settle([number for number in hung if number is not None])
-        self._causes.forget(now)
-        self._words.keep(self._fleet.jobs)
-        age, usual = now - self._pace.settled, known_or(self._pace.usual, 0.0)
-        stepping = np.flatnonzero((self._pace.settled >= 0) & (age <= 1.5 * usual + 1000)).tolist()
-        self._activity.learn([self._pace.names[number] for number in stepping], now)
-        late = np.flatnonzero((self._pace.settled >= 0) & (age > _STOPPED_STEPS * usual)).tolist()
-        self._victims = self._judge.victims(now, [self._pace.names[number] for number in late])
-        found = [*self._close_hangs(now), *self._take_rows(now), *self._close_courses(now)]
-        for hang in self._judge.hanging(now):
-            found += self._fire_hang(now, hang)
+        for job_id in self._fleet.jobs:
+            self._slots.number(job_id)
+        self._grow()
+        self._lines.forget(now)
+        self._activity.look(now)
+        hung = np.array([self._slots.find(str(c.entity["job_id"])) for c in self._book.cases("job_hang")], np.int64)
+        ended = self._steps.settle(hung)
+        self.tails["pause_s"].learn(ended)
+        silent = self._steps.silent(now)
+        stepping = silent <= 1.5 * known_or(self._steps.usual, 0.0) + 1000
+        works = self._activity.working()
+        self._activity.learn(np.flatnonzero(stepping | (np.isnan(silent) & works)))
+        working = np.flatnonzero(works & (self._activity.heard > 0))
+        self._work.take(working, now)
+        self._work.settle(hung)
+        found = self._close_hangs(now)
+        for hang in self._judge.look(now, self._steps, self._work):
+            found += self._hang(now, hang)
+        found += self._take_losses(now)
+        self._forget(now)
         return found
+
+    def _forget(self, now: Instant) -> None:
+        """Forget jobs that are over and silent: the state must not grow with them."""
+        quiet = now - np.maximum(self._steps.settled, self._work.settled) > _FORGET_MS
+        kept = {*self._fleet.jobs, *(str(case.entity["job_id"]) for case in self._book.cases())}
+        gone = [n for n in np.flatnonzero(quiet).tolist() if self._slots.names[n] not in {*kept, None}]
+        if gone:
+            self._slots.forget(gone)
+            for columns in (self._steps, self._work, self._activity, *self._courses.values()):
+                columns.forget(np.array(gone))
 
     def _timed_out(self, job_id: str, record: LogRecord) -> list[Finding]:
         """Return a finding for a job whose watchdog has spoken, unless it makes steps or is a victim."""
-        job, number = self._fleet.jobs.get(job_id), self._pace.number(job_id)
-        if job is None or job_id in self._victims:
+        job, number = self._fleet.jobs.get(job_id), self._slots.find(job_id)
+        if job is None or number >= len(self._steps):
             return []
-        last = int(self._pace.settled[number]) if number is not None else job.start
-        usual = float(np.nan_to_num(self._pace.usual[number])) if number is not None else 0.0
-        going_on = number is not None and record.at - last <= _STOPPED_STEPS * usual
-        if going_on or self._judge.excused(job, max(last, job.start), self._words.of(job_id)):
+        known = number >= 0 and int(self._steps.settled[number]) != NEVER
+        last = max(int(self._steps.settled[number]) if known else job.start, job.start)
+        usual = float(np.nan_to_num(self._steps.usual[number])) if known else 0.0
+        if (known and record.at - last <= _STOPPED_STEPS * usual) or self._judge.excused(job, last):
             return []
-        since = min(max(last + int(usual), job.start), record.at)
+        if number >= 0 and self._judge.victim(number, record.at, last):
+            return []
         evidence: Evidence = {
             "watchdog": record.message[:200],
             "silent_s": (record.at - last) / 1000,
             "usual_step_s": usual / 1000,
         }
         summary = f"job {job_id} hangs: NCCL's watchdog gave up on a collective"
-        return self._hang(record.at, job, since, 0.95, summary, evidence)
+        return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95))
 
-    def _fire_hang(self, now: Instant, hang: Hang) -> list[Finding]:
-        sight = hang.sight
-        evidence: dict[str, float | int | str] = {
-            "silent_s": hang.silent_ms / 1000,
-            "usual_step_s": hang.usual_ms / 1000,
-            "patience_s": hang.patience_ms / 1000,
-            "longest_pause_s": hang.pause_ms / 1000,
-            "gpus_heard": sight.heard,
-        }
-        figures = {
-            "power_w": sight.power_w,
-            "power_in_steps_w": sight.usual_power_w,
-            "gpu_util_percent": sight.util_percent,
-        }
-        evidence |= {name: value for name, value in figures.items() if np.isfinite(value)}
-        how = ", its GPUs spin at a fraction of their power" if hang.spinning else ""
-        times = hang.silent_ms / max(hang.usual_ms, 1.0)
-        summary = f"job {hang.job.job_id} made no step for {hang.silent_ms / 1000:.0f} s, {times:.0f} of its usual{how}"
-        return self._hang(now, hang.job, hang.since, 0.9 if hang.spinning else 0.75, summary, evidence)
-
-    def _hang(
-        self, now: Instant, job: Job, since: Instant, score: float, summary: str, evidence: Evidence
-    ) -> list[Finding]:
-        number = self._pace.number(job.job_id)
+    def _hang(self, now: Instant, hang: Hang) -> list[Finding]:
+        number = self._slots.find(hang.job.job_id)
         return self._book.fire(
             now,
             "job_hang",
-            {"job_id": job.job_id},
-            started_at=since,
+            {"job_id": hang.job.job_id},
+            started_at=hang.since,
             severity="page",
-            score=score,
-            summary=summary,
+            score=hang.score,
+            summary=hang.summary,
             action=_LOOK_AT,
-            evidence={**evidence, "nodes": len(job.nodes)},
-            memo={"steps": int(self._pace.steps[number]) if number is not None else 0},
+            evidence={**hang.evidence, "nodes": len(hang.job.nodes)},
+            memo={"steps": self._progress(number), "start": hang.job.start},
         )
+
+    def _progress(self, number: int) -> int:
+        """Return how often a job was seen to go on: by its steps, or by its GPUs where it reports none."""
+        if number < 0:
+            return 0
+        pace = self._steps if self._steps.settled[number] >= 0 else self._work
+        return int(pace.steps[number])
 
     def _close_hangs(self, now: Instant) -> list[Finding]:
         over = []
         for case in self._book.cases("job_hang"):
-            job_id = str(case.entity["job_id"])
-            number = self._pace.number(job_id)
-            if job_id not in self._fleet.jobs:
+            job = self._fleet.jobs.get(str(case.entity["job_id"]))
+            if job is None or job.start != case.memo["start"]:
                 over.append(self._book.resolve(case, now, "the job ended"))
-            elif number is not None and int(self._pace.steps[number]) >= case.memo["steps"] + _RESUMED:
+            elif self._progress(self._slots.find(job.job_id)) >= case.memo["steps"] + _RESUMED:
                 over.append(self._book.resolve(case, now, "it makes steps again"))
         return over
 
-    def _take_rows(self, now: Instant) -> list[Finding]:
-        """Take the steps since the last point of the grid, each job's from the rank that speaks for it."""
-        if not self._waiting:
-            return []
-        rows = np.concatenate(self._waiting)
-        self._waiting = []
-        rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
-        found: list[Finding] = []
-        for number in np.unique(rows[:, 0]).astype(int).tolist():
-            job_id, mine = self._pace.names[number], rows[rows[:, 0] == number]
-            voice = min(self._voices.get(job_id, int(mine[:, 1].min())), int(mine[:, 1].min()))
-            if voice != self._voices.setdefault(job_id, voice):
-                self._courses.pop(job_id, None)
-                self._voices[job_id] = voice
-            course = self._courses.setdefault(job_id, Course())
-            for row in mine[mine[:, 1] == voice].tolist():
-                course.take(_row(row), self._config)
-                verdict = course.verdict(self._config)
-                if verdict is not None:
-                    found += self._fire_course(now, job_id, verdict)
+    def _take_losses(self, now: Instant) -> list[Finding]:
+        """Take the steps since the last point of the grid; name the jobs whose loss or gradient left its course."""
+        shares, held = self._rises()
+        if not any(self._waiting.values()):
+            return self._close_courses(now, shares)
+        for name, course in self._courses.items():
+            if self._waiting[name]:
+                course.take(Steps(np.concatenate(self._waiting[name])), held)
+            self._waiting[name] = []
+        shares, held = self._rises()
+        found = self._close_courses(now, shares)
+        loss = self._courses["loss"]
+        loss.held_since = np.where(held, np.where(loss.held_since < 0, now, loss.held_since), -1)
+        improbable = np.maximum(*(course.wealth for course in self._courses.values())) >= self._needed()
+        for number in np.flatnonzero((shares.sum(axis=0) >= 1) & improbable).tolist():
+            found += self._rose(now, number, shares[:, number])
+        for name, course in self._courses.items():
+            for number in np.flatnonzero((course.bad >= _BAD[name]) & (course.sound >= _SOUND)).tolist():
+                found += self._no_number(now, number, name)
+        stale = held & (now - loss.held_since > _FORGET_MS)
+        for number in np.flatnonzero(stale).tolist():
+            if self._book.get("loss_anomaly", {"job_id": str(self._slots.names[number])}) is None:
+                loss.forget(number)
+                self._courses["grad_norm"].forget(number)
         return found
 
-    def _fire_course(self, now: Instant, job_id: str, verdict: Verdict) -> list[Finding]:
-        evidence, job = verdict.evidence, self._fleet.jobs.get(job_id)
-        said = {
-            "nan": f"is no number for {evidence.get('steps_not_a_number')} steps",
-            "loss": f"rose from {evidence.get('loss_before', 0):.4g} to {evidence.get('loss', 0):.4g} and stays there",
-            "grad_norm": "stays, but the norm of its gradient rose from "
-            f"{evidence.get('grad_norm_before', 0):.4g} to {evidence.get('grad_norm', 0):.4g}",
-        }[verdict.what]
+    def _rises(self) -> tuple[FloatArray, Any]:
+        """Return (2, jobs) how much of what alerts loss and gradient rose by and stay, and which jobs not to learn."""
+        shares = []
+        half = np.zeros(len(self._slots), bool)
+        for name, least in zip(SIGNALS, (self._config.loss_rise, self._config.grad_rise), strict=True):
+            size, stays = self._courses[name].rise()
+            share = np.maximum(size / np.log1p(least), 0.0)
+            half |= share >= 0.5
+            shares.append(np.where(stays, share, 0.0))
+        shares[1] = np.where(self._courses["loss"].falling_fast(), 0.0, shares[1])
+        held = half.copy()
+        for case in self._book.cases("loss_anomaly"):
+            held[self._slots.find(str(case.entity["job_id"]))] = True
+        return np.stack(shares), held
+
+    def _needed(self) -> FloatArray:
+        """Return the wealth (jobs,) that chance reaches as seldom as the budget allows."""
+        usual = np.maximum(known_or(self._steps.usual, 5000.0), 5000.0) / 1000
+        jobs = max(int(np.count_nonzero(np.isfinite(self._steps.usual))), 1)
+        nodes = max(len(self._fleet.nodes), sum(len(job.nodes) for job in self._fleet.jobs.values()), 1)
+        least = threshold(self._config.false_alarms_per_100_node_days, 2 * jobs, nodes, 1.0)
+        return least - np.log(usual)
+
+    def _rose(self, now: Instant, number: int, shares: FloatArray) -> list[Finding]:
+        name = SIGNALS[int(shares.argmax())]
+        course = self._courses[name]
+        evidence, since = self._figures(number), int(course.since[number])
+        wealth, look_s = float(course.wealth[number]), max(float(self._steps.usual[number]) / 1000, 5.0)
+        evidence["by_chance"] = odds_in_words(wealth, 2 * len(self._slots), look_s)
+        if shares[0] >= 0.5:
+            what = f"rose from {evidence['loss_before']:.4g} to {evidence['loss']:.4g} and stays there"
+        else:
+            figures = f"from {evidence['grad_norm_before']:.4g} to {evidence['grad_norm']:.4g}"
+            what = f"is on its course, but the norm of its gradient rose {figures} and stays there"
+        return self._anomaly(
+            now, number, since if since >= 0 else now, "ticket", 0.6 + 0.2 * (shares[0] >= 1), what, evidence
+        )
+
+    def _no_number(self, now: Instant, number: int, name: str) -> list[Finding]:
+        course, bad = self._courses[name], int(self._courses[name].bad[number])
+        what = (
+            f"is no number for {bad} steps"
+            if name == "loss"
+            else f"has had no gradient that is a number for {bad} steps"
+        )
+        evidence = self._figures(number) | {"steps_not_a_number": bad}
+        return self._anomaly(now, number, int(course.bad_since[number]), "page", 0.95, what, evidence)
+
+    def _anomaly(
+        self, now: Instant, number: int, since: Instant, severity: Any, score: float, what: str, evidence: Evidence
+    ) -> list[Finding]:
+        job_id = str(self._slots.names[number])
+        job = self._fleet.jobs.get(job_id)
         return self._book.fire(
             now,
             "loss_anomaly",
             {"job_id": job_id},
-            started_at=min(verdict.since, now),
-            severity="page" if verdict.what == "nan" else "ticket",
-            score=0.95 if verdict.what == "nan" else 0.8 if verdict.what == "loss" else 0.6,
-            summary=f"the loss of job {job_id} {said}",
+            started_at=min(since, now),
+            severity=severity,
+            score=score,
+            summary=f"the loss of job {job_id} {what}",
             action=_LOOK_IN,
-            evidence=evidence | {"nodes": len(job.nodes) if job is not None else 0},
+            evidence={**evidence, "nodes": len(job.nodes) if job is not None else 0},
             memo={"known": job is not None},
         )
 
-    def _close_courses(self, now: Instant) -> list[Finding]:
+    def _figures(self, number: int) -> dict[str, float | int | str]:
+        evidence: dict[str, float | int | str] = {}
+        one = np.array([number])
+        for name, course in self._courses.items():
+            (level,), (noise,) = course.level(one)
+            rise = course.rise()[0][number]
+            figures = {name: np.exp(level + rise), f"{name}_before": np.exp(level), f"{name}_noise": noise}
+            evidence |= {key: float(value) for key, value in figures.items() if np.isfinite(value)}
+        iteration = self._courses["loss"].iteration[number]
+        return evidence | ({"iteration": int(iteration)} if np.isfinite(iteration) else {})
+
+    def _close_courses(self, now: Instant, shares: FloatArray) -> list[Finding]:
         over = []
         for case in self._book.cases("loss_anomaly"):
             job_id = str(case.entity["job_id"])
-            course = self._courses.get(job_id)
+            number = self._slots.find(job_id)
+            courses = list(self._courses.values())
+            last = max((int(course.last[number]) for course in courses), default=-1)
+            bad = any(course.bad[number] > 0 for course in courses)
             if case.memo["known"] and job_id not in self._fleet.jobs:
                 over.append(self._book.resolve(case, now, "the job ended"))
-            elif course is None or now - course.last_at > _FORGET_MS:
+            elif now - last > _FORGET_MS:
                 over.append(self._book.resolve(case, now, "the job reports no loss any more"))
-            elif course.calm(self._config):
+            elif not bad and float(shares[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
-        gone = [j for j, course in self._courses.items() if now - course.last_at > _FORGET_MS]
-        for job_id in gone:
-            del self._courses[job_id]
-            self._voices.pop(job_id, None)
         return over
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        names, arrays = self._pace.snapshot()
-        activity, more = self._activity.snapshot()
+        numbers, arrays = self._activity.snapshot()
         document: dict[str, Any] = {
-            "pace": names,
-            "words": self._words.snapshot(),
-            "causes": self._causes.snapshot(),
-            "activity": activity,
+            "jobs": self._slots.names,
+            "lines": self._lines.snapshot(),
+            "activity": numbers,
             "book": self._book.snapshot(),
-            "courses": {job_id: course.snapshot() for job_id, course in self._courses.items()},
-            "voices": self._voices,
-            "victims": self._victims,
+            "tails": self.tails.document(),
         }
-        waiting = np.concatenate(self._waiting) if self._waiting else np.empty((0, 3 + 2 * len(_FIELDS)))
-        return pack(document, arrays | more | {"waiting": waiting})
+        arrays |= self._steps.arrays("steps_") | self._work.arrays("work_")
+        for name, course in self._courses.items():
+            arrays |= course.arrays(f"{name}_")
+            arrays[f"waiting_{name}"] = np.concatenate([np.empty((0, 6)), *self._waiting[name]])
+        return pack(document, arrays)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
-        detector._pace.load(document["pace"], arrays)
-        detector._words.load(document["words"])
-        detector._causes.load(document["causes"])
-        detector._activity.load(document["activity"], arrays)
+        detector = cls(config.model_copy(update={"calibration": {}}), fleet)
+        detector._slots.load(document["jobs"])
+        detector._lines.load(document["lines"])
+        detector._activity.restore(document["activity"], arrays)
         detector._book.load(document["book"])
-        detector._courses = {job_id: Course(**fields) for job_id, fields in document["courses"].items()}
-        detector._voices = document["voices"]
-        detector._victims = document["victims"]
-        detector._waiting = [arrays["waiting"]] if len(arrays["waiting"]) else []
+        detector.tails.merge(document["tails"])
+        detector._steps.load(arrays, "steps_")
+        detector._work.load(arrays, "work_")
+        for name, course in detector._courses.items():
+            course.load(arrays, f"{name}_")
+            detector._waiting[name] = [arrays[f"waiting_{name}"]] if len(arrays[f"waiting_{name}"]) else []
         return detector
-
-
-def _row(row: list[float]) -> Row:
-    """Return a step from its columns: job, rank, at, then whether reported and value, of each of `_FIELDS`."""
-    value = {name: row[4 + 2 * n] if row[3 + 2 * n] else None for n, name in enumerate(_FIELDS)}
-    step, tokens = value["step_time_s"], value["tokens_per_s"]
-    phase = step if step is None or tokens is None else step * tokens
-    return Row(int(row[2]), value["iteration"], value["loss"], value["grad_norm"], phase)

@@ -182,7 +182,7 @@ EXAMPLES = Examples(
     faults=[
         Fault(tape_of(HUNG), ENTITY, START + 480_000),
         Fault(tape_of(Training(hang=(480, 1e9), gpus_told=False, seed=6)), ENTITY, START + 480_000),
-        Fault(tape_of(Training(loss=from_then(420, 1.2), seed=7)), ENTITY, START + 420_000),
+        Fault(tape_of(Training(loss=from_then(420, 1.5), seed=7)), ENTITY, START + 420_000),
         Fault(tape_of(Training(loss=nan_from(420), grad=nan_from(420), seed=8)), ENTITY, START + 420_000),
     ],
 )

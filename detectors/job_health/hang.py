@@ -1,115 +1,139 @@
 """When a job stands still: no step for too long, nothing that explains it, and GPUs that do not work on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.contract import Instant
+from detectors.contract import Evidence, Instant, IntArray
+from detectors.core.slots import Slots
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
-from detectors.job_health.activity import Activity, Sight
-from detectors.job_health.causes import Causes
+from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
+from detectors.job_health.lines import Lines
 from detectors.job_health.pace import Pace
-from detectors.job_health.words import JobWords, Words
 
+MINIMUM_STEPS = 8
+"""The first steps are slow and uneven (in 405B runs the first takes five times as long): no pace is known before."""
+_SPINNING_STEPS, _STEPS = 4.0, 6.0
+"""In public runs single steps take up to 3.4 times as long, and validation pauses a job for 3 to 5 steps."""
+_PAUSE_FACTOR = 1.7
+"""Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
+_ENOUGH_PAUSES = 100
+_SAVING_MS, _LOADING_MS = 600_000, 900_000
+"""What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
+_CAUSE_LEAD_MS = 120_000
+"""A line so long before the last step may still be what stopped the job: NCCL retries for a minute or two."""
 _TOGETHER_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A job that stands still, with what is seen of it."""
+    """A job that stands still since `since`, with what is seen of it."""
 
     job: Job
     since: Instant
-    """When its next step should have ended."""
-    silent_ms: int
-    usual_ms: float
-    patience_ms: float
-    pause_ms: int
-    sight: Sight
-    spinning: bool
+    summary: str
+    evidence: Evidence
+    score: float
 
 
 class HangJudge:
-    """Decides at a point of the grid."""
+    """Decides at a point of the grid, from what the jobs report and from what their GPUs do."""
 
     def __init__(
-        self, config: JobHealthConfig, fleet: Fleet, pace: Pace, words: Words, causes: Causes, activity: Activity
+        self, config: JobHealthConfig, fleet: Fleet, slots: Slots, lines: Lines, activity: Activity, tails: Tails
     ) -> None:
-        self._config, self._fleet = config, fleet
-        self._pace, self._words, self._causes, self._activity = pace, words, causes, activity
+        self._config, self._fleet, self._slots = config, fleet, slots
+        self._lines, self._activity, self._tails = lines, activity, tails
 
-    def hanging(self, now: Instant) -> list[Hang]:
-        """Return the jobs that stand still without a cause."""
-        silent = now - self._pace.settled
-        long = (self._pace.settled >= 0) & (silent > self._config.hang_spinning_s * 1000)
-        long &= self._pace.steps >= self._config.minimum_steps
-        found = []
-        for number in long.nonzero()[0].tolist():
-            job = self._fleet.jobs.get(self._pace.names[number])
-            if job is not None and (hang := self._judge(now, job, number)) is not None:
-                found.append(hang)
-        return found
+    def look(self, now: Instant, steps: Pace, work: Pace) -> Iterator[Hang]:
+        """Yield the jobs that stand still without a cause; those that report no steps by their GPUs alone."""
+        spinning = self._activity.spinning() & ~self._activity.shared
+        working = self._activity.working() & np.isfinite(self._activity.power_level) & ~self._activity.shared
+        stuck = self._activity.stuck() & ~self._activity.shared
+        reports = steps.settled >= 0
+        silent = np.where(reports, steps.silent(now), work.silent(now))
+        long = silent > 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
+        long &= np.where(reports, (steps.steps >= MINIMUM_STEPS) & ~working, stuck)
+        for number in np.flatnonzero(long).tolist():
+            job, pace = self._fleet.jobs.get(self._slots.names[number] or ""), steps if reports[number] else work
+            last = int(pace.settled[number])
+            if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
+                continue
+            spins = bool(spinning[number])
+            patience = self._patience(job.job_id, number, pace, last, spinning=spins and bool(reports[number]))
+            saving = self._saving(job.job_id)
+            latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
+            if now - max(last, latest if not saving else last) <= patience:
+                continue
+            if reports[number] and not self._activity.heard[number] and self._all_silent(steps, last):
+                continue
+            yield self._hang(now, job, number, pace, patience, spinning=spins, steps=bool(reports[number]))
 
-    def _judge(self, now: Instant, job: Job, number: int) -> Hang | None:
-        last, usual = int(self._pace.settled[number]), float(self._pace.usual[number])
-        words = self._words.of(job.job_id)
-        if last < job.start or self.excused(job, last, words) or now - last <= self._config.hang_steps * usual:
-            return None
-        sight = self._activity.of(job, now, last)
-        # What GPUs draw that another job has too says nothing of this one.
-        working = None if self._shared(job) else sight.working(self._config.working_ratio)
-        if sight.lost or working:
-            return None
-        pause = self._pace.longest_pause(number)
-        spinning = working is False and sight.util_percent >= self._config.spinning_percent
-        patience = self._patience(words, last, usual, pause, spinning=spinning)
-        if now - max(last, words.latest if not words.saving else last) <= patience:
-            return None
-        if not sight.heard and self._all_silent(last):
-            return None
-        since = min(last + int(usual), now)
-        return Hang(job, since, now - last, usual, patience, pause, sight, spinning)
+    def _saving(self, job_id: str) -> bool:
+        return self._lines.last(job_id, "saving") > self._lines.last(job_id, "saved")
 
-    def _shared(self, job: Job) -> bool:
-        """Return whether another job runs on nodes of this one, and nothing tells whose the GPUs are."""
-        mine = set(job.nodes) - set(job.gpus)
-        others = (other for other in self._fleet.jobs.values() if other.job_id != job.job_id)
-        return any(not mine.isdisjoint(other.nodes) for other in others)
-
-    def _patience(self, words: JobWords, last: Instant, usual: float, pause: int, *, spinning: bool) -> float:
-        config = self._config
-        needed = 1000 * (config.hang_spinning_s if spinning else config.hang_s)
-        needed = max(needed, config.hang_steps * usual)
+    def _patience(self, job_id: str, number: int, pace: Pace, last: Instant, *, spinning: bool) -> float:
+        """Return how long a silence must last, ms."""
+        usual = float(pace.usual[number])
+        needed = 1000 * (self._config.hang_spinning_s if spinning else self._config.hang_s)
+        needed = max(needed, (_SPINNING_STEPS if spinning else _STEPS) * usual)
+        pause = float(pace.pauses[:, number].max())
+        if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
+            pause = 1000 * pauses.quantile(0.01)
         if pause:
-            needed = max(needed, config.pause_factor * pause + 1000 * config.pause_slack_s)
-        if words.saving and words.saving_at >= last - usual:
-            needed = max(needed, 1000 * config.saving_s, 2 * config.pause_factor * pause)
-        if words.loading_at >= last:
-            needed = max(needed, 1000 * config.loading_s)
+            needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual)
+        if self._saving(job_id) and self._lines.last(job_id, "saving") >= last - usual:
+            needed = max(needed, _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
+        if self._lines.last(job_id, "loading") >= last:
+            needed = max(needed, _LOADING_MS)
         return needed
 
-    def excused(self, job: Job, last: Instant, words: JobWords) -> bool:
+    def _hang(
+        self, now: Instant, job: Job, number: int, pace: Pace, patience: float, *, spinning: bool, steps: bool
+    ) -> Hang:
+        last, usual, seen = int(pace.settled[number]), float(np.nan_to_num(pace.usual[number])), self._activity
+        evidence: dict[str, float | int | str] = {
+            "silent_s": (now - last) / 1000,
+            "patience_s": patience / 1000,
+            "longest_pause_s": int(pace.pauses[:, number].max()) / 1000,
+            "gpus_heard": int(seen.heard[number]),
+        }
+        figures = {
+            "power_w": seen.power[number],
+            "power_in_steps_w": seen.power_level[number],
+            "gpu_util_percent": seen.util[number],
+            "tensor_active": seen.tensor[number],
+            "tensor_active_in_steps": seen.tensor_level[number],
+        }
+        evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
+        how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
+        if steps:
+            evidence |= {"usual_step_s": usual / 1000, "intervals_seen": int(pace.steps[number])}
+            what = f"made no step for {(now - last) / 1000:.0f} s, {(now - last) / max(usual, 1.0):.0f} of its usual"
+            how = how if seen.heard[number] else "its GPUs are not seen"
+        else:
+            what = f"stands still for {(now - last) / 1000:.0f} s"
+        since = min(last + (int(usual) if steps else 0), now)
+        return Hang(job, since, f"job {job.job_id} {what}: {how}", evidence, 0.9 if spinning else 0.75)
+
+    def excused(self, job: Job, last: Instant) -> bool:
         """Return whether a line explains why a job makes no step since `last`: it is over, suspended, or a victim."""
-        if words.over_at >= last - 1000 or words.suspended_at >= last:
+        over, suspended = self._lines.last(job.job_id, "over"), self._lines.last(job.job_id, "suspended")
+        if over >= last - 1000 or suspended >= last:
             return True
-        return self._causes.of(job.nodes, last - int(1000 * self._config.cause_lead_s)) is not None
+        return self._lines.cause(job.nodes, last - _CAUSE_LEAD_MS) is not None
 
-    def victims(self, now: Instant, jobs: Sequence[str]) -> list[str]:
-        """Return the jobs some of whose GPUs fell silent: it is not they that hang."""
-        found = []
-        for job_id in jobs:
-            job, number = self._fleet.jobs.get(job_id), self._pace.number(job_id)
-            if job is None or number is None:
-                continue
-            if self._activity.of(job, now, int(self._pace.settled[number])).lost:
-                found.append(job_id)
-        return found
+    def victim(self, number: int, now: Instant, last: Instant) -> bool:
+        """Return whether some of a job's GPUs fell silent with it, or after: it is not the job that hangs."""
+        one: IntArray = np.array([number])
+        return bool(self._activity.lost(one, now, np.array([last]))[0])
 
-    def _all_silent(self, last: Instant) -> bool:
+    def _all_silent(self, steps: Pace, last: Instant) -> bool:
         """Return whether every job that made steps lately fell silent with this one: it is what collects them."""
-        lately = (self._pace.settled >= last - 10 * _TOGETHER_MS) & (self._pace.steps >= self._config.minimum_steps)
-        running = np.array([name in self._fleet.jobs for name in self._pace.names], bool)
-        others = self._pace.settled[lately & running]
+        lately = (steps.settled >= last - 10 * _TOGETHER_MS) & (steps.steps >= MINIMUM_STEPS)
+        running = np.array([name in self._fleet.jobs for name in self._slots.names], bool)
+        others = steps.settled[lately & running]
         return len(others) > 1 and bool((np.abs(others - last) <= _TOGETHER_MS).all())

@@ -1,209 +1,246 @@
-"""The course of a job's loss and gradient norm, and when they leave it."""
+"""The course of jobs' loss and gradient norm, and when they leave it: by their logarithms, against their own past."""
 
-import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from detectors.contract import Instant
-from detectors.job_health.config import JobHealthConfig
+from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.core.columns import Declaration
+from detectors.core.evidence import Evidence
+from detectors.core.residuals import MAD_TO_SIGMA
+from detectors.core.tails import Tails
 
-_BLOCK = 16
-"""Steps whose medians make one point of the course."""
+SIGNALS: Final = ("loss", "grad_norm")
+WINDOW: Final = 25
+"""Looks that are kept: two minutes of them at one every 5 s, and the one before."""
+FEW_STEPS: Final = 8
+"""A bad batch is felt for some steps: what stays up does so for more than these."""
+_BLOCK, _BLOCK_STEPS, _BLOCK_MS = 16, 8, 60_000
+"""A block's median is one point of the course: of so many steps and so long at least (and so many looks at most)."""
 _BLOCKS = 24
 _LOW = 0.2
-"""The course's level is this quantile of its last blocks: a slow rise does not take it along."""
-_HISTORY = 3
-"""Blocks without which nothing is called a rise."""
-_MAD_TO_SIGMA = 1.4826
-_OVERFLOWS = 4
-"""Gradients that overflow are common where a loss scale is being found: so many times as many must follow."""
-_CALM = 0.25
-"""A rise is over when no more than this part of the last steps lies above."""
+"""The course's level is this quantile of its blocks: a slow rise does not take it along."""
+_KNOWN = {"loss": 3, "grad_norm": 8}
+"""Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
+_LEAST_NOISE = 1e-3
+_NOBODY = 2**31
+_PHASE = 0.15
+"""Another number of tokens a step, or step time, is other work with a course of its own: contexts double, say."""
+_PHASE_LOOKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What a job reported of one step; NaN where it is no number, None where it was not reported."""
+class Steps:
+    """Reports of steps (n,) of one signal, by job and time: whose, when, its iteration, value and phase (NaN: none)."""
 
-    at: Instant
-    iteration: float | None
-    loss: float | None
-    grad_norm: float | None
-    phase: float | None
-    """Tokens of a step, or how long it took: both change when the work does."""
+    __slots__ = ("at", "iteration", "job", "phase", "rank", "value")
 
+    def __init__(self, table: FloatArray) -> None:
+        """Take rows (n, 6) of job, rank, at, iteration, phase, value."""
+        rows = table[np.lexsort((table[:, 2], table[:, 0]))]
+        self.job, self.rank, self.at = (rows[:, n].astype(np.int64) for n in range(3))
+        self.iteration, self.phase, self.value = (rows[:, n] for n in range(3, 6))
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is wrong with a job's course, since when, and the figures."""
-
-    what: str
-    since: Instant
-    evidence: dict[str, float | int | str]
+    def where(self, which: NDArray[Any]) -> "Steps":
+        """Return some of them."""
+        some = object.__new__(Steps)
+        for name in self.__slots__:
+            setattr(some, name, getattr(self, name)[which])
+        return some
 
 
-@dataclass(slots=True)
-class Course:
-    """One job's course: bounded, as JSON can say it."""
+class Course(Evidence):
+    """One signal of every job: its past, its last looks, and the bet that chance made what they show."""
 
-    iteration: float = -1.0
-    last_at: Instant = -1
-    recent: list[list[float]] = field(default_factory=list)
-    """The last steps: at, loss, grad_norm, phase, loss above, grad_norm above."""
-    block: list[list[float]] = field(default_factory=list)
-    blocks: list[list[float]] = field(default_factory=list)
-    """Of each block: loss and its deviation, grad_norm and its deviation, phase."""
-    level: list[float] = field(default_factory=lambda: [math.nan] * 5)
-    """Of the course: loss and its noise, grad_norm and its noise, phase; NaN unknown."""
-    counts: list[int] = field(default_factory=lambda: [0, 0])
-    """How many of the last steps lie above, in loss and grad_norm."""
-    finite: int = 0
-    bad_loss: int = 0
-    bad_grad: int = 0
-    bad_since: Instant = -1
-    above_since: Instant = -1
+    BLANK: ClassVar[Declaration] = {
+        **Evidence.BLANK,
+        "voice": (np.int64, _NOBODY),
+        "iteration": (np.float64, np.nan),
+        "last": (np.int64, -1),
+        "block": (np.float64, np.nan, _BLOCK),
+        "block_looks": (np.int64, 0),
+        "block_steps": (np.int64, 0),
+        "block_since": (np.int64, -1),
+        "blocks": (np.float64, np.nan, _BLOCKS),
+        "spreads": (np.float64, np.nan, _BLOCKS),
+        "recent": (np.float64, np.nan, WINDOW),
+        "recent_at": (np.int64, -1, WINDOW),
+        "phase": (np.float64, np.nan),
+        "off_phase": (np.int64, 0),
+        "sound": (np.int64, 0),
+        "bad": (np.int64, 0),
+        "bad_since": (np.int64, -1),
+        "held_since": (np.int64, -1),
+    }
+    voice: IntArray
+    iteration: FloatArray
+    last: IntArray
+    block: FloatArray
+    block_looks: IntArray
+    block_steps: IntArray
+    block_since: IntArray
+    blocks: FloatArray
+    spreads: FloatArray
+    recent: FloatArray
+    recent_at: IntArray
+    phase: FloatArray
+    off_phase: IntArray
+    sound: IntArray
+    bad: IntArray
+    bad_since: IntArray
+    held_since: IntArray
 
-    def take(self, row: Row, config: JobHealthConfig) -> None:
-        """Take the next step. One that is repeated is passed over, one that goes back begins a new course."""
-        if row.iteration is not None and math.isfinite(row.iteration):
-            if row.iteration == self.iteration:
-                return
-            if row.iteration < self.iteration:
-                self.restart()
-            self.iteration = row.iteration
-        self.last_at = row.at
-        if not self._is_number(row):
+    def __init__(self, name: str, tails: Tails, stays_s: float) -> None:
+        super().__init__()
+        self._known, self._tail = _KNOWN[name], tails[name]
+        self._stays_ms = int(1000 * stays_s)
+
+    def take(self, steps: Steps, held: BoolArray) -> None:
+        """Take the reports since the last point of the grid; `held` (jobs,): what is under suspicion is not learnt."""
+        steps = self._spoken(steps)
+        if not len(steps.job):
             return
-        loss, grad = _number(row.loss), _number(row.grad_norm)
-        self.finite += 1
-        above_loss, above_grad = self._above(loss, grad, config)
-        phase = _number(row.phase)
-        self.recent = [*self.recent, [row.at, loss, grad, phase, above_loss, above_grad]][-config.rise_window :]
-        self.counts = [int(sum(row[column] for row in self.recent)) for column in (4, 5)]
-        if not (
-            self.rising(config) or self.above(4) >= config.rise_steps / 2 or self.above(5) >= config.rise_steps / 2
-        ):
-            self._learn([loss, grad, phase])
-        self._note_rise(config)
+        last = np.append(steps.job[1:] != steps.job[:-1], True)
+        jobs = steps.job[last]
+        self.last[jobs], self.iteration[jobs] = steps.at[last], steps.iteration[last]
+        finite = np.isfinite(steps.value)
+        self._count_bad(steps, finite, jobs)
+        level, noise = self.level(jobs)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            logs = np.log(np.where(finite & (steps.value > 0), np.minimum(steps.value, 1e12), np.nan))
+        values, counts = _medians(logs, steps.job, jobs)
+        phases, _ = _medians(steps.phase, steps.job, jobs)
+        some = counts > 0
+        jobs, values, counts, at = jobs[some], values[some], counts[some], steps.at[last][some]
+        level, noise = level[some], noise[some]
+        other = self._other_work(jobs, phases[some])
+        residual = values - level
+        scaled = residual / np.maximum(noise, _LEAST_NOISE)
+        self.look(jobs, self._tail.odds(scaled), at)
+        self.recent[:, jobs] = np.concatenate([self.recent[1:, jobs], residual[None]])
+        self.recent_at[:, jobs] = np.concatenate([self.recent_at[1:, jobs], at[None]])
+        calm = ~held[jobs]
+        self._tail.learn(scaled[calm])
+        self._learn(jobs[calm], values[calm], counts[calm], at[calm])
+        self.forget(jobs[other & calm])
 
-    def restart(self) -> None:
-        """Begin anew: the job went back to a checkpoint, or its work is another."""
-        self.recent, self.block, self.blocks, self.level = [], [], [], [math.nan] * 5
-        self.counts = [0, 0]
-        self.iteration, self.bad_loss, self.bad_grad, self.bad_since, self.above_since = -1.0, 0, 0, -1, -1
+    def _spoken(self, steps: Steps) -> Steps:
+        """Return the reports of the lowest rank that reports a number, each iteration once.
 
-    def _is_number(self, row: Row) -> bool:
-        bad_loss = row.loss is not None and not math.isfinite(row.loss)
-        bad_grad = row.grad_norm is not None and not math.isfinite(row.grad_norm)
-        if not (bad_loss or bad_grad):
-            self.bad_loss = self.bad_grad = 0
-            self.bad_since = -1
-            return True
-        self.bad_since = row.at if self.bad_since < 0 else self.bad_since
-        self.bad_loss = self.bad_loss + 1 if bad_loss else 0
-        self.bad_grad += 1
-        return False
+        Where a job went back to an earlier one it begins anew.
+        """
+        sane = np.isfinite(steps.value) & (steps.value > 0)
+        lowest = np.full(len(self), _NOBODY)
+        np.minimum.at(lowest, steps.job[sane], steps.rank[sane])
+        self.forget(np.flatnonzero((lowest < self.voice) & (self.voice < _NOBODY)))
+        self.voice = np.minimum(self.voice, lowest)
+        steps = steps.where(steps.rank == self.voice[steps.job])
+        before = np.append(np.nan, steps.iteration[:-1])
+        first = np.append(True, steps.job[1:] != steps.job[:-1])[: len(steps.job)]
+        before = np.where(first, self.iteration[steps.job], before)
+        with np.errstate(invalid="ignore"):
+            back = np.unique(steps.job[steps.iteration < before])
+        voices = self.voice[back]
+        self.forget(back)
+        self.voice[back] = voices
+        return steps.where(steps.iteration != before)
 
-    def _above(self, loss: float, grad: float, config: JobHealthConfig) -> tuple[float, float]:
-        if len(self.blocks) < _HISTORY:
-            return 0.0, 0.0
-        level, noise, grad_level, grad_noise, _ = self.level
-        effect = max(config.loss_deviations * noise, config.loss_effect * abs(level))
-        grad_effect = max(config.grad_deviations * grad_noise, (config.grad_factor - 1) * abs(grad_level))
-        # A comparison with NaN is false: what is not known is not above.
-        return float(loss > level + effect), float(grad > grad_level + grad_effect)
+    def _count_bad(self, steps: Steps, finite: BoolArray, jobs: IntArray) -> None:
+        """Count how many reports in a row were no number."""
+        at = np.arange(len(finite))
+        latest = np.full(len(self), -1)
+        np.maximum.at(latest, steps.job[finite], at[finite])
+        ends = np.searchsorted(steps.job, jobs, side="right")
+        begins = np.searchsorted(steps.job, jobs)
+        again = latest[jobs] >= 0
+        run = ends - np.where(again, latest[jobs] + 1, begins)
+        since = steps.at[np.minimum(ends - run, len(at) - 1)]
+        begun = np.where(again | (self.bad[jobs] == 0), since, self.bad_since[jobs])
+        self.bad_since[jobs] = np.where(run > 0, begun, -1)
+        self.bad[jobs] = np.where(again, run, self.bad[jobs] + run)
+        self.sound[jobs] += np.bincount(steps.job[finite], minlength=len(self))[jobs]
 
-    def _learn(self, row: list[float]) -> None:
-        self.block.append(row)
-        if len(self.block) < _BLOCK:
+    def _other_work(self, jobs: IntArray, phases: FloatArray) -> BoolArray:
+        """Return which of `jobs` (n,) do other work than before, as the size or time of their steps says."""
+        usual = self.phase[jobs]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.abs(phases / usual - 1) > _PHASE
+        self.off_phase[jobs] = np.where(off, self.off_phase[jobs] + 1, 0)
+        moved = np.where(np.isnan(usual), phases, usual + 0.1 * (phases - usual))
+        self.phase[jobs] = np.where(off | np.isnan(phases), usual, moved)
+        other: BoolArray = self.off_phase[jobs] >= _PHASE_LOOKS
+        return other
+
+    def _learn(self, jobs: IntArray, values: FloatArray, steps: IntArray, at: IntArray) -> None:
+        place = np.minimum(self.block_looks[jobs], _BLOCK - 1)
+        self.block[place, jobs] = values
+        self.block_since[jobs] = np.where(self.block_looks[jobs] == 0, at, self.block_since[jobs])
+        self.block_looks[jobs] += 1
+        self.block_steps[jobs] += steps
+        full = (self.block_steps[jobs] >= _BLOCK_STEPS) & (at - self.block_since[jobs] >= _BLOCK_MS)
+        done = jobs[full]
+        if not len(done):
             return
-        table = np.array(self.block)
-        self.block = []
-        loss, grad, phase = (_quantile(table[:, column], 0.5) for column in range(3))
-        spread = _quantile(np.abs(table[:, 0] - loss), 0.5), _quantile(np.abs(table[:, 1] - grad), 0.5)
-        self.blocks = [*self.blocks, [loss, spread[0], grad, spread[1], phase]][-_BLOCKS:]
-        known = np.array(self.blocks)
-        self.level = [
-            _quantile(known[:, 0], _LOW),
-            _quantile(known[:, 1], 0.5) * _MAD_TO_SIGMA,
-            _quantile(known[:, 2], _LOW),
-            _quantile(known[:, 3], 0.5) * _MAD_TO_SIGMA,
-            _quantile(known[:, 4], 0.5),
-        ]
+        middle = np.nanmedian(self.block[:, done], axis=0)
+        spread = MAD_TO_SIGMA * np.nanmedian(np.abs(self.block[:, done] - middle), axis=0)
+        self.blocks[:, done] = np.concatenate([self.blocks[1:, done], middle[None]])
+        self.spreads[:, done] = np.concatenate([self.spreads[1:, done], spread[None]])
+        self.block[:, done], self.block_looks[done], self.block_steps[done] = np.nan, 0, 0
 
-    def above(self, column: int) -> int:
-        """Return how many of the last steps lay above the course, in loss (4) or grad_norm (5)."""
-        return self.counts[column - 4]
+    def level(self, jobs: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the level (n,) of each of `jobs` and the noise of a look at it, in logarithms; NaN until known."""
+        ranked = np.sort(self.blocks[:, jobs], axis=0)  # NaN last
+        count = np.count_nonzero(np.isfinite(ranked), axis=0)
+        level = ranked[np.maximum((_LOW * (count - 1)).astype(np.int64), 0), np.arange(len(jobs))]
+        spreads = np.sort(self.spreads[:, jobs], axis=0)
+        noise = spreads[np.maximum(count - 1, 0) // 2, np.arange(len(jobs))]
+        known = count >= self._known
+        return np.where(known, level, np.nan), np.where(known, noise, np.nan)
 
-    def rising(self, config: JobHealthConfig) -> bool:
-        """Return whether most of the last steps lay above the course."""
-        return max(self.above(4), self.above(5)) >= config.rise_steps
+    def rise(self) -> tuple[FloatArray, BoolArray]:
+        """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 
-    def _note_rise(self, config: JobHealthConfig) -> None:
-        if not self.rising(config):
-            if max(self.above(4), self.above(5)) < config.rise_steps / 2:
-                self.above_since = -1
-            return
-        if self.above_since < 0:
-            column = 4 if self.above(4) >= self.above(5) else 5
-            self.above_since = int(next(row[0] for row in self.recent if row[column]))
+        The looks of the last `stays_s`, and of `FEW_STEPS` at least. It stays if four of five lie above half the
+        rise, and it is not falling back.
+        """
+        age = self.recent_at[-1] - self.recent_at
+        rank = np.arange(WINDOW)[::-1, None]
+        inside = ((age <= self._stays_ms) & (self.recent_at >= 0)) | (rank < FEW_STEPS)
+        above = np.where(np.isfinite(self.recent), self.recent, -np.inf)
+        size = np.count_nonzero(inside, axis=0)
+        middle = _quantile(above, inside, 0.5, size)
+        low = _quantile(above, inside, 0.2, size)
+        newer = inside & (rank < size // 2)
+        older = inside & ~newer
+        new = _quantile(above, newer, 0.5, np.count_nonzero(newer, axis=0))
+        old = _quantile(above, older, 0.5, np.count_nonzero(older, axis=0))
+        with np.errstate(invalid="ignore"):
+            stays = (low >= 0.5 * middle) & (new >= 0.7 * old) & np.isfinite(middle)
+        return np.where(np.isfinite(middle), middle, 0.0), stays
 
-    def calm(self, config: JobHealthConfig) -> bool:
-        """Return whether all is well again."""
-        if self.bad_since >= 0 or not self.recent:
-            return False
-        return max(self.above(4), self.above(5)) <= _CALM * config.rise_window
-
-    def verdict(self, config: JobHealthConfig) -> Verdict | None:
-        """Return what is wrong, if it has lasted long enough; a change of the work begins a new course instead."""
-        if self.finite >= config.nan_steps and self.bad_since >= 0:
-            enough = self.bad_loss >= config.nan_steps or self.bad_grad >= _OVERFLOWS * config.nan_steps
-            if enough and self.last_at - self.bad_since >= config.nan_hold_s * 1000:
-                return Verdict(
-                    "nan", self.bad_since, self._figures({"steps_not_a_number": max(self.bad_loss, self.bad_grad)})
-                )
-        if not self.rising(config) or self.last_at - self.above_since < config.rise_hold_s * 1000:
-            return None
-        if self._changed_work(config):
-            self.restart()
-            return None
-        what = "loss" if self.above(4) >= config.rise_steps else "grad_norm"
-        return Verdict(what, self.above_since, self._figures({"steps_above": max(self.above(4), self.above(5))}))
-
-    def _changed_work(self, config: JobHealthConfig) -> bool:
-        before, now = self.level[4], _quantile(np.array([row[3] for row in self.recent]), 0.5)
-        return bool(before > 0 and abs(now / before - 1) > config.phase_change)
-
-    def _figures(self, evidence: dict[str, float | int | str]) -> dict[str, float | int | str]:
-        if self.iteration >= 0:
-            evidence["iteration"] = int(self.iteration)
-        table = np.array(self.recent) if self.recent else np.empty((0, 6))
-        figures = {
-            "loss": _quantile(table[:, 1], 0.5),
-            "loss_before": self.level[0],
-            "loss_noise": self.level[1],
-            "grad_norm": _quantile(table[:, 2], 0.5),
-            "grad_norm_before": self.level[2],
-        }
-        return evidence | {name: value for name, value in figures.items() if math.isfinite(value)}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON can say it."""
-        return asdict(self)
+    def falling_fast(self) -> BoolArray:
+        """Return which jobs are still young: their past has come down by a quarter and more."""
+        first = np.argmax(np.isfinite(self.blocks), axis=0)
+        oldest = self.blocks[first, np.arange(len(self))]
+        young: BoolArray = oldest - self.blocks[-1] > np.log(4 / 3)
+        return young
 
 
-def _number(value: float | None) -> float:
-    """Return a value that can be reckoned with; NaN if it was not reported."""
-    return math.nan if value is None else max(-1e12, min(1e12, value))
+def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatArray, IntArray]:
+    """Return the median (n,) of the finite values of each of `jobs` (ascending), and how many there were."""
+    known = np.isfinite(values)
+    of, ranked = job[known], values[known]
+    order = np.lexsort((ranked, of))
+    ranked = np.append(ranked[order], np.nan)
+    begins, ends = np.searchsorted(of[order], jobs), np.searchsorted(of[order], jobs, side="right")
+    count = ends - begins
+    last = len(ranked) - 1
+    low, high = begins + np.maximum(count - 1, 0) // 2, begins + count // 2
+    middle = ranked[np.minimum(low, last)] / 2 + ranked[np.minimum(high, last)] / 2
+    return np.where(count > 0, middle, np.nan), count
 
 
-def _quantile(values: Any, share: float) -> float:
-    """Return a quantile of what is a number, without interpolation where there are few; NaN if nothing is."""
-    known = np.sort(values[np.isfinite(values)])
-    if not len(known):
-        return math.nan
-    if share == 0.5:
-        return float((known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2)
-    return float(known[int(share * (len(known) - 1))])
+def _quantile(values: FloatArray, inside: BoolArray, share: float, size: IntArray) -> FloatArray:
+    """Return a quantile, without interpolation, of what is inside of each column."""
+    ranked = np.sort(np.where(inside, values, np.inf), axis=0)
+    return ranked[(share * np.maximum(size - 1, 0)).astype(np.int64), np.arange(ranked.shape[1])]

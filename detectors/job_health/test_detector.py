@@ -19,7 +19,7 @@ from detectors.job_health.examples import (
     nan_from,
     tape_of,
 )
-from detectors.job_health.words import JobWords
+from detectors.job_health.lines import matter_of
 from detectors.registry import choose
 from detectors.scene import START
 from detectors.tape import Tape, play
@@ -63,17 +63,17 @@ def test_a_hang_that_goes_on_by_itself_is_over_and_no_pause_learnt() -> None:
 
 @pytest.mark.parametrize("step_s", [0.5, 2.0, 10.0])
 def test_the_patience_does_not_hang_on_the_step_time(step_s: float) -> None:
-    assert fired_after_s(tape_of(replace(HUNG, step_s=step_s)), 480) <= 250
+    assert fired_after_s(tape_of(replace(HUNG, step_s=step_s)), 480) <= 290
 
 
 @pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
 def test_cadences(interval_s: float) -> None:
-    assert fired_after_s(tape_of(replace(HUNG, interval_s=interval_s)), 480) <= 250
+    assert fired_after_s(tape_of(replace(HUNG, interval_s=interval_s)), 480) <= 290
 
 
 def test_idle_or_unseen_gpus_get_more_time() -> None:
-    assert fired_after_s(tape_of(replace(HUNG, spinning=False)), 480) == pytest.approx(240, abs=12)
-    assert fired_after_s(tape_of(replace(HUNG, gpus_told=False)), 480) == pytest.approx(240, abs=12)
+    assert fired_after_s(tape_of(replace(HUNG, spinning=False)), 480) == pytest.approx(280, abs=12)
+    assert fired_after_s(tape_of(replace(HUNG, gpus_told=False)), 480) == pytest.approx(280, abs=12)
 
 
 def test_the_watchdog_is_believed_at_once() -> None:
@@ -146,23 +146,41 @@ def replace_job(steps: Any, names: tuple[str, ...]) -> Any:
     return type(steps)("steps", np.tile(steps.times, len(names))[order], keys, values, valid)
 
 
-def test_a_loss_that_jumps_and_stays_is_named_with_its_figures() -> None:
-    (fired,) = run(tape_of(replace(STEADY, loss=from_then(420, 1.15))))
+@pytest.mark.parametrize(
+    ("factor", "step_s", "noise"), [(1.4, 4.0, 0.01), (7, 4.0, 0.07), (7, 0.5, 0.07), (1.5, 10.0, 0.03)]
+)
+def test_a_loss_that_jumps_and_stays_is_named_with_its_figures(factor: float, step_s: float, noise: float) -> None:
+    (fired,) = run(tape_of(replace(STEADY, loss=from_then(420, factor), step_s=step_s, noise=noise)))
     assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)
     assert abs(fired.started_at - START - 420_000) <= 10_000
-    assert float(fired.evidence["loss"]) / float(fired.evidence["loss_before"]) == pytest.approx(1.15, abs=0.02)
+    assert float(fired.evidence["loss"]) / float(fired.evidence["loss_before"]) == pytest.approx(factor, rel=0.08)
     assert fired.detected_at - START <= 420_000 + 150_000
+    assert "by chance" in str(fired.evidence["by_chance"])
+
+
+@pytest.mark.parametrize("step_s", [45.0, 80.0])
+def test_long_steps_take_eight(step_s: float) -> None:
+    tape = tape_of(replace(STEADY, loss=from_then(5400, 7), step_s=step_s, minutes=120, gpus_told=False))
+    (fired,) = run(tape)
+    assert 5400_000 < fired.detected_at - START <= 5_400_000 + 8 * step_s * 1000 + 5000
 
 
 def test_a_loss_that_climbs_slowly_is_named() -> None:
-    tape = tape_of(replace(STEADY, loss=from_then(400, 1.25, ramp_s=600), minutes=25))
+    tape = tape_of(replace(STEADY, loss=from_then(400, 1.5, ramp_s=600), minutes=25))
     assert found(tape) == [("loss_anomaly", "firing")]
 
 
-def test_a_gradient_that_trebles_and_stays_is_named() -> None:
-    (fired,) = run(tape_of(replace(STEADY, grad=from_then(420, 3))))
+def test_a_gradient_that_is_ten_times_as_large_and_stays_is_named() -> None:
+    (fired,) = run(tape_of(replace(STEADY, grad=from_then(720, 10))))
     assert fired.score < 0.7
     assert "gradient" in fired.summary
+    assert float(fired.evidence["grad_norm"]) > 8 * float(fired.evidence["grad_norm_before"])
+
+
+def test_loss_and_gradient_that_rise_together_need_less_of_each() -> None:
+    assert len(run(tape_of(replace(STEADY, loss=from_then(720, 1.15), grad=from_then(720, 2.2))))) == 1
+    assert run(tape_of(replace(STEADY, loss=from_then(720, 1.15)))) == []
+    assert run(tape_of(replace(STEADY, grad=from_then(720, 2.2)))) == []
 
 
 def test_a_loss_that_comes_back_is_over() -> None:
@@ -173,16 +191,20 @@ def test_a_loss_that_comes_back_is_over() -> None:
 def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
     found_all = run(tape_of(replace(STEADY, loss=nan_from(420, 600))))
     assert [finding.state for finding in found_all] == ["firing", "resolved"]
-    assert found_all[0].detected_at - START <= 450_000
-    assert found_all[0].evidence["steps_not_a_number"] == 5
+    assert found_all[0].detected_at - START <= 435_000
+    assert int(found_all[0].evidence["steps_not_a_number"]) <= 3
 
 
 @pytest.mark.parametrize(
     "training",
     [
         replace(STEADY, loss=from_then(420, 3.0, 490), grad=from_then(420, 20, 490)),
-        replace(STEADY, loss=nan_from(420, 430)),
-        replace(STEADY, grad=nan_from(300, 340)),
+        replace(STEADY, loss=from_then(420, 7.0, 432), grad=from_then(420, 50, 432)),
+        replace(STEADY, loss=from_then(420, 1.1)),
+        replace(STEADY, loss=nan_from(420, 424)),
+        replace(STEADY, grad=nan_from(300, 400)),
+        replace(STEADY, step_s=0.5, loss=from_then(420, 7.0, 440)),
+        replace(STEADY, step_s=45, minutes=120, loss=from_then(5400, 7.0, 5400 + 5 * 45), gpus_told=False),
         replace(STEADY, loss=from_then(420, 1.3), tokens=from_then(420, 2.0)),
         replace(STEADY, loss=from_then(420, 0.5)),
         replace(STEADY, loss=lambda at, value: value * (4 - at / 400), noise=0.03),
@@ -192,7 +214,8 @@ def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
         replace(STEADY, loss=nan_from(0)),
         replace(STEADY, losses=False),
     ],
-    ids=["a spike", "two steps of NaN", "overflows", "a longer context", "a drop", "a young model", "a noisy loss",
+    ids=["a spike", "three bad steps", "a shift by a tenth", "one step of NaN", "overflows", "a spike of short steps",
+         "five long steps", "a longer context", "a drop", "a young model", "a noisy loss",
          "around zero", "back to a checkpoint", "never a number", "no loss"],
 )  # fmt: skip
 def test_losses_that_are_no_anomaly(training: Training) -> None:
@@ -213,23 +236,20 @@ def test_losses_of_every_rank_count_once() -> None:
 @pytest.mark.parametrize(
     ("message", "matter"),
     [
-        (WATCHDOG, "watchdog_at"),
-        ("saving checkpoint at iteration   14100 to /scale/ckpt/granite", "saving_at"),
-        ("  successfully saved checkpoint at iteration   14100 to /scale/ckpt", "saved_at"),
-        ("  successfully loaded checkpoint from /scale/ckpt at iteration 14000", "loading_at"),
-        ("> initialized 512 ranks, NCCL ready", "loading_at"),
-        ("validation loss at iteration 14100 | lm loss value: 1.9 |", "evaluating_at"),
-        (" iteration    500/    500 | consumed samples: 2048 |", "over_at"),
-        ("step:5100/5100 val_loss:3.2783", "over_at"),
+        (WATCHDOG, "watchdog"),
+        ("saving checkpoint at iteration   14100 to /scale/ckpt/granite", "saving"),
+        ("  successfully saved checkpoint at iteration   14100 to /scale/ckpt", "saved"),
+        ("  successfully loaded checkpoint from /scale/ckpt at iteration 14000", "loading"),
+        ("> initialized 512 ranks, NCCL ready", "loading"),
+        ("validation loss at iteration 14100 | lm loss value: 1.9 |", "evaluating"),
+        (" iteration    500/    500 | consumed samples: 2048 |", "over"),
+        ("step:5100/5100 val_loss:3.2783", "over"),
         (" iteration    100/    500 | consumed samples: 2048 |", None),
         ("hello", None),
     ],
 )
 def test_lines_of_jobs(message: str, matter: str | None) -> None:
-    words = JobWords()
-    words.take(line(1, message))
-    told = [name for name in JobWords.__slots__ if getattr(words, name) >= 0]
-    assert told == ([matter] if matter else [])
+    assert matter_of(message) == matter
 
 
 def test_gpus_that_another_job_has_too_prove_no_work() -> None:

@@ -101,8 +101,8 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     ),
     "gpu_lost": Sensitivity(patience=("missed_readings", "minimum_readings")),
     "job_health": Sensitivity(
-        above=("hang_steps", "pause_factor", "loss_effect", "loss_deviations", "grad_factor", "grad_deviations"),
-        patience=("hang_spinning_s", "hang_s", "rise_hold_s", "nan_hold_s"),
+        above=("loss_rise", "grad_rise"),
+        patience=("hang_spinning_s", "hang_s", "stays_s"),
     ),
     "link_fault": Sensitivity(
         above=(

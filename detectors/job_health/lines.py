@@ -1,0 +1,119 @@
+"""What logs say of jobs: checkpoints, loading, NCCL's watchdog, and what stops a job and is a fault of its own.
+
+Wordings of Megatron-LM, NeMo, DeepSpeed and PyTorch (ProcessGroupNCCL); what a trainer prints otherwise is not known,
+and then the job's own pauses must do.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from detectors.contract import Instant, LogRecord
+from detectors.fleet import Fleet
+from detectors.scheduling import words_of
+from detectors.xid import XidCatalogue, parse_line
+
+_KEPT_MS = 86_400_000
+_MATTERS = {
+    "watchdog": r"Watchdog caught collective operation timeout|collective operation timeout|Watchdog timeout.*NCCL|"
+    r"Timed out waiting \d+ ?ms for|NCCL watchdog.*(?:timed out|hang)|ProcessGroup\w+.*timed out|"
+    r"monitoredBarrier.*timeout",
+    "saved": r"(?:successfully |finished |done )sav\w+|saved (?:a )?checkpoint|checkpoint (?:was )?saved",
+    "saving": r"\bsaving\b.*(?:checkpoint|state|model)|\bcheckpoint\b.*\b(?:being saved|saving|writing)\b",
+    "loading": r"\bload(?:ing|ed)\b.*checkpoint|\binitializ\w+\b|rendezvous|restart(?:ing)? worker|NCCL ready|"
+    r"compil(?:ing|ation)|building (?:the )?(?:dataset|index)",
+    "over": r"training (?:is )?(?:done|finished|complete)|after training is done|exiting program",
+    "at_step": r"\biteration\s+(\d+)\s*/\s*(\d+)|\bstep[: ]+(\d+)\s*/\s*(\d+)",
+    "evaluating": r"\bevaluat\w+|\bvalidat\w+|val(?:idation)?[ _]loss",
+}
+"""By the matter, in the order in which they are tried."""
+_FORMS = {matter: re.compile(form, re.IGNORECASE) for matter, form in _MATTERS.items()}
+_SUSPENDED = re.compile(r"\b(?:suspend\w*|preempt\w*|SSUSP|USUSP|bstop)\b", re.IGNORECASE)
+_HARMLESS = XidCatalogue({}).codes("information", "remap_recorded", "correctable_memory", "power")
+_KERNEL = re.compile(
+    r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|kernel panic|hard LOCKUP|soft lockup|"
+    r"Out of memory: Killed|oom-kill|not responding, (?:still trying|timed out)|"
+    r"Fatal machine check|Hardware Error.*(?:fatal|uncorrected)|I/O error, dev|"
+    r"Machine check: Processor context corrupt",
+    re.IGNORECASE,
+)
+
+
+def matter_of(message: str) -> str | None:
+    """Return what a line of a job's log is about."""
+    for matter, form in _FORMS.items():
+        found = form.search(message)
+        if found is None:
+            continue
+        if matter != "at_step":
+            return matter
+        done, total = (int(part) for part in found.groups() if part is not None)
+        return "over" if done >= total - 1 else None
+    return None
+
+
+class Lines:
+    """When each matter was last spoken of by each job, and the last line of each node that may stop its job."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._jobs: dict[str, dict[str, Instant]] = {}
+        self._nodes: dict[str, tuple[Instant, str]] = {}
+
+    def take(self, record: LogRecord) -> str | None:
+        """Take a line, in order of time; return the job whose watchdog it is from."""
+        if record.source == "job":
+            matter, job_id = matter_of(record.message), record.job_id or self._job_on(record.node)
+            if matter is None or job_id is None:
+                return None
+            self._jobs.setdefault(job_id, {})[matter] = record.at
+            return job_id if matter == "watchdog" else None
+        if record.source == "scheduler":
+            if record.job_id and _SUSPENDED.search(record.message):
+                self._jobs.setdefault(record.job_id, {})["suspended"] = record.at
+            for node, said in words_of(record):
+                if said in {"down", "suspect"}:
+                    self._nodes[node] = record.at, record.message[:200]
+        elif record.node is not None and _stops_jobs(record):
+            self._nodes[record.node] = record.at, record.message[:200]
+        return None
+
+    def _job_on(self, node: str | None) -> str | None:
+        job = self._fleet.job_of(node) if node is not None else None
+        return job.job_id if job is not None else None
+
+    def last(self, job_id: str, *matters: str) -> Instant:
+        """Return when a job last spoke of one of `matters`; -1 if never."""
+        said = self._jobs.get(job_id, {})
+        return max((said.get(matter, -1) for matter in matters), default=-1)
+
+    def cause(self, nodes: Sequence[str], since: Instant) -> str | None:
+        """Return a line on one of `nodes` after `since` that explains why their job stands."""
+        if not self._nodes:
+            return None
+        return next((line for node in nodes for at, line in [self._nodes.get(node, (-1, ""))] if at >= since), None)
+
+    def forget(self, now: Instant) -> None:
+        """Drop the jobs that are over, and lines that are old."""
+        if not self._jobs.keys() <= self._fleet.jobs.keys():
+            self._jobs = {job_id: said for job_id, said in self._jobs.items() if job_id in self._fleet.jobs}
+        if any(now - at > _KEPT_MS for at, _ in self._nodes.values()):
+            self._nodes = {node: entry for node, entry in self._nodes.items() if now - entry[0] <= _KEPT_MS}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON can say it."""
+        return {"jobs": self._jobs, "nodes": self._nodes}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take what `snapshot` returned."""
+        self._jobs = state["jobs"]
+        self._nodes = {node: (at, line) for node, (at, line) in state["nodes"].items()}
+
+
+def _stops_jobs(record: LogRecord) -> bool:
+    if record.source == "kernel":
+        xid = parse_line(record.message)
+        return xid.code not in _HARMLESS if xid is not None else _KERNEL.search(record.message) is not None
+    if record.source == "fabricmanager":
+        return record.severity in {"error", "critical"}
+    return record.source == "sel" and record.severity == "critical" and "eassert" not in record.message
