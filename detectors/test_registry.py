@@ -47,7 +47,7 @@ def test_everything_that_is_wrong_is_listed() -> None:
 
 def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PowerThrottle.spec
-    defaults = {name: default for name, default in spec.defaults.items() if name != "stale_s"}
+    defaults = {name: default for name, default in spec.defaults.items() if name != "release_s"}
     broken = spec.model_copy(update={"name": "other", "reads": ("dcgm",), "defaults": defaults})
 
     class Broken(PowerThrottle):
@@ -57,5 +57,5 @@ def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.M
     problems = registry._disagreements("power_throttle", Broken)
     text = "\n".join(problems)
     assert "other" in text
-    assert "no default for stale_s" in text
+    assert "no default for release_s" in text
     assert "fields of bmc" in text

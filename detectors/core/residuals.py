@@ -32,6 +32,21 @@ def group_medians(
     return medians, sizes
 
 
+def group_quantiles(values: FloatArray, group: IntArray, groups: int, share: float) -> tuple[FloatArray, IntArray]:
+    """Return the value (groups,) that `share` of the finite values (n,) of each group do not exceed, and their number.
+
+    Of an even choice the lower; NaN where a group has none. `group` (n,) as in `group_medians`.
+    """
+    known = np.isfinite(values) & (group >= 0)
+    of, sizes = group[known], np.bincount(group[known], minlength=groups)
+    ranked = values[known][np.lexsort((values[known], of))]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    found = np.full(groups, np.nan)
+    some = sizes > 0
+    found[some] = ranked[starts[some] + np.floor(share * (sizes[some] - 1)).astype(np.int64)]
+    return found, sizes
+
+
 def peer_residuals(
     values: FloatArray, group: IntArray, groups: int, floor: float | FloatArray, fewest: int = 4
 ) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -1,18 +1,23 @@
 """Hardware power brake, lost feed, failed power supply: clocks and power of a GPU at work are cut together.
 
-A GPU reads as braked when it is at work, says why (the HW_POWER_BRAKE bit, or throttled for power most of the time
-with neither the software cap nor the temperature to explain it), and its clock and power both lie far below its own
-level of the last minutes. GPUs that wait for a braked one lose power but keep their clock, and say nothing: nothing
-is raised on them. Two readings of three must agree, or one if the node's BMC tells of a failed supply. Most GPUs of
-a node make one finding on the node. A GPU whose power limit stands below that of the others of its model is found too:
-it never gets to their clocks, and the software cap that says so is normal on them.
+What the driver says counts first: the HW_POWER_BRAKE bit with the clock or the power to bear it out, or a counter of
+time throttled for power that neither the software cap nor the temperature explains. Without either, clocks and power
+that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC tells of a supply; without
+that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of the clock and a
+quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before. GPUs that wait
+for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of the others of
+its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
+
+It is wrong where a whole node's clocks are set lower in the middle of a job that no job list tells of, and blind,
+without bits and BMC, to a brake that takes less, or that was on before the node was first seen.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from detectors.bmc_alarms import Alarm, BmcAlarms
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
@@ -23,24 +28,41 @@ from detectors.contract import (
     Evidence,
     Fault,
     Finding,
+    FloatArray,
     Instant,
     IntArray,
     LogRecord,
 )
 from detectors.fleet import Fleet
+from detectors.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.power_throttle.config import PowerThrottleConfig
-from detectors.power_throttle.evidence import Case, action, evidence, score, summary
+from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
-from detectors.power_throttle.machines import Machines
-from detectors.power_throttle.peers import Peers
-from detectors.power_throttle.readings import GpuReadings
-from detectors.power_throttle.supply import Supplies, SupplyAlarm
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.statistics import median_of
+from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 _FAULT: Fault = "power_throttle"
-_LIMIT = "limit"
-"""The aspect of a finding that is about a power limit that was lowered, not about a brake."""
+_LIMIT: Final = "limit"
+_SUPPLY: Final = "supply"
+"""The aspects of findings that are about a power limit, or a supply whose load is carried, and not about a brake."""
+_OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
+"""What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
+_HELD_SHARE: Final = 0.5
+"""A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
+_SLOWED: Final = 0.9
+"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
+_HALVED: Final = 0.6
+"""HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
+_HOLDS_MS: Final = 30_000
+"""A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
+_NODE_SHARE: Final = 0.5
+"""A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
+_RETURNS_MS: Final = 230_000
+"""A page must be resolved within five minutes of its end, at scrapes of 60 s too; what is back sooner is the same."""
+_CARRIED_MS: Final = 120_000
+"""Firmware brakes within seconds of a supply's failure: two minutes on, the other supplies carry the load."""
 
 
 class PowerThrottle:
@@ -54,11 +76,9 @@ class PowerThrottle:
             raise TypeError(f"{type(config).__name__} is not a PowerThrottleConfig")
         self._config = config
         self._fleet = fleet
-        self._machines = Machines(fleet)
-        self._gpus = GpuReadings(config)
-        self._peers = Peers(config, fleet, self._machines, self._gpus)
-        self._supplies = Supplies()
-        self._limits = Limits(config)
+        self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION")
+        self._supplies = BmcAlarms(fleet, ["supply"])
+        self._limits = Limits()
         self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -69,125 +89,151 @@ class PowerThrottle:
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "bmc":
-            self._supplies.take_sensors(batch, self._fleet.entities("bmc"))
+            self._supplies.take_sensors(batch)
         elif batch.kind == "dcgm":
             self._gpus.take(batch)
-            self._machines.extend(self._gpus)
             self._limits.take(batch, len(self._gpus))
         return ()
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
-        self._gpus.settle()
+        gpus = self._gpus
         self._supplies.advance(now)
-        fresh = self._gpus.fresh(now)
+        new = gpus.settle()
+        if len(new):
+            self._mark(now, new)
+        gpus.look(now)
+        fresh = gpus.fresh(now)
         over = self._close(now, fresh)
-        suspect = fresh & (self._gpus.register > 0)
+        suspect = fresh & (gpus.run > 0)
         began = self._judge(now, fresh, suspect) if suspect.any() else []
-        return [*over, *began, *self._judge_limits(now, fresh)]
+        return [*over, *began, *self._judge_limits(now, fresh), *self._judge_supplies(now, fresh)]
 
-    def _judge_limits(self, now: Instant, fresh: BoolArray) -> list[Finding]:
-        """Say where a power limit was lowered, and where that is over; what is silent stays open."""
-        machines = self._machines
-        lowered = self._limits.lowered(now, fresh, machines.model, self._gpus.limit)
-        found: list[Finding] = []
-        for entry in [entry for entry in self._book.cases() if entry.aspect == _LIMIT]:
-            members = self._members(entry)
-            if (members & fresh).any() and not (members & lowered).any():
-                found.append(self._end(now, entry, "the power limit is that of the others again"))
-        for gpu in np.flatnonzero(lowered):
-            entity = {"node": machines.names[machines.node[gpu]], "gpu": int(machines.gpu[gpu])}
-            if self._book.get(_FAULT, entity, _LIMIT) is None:
-                found += self._fire_limit(now, int(gpu), entity, fresh)
-        return found
+    def _mark(self, now: Instant, new: IntArray) -> None:
+        """Note which new readings are of GPUs whose clock and power are cut."""
+        gpus = self._gpus
+        gpus.add(new)
+        brake, held = self._stated(new)
+        usual_clock, usual_power = gpus.expected(new, now)
+        slow = self._fell(new, usual_clock, usual_power, _SLOWED, _SLOWED)
+        cut = slow & (gpus.known(new) | brake)
+        if (cut & ~brake).any():  # what took the clocks of the peers too is no brake of this GPU's
+            shared = np.log(usual_clock / gpus.clock[new]) - gpus.spread_of_job(new, now) < -np.log(_SLOWED)
+            cut &= brake | ~shared
+        deep = self._fell(new, usual_clock, usual_power, self._config.clock_ratio, self._config.power_ratio)
+        # Nobody to compare with: the brake's own bit, and power below what halved clocks can draw.
+        alone = brake & np.isnan(usual_power) & np.isnan(usual_clock)
+        alone &= gpus.power[new] <= self._config.power_ratio**2 * gpus.limit[new]
+        down = gpus.busy[new] & (cut | (held & deep) | alone)
+        back = ~gpus.busy[new] | ~(gpus.clock[new] < _SLOWED * usual_clock)
+        gpus.mark(new, down, ~brake & ~down & back)
 
-    def _fire_limit(self, now: Instant, gpu: int, entity: Entity, fresh: BoolArray) -> list[Finding]:
-        usual = self._limits.usual(fresh & (self._machines.model == self._machines.model[gpu]))
-        here = float(self._limits.enforced[gpu])
-        return self._book.fire(
-            now,
-            _FAULT,
-            entity,
-            started_at=int(self._limits.since[gpu]),
-            severity="ticket",
-            score=min(1.0, 2 * (1 - here / usual)),
-            summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W",
-            action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
-            evidence={"power_limit_w": here, "power_limit_peers_w": usual},
-            aspect=_LIMIT,
-        )
+    def _stated(self, those: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains."""
+        bits = np.maximum(self._gpus.reasons[those], 0)
+        held = self._gpus.throttled.share(those) >= _HELD_SHARE
+        return (bits & HW_POWER_BRAKE) != 0, held & ((bits & _OTHERWISE) == 0)
+
+    def _fell(
+        self, those: IntArray, usual_clock: FloatArray, usual_power: FloatArray, clock_ratio: float, power_ratio: float
+    ) -> BoolArray:
+        """Return whether clock and power both lie so far below what they should be, as far as either is known.
+
+        A GPU that has waited for others has a low power level of its own: it is not asked to fall below `power_ratio`
+        of that, but of what its limit allows at full load.
+        """
+        clock, power = self._gpus.clock[those], self._gpus.power[those]
+        full = np.fmax(usual_power, np.where(np.isfinite(usual_power), power_ratio * self._gpus.limit[those], np.nan))
+        has_clock, has_power = np.isfinite(clock) & np.isfinite(usual_clock), np.isfinite(power) & np.isfinite(full)
+        low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
+        return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
-        braked = self._brakes()
-        whole = {held.node for held in braked if "gpu" not in held.entity}
-        suspect &= self._peers.confirm(suspect, fresh)
         found: list[Finding] = []
-        nodes = np.unique(self._machines.node[suspect])
-        suspected = {self._machines.names[node] for node in nodes}
-        for number in nodes.tolist():
-            node = self._machines.names[number]
-            here = np.flatnonzero(suspect & (self._machines.node == number))
-            if node not in whole:
-                found += self._judge_node(now, node, here, fresh, suspected | {held.node for held in braked})
+        layout = self._gpus.layout
+        nodes = np.unique(layout.node[suspect]).tolist()
+        braked_nodes = {layout.names[node] for node in nodes} | {held.node for held in self._brakes()}
+        for number in nodes:
+            node = layout.names[number]
+            if self._book.get(_FAULT, {"node": node}) is None:
+                here = np.flatnonzero(suspect & (layout.node == number))
+                mates = np.flatnonzero(fresh & self._gpus.busy & (layout.node == number))
+                found += self._judge_node(now, node, here, mates, braked_nodes)
         return found
 
     def _judge_node(
-        self, now: Instant, node: str, here: IntArray, fresh: BoolArray, braked_nodes: set[str]
+        self, now: Instant, node: str, here: IntArray, mates: IntArray, braked_nodes: set[str]
     ) -> list[Finding]:
-        first = int(self._gpus.first_braked[here].min())
-        alarm = self._supplies.alarm(node, first - int(self._config.supply_window_s * 1000))
-        sure = here if alarm else here[self._held_long_enough(here)]
-        if not len(sure):
-            return []
-        mates = np.flatnonzero(fresh & self._gpus.busy & (self._machines.node == self._machines.node[here[0]]))
-        share = len(here) / max(len(mates), 1)
-        cases: list[tuple[int | None, IntArray]] = [(None, here)]
-        if share < self._config.node_share or not (alarm or len(here) > 1):
-            cases = [(int(self._machines.gpu[gpu]), np.array([gpu])) for gpu in sure]
-        found: list[Finding] = []
-        for gpu, braked in cases:
-            entity: Entity = {"node": node} if gpu is None else {"node": node, "gpu": gpu}
+        gpus = self._gpus
+        alarm = self._supplies.alarm(node, now)
+        brake, held = self._stated(here)
+        stated = brake | held
+        often = gpus.run[here] >= self._config.confirm_readings
+        soon = gpus.run[here] >= self._config.confirm_readings - (alarm is not None)
+        most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
+        sure = stated & soon
+        if most:
+            whole = bool(sure.any()) or (alarm is not None and self._enough(often, mates))
+            whole = whole or self._enough(
+                self._proven(now, here, self._config.clock_ratio, self._config.power_ratio), mates
+            )
+        else:
+            # A supply brakes a node; one GPU whose node's others are free may still have been told by its supply.
+            whole = bool(sure.any()) and alarm is not None and len(here) >= _NODE_SHARE * len(mates)
+        if whole:
+            found = self._fire(now, {"node": node}, self._case(now, node, here, mates, alarm, braked_nodes, stated))
+            parts = [case for case in self._brakes() if case.node == node and "gpu" in case.entity] if found else []
+            return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
+        sure = (stated & often) | self._proven(now, here, _HALVED, _HALVED)
+        found = []
+        for place in np.flatnonzero(sure).tolist():
+            one = here[place : place + 1]
+            entity = gpus.layout.entity(int(one[0]))
             if self._book.get(_FAULT, entity) is None:
-                found += self._fire(now, entity, self._case(node, braked, mates, fresh, alarm, braked_nodes))
-        if cases[0][0] is None:
-            parts = [entry for entry in self._brakes() if entry.node == node and "gpu" in entry.entity]
-            found += [self._end(now, entry, "now part of the finding on its node") for entry in parts]
+                found += self._fire(now, entity, self._case(now, node, one, mates, None, braked_nodes, stated[[place]]))
         return found
 
-    def _brakes(self) -> list[OpenCase]:
-        return [entry for entry in self._book.cases() if entry.aspect != _LIMIT]
+    def _enough(self, those: BoolArray, mates: IntArray) -> bool:
+        return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)
 
-    def _held_long_enough(self, gpus: IntArray) -> BoolArray:
-        register = self._gpus.register[gpus]
-        count = sum((register >> bit) & 1 for bit in range(self._config.window_readings))
-        held_ms = self._gpus.at[gpus] - self._gpus.first_braked[gpus]
-        return np.asarray((count >= self._config.confirm_readings) & (held_ms >= self._config.confirm_s * 1000))
+    def _proven(self, now: Instant, here: IntArray, clock_ratio: float, power_ratio: float) -> BoolArray:
+        """Return which GPUs have lost so much clock and power, at equal work, beyond what chance can bring."""
+        gpus = self._gpus
+        far = (gpus.lost[here] >= -np.log(clock_ratio)) & (gpus.lost_power[here] >= -np.log(power_ratio))
+        far &= (np.maximum(gpus.reasons[here], 0) & _OTHERWISE) == 0
+        lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
+        if not (far & lasting).any():
+            return np.zeros(len(here), bool)
+        return np.asarray(far & lasting & gpus.improbable(here) & gpus.works(here, now))
 
     def _case(
         self,
+        now: Instant,
         node: str,
         braked: IntArray,
         mates: IntArray,
-        fresh: BoolArray,
-        alarm: SupplyAlarm | None,
+        alarm: Alarm | None,
         braked_nodes: set[str],
+        stated: BoolArray,
     ) -> Case:
-        feeds, sharing = self._machines.feeds(node)
+        feeds, sharing = feeds_of(self._fleet, node)
         return Case(
             node=node,
             braked=braked,
             mates=mates,
-            peers=self._peers.of(int(braked[0]), fresh),
+            peers=self._gpus.peers_of(int(braked[0]), now),
             alarm=alarm,
             supply_state=self._supplies.worst_state(node),
             feeds=feeds,
             feed_nodes=len(sharing),
             feed_nodes_braked=len(braked_nodes & sharing),
             job=self._fleet.job_of(node),
+            stated=bool(stated.any()),
         )
 
     def _fire(self, now: Instant, entity: Entity, case: Case) -> list[Finding]:
-        gpu = entity.get("gpu")
+        gpu, ended = entity.get("gpu"), self._gpus.ended[case.braked]
+        returned = bool(((ended >= 0) & (now - ended <= _RETURNS_MS)).any())
         found = self._book.fire(
             now,
             _FAULT,
@@ -197,73 +243,156 @@ class PowerThrottle:
             score=score(case),
             summary=summary(self._gpus, case, None if gpu is None else int(gpu)),
             action=action(case),
-            evidence=evidence(self._gpus, case, self._config),
+            evidence=evidence(self._gpus, case),
+            memo={"returned": True} if returned else None,
         )
-        if (entry := self._book.get(_FAULT, entity)) is not None:
-            self._watch(entry, watched=True)
+        self._hold()
         return found
 
     def _onset(self, case: Case) -> Instant:
-        """Return when the supply's alarm came if before; else midway from the last free to the first braked reading."""
-        first = int(self._gpus.first_braked[case.braked].min())
-        if case.alarm is not None and case.alarm.at <= first:
+        """Return when the supply's alarm came if right before; else midway from the last free to the first braked."""
+        gpus = self._gpus
+        first = int(gpus.since[case.braked].min())
+        if case.alarm is not None and first - STALE_MS <= case.alarm.at <= first:
             return case.alarm.at
-        before = self._gpus.last_free[case.braked]
-        before = before[(before >= 0) & (before < first) & (first - before <= self._config.stale_s * 1000)]
+        before = gpus.before[case.braked]
+        before = before[(before >= 0) & (before < first) & (first - before <= STALE_MS)]
         return (int(before.max()) + first) // 2 if len(before) else first
 
     def _close(self, now: Instant, fresh: BoolArray) -> list[Finding]:
         """Close what has been free of brake for long enough; what is silent stays open."""
-        since, held_ms = self._gpus.free_since, self._config.release_s * 1000
-        released = (since >= 0) & (self._gpus.at - since >= held_ms)
+        free = np.where(self._gpus.free_since >= 0, now - self._gpus.free_since, -1)
         over: list[Finding] = []
-        for entry in self._brakes():
-            heard = self._members(entry) & fresh
-            if heard.any() and released[heard].all():
-                self._gpus.register[heard] = 0  # what was braked before is no reason to raise it again
-                over.append(self._end(now, entry, "clocks and power are free again"))
+        for case in self._brakes():
+            heard = self._members(case) & fresh
+            # Where the driver says that the brake is off, it is; else, and where it comes and goes, it may come back.
+            sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
+            patience = self._config.release_s * 1000 if sure and not case.memo else _RETURNS_MS
+            if heard.any() and (free[heard] >= patience).all():
+                over.append(self._end(now, case, "clocks and power are free again"))
         return over
 
-    def _end(self, now: Instant, entry: OpenCase, reason: str) -> Finding:
-        members = np.flatnonzero(self._members(entry))
-        power, clock = self._gpus.power[members], self._gpus.clock[members]
-        now_reads: Evidence = {
-            name: float(np.median(column[np.isfinite(column)]))
-            for name, column in (("power_w", power), ("sm_clock_mhz", clock))
-            if np.isfinite(column).any()
-        }
-        over = self._book.resolve(entry, now, reason, now_reads)
-        if entry.aspect != _LIMIT:
-            self._watch(entry, watched=False)
+    def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
+        members = self._members(case)
+        figures = {"power_w": self._gpus.power[members], "sm_clock_mhz": self._gpus.clock[members]}
+        now_reads: Evidence = {name: value for name, of in figures.items() if np.isfinite(value := median_of(of))}
+        over = self._book.resolve(case, now, reason, now_reads)
+        if not case.aspect:
+            self._gpus.ended[members] = now
+        self._hold()
         return over
 
-    def _members(self, entry: OpenCase) -> BoolArray:
-        of_node: BoolArray = self._machines.node == self._machines.number(entry.node)
-        gpu = entry.entity.get("gpu")
-        return of_node if gpu is None else of_node & (self._machines.gpu == gpu)
+    def _brakes(self) -> list[OpenCase]:
+        return [case for case in self._book.cases() if not case.aspect]
 
-    def _watch(self, entry: OpenCase, *, watched: bool) -> None:
-        others = any("gpu" not in other.entity for other in self._book.cases() if other.node == entry.node)
-        self._gpus.watched[self._members(entry)] = watched or others
+    def _members(self, case: OpenCase) -> BoolArray:
+        layout = self._gpus.layout
+        of_node: BoolArray = layout.node == layout.number(case.node)
+        gpu = case.entity.get("gpu")
+        return of_node if gpu is None else of_node & (layout.gpu == gpu)
+
+    def _hold(self) -> None:
+        """Learn nothing from GPUs that a finding is open on."""
+        self._gpus.held[:] = False
+        for case in self._brakes():
+            self._gpus.held |= self._members(case)
+
+    def _judge_limits(self, now: Instant, fresh: BoolArray) -> list[Finding]:
+        """Say where a power limit was lowered, and where that is over; what is silent stays open."""
+        gpus, limits = self._gpus, self._limits
+        if not limits.count or np.isnan(limits.enforced).all():
+            return []
+        below, odd = limits.lowered(now, gpus, self._config.limit_ratio)
+        found: list[Finding] = []
+        for case in [case for case in self._book.cases() if case.aspect == _LIMIT]:
+            members = self._members(case) & fresh
+            if members.any() and not (members & below).any():
+                found.append(self._end(now, case, "the power limit is that of the others again"))
+        if not below.any():
+            return found
+        peers = gpus.among_peers(gpus.clock, gpus.fresh(now) & gpus.busy & ~below, 0.5)
+        binding = odd & limits.binds(gpus, peers)
+        for node in np.unique(gpus.layout.node[below & (binding | ~odd)]).tolist():
+            here = np.flatnonzero(gpus.layout.node == node)
+            harm, name = here[binding[here]], gpus.layout.names[node]
+            if not len(harm):
+                found += self._fire_limit(now, {"node": name}, int(here[below[here]][0]), None)
+            elif self._enough(binding[here], here):
+                found += self._fire_limit(now, {"node": name}, int(harm[0]), float(peers[harm[0]]))
+            elif self._book.get(_FAULT, {"node": name}, _LIMIT) is None:
+                for gpu in harm.tolist():
+                    found += self._fire_limit(now, gpus.layout.entity(gpu), gpu, float(peers[gpu]))
+        return found
+
+    def _fire_limit(self, now: Instant, entity: Entity, gpu: int, peers_mhz: float | None) -> list[Finding]:
+        """Say that a limit is low: a ticket where it binds, with the peers' clock; else a note."""
+        if self._book.get(_FAULT, entity, _LIMIT) is not None:
+            return []
+        gpus, limits = self._gpus, self._limits
+        usual = limits.usual(gpus.fresh(now) & (gpus.model == gpus.model[gpu]))
+        here, clock = float(limits.enforced[gpu]), float(gpus.clock[gpu])
+        said: dict[str, float] = {"power_limit_w": here, "power_limit_peers_w": usual}
+        effect = ""
+        if peers_mhz is not None:
+            said |= {"power_w": float(gpus.power[gpu]), "sm_clock_mhz": clock, "sm_clock_peers_mhz": peers_mhz}
+            effect = f"; it draws it, at {clock:.0f} MHz beside {peers_mhz:.0f} of its peers"
+        return self._book.fire(
+            now,
+            _FAULT,
+            entity,
+            started_at=int(limits.since[gpu]),
+            severity="info" if peers_mhz is None else "ticket",
+            score=min(1.0, 2 * (1 - here / usual)),
+            summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W{effect}",
+            action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
+            evidence=said,
+            aspect=_LIMIT,
+        )
+
+    def _judge_supplies(self, now: Instant, fresh: BoolArray) -> list[Finding]:
+        """Note supplies that failed while the others carry the load, and where that is over."""
+        alarmed = self._supplies.alarmed(now)
+        over = [case for case in self._book.cases() if case.aspect == _SUPPLY and case.node not in alarmed]
+        found = [self._book.resolve(case, now, "its supplies are well again") for case in over]
+        for node in alarmed:
+            entity: Entity = {"node": node}
+            alarm = self._supplies.alarm(node, now)
+            mates = self._gpus.layout.members(node)
+            mates = mates[fresh[mates]]
+            if alarm is None or now - alarm.at < _CARRIED_MS or not len(mates) or (self._gpus.run[mates] > 0).any():
+                continue
+            if self._book.get(_FAULT, entity) is None and self._book.get(_FAULT, entity, _SUPPLY) is None:
+                power, clock = median_of(self._gpus.power[mates]), median_of(self._gpus.clock[mates])
+                figures = {"power_w": power, "sm_clock_mhz": clock, "gpus": len(mates)}
+                found += self._book.fire(
+                    now,
+                    _FAULT,
+                    entity,
+                    started_at=alarm.at,
+                    severity="info",
+                    score=0.3,
+                    summary=f"{node}: a power supply failed, the others carry the load; BMC: {alarm.words}",
+                    action="replace the supply before the next one fails",
+                    evidence={name: of for name, of in figures.items() if np.isfinite(of)}
+                    | {"supply_alarm": alarm.words},
+                    aspect=_SUPPLY,
+                )
+        return found
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
         numbers, arrays = self._gpus.snapshot()
-        document: dict[str, Any] = {
-            "numbers": numbers,
-            "supplies": self._supplies.snapshot(),
-            "book": self._book.snapshot(),
-        }
-        return pack(document, arrays | self._limits.arrays())
+        lines, sensors = self._supplies.snapshot()
+        document: dict[str, Any] = {"numbers": numbers, "lines": lines, "book": self._book.snapshot()}
+        return pack(document, arrays | sensors | self._limits.arrays("limit_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
         detector = cls(config, fleet)
-        detector._gpus.load(document["numbers"], arrays)
-        detector._limits.load(arrays)
-        detector._machines.extend(detector._gpus)
-        detector._supplies = Supplies.restore(document["supplies"])
+        detector._gpus.restore(document["numbers"], arrays)
+        detector._limits.load(arrays, "limit_")
+        detector._supplies.load(document["lines"], arrays)
         detector._book.load(document["book"])
         return detector

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.contract import FloatArray, IntArray, rfc3339
-from detectors.fleet import Job
-from detectors.power_throttle.config import PowerThrottleConfig
-from detectors.power_throttle.readings import GpuReadings
-from detectors.power_throttle.supply import SupplyAlarm
-from detectors.statistics import masked_median, peer_distance
+from detectors.bmc_alarms import Alarm
+from detectors.contract import IntArray, rfc3339
+from detectors.fleet import Fleet, Job
+from detectors.gpus_at_work import GpusAtWork
+from detectors.statistics import median_of
+from detectors.throttle_bits import named
 
 _SUPPLY_STATES = ("nominal", "warning", "critical")
 
@@ -22,31 +22,47 @@ class Case:
     braked: IntArray
     mates: IntArray
     peers: IntArray
-    alarm: SupplyAlarm | None
+    alarm: Alarm | None
     supply_state: int | None
     feeds: tuple[str, ...]
     feed_nodes: int
     feed_nodes_braked: int
     job: Job | None
+    stated: bool
+    """Whether the driver says so itself, by its reasons or its counter of throttled time."""
+
+
+def feeds_of(fleet: Fleet, node: str) -> tuple[tuple[str, ...], set[str]]:
+    """Return the power feeds of a node, or its rack where those are not known, and the nodes that share one."""
+    told = fleet.nodes.get(node, {})
+    feeds = tuple(told.get("power_feeds") or ())
+    if feeds:
+        return feeds, {name for name, one in fleet.nodes.items() if {*feeds} & {*(one.get("power_feeds") or ())}}
+    if rack := told.get("rack"):
+        return (str(rack),), {name for name, one in fleet.nodes.items() if one.get("rack") == rack}
+    return (), {node}
 
 
 def score(case: Case) -> float:
-    """Return how sure this is: the brake itself, how much of the node it takes, and whether the BMC agrees."""
+    """Return how sure this is: how much of the node it takes, whether driver and BMC say so."""
     share = min(1.0, len(case.braked) / max(len(case.mates), 1))
-    return 0.5 + 0.3 * share + (0.2 if case.alarm is not None or case.supply_state == 2 else 0.0)
+    told = case.alarm is not None or case.supply_state == 2
+    return 0.3 + (0.2 if case.stated else 0.0) + 0.3 * share + (0.2 if told else 0.0)
 
 
-def summary(gpus: GpuReadings, case: Case, gpu: int | None) -> str:
+def summary(gpus: GpusAtWork, case: Case, gpu: int | None) -> str:
     """Return one sentence."""
-    who = f"{case.node}: hardware power brake on {len(case.braked)} of {len(case.mates)} busy GPUs"
+    what = "hardware power brake" if case.stated else "clock and power cut"
+    who = f"{case.node}: {what} on {len(case.braked)} of {len(case.mates)} busy GPUs"
     if gpu is not None:
-        who = f"{case.node} GPU {gpu}: hardware power brake"
-    level, _ = gpus.level(case.braked)
-    power, before = _median(gpus.power[case.braked]), _median(level)
-    drop = "" if power is None or before is None else f", {before:.0f} W to {power:.0f} W each"
+        who = f"{case.node} GPU {gpu}: {what}"
+    power, before = median_of(gpus.power[case.braked]), median_of(gpus.usual["power"].level[case.braked])
+    drop = f", {before:.0f} W to {power:.0f} W each" if power < before else ""
+    clock, peers = median_of(gpus.clock[case.braked]), median_of(gpus.clock[case.peers])
+    beside = f", {clock:.0f} MHz beside {peers:.0f} of its peers" if clock < peers else ""
     cause = f"; BMC: {case.alarm.words}" if case.alarm is not None else ""
     shared = f"; {case.feed_nodes_braked} nodes of the same feed are braked" if case.feed_nodes_braked > 1 else ""
-    return f"{who}{drop}{cause}{shared}"
+    return f"{who}{drop}{beside}{cause}{shared}"
 
 
 def action(case: Case) -> str:
@@ -56,30 +72,35 @@ def action(case: Case) -> str:
     return "drain the node and check its power supplies and their feeds"
 
 
-def evidence(gpus: GpuReadings, case: Case, config: PowerThrottleConfig) -> dict[str, float | int | str]:
+def evidence(gpus: GpusAtWork, case: Case) -> dict[str, float | int | str]:
     """Return the numbers, each with its unit in its name."""
-    level_power, level_clock = gpus.level(case.braked)
-    clock = gpus.clock[case.braked]
-    distance = peer_distance(clock, gpus.clock[case.peers], config.clock_floor_mhz)
-    bits = np.bitwise_or.reduce(np.where(gpus.reasons[case.braked] >= 0, gpus.reasons[case.braked], 0))
+    braked, peers = case.braked, case.peers
     medians = {
-        "power_w": gpus.power[case.braked],
-        "power_before_w": level_power,
-        "power_peers_w": gpus.power[case.peers],
-        "sm_clock_mhz": clock,
-        "sm_clock_before_mhz": level_clock,
-        "sm_clock_peers_mhz": gpus.clock[case.peers],
-        "sm_clock_peer_deviations": distance,
-        "power_violation_fraction": gpus.throttled(case.braked),
-        "power_violation_fraction_peers": gpus.throttled(case.peers),
+        "power_w": gpus.power[braked],
+        "power_before_w": gpus.usual["power"].level[braked],
+        "power_peers_w": gpus.power[peers],
+        "sm_clock_mhz": gpus.clock[braked],
+        "sm_clock_before_mhz": gpus.usual["clock"].level[braked],
+        "sm_clock_peers_mhz": gpus.clock[peers],
+        "gpu_temp_c": gpus.temp[braked],
+        "power_violation_fraction": gpus.throttled.share(braked),
+        "power_violation_fraction_peers": gpus.throttled.share(peers),
+        "activity": gpus.activity[braked],
+        "activity_peers": gpus.activity[peers],
+        "activity_peers_before": gpus.usual["activity"].level[peers],
     }
     said: dict[str, float | int | str] = {
-        "gpus_braked": len(case.braked),
+        "gpus_braked": len(braked),
         "gpus_busy": len(case.mates),
-        "peers": len(case.peers),
-        "throttle_reasons": f"0x{int(bits):x}",
+        "peers": len(peers),
+        "throttle_reasons": named(int(np.bitwise_or.reduce(np.maximum(gpus.reasons[braked], 0)))),
     }
-    said |= {name: value for name, column in medians.items() if (value := _median(column)) is not None}
+    said |= {name: value for name, column in medians.items() if np.isfinite(value := median_of(column))}
+    clock, usual = said.get("sm_clock_mhz"), said.get("sm_clock_peers_mhz", said.get("sm_clock_before_mhz"))
+    if isinstance(clock, float) and isinstance(usual, float):
+        said["work_rate"] = clock / usual
+    if not case.stated:
+        said["by_chance"] = gpus.by_chance(braked)
     if case.alarm is not None:
         said |= {"supply_alarm": case.alarm.words, "supply_alarm_at": rfc3339(case.alarm.at)}
     if case.supply_state is not None:
@@ -93,8 +114,3 @@ def evidence(gpus: GpuReadings, case: Case, config: PowerThrottleConfig) -> dict
     if case.job is not None:
         said["job_id"] = case.job.job_id
     return said
-
-
-def _median(column: FloatArray) -> float | None:
-    middle = float(masked_median(column, np.isfinite(column)))
-    return middle if np.isfinite(middle) else None

@@ -9,9 +9,9 @@ import numpy as np
 from detectors.contract import Instant, IntArray, Kind, LogRecord
 from detectors.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
-from detectors.power_throttle.readings import GPU_IDLE, HW_POWER_BRAKE, SW_POWER_CAP
 from detectors.rows import KeyColumn, Rows
 from detectors.tape import Tape, take
+from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, SW_POWER_CAP
 
 START: Instant = 1_711_958_400_000
 """2024-04-01T08:00:00Z."""

@@ -1,73 +1,79 @@
-"""A power limit that is lower on one GPU than on the others of its model: the card never gets to their clocks.
+"""A power limit that is lower on some GPU than on the others of its model.
 
-A limit lowered on the whole fleet is somebody's decision, and no fault. The limit is a gauge: how long it has stood at
-its value is all that must be kept.
+A limit lowered on the whole fleet is somebody's decision, and so is one that all GPUs of a node have had since they
+were first seen: no fault, and at most worth a note. What harms is one that was lowered meanwhile, or on one card of a
+node, and that binds: the card draws what it may, and its clock stays below its peers'.
 """
 
-from typing import Any
+from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.power_throttle.config import PowerThrottleConfig
+from detectors.core.columns import Columns, Declaration
+from detectors.gpus import reported
+from detectors.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.statistics import median_of
 
-FIELD = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
-_SAME_W = 1.0
+FIELD: Final = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
+_SAME_W: Final = 1.0
 """Limits are set in whole watts."""
-_PLAUSIBLE_W = 1e5
+_PLAUSIBLE_W: Final = 1e5
+_BINDS: Final = 0.9
+"""A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
+_SLOWED: Final = 0.9
+"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
+_STANDS_MS: Final = 30_000
+"""A limit is set once and stays: half a minute passes over a change that is being rolled out."""
 
 
-class Limits:
-    """The enforced limit of every GPU (W; NaN not reported) and since when it has stood there (ms; -1)."""
+class Limits(Columns):
+    """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`."""
 
-    def __init__(self, config: PowerThrottleConfig) -> None:
-        self._config = config
-        self.enforced = np.empty(0)
-        self.since = np.empty(0, np.int64)
+    BLANK: ClassVar[Declaration] = {
+        "enforced": (np.float64, np.nan),
+        "since": (np.int64, -1),
+        "first": (np.float64, np.nan),
+    }
+    enforced: FloatArray
+    since: IntArray
+    first: FloatArray
 
     def take(self, batch: Batch, count: int) -> None:
         """Take a batch; `count` GPUs are known."""
-        more = count - len(self.enforced)
-        if more > 0:
-            self.enforced = np.concatenate([self.enforced, np.full(more, np.nan)])
-            self.since = np.concatenate([self.since, np.full(more, -1, np.int64)])
+        self.grow(count)
         if FIELD not in batch.values:
             return
-        value = batch.values[FIELD]
-        sound = batch.present & batch.valid[FIELD] & (value > 0) & (value < _PLAUSIBLE_W)
-        for tick in range(len(batch.at)):
-            here = sound[tick]
-            gpus, watts = batch.entities[here], value[tick, here]
-            moved = ~(np.abs(self.enforced[gpus] - watts) < _SAME_W)
-            self.enforced[gpus[moved]] = watts[moved]
-            self.since[gpus[moved]] = batch.at[tick, here][moved]
+        for tick, here in batch.ticks():
+            watts = reported(batch, FIELD, tick, here)
+            gpus, at = batch.entities[here], batch.at[tick, here]
+            moved = (watts > 0) & (watts < _PLAUSIBLE_W) & ~(np.abs(self.enforced[gpus] - watts) < _SAME_W)
+            those = gpus[moved]
+            fresh = np.isnan(self.first[those])
+            self.first[those] = np.where(fresh, watts[moved], self.first[those])
+            self.enforced[those], self.since[those] = watts[moved], at[moved]
 
-    def lowered(self, now: Instant, fresh: BoolArray, model: IntArray, should: FloatArray) -> BoolArray:
-        """Return which GPUs' limits have been below their peers' for long enough, (GPUs,).
+    def lowered(self, now: Instant, gpus: GpusAtWork, ratio: float) -> tuple[BoolArray, BoolArray]:
+        """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
+        below = np.zeros(self.count, bool)
+        known = gpus.fresh(now) & np.isfinite(self.enforced)
+        for model in np.unique(gpus.model[known & (now - self.since >= _STANDS_MS)]).tolist():
+            alike = known & (gpus.model == model)
+            below |= alike & (now - self.since >= _STANDS_MS) & (self.enforced < ratio * self.usual(alike))
+        below &= ~(self.enforced >= ratio * gpus.limit)
+        if not below.any():
+            return below, below
+        whole = np.bincount(gpus.layout.node[known & ~below], minlength=len(gpus.layout.names)) == 0
+        policy = whole[gpus.layout.node] & (np.abs(self.first - self.enforced) < _SAME_W)
+        return below, below & ~policy
 
-        `model` is a number for each GPU's model, `should` the limit it should have (W; NaN where that is not known).
-        """
-        found = np.zeros(len(self.enforced), bool)
-        held = fresh & np.isfinite(self.enforced) & (now - self.since >= self._config.limit_confirm_s * 1000)
-        for kind in np.bincount(model[held]).nonzero()[0]:
-            alike = fresh & (model == kind) & np.isfinite(self.enforced)
-            bar = self._config.limit_ratio * self.usual(alike)
-            below = held & alike & (self.enforced < bar)
-            found |= below & ~(self.enforced >= self._config.limit_ratio * should)
-        return found
+    def binds(self, gpus: GpusAtWork, clock_peers: FloatArray) -> BoolArray:
+        """Return which GPUs their limit holds down: they draw it, at a clock well below their peers'."""
+        slow = gpus.clock <= _SLOWED * clock_peers
+        return np.asarray(gpus.busy & (gpus.power >= _BINDS * self.enforced) & slow)
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""
-        if np.count_nonzero(alike) < self._config.peer_minimum:
+        if np.count_nonzero(alike) < FEWEST_PEERS:
             return float("nan")
         return median_of(self.enforced[alike])
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the state."""
-        return {"limit_enforced": self.enforced, "limit_since": self.since}
-
-    def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take what `arrays` returned."""
-        self.enforced, self.since = arrays["limit_enforced"], arrays["limit_since"]

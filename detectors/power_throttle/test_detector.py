@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.bmc_alarms import alarm_line
 from detectors.contract import Finding, LogRecord
 from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import START, Brake, Scene, name, tape_of
-from detectors.power_throttle.readings import HW_POWER_BRAKE, SW_POWER_CAP
-from detectors.power_throttle.supply import supply_failure
 from detectors.registry import choose
 from detectors.rows import Rows
 from detectors.tape import Tape, play, take
+from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
 UNTOLD = replace(BRAKED, supply_lines=False)
+CLOCK, POWER = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"
 REASONS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 VIOLATION = "DCGM_FI_DEV_POWER_VIOLATION"
 
@@ -48,14 +49,14 @@ def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
     assert fired.id == resolved.id
     assert fired.started_at == START + 198_500, "the line of the supply is the onset"
     assert fired.detected_at <= START + 210_000
-    assert START + 320_000 < resolved.detected_at <= START + 365_000
+    assert START + 320_000 < resolved.detected_at <= START + 380_000, "with the next reading of the supply's sensor"
     evidence = fired.evidence
     assert evidence["gpus_braked"] == evidence["gpus_busy"] == 8
     assert evidence["throttle_reasons"] == "0x88"
     assert float(evidence["power_w"]) == pytest.approx(150)
     assert float(evidence["power_before_w"]) > 330
     assert float(evidence["sm_clock_mhz"]) < 0.4 * float(evidence["sm_clock_peers_mhz"])
-    assert float(evidence["sm_clock_peer_deviations"]) < -5
+    assert float(evidence["work_rate"]) < 0.4
     assert float(evidence["power_violation_fraction"]) > 0.9 > float(evidence["power_violation_fraction_peers"])
     assert evidence["supply_alarm"] == "Power Supply #0x51 | Failure detected | Asserted"
     assert (evidence["job_id"], evidence["peers"], evidence["feed_nodes_braked"]) == ("812", 24, 1)
@@ -130,6 +131,75 @@ def test_a_counter_that_is_reset_raises_nothing_and_hides_nothing() -> None:
     assert [dict(finding.entity) for finding in found] == [{"node": name(2)}]
 
 
+DEFAULT = replace(BRAKED, fields=[field for field in Scene.fields if field not in (REASONS, VIOLATION)])
+"""What dcgm-exporter sends of it by default."""
+
+
+def test_on_default_fields_a_line_of_the_supply_tells_why_clocks_and_power_fell() -> None:
+    (fired,) = firing(tape_of(DEFAULT))
+    assert dict(fired.entity) == {"node": name(2)}
+    assert fired.detected_at <= START + 215_000
+    assert fired.summary.startswith("v003: clock and power cut on 8 of 8 busy GPUs")
+    assert "Power Supply #0x51" in fired.summary
+    assert "by_chance" in fired.evidence
+    assert float(fired.evidence["work_rate"]) == pytest.approx(0.36, abs=0.02)
+
+
+@pytest.mark.parametrize(("gpus", "entity"), [(range(8), {"node": name(2)}), ([5], {"node": name(2), "gpu": 5})])
+def test_on_default_fields_without_a_word_of_any_supply_it_takes_evidence(gpus: Any, entity: dict[str, Any]) -> None:
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, 500, gpus=gpus)], supply_lines=False)
+    (fired,) = firing(tape_of(scene))
+    assert dict(fired.entity) == entity
+    assert START + 330_000 <= fired.detected_at <= START + 360_000
+    assert "years" in str(fired.evidence["by_chance"])
+
+
+def test_a_dip_of_twenty_seconds_is_nothing() -> None:
+    assert firing(tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 322)], supply_lines=False))) == []
+
+
+def test_a_brake_that_flutters_is_one_finding() -> None:
+    brakes = [Brake(2, begin, begin + 120) for begin in (200, 520, 840)]
+    tape = tape_of(replace(DEFAULT, brakes=brakes, minutes=22))
+    tape = replace(tape, logs=[line for line in tape.logs if line.message.endswith("| Asserted")])
+    assert [finding.state for finding in run(tape) if finding.severity == "page"] == ["firing", "resolved"]
+    told = tape_of(replace(UNTOLD, brakes=[Brake(2, at, at + 60) for at in range(200, 1300, 180)], minutes=30))
+    assert [finding.state for finding in run(told)] == ["firing", "resolved"] * 2, "once it came back it is one finding"
+
+
+def cut(tape: Tape, share: float, since: float = 300.0, *, whom: str = "") -> Tape:
+    """Return the tape with clock and power cut on all nodes, or on one, from a time on."""
+
+    def less(at: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where((at >= since) & ((node == whom) | (not whom)), share * values, values)
+
+    return changed(changed(tape, CLOCK, less), POWER, less)
+
+
+def test_clocks_and_power_that_fall_on_all_of_a_job_are_its_work() -> None:
+    assert firing(cut(tape_of(replace(DEFAULT, brakes=[])), 0.5)) == []
+
+
+def test_a_little_less_on_one_gpu_is_no_brake() -> None:
+    assert firing(cut(tape_of(replace(DEFAULT, brakes=[])), 0.85, whom=name(1))) == []
+
+
+def test_a_gpu_that_works_less_than_before_is_not_held_down() -> None:
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False)
+    waits = changed(
+        tape_of(scene),
+        "DCGM_FI_DEV_GPU_UTIL",
+        lambda at, node, gpu, util: np.where((node == name(2)) & (at >= 300), 40.0, util),
+    )
+    assert firing(waits) == []
+
+
+def test_clocks_that_the_user_sets_are_not_a_brake() -> None:
+    scene = replace(DEFAULT, fields=[*DEFAULT.fields, REASONS], brakes=[Brake(2, 300, 500)], supply_lines=False)
+    chosen = changed(tape_of(scene), REASONS, lambda at, node, gpu, bits: np.where(bits > 4, CLOCKS_SETTING, bits))
+    assert firing(chosen) == []
+
+
 def test_a_node_alone_is_judged_by_its_limit() -> None:
     (fired,) = firing(tape_of(Scene(nodes=1, brakes=[Brake(0, 0, 120)], supply_lines=False)))
     assert fired.entity == {"node": name(0)}
@@ -172,7 +242,9 @@ def test_a_software_cap_at_a_lowered_limit_is_nobodys_fault() -> None:
 
 def test_a_supply_that_fails_without_any_brake_is_not_a_throttle() -> None:
     line = LogRecord(START + 200_000, "sel", "Power Supply #0x51 | Failure detected | Asserted", "critical", name(1))
-    assert firing(replace(healthy(), logs=[line])) == []
+    (note,) = firing(replace(healthy(), logs=[line]))
+    assert (note.severity, dict(note.entity)) == ("info", {"node": name(1)})
+    assert note.evidence["supply_alarm"] == line.message
 
 
 def test_a_brake_at_a_checkpoint_is_one_finding_over_the_pause() -> None:
@@ -212,7 +284,8 @@ def test_a_node_that_falls_silent_stays_open() -> None:
     ],
 )
 def test_lines_of_the_event_log(message: str, failed: bool) -> None:
-    assert supply_failure(LogRecord(START, "sel", message, node="v001")) is failed
+    line = alarm_line(LogRecord(START, "sel", message, node="v001"))
+    assert (line is not None and line[0] == "supply" and not line[2]) is failed
 
 
 def limited(tape: Tape, watts: Any) -> Tape:
@@ -230,13 +303,25 @@ def test_a_limit_lowered_on_one_gpu_is_a_ticket_until_it_is_set_back() -> None:
         mine = (node == name(1)) & (gpu == 4) & (at >= 120) & (at < 300)
         return np.where(mine, 250.0, 400.0)
 
-    fired, resolved = run(limited(tape_of(Scene(seed=4)), watts))
+    def held(share: float) -> Any:
+        return lambda at, node, gpu, values: np.where(watts(at, node, gpu) < 400, share * values, values)
+
+    lowered = limited(tape_of(Scene(seed=4)), watts)
+    assert run(lowered) == [], "a card that draws as much as before is not held by its limit"
+    slower = changed(changed(lowered, CLOCK, held(0.8)), POWER, lambda *at: np.minimum(at[-1], watts(*at[:3])))
+    fired, resolved = run(slower)
     assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "ticket")
     assert START + 120_000 <= fired.started_at <= START + 127_000
     assert fired.detected_at <= START + 165_000
+    assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_peers_mhz"])
     assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
     assert resolved.id == fired.id
     assert START + 300_000 <= resolved.detected_at <= START + 310_000
+
+
+def test_a_node_whose_limit_is_lower_since_it_was_first_seen_is_somebodys_choice() -> None:
+    (note,) = run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(node == name(1), 250.0, 400.0)))
+    assert (note.state, note.severity, dict(note.entity)) == ("firing", "info", {"node": name(1)})
 
 
 def test_a_limit_lowered_on_all_is_a_decision() -> None:

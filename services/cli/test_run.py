@@ -65,7 +65,7 @@ def test_what_is_in_shadow_is_marked_and_makes_no_incident(app: typer.Typer, rec
 
 def test_the_configuration_counts(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
-    config.write_text("power_throttle: {supply_window_s: 0, confirm_readings: 3}\n")
+    config.write_text("power_throttle: {clock_ratio: 0.3, confirm_readings: 3}\n")
     out = tmp_path / "findings.jsonl"
     CliRunner().invoke(
         app, ["run", str(recording), "--findings", str(out), "--config", str(config)], catch_exceptions=False

@@ -124,9 +124,7 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
         patience=("link_confirm_s", "confirm_readings", "replay_confirm_s", "bandwidth_stretches"),
     ),
     "power_throttle": Sensitivity(
-        above=("violation_fraction", "peer_deviations"),
-        below=("clock_ratio", "power_ratio", "limit_ratio"),
-        patience=("confirm_readings", "confirm_s", "limit_confirm_s"),
+        below=("clock_ratio", "power_ratio", "limit_ratio"), patience=("confirm_readings",)
     ),
     "storage": Sensitivity(
         above=("latency_ratio", "latency_deviations", "unknown_load_ratio", "client_ratio", "client_share",

@@ -1,0 +1,358 @@
+"""GPUs at work: their last readings, their usual clock and power, their peers, and the evidence that a clock is lost.
+
+What is usual of a GPU is learnt while it works and nothing holds it down; another job is another habit. Its peers are
+the GPUs of its job if they are enough to speak of, else all of its model at work. A loss of clock is a residual: by how
+much more a GPU has lost than the least affected quarter of its peers, so that a workload that takes the clocks
+of all down says nothing of anyone. Residuals are looked at as means over 10 s, and add up as evidence
+(`detectors.core.evidence`) by how seldom such residuals occur in this cluster (`detectors.core.tails`).
+"""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.evidence import Evidence, odds_in_words, threshold
+from detectors.core.residuals import Habit, group_quantiles
+from detectors.core.tails import Tails
+from detectors.fleet import Fleet, Job
+from detectors.gpus import GpuLayout, reported
+from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, bits_of
+
+STALE_MS: Final = 90_000
+"""Three times the collection interval of dcgm-exporter's defaults, and more than one scrape of 60 s."""
+IDLE_UTILISATION: Final = 10.0
+"""Below so many percent a GPU is not at work, whatever its clocks do: a kernel that is resident reads near 100."""
+FEWEST_PEERS: Final = 4
+"""With fewer the least affected quarter of the peers is one outlier's word."""
+_MEMORY_S: Final = 300.0
+"""What is usual is a mean of five minutes: many steps, and a checkpoint changes little."""
+_KNOWN_S: Final = 30.0
+"""From half a minute on there are several steps in the mean; before that the peers say what is usual."""
+_DOUBTED: Final = 0.05
+"""A GPU under suspicion is learnt from so much more slowly: what stays for hours becomes its habit."""
+_LOOK_MS: Final = 10_000
+_STEP: Final = 0.02
+"""The SM clock moves in steps of 15 MHz, 1 % of it, and a mean within one of them: residuals are counted in two."""
+_CORRELATED_LOOKS: Final = 6.0
+"""Temperatures and loads last a minute: so many looks count as one where the tails are learnt."""
+_EQUAL_WORK: Final = 0.8
+"""At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
+others falls in the proportion of the wait, while its clock stays."""
+_DEGREES: Final = (5.0, 150.0)
+"""A chip at work reads something between these; anything else is a misreading."""
+_SIGNAL: Final = "clock"
+
+
+class GpusAtWork(Columns):
+    """Columns over all GPUs.
+
+    `at` time of the last reading (ms; -1 none yet), `taken` of the last that was judged; `power` W, `clock` MHz,
+    `temp`, `memory` degrees, `activity` 0 to 1 (tensor pipes, else the engine, else utilisation), `counted` time,
+    `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1 none); `held` a finding on it is open, so
+    that nothing is learnt from it; `run` judged readings in a row that were held down, `since` the first of them,
+    `before` the reading before it, `free_since` the first of the latest that were free (-1: is not), `ended` when a
+    finding on it was over. Of the last look: `lost` and `lost_power`, logarithms of how far below usual, `worked`
+    activity; `sums` of the look to come; `peak` the highest residual of a run of suspicion.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "at": (np.int64, -1),
+        "taken": (np.int64, -1),
+        "power": (np.float64, np.nan),
+        "clock": (np.float64, np.nan),
+        "temp": (np.float64, np.nan),
+        "memory": (np.float64, np.nan),
+        "activity": (np.float64, np.nan),
+        "counted": (np.float64, np.nan),
+        "reasons": (np.int64, -1),
+        "busy": (np.bool_, False),
+        "job": (np.int64, -1),
+        "held": (np.bool_, False),
+        "run": (np.int64, 0),
+        "since": (np.int64, -1),
+        "before": (np.int64, -1),
+        "free_since": (np.int64, -1),
+        "ended": (np.int64, -1),
+        "lost": (np.float64, np.nan),
+        "lost_power": (np.float64, np.nan),
+        "worked": (np.float64, np.nan),
+        "sums": (np.float64, 0.0, 4),
+        "peak": (np.float64, 0.0),
+    }
+    at: IntArray
+    taken: IntArray
+    power: FloatArray
+    clock: FloatArray
+    temp: FloatArray
+    memory: FloatArray
+    activity: FloatArray
+    counted: FloatArray
+    reasons: IntArray
+    busy: BoolArray
+    job: IntArray
+    held: BoolArray
+    run: IntArray
+    since: IntArray
+    before: IntArray
+    free_since: IntArray
+    ended: IntArray
+    lost: FloatArray
+    lost_power: FloatArray
+    worked: FloatArray
+    sums: FloatArray
+    peak: FloatArray
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str) -> None:
+        """Begin with nothing; `counter` is the field of the throttled time that matters."""
+        super().__init__()
+        self._budget = config.false_alarms_per_100_node_days
+        self._fleet, self._field = fleet, counter
+        self.layout = GpuLayout(fleet)
+        self.throttled = ThrottledTime()
+        self.usual = {name: Habit(_MEMORY_S) for name in ("clock", "power", "activity")}
+        self.evidence = Evidence()
+        self.tails = Tails(config.calibration)
+        self.model: IntArray = np.empty(0, np.int64)
+        self.limit: FloatArray = np.empty(0)
+        self._models: dict[str, int] = {}
+        self._of_job: IntArray = np.empty(0, np.int64)
+        self._jobs: tuple[Any, ...] = ()
+        self._looked: Instant = -1
+
+    def _parts(self) -> list[Columns]:
+        return [self.throttled, *self.usual.values(), self.evidence]
+
+    def take(self, batch: Batch) -> None:
+        """Take a batch: of each GPU the latest reading counts at the next point of the grid."""
+        self.extend(int(batch.entities.max(initial=-1)) + 1)
+        for tick, here in batch.ticks():
+            self._take_tick(batch, tick, here)
+
+    def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
+        def of(name: str) -> FloatArray:
+            return reported(batch, name, tick, here)
+
+        clock, power, temp = of("DCGM_FI_DEV_SM_CLOCK"), of("DCGM_FI_DEV_POWER_USAGE"), of("DCGM_FI_DEV_GPU_TEMP")
+        bits = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
+        telling = np.isfinite(clock) | np.isfinite(power) | np.isfinite(temp) | np.isfinite(bits)
+        gpus, at = batch.entities[here], batch.at[tick, here]
+        util = of("DCGM_FI_DEV_GPU_UTIL")
+        tensor, engine = of("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"), of("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+        activity = np.where(np.isfinite(tensor), tensor, np.where(np.isfinite(engine), engine, util / 100))
+        columns = {
+            "at": at,
+            "clock": np.where(clock > 0, clock, np.nan),
+            "power": np.where(power > 0, power, np.nan),
+            "temp": _degrees(temp),
+            "memory": _degrees(of("DCGM_FI_DEV_MEMORY_TEMP")),
+            "activity": activity,
+            "counted": of(self._field),
+            "reasons": bits_of(bits),
+            "busy": ~(util < IDLE_UTILISATION),
+        }
+        whole = np.count_nonzero(telling) == len(telling)
+        for name, column in columns.items():
+            getattr(self, name)[gpus if whole else gpus[telling]] = column if whole else column[telling]
+
+    def extend(self, count: int) -> None:
+        """Take note of GPUs that were not known before."""
+        if count <= self.count:
+            return
+        self.layout.extend()
+        count = len(self.layout)
+        self.grow(count)
+        for part in self._parts():
+            part.grow(count)
+        self._describe()
+        self._jobs = ()
+
+    def _describe(self) -> None:
+        """Take model and power limit (W) of the GPUs that were not known before from the topology."""
+        layout, start = self.layout, len(self.model)
+        models, limits = [], []
+        for node, gpu in zip(layout.node[start:].tolist(), layout.gpu[start:].tolist(), strict=True):
+            told = self._fleet.nodes.get(layout.names[node], {})
+            models.append(self._models.setdefault(self.model_of(layout.names[node]), len(self._models)))
+            limit = next((one.get("power_limit_w") for one in told.get("gpus", ()) if one.get("gpu") == gpu), None)
+            limits.append(np.nan if limit is None else float(limit))
+        self.model = np.concatenate([self.model, np.array(models, np.int64)])
+        self.limit = np.concatenate([self.limit, np.array(limits)])
+
+    def model_of(self, node: str) -> str:
+        """Return the model of a node's GPUs, as the topology names it."""
+        return str(self._fleet.nodes.get(node, {}).get("gpu_model") or "")
+
+    def _note_jobs(self) -> None:
+        """Take note of jobs that came and went: on another job a GPU has another habit."""
+        jobs = tuple(self._fleet.jobs)
+        if self._jobs == (*jobs, self.count):
+            return
+        self._jobs = (*jobs, self.count)
+        self._of_job = np.full(self.count, -1, np.int64)
+        start = np.full(self.count, -1, np.int64)
+        ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
+        for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
+            mine = self._gpus_of(job)
+            self._of_job[mine], start[mine] = number, job.start
+        other = (start != self.job) & ~self.held
+        for habit in self.usual.values():
+            habit.forget(other)
+        self.job = start
+
+    def _gpus_of(self, job: Job) -> IntArray:
+        members = [self.layout.members(node) for node in job.nodes]
+        all_of = np.concatenate(members) if members else np.empty(0, np.int64)
+        if job.gpus:
+            own = [
+                self.layout.gpu[gpu] in job.gpus.get(self.layout.names[self.layout.node[gpu]], range(256))
+                for gpu in all_of
+            ]
+            all_of = all_of[np.array(own, bool)]
+        return np.asarray(all_of, np.int64)
+
+    def fresh(self, now: Instant) -> BoolArray:
+        """Return which GPUs reported lately."""
+        return (self.at >= 0) & (now - self.at <= STALE_MS)
+
+    def settle(self) -> IntArray:
+        """Return the GPUs with a reading that was not judged yet, after taking note of what the reading says."""
+        self._note_jobs()
+        new = np.flatnonzero(self.at > self.taken)
+        self.throttled.take(new, self.at[new], self.counted[new])
+        idle = (self.reasons[new] > 0) & ((self.reasons[new] & GPU_IDLE) != 0)
+        self.busy[new] &= ~idle
+        return new
+
+    def known(self, gpus: IntArray) -> BoolArray:
+        """Return whether a GPU's own past suffices to say what is usual of it."""
+        return self.usual["clock"].learnt_s[gpus] >= _KNOWN_S
+
+    def peers_of(self, gpu: int, now: Instant) -> IntArray:
+        """Return the peers of a GPU: at work, not held down, on other nodes, of its job or else of its model."""
+        alike = self._comparable(now) & (self.model == self.model[gpu]) & (self.layout.node != self.layout.node[gpu])
+        mates = alike & (self._of_job == self._of_job[gpu]) & (self._of_job[gpu] >= 0)
+        return np.flatnonzero(mates if np.count_nonzero(mates) >= FEWEST_PEERS else alike)
+
+    def _comparable(self, now: Instant) -> BoolArray:
+        told = (np.maximum(self.reasons, 0) & (HW_POWER_BRAKE | THERMAL)) != 0
+        return np.asarray(self.fresh(now) & self.busy & (self.run == 0) & ~self.held & ~told)
+
+    def among_peers(self, values: FloatArray, those: BoolArray, share: float) -> FloatArray:
+        """Return for every GPU what `share` of `those` of its job (or model) do not exceed; NaN: too few."""
+        found = np.full(self.count, np.nan)
+        own = np.where(those, values, np.nan)
+        for group in (self.model, self._of_job):
+            groups = int(group.max(initial=-1)) + 1
+            quantiles, sizes = group_quantiles(own, group, groups, share)
+            enough = group >= 0
+            enough[enough] = sizes[group[enough]] >= FEWEST_PEERS
+            found[enough] = quantiles[group[enough]]
+        return found
+
+    def expected(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:
+        """Return the clock and power that GPUs should have: their own at work; else that of their faster peers."""
+        clock, power = self.usual["clock"].level[gpus].copy(), self.usual["power"].level[gpus].copy()
+        ask = ~self.known(gpus)
+        if ask.any():
+            those = self._comparable(now)
+            clock[ask] = self.among_peers(self.clock, those, 0.75)[gpus[ask]]
+            power[ask] = self.among_peers(self.power, those, 0.75)[gpus[ask]]
+        return clock, power
+
+    def spread_of_job(self, gpus: IntArray, now: Instant) -> FloatArray:
+        """Return by how much (logarithm) the least affected quarter of the peers of GPUs has lost clock; 0 without."""
+        lost = np.log(self.usual["clock"].level / self.clock)
+        all_of = self.among_peers(lost, self.fresh(now) & self.busy & self.known(np.arange(self.count)), 0.25)
+        return np.nan_to_num(all_of[gpus], nan=0.0)
+
+    def mark(self, gpus: IntArray, down: BoolArray, free: BoolArray) -> None:
+        """Note which of `gpus`, judged now, are held down and which are free; learn what is usual of the others."""
+        at = self.at[gpus]
+        begins = down & (self.run[gpus] == 0)
+        self.since[gpus[begins]], self.before[gpus[begins]] = at[begins], self.taken[gpus[begins]]
+        self.run[gpus] = np.where(down, np.minimum(self.run[gpus] + 1, 2**31), 0)
+        since = self.free_since[gpus]
+        self.free_since[gpus] = np.where(free, np.where(since < 0, at, since), -1)
+        spent = np.where(self.taken[gpus] >= 0, np.clip(at - self.taken[gpus], 0, STALE_MS), 0) / 1000
+        learns = self.busy[gpus] & ~self.held[gpus]
+        weight = np.where(down, _DOUBTED, 1.0)
+        for name, habit in self.usual.items():
+            habit.learn(gpus[learns], getattr(self, name)[gpus][learns], (weight * np.maximum(spent, 1.0))[learns])
+        self.taken[gpus] = at
+
+    def add(self, gpus: IntArray) -> None:
+        """Add readings to the means that are looked at next: before `mark` learns them."""
+        useful = self.busy[gpus] & self.known(gpus) & np.isfinite(self.clock[gpus])
+        those = gpus[useful]
+        lost = np.log(self.usual["clock"].level[those] / self.clock[those])
+        power = np.log(self.usual["power"].level[those] / self.power[those])
+        self.sums[:, those] += np.stack(
+            [lost, np.nan_to_num(power), np.nan_to_num(self.activity[those]), np.ones(len(those))]
+        )
+
+    def look(self, now: Instant) -> None:
+        """Every 10 s: turn the means into residuals, and these into evidence."""
+        if self._looked >= 0 and now - self._looked < _LOOK_MS:
+            return
+        self._looked = now
+        those = np.flatnonzero(self.sums[3] > 0)
+        if not len(those):
+            return
+        lost, power, worked, _ = self.sums[:, those] / self.sums[3, those]
+        self.sums[:, those] = 0.0
+        self.lost[those], self.lost_power[those], self.worked[those] = lost, power, worked
+        looked = np.zeros(self.count, bool)
+        looked[those] = True
+        least = np.nan_to_num(self.among_peers(self.lost, looked, 0.25)[those], nan=0.0)
+        residual = (lost - least) / _STEP
+        tail, before = self.tails[_SIGNAL], self.evidence.looks[those]
+        self.evidence.look(those, tail.odds(residual), now)
+        calm = self.evidence.wealth[those] <= 0
+        tail.learn(residual[calm & (before == 0) & ~self.held[those]], 1 / _CORRELATED_LOOKS)
+        # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
+        tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
+        self.peak[those] = np.where(calm, 0.0, np.maximum(self.peak[those], residual))
+
+    def improbable(self, gpus: IntArray) -> BoolArray:
+        """Return of which GPUs the loss of clock is beyond what chance brings within the budget."""
+        nodes = max(len(self.layout.names), 1)
+        return self.evidence.wealth[gpus] >= threshold(self._budget, self.count, nodes, _LOOK_MS / 1000)
+
+    def by_chance(self, gpus: IntArray) -> str:
+        """Return how often chance brings so much evidence as these GPUs' median."""
+        return odds_in_words(float(np.median(self.evidence.wealth[gpus])), self.count, _LOOK_MS / 1000)
+
+    def works(self, gpus: IntArray, now: Instant) -> BoolArray:
+        """Return which GPUs worked at the last look as their peers do now, or as they used to themselves."""
+        peers = self.among_peers(self.worked, self.fresh(now) & self.busy, 0.5)[gpus]
+        own = self.usual["activity"].level[gpus]
+        least = _EQUAL_WORK * np.fmin(np.where(np.isfinite(peers), peers, own), own)
+        return ~(self.worked[gpus] < least)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        arrays = self.arrays("gpu_") | self.throttled.snapshot("throttled_") | self.evidence.arrays("evidence_")
+        for name, habit in self.usual.items():
+            arrays |= habit.arrays(f"usual_{name}_")
+        return {"tails": self.tails.document(), "looked": self._looked}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned."""
+        self.load(arrays, "gpu_")
+        self.throttled.restore(arrays, "throttled_")
+        self.evidence.load(arrays, "evidence_")
+        for name, habit in self.usual.items():
+            habit.load(arrays, f"usual_{name}_")
+        self.tails = Tails()
+        self.tails.merge(numbers["tails"])
+        self._looked = numbers["looked"]
+        if self.count:
+            self.layout.extend()
+            self._describe()
+
+
+def _degrees(value: FloatArray) -> FloatArray:
+    return np.where((value >= _DEGREES[0]) & (value <= _DEGREES[1]), value, np.nan)

@@ -1,0 +1,72 @@
+"""Why a GPU's clock is held down, as DCGM says it: the bits of its reasons, and the counters of throttled time."""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import FloatArray, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.statistics import CounterRate, highest
+
+# DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
+GPU_IDLE: Final = 0x001
+CLOCKS_SETTING: Final = 0x002
+SW_POWER_CAP: Final = 0x004
+HW_SLOWDOWN: Final = 0x008
+SW_THERMAL: Final = 0x020
+HW_THERMAL: Final = 0x040
+HW_POWER_BRAKE: Final = 0x080
+THERMAL: Final = SW_THERMAL | HW_THERMAL
+
+_HOLD_MS: Final = 30_000
+"""The collection interval of dcgm-exporter's defaults: a counter may repeat for so long while it grows."""
+_NS_PER_MS: Final = 1e6
+_US_COUNTERS_READ_AT_MOST: Final = 1.05e-3
+"""A counter of throttled time that counts us (older DCGM) gains at most this many ns a ns, with room for jitter."""
+
+
+def bits_of(reported: FloatArray) -> IntArray:
+    """Return reasons (n,) as bits, -1 where none were reported."""
+    return np.where(np.isfinite(reported), reported, -1).astype(np.int64)
+
+
+def named(bits: int) -> str:
+    """Return bits as nvidia-smi and DCGM's documentation write them."""
+    return f"0x{max(bits, 0):x}"
+
+
+class ThrottledTime(Columns):
+    """For which part of the time each GPU was held down, by a counter of ns (or, in older DCGM, of us)."""
+
+    BLANK: ClassVar[Declaration] = {"at": (np.int64, -1), "value": (np.float64, 0.0), "rate": (np.float64, np.nan)}
+    at: IntArray
+    value: FloatArray
+    rate: FloatArray
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fastest = 0.0
+
+    def take(self, gpus: IntArray, at: IntArray, counted: FloatArray) -> None:
+        """Take one reading of each of `gpus` (n,) at `at` (ms); NaN where the counter was not reported."""
+        counter = CounterRate(self.at, self.value, _HOLD_MS)
+        rate = counter.update(gpus, at, counted, np.isfinite(counted)) / _NS_PER_MS
+        # A reading that repeats the one before has no rate of its own: the last one holds for so long.
+        repeats = np.isnan(rate) & np.isfinite(counted) & (at - self.at[gpus] <= _HOLD_MS)
+        self.rate[gpus] = np.where(repeats, self.rate[gpus], rate)
+        self.fastest = highest(rate, self.fastest)
+
+    def share(self, gpus: IntArray) -> FloatArray:
+        """Return the part of the time (n,), 0 to 1, by the last reading; NaN where it is not known."""
+        scale = 1000.0 if self.fastest <= _US_COUNTERS_READ_AT_MOST else 1.0
+        return np.minimum(self.rate[gpus] * scale, 1.0)
+
+    def snapshot(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the state as arrays."""
+        return self.arrays(prefix) | {f"{prefix}fastest": np.array([self.fastest])}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], prefix: str) -> None:
+        """Take what `snapshot` returned."""
+        self.load(arrays, prefix)
+        self.fastest = float(arrays[f"{prefix}fastest"][0])
