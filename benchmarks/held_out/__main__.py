@@ -3,6 +3,8 @@
     python -m benchmarks.held_out                         30 labels of every fault
     python -m benchmarks.held_out --healthy 600           so many healthy node-days
     python -m benchmarks.held_out --grid --labels 2       other clusters, cadences, sizes, noise
+    python -m benchmarks.held_out --worlds 50             in other worlds (see `hindcast make --world`)
+    python -m benchmarks.held_out --worlds 60 --healthy 600 --budget 0.2,0.5,2      is the budget kept?
     python -m benchmarks.held_out --first-seed 5000 --labels 2 --faults straggler,nvlink_fault    while developing
 
 Recordings are made, scored and deleted, one at a time on each core; results go to a file (`--results`) as they come,
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,17 @@ from benchmarks.held_out.grid import grid_plan
 from benchmarks.held_out.healthy import healthy_plan
 from benchmarks.held_out.plan import Plan, faults_plan, summed
 from benchmarks.held_out.run import Result, run
+from benchmarks.held_out.worlds import budget_sheets, world_sheets
 from services.cli.sheets import print_sheet
 from services.kit.errors import UserError
 from services.recording.faults import FAULTS
 from services.score.seeds import TEST_SEEDS
 from services.score.sheet import Sheet, page_of
+
+FINAL_WORLDS = 500
+"""Nothing is developed in the worlds from this number on."""
+_HEALTHY_SCALE_IN_WORLDS = 0.3
+"""So that 600 node-days are of more than 50 worlds."""
 
 
 def main() -> None:
@@ -37,6 +46,9 @@ def main() -> None:
     if unknown := set(faults) - set(FAULTS):
         raise UserError(f"no such fault: {', '.join(sorted(unknown))}", remedy=f"there are {', '.join(FAULTS)}")
     plan = _plan(asked, faults)
+    if asked.budget is not None:
+        budgets = [float(budget) for budget in asked.budget.split(",")]
+        plan = replace(plan, cases=[replace(case, budget=budget) for case in plan.cases for budget in budgets])
     kind = "test seeds: nothing was developed on them" if asked.first_seed in TEST_SEEDS else "development seeds"
     lead = f"{kind}, from {asked.first_seed}; {len(plan.cases)} recordings, about {plan.cpu_minutes:.0f} CPU minutes"
     console = Console(width=None if os.isatty(1) else 140)
@@ -72,6 +84,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--labels", type=int, help="owed labels of every fault, at least (30; of each cell of the grid 2)"
     )
+    parser.add_argument("--worlds", type=int, default=0, help="make each recording in the next of so many worlds")
+    parser.add_argument("--first-world", type=int, default=FINAL_WORLDS, help=f"below {FINAL_WORLDS} while developing")
+    parser.add_argument("--budget", help="false alarms per 100 node-days that detectors may raise: one, or several")
     parser.add_argument("--faults", help="only these, with commas between")
     parser.add_argument("--cells", help="of the grid only those whose name begins so: cluster,noise,512")
     parser.add_argument(
@@ -88,20 +103,22 @@ def _arguments() -> argparse.Namespace:
 
 
 def _plan(asked: argparse.Namespace, faults: tuple[str, ...]) -> Plan:
+    worlds = range(asked.first_world, asked.first_world + asked.worlds)
     if asked.healthy is not None:
-        return healthy_plan(asked.healthy, asked.first_seed, asked.scale or 1.0)
+        usual = _HEALTHY_SCALE_IN_WORLDS if worlds else 1.0
+        return healthy_plan(asked.healthy, asked.first_seed, asked.scale or usual, worlds)
     if asked.grid:
         cells = None if asked.cells is None else asked.cells.split(",")
         return grid_plan(asked.labels or 2, asked.first_seed, faults, cells)
-    return faults_plan(asked.labels or 30, asked.first_seed, asked.scale or 0.1, faults)
+    return faults_plan(asked.labels or 30, asked.first_seed, asked.scale or 0.1, faults, worlds)
 
 
 def _sheets(asked: argparse.Namespace, results: list[Result]) -> list[Sheet]:
     if asked.healthy is not None:
-        return report.healthy_sheets(results)
+        return [*budget_sheets(results), *report.healthy_sheets(results)]
     if asked.grid:
         return [report.grid_sheet(results), *report.fault_sheets(results)]
-    return report.fault_sheets(results)
+    return [*report.fault_sheets(results), *world_sheets(results)]
 
 
 def _counted(labels: Counter[str]) -> str:

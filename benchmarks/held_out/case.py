@@ -11,10 +11,13 @@ from typing import Any, Literal
 import yaml
 
 from services.kit.errors import UserError
+from services.synth.arrival import Arrival
 from services.synth.happening import Lasting
 from services.synth.labels import labels_of
 from services.synth.library import LIBRARY, scenario_paths
 from services.synth.make import Variant, stage_of
+from services.synth.outages import outages_of
+from services.synth.owed import labels_in_world
 from services.synth.scenario import Scenario
 from services.synth.world import World
 
@@ -36,7 +39,10 @@ _NOT_HEALTHY = {"dimm_failure", "link_errors"}
 
 @dataclass(frozen=True)
 class Case:
-    """One recording. `cell` names its row of the grid; `healthy`: made without what breaks in the scenario."""
+    """One recording. `cell` names its row of the grid; `healthy`: made without what breaks in the scenario.
+
+    `world`: the number of the world it is made in; `budget`: of false alarms per 100 node-days, if not the usual one.
+    """
 
     part: Part
     scenario: str
@@ -48,12 +54,14 @@ class Case:
     noise: float = 1.0
     healthy: bool = False
     cell: str = ""
+    world: int | None = None
+    budget: float | None = None
 
     @property
     def variant(self) -> Variant:
         """What the generator is asked for."""
         profile = None if self.profile is None else LIBRARY / "profiles" / f"{self.profile}.yaml"
-        return Variant(self.seed, self.scale, profile, self.duration_s, self.interval_s, self.noise)
+        return Variant(self.seed, self.scale, profile, self.duration_s, self.interval_s, self.noise, self.world)
 
     @property
     def name(self) -> str:
@@ -103,7 +111,9 @@ def outline(case: Case) -> Outline | None:
             world.nodes(spec.nodes)
         for happening in scenario.happenings:
             list(happening.effects(world))
-        labels = [] if case.healthy else list(labels_of(scenario, world, []))
+        there = [] if case.healthy else list(labels_of(scenario, world, []))
+        arrival = Arrival(world.profile.conditions, world.names)
+        labels = list(labels_in_world(there, scenario, world, outages_of(world, scenario.seed), arrival))
         classes = dict(_classes(scenario, world))
     except UserError:
         return None

@@ -1,6 +1,7 @@
 """Healthy node-days: every workload of the library with nothing broken, on its own and on other clusters."""
 
 import itertools
+from collections.abc import Sequence
 
 from benchmarks.held_out.case import Case, outline
 from benchmarks.held_out.plan import Plan, nodes_of, summed
@@ -13,8 +14,10 @@ _MARGIN = 1.03
 """So much more is planned, as nodes report from their first scrape to their last and not all of the time."""
 
 
-def healthy_plan(node_days: float, first_seed: int, scale: float) -> Plan:
+def healthy_plan(node_days: float, first_seed: int, scale: float, worlds: Sequence[int] = ()) -> Plan:
     """Return recordings of about so many node-days, workload by workload, each at the next of the cadences.
+
+    With `worlds` each is made in the next of them instead, at the cadences of that.
 
     The workloads: what runs in each scenario without what breaks there, all that merely looks wrong kept; and the two
     healthy mixes of jobs on every cluster that the library knows.
@@ -32,7 +35,9 @@ def healthy_plan(node_days: float, first_seed: int, scale: float) -> Plan:
                 return summed(cases)
             cadence = CADENCES_S[(place + turn) % len(CADENCES_S)]
             size = scale if cluster is not None else round(max(scale, min(1.0, 4 / nodes_of(name))), 4)
-            case = Case("healthy", name, first_seed + turn, size, cluster, cadence, healthy=True)
+            world = worlds[len(cases) % len(worlds)] if worlds else None
+            every = cadence if world is None else None
+            case = Case("healthy", name, first_seed + turn, size, cluster, every, healthy=True, world=world)
             if (known := outline(case)) is not None:
                 cases.append(case)
                 days += known.nodes * known.hours / 24

@@ -40,7 +40,8 @@ def summed(cases: Iterable[Case]) -> Plan:
     labels: Counter[str] = Counter()
     seconds = 0.0
     for case in listed:
-        if (known := outline(replace(case, seed=_ANY_SEED))) is not None:
+        seed = _ANY_SEED if case.world is None else case.seed
+        if (known := outline(replace(case, seed=seed, budget=None))) is not None:
             labels.update(known.owed)
             seconds += cost_s(known)
     return Plan(listed, labels, seconds / 60)
@@ -52,12 +53,14 @@ def choose(
     case_of: Callable[[str], Case | None],
     faults: Sequence[str] = tuple(FAULTS),
     variety: int = 3,
+    worlds: Sequence[int] = (),
 ) -> Plan:
     """Return recordings with at least `labels` owed labels of each of `faults`, as far as there are scenarios of it.
 
     `case_of` gives the case of a scenario by its name, seed apart; None: not to be used. Greedy by labels still wanted
     per CPU second. Of a fault that several scenarios have no scenario gives more than an even share of the first
-    `variety` of them: thirty cases of one story are one case thirty times.
+    `variety` of them: thirty cases of one story are one case thirty times. Each is made in the next of `worlds`, where
+    some labels may not be owed.
     """
     cases_of = {name: case for name in scenario_paths() if (case := case_of(name)) is not None}
     usable = {name: known for name, case in cases_of.items() if (known := outline(case)) is not None and known.owed}
@@ -80,16 +83,27 @@ def choose(
         best = max(worth, key=lambda name: worth[name], default="")
         if not best or worth[best] <= 0:
             return summed(cases)
-        cases.append(replace(cases_of[best], seed=first_seed + seeds[best]))
+        world = worlds[sum(seeds.values()) % len(worlds)] if worlds else None
+        case = replace(cases_of[best], seed=first_seed + seeds[best], world=world)
         seeds[best] += 1
-        owed = usable[best].owed
+        known = outline(case) if worlds else usable[best]
+        if known is None:
+            continue
+        cases.append(case)
+        owed = known.owed
         have.update(owed)
         by.update({(best, fault): count for fault, count in owed.items()})
 
 
-def faults_plan(labels: int, first_seed: int, scale: float, faults: Sequence[str] = tuple(FAULTS)) -> Plan:
+def faults_plan(
+    labels: int, first_seed: int, scale: float, faults: Sequence[str] = tuple(FAULTS), worlds: Sequence[int] = ()
+) -> Plan:
     """Return the recordings of the scorecard: every scenario on its own cluster, `scale` times as large."""
-    return choose(labels, first_seed, lambda name: Case("faults", name, first_seed, _scaled(name, scale)), faults)
+
+    def case_of(name: str) -> Case:
+        return Case("faults", name, first_seed, _scaled(name, scale))
+
+    return choose(labels, first_seed, case_of, faults, worlds=worlds)
 
 
 def _scaled(scenario: str, scale: float) -> float:

@@ -9,11 +9,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.held_out.case import Case, Class, code_version, outline
+from detectors.registry import BUDGET, choose
 from services.kit.errors import UserError
 from services.score.stored import from_json, to_json
 from services.score.suite import Scored, score_recording
@@ -49,56 +50,67 @@ def run(
         results.open("a", encoding="utf-8") as file,
         concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
     ):
-        queue = iter(wanted)
-        running: dict[concurrent.futures.Future[dict[str, Any]], Case] = {}
+        together: dict[Case, list[Case]] = {}
+        for case in wanted:
+            together.setdefault(replace(case, budget=None), []).append(case)
+        queue = iter(together.values())
+        running: dict[concurrent.futures.Future[list[dict[str, Any]]], list[Case]] = {}
         number = 0
         while True:
             in_time = budget_s is None or time.monotonic() - begun < budget_s
-            while in_time and len(running) < workers and (case := next(queue, None)) is not None:
-                running[pool.submit(score_case, case)] = case
+            while in_time and len(running) < workers and (cases_of_one := next(queue, None)):
+                running[pool.submit(score_cases, cases_of_one)] = cases_of_one
             if not running:
                 break
             finished, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in finished:
-                line = _line(future, running.pop(future)) | {"code": version}
-                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                for line in _lines(future, running.pop(future)):
+                    file.write(json.dumps(line | {"code": version}, separators=(",", ":")) + "\n")
+                    number += 1
+                    _tell(f"[{number}/{len(wanted)}] {_said(line)}")
                 file.flush()
-                number += 1
-                _tell(f"[{number}/{len(wanted)}] {_said(line)}")
     if number < len(wanted):
         _tell(f"the budget is spent: {len(wanted) - number} recordings were not made; the same command goes on")
     done = read(results, version)
     return [done[_key(case)] for case in cases if _key(case) in done]
 
 
-def _line(future: concurrent.futures.Future[dict[str, Any]], case: Case) -> dict[str, Any]:
-    """Return a worker's line; where a detector or the generator failed, that. UserError: the worker died."""
+def _lines(future: concurrent.futures.Future[list[dict[str, Any]]], cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Return a worker's lines; where a detector or the generator failed, that. UserError: the worker died."""
     error = future.exception()
     if error is None:
         return future.result()
     if isinstance(error, BrokenProcessPool):
         raise UserError(
-            f"a worker died over {case.name}, perhaps for want of memory", remedy="run again, with fewer --workers"
+            f"a worker died over {cases[0].name}, perhaps for want of memory", remedy="run again, with fewer --workers"
         ) from error
-    return {"case": case.as_json(), "failed": f"{type(error).__name__}: {error}"}
+    return [{"case": case.as_json(), "failed": f"{type(error).__name__}: {error}"} for case in cases]
 
 
-def score_case(case: Case) -> dict[str, Any]:
-    """Make a case's recording in a temporary folder, score it there, and return the line of the results file."""
-    known = outline(case)
+def score_cases(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Make the recording that some cases share in a temporary folder, and score it there for each.
+
+    Return their lines of the results file. They differ in nothing but their budgets.
+    """
+    case = cases[0]
+    known = outline(replace(case, budget=None))
     with tempfile.TemporaryDirectory(prefix="hindcast-held-out-") as place:
         folder = Path(place)
         begun = os.times()
         try:
             (folder / "scenarios").mkdir()
             made = make_portably(case.written(folder / "scenarios"), folder / case.name, case.variant, name=case.name)
-            scored = score_recording(made)
+            lines = []
+            for one in cases:
+                scored = score_recording(made, choose({} if one.budget is None else {BUDGET: one.budget}))
+                ended = os.times()
+                cpu_s, begun = sum(ended[:4]) - sum(begun[:4]), ended
+                classes = {} if known is None else dict(known.classes)
+                said = {"cpu_s": round(cpu_s, 2), "classes": classes, "scored": to_json(scored)}
+                lines.append({"case": one.as_json()} | said)
         except UserError as error:
-            return {"case": case.as_json(), "refused": error.message}
-        ended = os.times()
-    cpu_s = sum(ended[:4]) - sum(begun[:4])
-    classes = {} if known is None else dict(known.classes)
-    return {"case": case.as_json(), "cpu_s": round(cpu_s, 2), "classes": classes, "scored": to_json(scored)}
+            return [{"case": one.as_json(), "refused": error.message} for one in cases]
+    return lines
 
 
 def read(results: Path, version: str | None = None) -> dict[str, Result]:

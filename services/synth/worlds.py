@@ -106,6 +106,18 @@ def _drawn(how: Mapping[str, Any], chance: np.random.Generator) -> Value:
     return float(f"{value:.4g}")
 
 
+def words(conditions: Conditions) -> str:
+    """Return in words what of a world matters most to detection: cadences, fields, what is not gathered."""
+    missing = [
+        name for name, value in conditions.values.items() if value is False and name.startswith(("logs", "bmc", "jobs"))
+    ]
+    every = ", ".join(
+        f"{name} {value:g} s" for name, value in conditions.streams_apart_s.items() if name in {"dcgm", "nic"}
+    )
+    parts = [every, f"{conditions.values['fields']} fields", f"steps: {conditions.values['steps']}"]
+    return "; ".join([*parts, *([f"no {', '.join(missing)}"] if missing else [])])
+
+
 def fields_of(conditions: Conditions) -> frozenset[str] | None:
     """Return the DCGM fields that are gathered; None: all that there are."""
     groups: dict[str, list[str]] = _table()["fields"]
