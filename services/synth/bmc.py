@@ -9,6 +9,7 @@ from services.synth.collector import Beats, acting, to_ms
 from services.synth.effects import Effects, Floats
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
+from services.synth.scatter import Scatter
 from services.synth.thermal import ThermalModel
 from services.synth.workload import Workload
 
@@ -37,6 +38,7 @@ class BmcModel:
     ) -> None:
         self._profile, self._power, self._thermal = profile, power, thermal
         self._workload, self._effects, self._rng = workload, effects, rng
+        self._scatter = Scatter(rng, profile.conditions, profile.bmc_interval_s)
         self._balance = 0.5 + 0.012 * rng.standard_normal(profile.nodes)  # two supplies never share exactly
         self._fan_trim = 1 + 0.01 * rng.standard_normal((profile.nodes, profile.node.fans))
 
@@ -75,7 +77,7 @@ class BmcModel:
         """Return (sensor, unit, reading, state) with arrays of shape (ticks, nodes)."""
         node, rng, shape, noise = self._profile.node, self._rng, times.shape, self._profile.noise
         activity = self._workload.activity(times, _WINDOW_S)
-        each = self._power.read(activity, times, _WINDOW_S, rng).power_w
+        each = self._power.read(activity, times, _WINDOW_S, self._scatter).power_w
         if self._effects.of("gpu.lost"):
             each[acting(self._effects, "gpu.lost", np.repeat(times, node.gpus, axis=1))] = 0.0
         gpu_w = each.reshape(*shape, node.gpus).sum(axis=2)
@@ -83,7 +85,9 @@ class BmcModel:
         speed = np.clip((hot - _FAN_FLOOR_C) / (_FAN_CEILING_C - _FAN_FLOOR_C), 0.0, 1.0)
         fan_w = node.fan_full_w * (0.15 + 0.85 * speed) ** 3
         host_w = node.host_idle_w + (node.host_busy_w - node.host_idle_w) * load
-        input_w = (gpu_w + host_w * (1 + noise * 0.01 * rng.standard_normal(shape)) + fan_w) / node.psu_efficiency
+        input_w = (
+            gpu_w + host_w * (1 + noise * 0.01 * self._scatter.normal("host", shape)) + fan_w
+        ) / node.psu_efficiency
         down = acting(self._effects, "node.down", times)
         input_w[down] = _STANDBY_W
         share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
@@ -95,7 +99,7 @@ class BmcModel:
         share[failed] = 0.0
         lost = failed.any(axis=0)
         nominal = np.full(shape, _NOMINAL)
-        inlet = self._thermal.inlet(times) + noise * 0.15 * rng.standard_normal(shape)
+        inlet = self._thermal.inlet(times) + noise * 0.15 * self._scatter.normal("inlet", shape)
         sensors: list[tuple[str, str, Floats, Floats]] = []
         for psu in (0, 1):
             state = np.where(failed[psu], _CRITICAL, _NOMINAL)

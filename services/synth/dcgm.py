@@ -18,6 +18,7 @@ from services.synth.memory import GpuMemory
 from services.synth.pcie import HostLinks
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile
+from services.synth.scatter import Scatter
 from services.synth.thermal import ThermalModel
 from services.synth.workload import Workload
 
@@ -49,6 +50,7 @@ class DcgmModel:
     ) -> None:
         self._profile, self._power, self._thermal = profile, power, thermal
         self._workload, self._effects, self._rng = workload, effects, rng
+        self._scatter = Scatter(rng, profile.conditions, profile.collector_interval_s)
         gpus = profile.gpu_count
         uptime_s = np.repeat(rng.uniform(9, 70, profile.nodes), profile.node.gpus) * 86400
         self._counters: dict[str, Floats] = {}
@@ -103,7 +105,7 @@ class DcgmModel:
         interval = profile.collector_interval_s
         now = self._workload.activity(times, _SENSOR_WINDOW_S)
         mean = self._workload.activity(times, interval)
-        reading = self._power.read(now, times, _SENSOR_WINDOW_S, rng)
+        reading = self._power.read(now, times, _SENSOR_WINDOW_S, self._scatter)
         power = self._power.mean_power(mean, times, interval)
         self._note_boots(times)
         if self._effects.of("node.down"):
@@ -115,7 +117,7 @@ class DcgmModel:
         clock = reading.sm_clock_mhz / gpu.sm_clock_mhz
         bound = self._of_runs(holder, lambda run: run.spec.training.clock_bound)
         speed = 1.0 / (1.0 - bound + bound / clock)
-        work = mean.busy * self._efficiency * (1 + noise * 0.012 * rng.standard_normal(mean.busy.shape))
+        work = mean.busy * self._efficiency * (1 + noise * 0.012 * self._scatter.normal("activity", mean.busy.shape))
         moving = np.where(mean.copying > 0, mean.copying * _CHECKPOINT_BYTES_S, 0.0)
         at = np.repeat(times, profile.node.gpus, axis=1)
         loading = (holder > 0) & (at < self._of_runs(holder, lambda run: run.loading[1]) + interval)

@@ -14,6 +14,7 @@ from services.synth.pace import End, Fate, Speeds
 from services.synth.power import PowerModel
 from services.synth.randomness import generator
 from services.synth.reading import Reading
+from services.synth.scatter import Scatter
 from services.synth.scenario import JobSpec
 from services.synth.world import World
 
@@ -98,6 +99,7 @@ class Layout:
         place = np.repeat(np.arange(len(nodes)), [len(part) for part in parts])
         self._rng, self._loss_rng = generator(seed, f"job {spec.id}"), generator(seed, f"loss {spec.id}")
         conditions = world.profile.conditions
+        self._scatter = Scatter(self._rng, conditions, training.usual_step_s)
         self._long_rng = conditions.generator(f"long steps {spec.id}", seed)
         self._long_share = min(0.2, conditions.number("work.long_steps_per_h") * training.usual_step_s / 3600)
         mount = world.profile.mount_of(training.reads_from)
@@ -179,7 +181,11 @@ class Layout:
             slower *= training.warm_up[done]
         if training.step_variation:
             slower *= float(np.exp(training.step_variation * rng.standard_normal()))
-        work = self._own * (1 + self._noise * training.jitter * rng.standard_normal(len(self._own))) * slower
+        work = (
+            self._own
+            * (1 + self._noise * training.jitter * self._scatter.normal("ranks", (1, len(self._own)))[0])
+            * slower
+        )
         slow_data = self._fate.data_wait.at(now)[self.run.place]
         wait = self._reading.wait(done, training.compute_s * slower, slow_data, rng)
         held_up = self._held_up()

@@ -14,6 +14,7 @@ import numpy as np
 from services.synth.effects import Effects, Floats, Ints
 from services.synth.fabric import Fabric
 from services.synth.randomness import generator
+from services.synth.scatter import Scatter
 from services.synth.traffic import GRID_S, Load
 from services.synth.worlds import Conditions
 
@@ -76,6 +77,7 @@ class Network:
         self._stray_drops = conditions.factors("ports.marks_sigma", ports) * (
             conditions.number("ports.drops_per_h") * GRID_S / 3600
         )
+        self._swelling = Scatter(generator(seed, "network swelling"), conditions, GRID_S)
         self._ports_at = [np.flatnonzero(fabric.host_leaf == leaf) for leaf in range(len(fabric.leaves))]
         self._reach = fabric.network.routing_efficiency or EFFICIENCY[fabric.network.routing]
         planes = np.array([leaf.plane for leaf in fabric.leaves])
@@ -157,7 +159,7 @@ class Network:
         if unmarked.any():
             full += unmarked * (np.maximum(full, _ramp(bursts, _UNMARKED_FROM, _UNMARKED_ALL)) - full)
         marks = (self._stray_marks + _MARK_MOST * _ramp(bursts, _MARK_FROM, _MARK_ALL) ** 2) * self._marking
-        marks = np.minimum(marks, _MARKED_AT_MOST) * (1.0 - unmarked)
+        marks = np.minimum(marks * self._swelling.swell("marks", bursts.shape), _MARKED_AT_MOST) * (1.0 - unmarked)
         return full, marks, unmarked
 
     def _queues(self, counted: Counted, load: Load, bursts: Floats, grid: Floats) -> None:
@@ -177,8 +179,9 @@ class Network:
             sent, received = self._pauses(full, pausing, counted.port_in)
         rate = _PAUSES_PER_GBPS * fabric.gbps[fabric.port_cable] * GRID_S
         alive = load.live[:, fabric.port_cable]
-        counted.port["pfc_tx"] = self._poisson("pauses sent", (rate * sent + self._stray_pauses) * alive)
-        counted.port["pfc_rx"] = self._poisson("pauses received", (rate * received + self._stray_pauses) * alive)
+        stray = self._stray_pauses * self._swelling.swell("pauses", full.shape)
+        counted.port["pfc_tx"] = self._poisson("pauses sent", (rate * sent + stray) * alive)
+        counted.port["pfc_rx"] = self._poisson("pauses received", (rate * received + stray) * alive)
         lost = packets * full * (unmarked * _OVERFLOWS if network.pfc else _DROPS)
         counted.port["discards"] = self._poisson("discards", lost + self._stray_drops * alive)
         self._notifications(counted, load, marked)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from services.synth.caps import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP, Hold
 from services.synth.effects import Floats
 from services.synth.profile import ClusterProfile
+from services.synth.scatter import Scatter
 
 _COPY_W = 28.0  # what a copy engine at full tilt adds to a resident process, estimated
 _WORK_NOISE = 0.02  # relative: layers differ in how hot they run; of a 1 s mean
@@ -119,11 +120,12 @@ class PowerModel:
             share[:, gpus] = np.maximum(share[:, gpus], held)
         return for_power, for_heat
 
-    def read(self, activity: Activity, times: Floats, window: float, rng: np.random.Generator) -> PowerReading:
+    def read(self, activity: Activity, times: Floats, window: float, scatter: Scatter) -> PowerReading:
         """Return the sensors' values at ``times`` (ticks, nodes); ``activity`` is of the ``window`` before them."""
         gpu, shape = self._gpu, activity.busy.shape
-        work = 1 + self._noise * _WORK_NOISE * rng.standard_normal(shape)
-        work += self._noise * _BEAT_NOISE * np.sqrt(activity.busy * (1 - activity.busy)) * rng.standard_normal(shape)
+        work = 1 + self._noise * _WORK_NOISE * scatter.normal("work", shape)
+        beat = np.sqrt(activity.busy * (1 - activity.busy)) * scatter.normal("beat", shape)
+        work += self._noise * _BEAT_NOISE * beat
         still, dynamic = self._still(activity), self._dynamic(activity, work)
         room = np.divide(gpu.power_limit_w - still, dynamic, out=np.full(shape, 9.0), where=dynamic > 1.0)
         clock = self.clock_within(np.minimum(room, 1.0))
@@ -131,7 +133,7 @@ class PowerModel:
         reasons = np.where(room < 1.0, SW_POWER_CAP, 0)
         for cap in self.caps:
             self._hold(cap, times, window, (still, dynamic, power, clock, reasons))
-        power += self._noise * _METER_NOISE_W * rng.standard_normal(shape)
+        power += self._noise * _METER_NOISE_W * scatter.rng.standard_normal(shape)
         step = gpu.sm_clock_step_mhz
         mhz = np.round(clock * gpu.sm_clock_mhz / step) * step
         idle = activity.resident <= 0

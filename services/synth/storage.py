@@ -17,6 +17,7 @@ from services.recording.schema import TIMESTAMP, name_column
 from services.synth.collector import Beats, to_ms
 from services.synth.effects import Effect, Effects, Floats
 from services.synth.profile import ClusterProfile, MountProfile
+from services.synth.scatter import Scatter
 from services.synth.workload import Workload
 from services.synth.world import World
 
@@ -69,6 +70,7 @@ class StorageModel:
 
     def __init__(self, profile: ClusterProfile, workload: Workload, effects: Effects, rng: np.random.Generator) -> None:
         self._profile, self._workload, self._effects, self._rng = profile, workload, effects, rng
+        self._scatter = Scatter(rng, profile.conditions, profile.storage_interval_s)
         shape = (len(profile.mounts), profile.nodes)
         uptime_s = rng.uniform(9, 70, profile.nodes) * 86400
         self._counted = {
@@ -169,7 +171,7 @@ class StorageModel:
             capacity = peaks[what] * 1e9 * interval * left
             load = moved if mount.local else np.broadcast_to(moved.sum(axis=1, keepdims=True), moved.shape)
             busy = np.minimum(load / capacity, _FULLEST)
-            noise = np.exp(self._profile.noise * _LATENCY_NOISE * rng.standard_normal(times.shape))
+            noise = np.exp(self._profile.noise * _LATENCY_NOISE * self._scatter.normal(f"{what} {number}", times.shape))
             latency = usual[what] * self._habit[number] * slower * noise / (1.0 - busy)
             ops = np.ceil(moved / _REQUEST_BYTES) + chatter
             columns[f"{what}_bytes"] = self._count(f"{what}_bytes", number, np.round(moved) + chatter * _CHATTER_BYTES)

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from services.synth.conftest import Telemetry, Write
 from services.synth.make import AS_WRITTEN, Variant, fingerprint, make_recording
+from services.synth.randomness import generator
+from services.synth.scatter import Scatter
+from services.synth.worlds import PLAIN, Conditions
 
 
 def test_readings_and_steps_scatter_so_many_times_as_much(write: Write, tmp_path: Path) -> None:
@@ -30,3 +34,19 @@ def test_a_recording_tells_that_it_was_made_with_noise(write: Write) -> None:
     assert Variant(noise=2.0).suffix == "-noise-2"
     assert AS_WRITTEN.suffix == ""
     assert len({fingerprint(scenario, Variant(noise=noise)) for noise in (1.0, 2.0)}) == 2
+
+
+def test_scatter_is_white_in_no_world_and_lasts_as_a_world_says() -> None:
+    shape = 4000, 20
+    white = Scatter(generator(1, "x"), PLAIN, 5.0).normal("power", shape)
+    assert (white == generator(1, "x").standard_normal(shape)).all()
+    world = Conditions(1, {"noise.lasts_s": 50.0, "noise.tail": 0.8})
+    whole = Scatter(generator(1, "x"), world, 5.0).normal("power", shape)
+    parts = Scatter(generator(1, "x"), world, 5.0)
+    lasting = np.concatenate([parts.normal("power", (400, 20)) for _ in range(10)])
+    for found in (whole, lasting):
+        after = [float(np.corrcoef(found[:-lag].ravel(), found[lag:].ravel())[0, 1]) for lag in (2, 40)]
+        assert after[0] == pytest.approx(0.5 * np.exp(-10 / 50), abs=0.08)
+        assert abs(after[1]) < 0.1
+        tails = float((np.abs(found) > 4 * found.std()).mean())
+        assert tails > 20 * 6.3e-5, "far more than a Gaussian's"

@@ -13,6 +13,7 @@ from services.synth.fabric import Fabric
 from services.synth.job import Run
 from services.synth.profile import ClusterProfile
 from services.synth.randomness import generator
+from services.synth.scatter import Scatter
 from services.synth.workload import Workload
 
 GRID_S = 5.0
@@ -59,7 +60,7 @@ class Traffic:
         self._spread *= profile.conditions.factors("ports.load_sigma", (2, fabric.hosts))
         draws = _uneven(len(fabric.leaves), len(fabric.up_leaf), chance)
         self._even = {kind: 1 + spread * draws for kind, spread in _HASH_SPREAD.items()}
-        self._noise = generator(seed, "traffic noise")
+        self._scatter = Scatter(generator(seed, "traffic noise"), profile.conditions, GRID_S)
         self._per_server = np.bincount(fabric.host_machine, minlength=len(fabric.machines))
 
     def over(self, grid: Floats) -> Load:
@@ -69,7 +70,7 @@ class Traffic:
         for run in self._workload.runs:
             self._collectives(run, grid, (tx, rx, far_tx, far_rx, bursts))
             self._storage(run, grid, (tx, rx, far_tx, far_rx))
-        noise = 1 + self._profile.noise * _WORKING_SET_NOISE * self._noise.standard_normal((steps, fabric.hosts))
+        noise = 1 + self._profile.noise * _WORKING_SET_NOISE * self._scatter.normal("ports", (steps, fabric.hosts))
         live, speed = self.live(grid), self._slow_share(grid)
         for moved, far, spread in ((tx, far_tx, self._spread[0]), (rx, far_rx, self._spread[1])):
             self._carried(moved, far, noise * spread, live, speed)
