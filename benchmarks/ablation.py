@@ -75,7 +75,7 @@ PARTS: tuple[Part, ...] = (
             "ecc_memory": {"storm_burst_errors": 24, "clear_readings": 1},
             "gpu_lost": {"missed_readings": 2, "missed_chance": 0.999},
             "job_health": {"stays_s": 0},
-            "link_fault": {"confirm_s": 0, "confirm_readings": 1, "error_minutes": 1, "fast_readings": 1},
+            "link_fault": {"confirm_s": 0},
             "node_down": {"supported_intervals": 1.5, "steps_wait_s": 0},
             "nvlink": {
                 "slow_readings": 1,
@@ -108,7 +108,6 @@ PARTS: tuple[Part, ...] = (
         "no peers (own past only)",
         {
             "ecc_memory": {"storm_peer_factor": 1},
-            "link_fault": {"peer_factor": 1},
             "nvlink": {"peer_minimum": _NOBODY, "node_gpus": _NOBODY},
             "pcie_degradation": {"peer_minimum": _NOBODY},
             "power_throttle": {"peer_minimum": _NOBODY},
@@ -129,7 +128,6 @@ PARTS: tuple[Part, ...] = (
         "no common cause (node, switch, collector)",
         {
             "gpu_lost": {"node_share": 1},
-            "link_fault": {"switch_links": _NOBODY},
             "node_down": {"together_nodes": _NOBODY},
             "power_throttle": {"node_share": 1},
             "straggler": {"node_share": 1},

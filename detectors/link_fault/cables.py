@@ -21,6 +21,8 @@ class Cable:
     """A cable and its ends, the NIC's first; one end only, where the topology does not tell the other."""
 
     ends: tuple[End, ...]
+    laid: bool = False
+    """Whether the topology has it: then it is expected to be up."""
 
     @property
     def node(self) -> str | None:
@@ -47,16 +49,16 @@ class Cables:
                 ends: list[End] = [("nic", node, str(nic.get("nic")))]
                 if nic.get("switch") and nic.get("port"):
                     ends.append(("switch", str(nic["switch"]), str(nic["port"])))
-                self._lay(ends)
+                self._lay(ends, laid=len(ends) > 1)
         for link in fleet.topology.get("links") or ():
             pair = [str(link.get(end, "")).partition(":") for end in ("a", "b")]
-            self._lay([("switch", switch, port) for switch, _, port in sorted(pair) if port])
+            self._lay([("switch", switch, port) for switch, _, port in sorted(pair) if port], laid=True)
 
-    def _lay(self, ends: Iterable[End]) -> None:
+    def _lay(self, ends: Iterable[End], *, laid: bool = False) -> None:
         fresh = tuple(end for end in ends if end not in self._of)
         if not fresh:
             return  # the topology names this port twice: its first cable counts
-        cable = Cable(fresh)
+        cable = Cable(fresh, laid)
         self._of |= dict.fromkeys(fresh, cable)
         for switch in cable.switches:
             self._at_switch.setdefault(switch, []).append(cable)

@@ -1,197 +1,183 @@
-"""How many errors every port of a kind counted, by minute over ten minutes, and how fast; arrays by entity index."""
+"""Which ports of a kind count damaged frames or symbols at a rate: by a published bar at once, else by evidence.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+Once a minute what each port counted is held against its own habit and against what its peers count, and evidence of
+what is improbable here adds up (`detectors.core`). One burst is an event: it is learnt when it is over.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray, Kind
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.core.columns import Columns, Declaration
+from detectors.core.evidence import Evidence, bet
+from detectors.core.residuals import Habit
+from detectors.core.tails import Tails
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.statistics import median_of
 
-MINUTE_MS: Final = 60_000
-MINUTES: Final = 10
+LOOK_MS: Final = 60_000
+COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "nic": ("symbol_error", "port_rcv_errors", "link_error_recovery", "local_link_integrity_errors"),
+    "switch": ("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "SAI_PORT_STAT_IF_IN_ERRORS"),
+}
+_MOST: Final = 4
 _COLLECTED_MS = 30_000
 """A counter that stood still for longer did not grow in all that time: exporters collect at least so often."""
-_CALM, _CALM_MINUTES = 0.1, 4
-"""A port is well when it counted less than a tenth of the bar in the last minutes, the present one included."""
-AFTER_DOWN_MS: Final = 120_000
-"""Errors so soon after a loss of link are its companions."""
+_FAST_READINGS = 2
+_HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
-_COLUMNS = ("minute", "grew", "grown", "value", "moved", "fast", "rate")
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A counter and what of it is a fault: `fast` a second, or `slow` in ten minutes."""
+class Errors(Columns):
+    """By port and counter: the last `value`, when it `moved`, its last `rate` (1/s), readings in a row above the
+    published bar (`fast`), what it `grown` since the last look, and what it counted since its evidence began
+    (`total`); by port: when it was read (`at`), looked at (`looked`), and last erred unusually (`odd`); -1 never.
+    """
 
-    counter: str
-    fast: float
-    slow: float
+    BLANK: ClassVar[Declaration] = {
+        "value": (np.float64, np.nan, _MOST),
+        "moved": (np.int64, -1, _MOST),
+        "rate": (np.float64, 0.0, _MOST),
+        "fast": (np.int64, 0, _MOST),
+        "grown": (np.float64, 0.0, _MOST),
+        "total": (np.float64, 0.0, _MOST),
+        "burst": (np.float64, np.nan, _MOST),
+        "at": (np.int64, -1),
+        "looked": (np.int64, -1),
+        "odd": (np.int64, -1),
+    }
+    value: FloatArray
+    moved: IntArray
+    rate: FloatArray
+    fast: IntArray
+    grown: FloatArray
+    total: FloatArray
+    burst: FloatArray
+    at: IntArray
+    looked: IntArray
+    odd: IntArray
 
-
-def bars(config: LinkFaultConfig, kind: Kind) -> tuple[Bar, ...]:
-    """Return the counters of a kind with their bars."""
-    if kind == "nic":
-        return (
-            Bar("symbol_error", config.symbol_errors_per_s, config.symbol_errors),
-            Bar("port_rcv_errors", config.receive_errors_per_s, config.receive_errors),
-            Bar("link_error_recovery", np.inf, config.recoveries),
-            Bar("local_link_integrity_errors", np.inf, config.integrity_errors),
-        )
-    return (
-        Bar("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", config.uncorrectable_per_s, config.uncorrectable),
-        Bar("SAI_PORT_STAT_IF_IN_ERRORS", config.input_errors_per_s, config.input_errors),
-    )
-
-
-class Errors:
-    """Columns over ports, by counter: growth by minute, and readings in a row above the fast bar."""
-
-    def __init__(self, config: LinkFaultConfig, kind: Kind) -> None:
-        self.kind = kind
-        self.bars = bars(config, kind)
-        self._config = config
-        count = len(self.bars)
-        self._minute = np.empty((0, MINUTES), np.int32)
-        self._grew = np.empty(0, np.int64)
-        self._grown = np.empty((count, 0, MINUTES), np.float32)
-        self._value = np.empty((count, 0))
-        self._moved = np.empty((count, 0), np.int64)
-        self._fast = np.empty((count, 0), np.int8)
-        self._rate = np.empty((count, 0), np.float32)
-
-    def grow(self, ports: int) -> None:
-        """Make room for ports that were not known before."""
-        more = ports - len(self._minute)
-        if more <= 0:
-            return
-        count = len(self.bars)
-        self._grew = np.concatenate([self._grew, np.full(more, -1, np.int64)])
-        self._minute = np.concatenate([self._minute, np.full((more, MINUTES), -1, np.int32)])
-        self._grown = np.concatenate([self._grown, np.zeros((count, more, MINUTES), np.float32)], axis=1)
-        self._value = np.concatenate([self._value, np.full((count, more), np.nan)], axis=1)
-        self._moved = np.concatenate([self._moved, np.full((count, more), -1, np.int64)], axis=1)
-        self._fast = np.concatenate([self._fast, np.zeros((count, more), np.int8)], axis=1)
-        self._rate = np.concatenate([self._rate, np.zeros((count, more), np.float32)], axis=1)
+    def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
+        super().__init__()
+        self.kind, self._config, self._tails = kind, config, tails
+        self.counters = COUNTERS[kind]
+        self.evidence = Evidence()
+        self._habits = [Habit(_HABIT_S) for _ in range(_MOST)]
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+            for part in (self, self.evidence, *self._habits):
+                part.grow(int(batch.entities.max()) + 1)
+        told = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
         for tick, here in batch.ticks():
-            self._take_tick(batch, tick, here)
+            ports, at = batch.entities[here], batch.at[tick, here]
+            self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])
+            # A counter that stood still for longer than exporters collect did not grow in all that time.
+            apart = np.maximum(at - self.at[ports], _COLLECTED_MS)
+            self.at[ports] = at
+            for row, name in told:
+                value = batch.values[name][tick, here]
+                fine = batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE)
+                self._count(row, ports[fine], at[fine], value[fine], apart[fine])
 
-    def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        ports, at = batch.entities[here], batch.at[tick, here]
-        minute = (at // MINUTE_MS).astype(np.int32)
-        place = minute % MINUTES
-        turned = self._minute[ports, place] != minute
-        if np.count_nonzero(turned):
-            self._minute[ports[turned], place[turned]] = minute[turned]
-            self._grown[:, ports[turned], place[turned]] = 0
-        told = [number for number, bar in enumerate(self.bars) if bar.counter in batch.values]
-        if not told:
-            return
-        value = np.array([batch.values[self.bars[number].counter][tick, here] for number in told])
-        fine = np.array([batch.valid[self.bars[number].counter][tick, here] for number in told])
-        fine &= np.abs(value) < _PLAUSIBLE
-        rows = np.array(told)[:, None]
-        before = self._value[rows, ports]
-        growth = np.where(fine, value - before, np.nan)
-        self._value[rows, ports] = np.where(fine, value, before)
-        if np.count_nonzero(growth != 0):  # it counted, or there is nothing to compare with
-            for row, number in enumerate(told):
-                first = fine[row] & ~(growth[row] >= 0)  # the first reading, or the first after a reset
-                self._moved[number, ports[first]] = at[first]
-                self._count(number, ports, at, place, growth[row], self.bars[number])
-        if np.count_nonzero(self._fast):
-            # A collector's cached copy does not grow, and takes nothing back.
-            still = (growth == 0) & (at - self._moved[rows, ports] > 1.2 * _COLLECTED_MS)
-            self._fast[rows, ports] *= ~still
-
-    def _count(self, number: int, ports: IntArray, at: IntArray, place: IntArray, growth: FloatArray, bar: Bar) -> None:
-        """Count what grew."""
+    def _count(self, row: int, ports: IntArray, at: IntArray, value: FloatArray, apart: IntArray) -> None:
+        growth = value - self.value[row, ports]
+        self.value[row, ports] = value
+        anew = ~(growth >= 0)  # the first reading, or the first after a restart
+        if np.count_nonzero(anew):
+            self.moved[row, ports[anew]] = at[anew]
         grew = growth > 0
-        if not np.count_nonzero(grew):
-            return
-        those, when, more = ports[grew], at[grew], growth[grew]
-        self._grown[number, those, place[grew]] += np.minimum(more, 1e12).astype(np.float32)
-        usual = np.maximum(_COLLECTED_MS, when - self.last(those))
-        elapsed = np.maximum(np.minimum(when - self._moved[number, those], usual), 1)
-        rate = more / elapsed * 1000
-        self._rate[number, those] = np.minimum(rate, 1e12)
-        high = rate >= bar.fast
-        self._fast[number, those] = np.where(high, np.minimum(self._fast[number, those] + 1, 100), 0)
-        self._moved[number, those] = when
-        self._grew[those] = when
+        if np.count_nonzero(grew):
+            those, when, more = ports[grew], at[grew], growth[grew]
+            elapsed = np.maximum(np.minimum(when - self.moved[row, those], apart[grew]), 1)
+            rate = more / elapsed * 1000
+            self.grown[row, those] += more
+            self.rate[row, those] = rate
+            high = rate >= self._config.errors_per_s
+            self.fast[row, those] = np.where(high, np.minimum(self.fast[row, those] + 1, 100), 0)
+            self.moved[row, those] = when
+            self.odd[those[high]] = when[high]
+        if np.count_nonzero(self.fast[row]):
+            # A collector's cached copy does not grow, and takes nothing back.
+            still = (growth == 0) & (at - self.moved[row, ports] > 1.2 * _COLLECTED_MS)
+            self.fast[row, ports[still]] = 0
 
-    def last(self, ports: IntArray) -> IntArray:
-        """Return when the errors of ports were last counted on, by any counter (ms)."""
-        return np.asarray(self._moved[:, ports].max(axis=0))
+    def due(self) -> IntArray:
+        """Return the ports that have been read for a minute since the last look at them."""
+        return np.flatnonzero(self.at - self.looked >= LOOK_MS)
 
-    def sums(self, ports: IntArray, now: Instant) -> tuple[FloatArray, IntArray]:
-        """Return the growth of every counter of `ports` in the last minutes, and in how many of these it grew."""
-        recent = self._minute[ports] > now // MINUTE_MS - MINUTES
-        grown = np.where(recent, self._grown[:, ports], 0.0)
-        return np.asarray(grown.sum(axis=2), np.float64), np.asarray((grown > 0).sum(axis=2), np.int64)
+    def look(self, ports: IntArray, excused: BoolArray) -> None:
+        """Look at what `ports` (n,) counted; nothing is made of it where it is `excused` (n,) by a loss of link."""
+        minutes = (self.at[ports] - self.looked[ports]) / LOOK_MS
+        odds = np.full((len(self.counters), len(ports)), np.nan)
+        for row, name in enumerate(self.counters):
+            odds[row] = self._odds(row, name, ports, minutes, ~excused)
+        known = np.isfinite(odds)
+        least = np.min(odds, axis=0, initial=1.0, where=known)
+        chance = np.where(known.any(axis=0), np.minimum(least * known.sum(axis=0), 1.0), np.nan)
+        self.evidence.look(ports, chance, self.at[ports])
+        erring = self.evidence.wealth[ports] > 0
+        self.total[:, ports] = np.where(erring, self.total[:, ports] + self.grown[:, ports], 0.0)
+        odd = ports[bet(np.nan_to_num(chance, nan=1.0)) > 0]
+        self.odd[odd] = self.at[odd]
+        self.grown[:, ports] = 0.0
+        self.looked[ports] = self.at[ports]
 
-    def failing(self, now: Instant) -> dict[int, dict[str, float]]:
-        """Return the ports whose errors are a fault, with the counters that say so and what they counted."""
-        erring = np.flatnonzero(self._grew > now - MINUTES * MINUTE_MS)
-        if not len(erring):
-            return {}
-        total, minutes = self.sums(erring, now)
+    def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
+        """Return the odds of what `ports` counted by chance, and learn from it."""
+        habit, tail = self._habits[row], self._tails[f"{self.kind}.{name}"]
+        pace = np.where(np.isfinite(self.value[row, ports]) & counts, self.grown[row, ports] / minutes, np.nan)
+        usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
+        # One error more than usual, and than half of the ports count, is twice as much.
+        residual = (pace - np.fmax(usual, np.nan_to_num(median_of(pace)))) / (usual + 1)
+        odds = tail.odds(residual)
+        calm = ~(residual >= 1)
+        tail.learn(residual[calm])
+        tail.learn(self.burst[row, ports[calm]])
+        self.burst[row, ports] = np.where(calm, np.nan, np.fmax(self.burst[row, ports], residual))
+        habit.learn(ports[calm], pace[calm], 60 * minutes[calm])
+        return odds
+
+    def failing(self, wealth: float) -> dict[int, dict[str, float]]:
+        """Return the ports whose errors are a fault, with what they counted: fast ones, and those by evidence."""
+        fast = self.fast >= _FAST_READINGS
+        for row in np.flatnonzero(fast.any(axis=1)).tolist():
+            rates = np.where(np.isfinite(self.value[row]), np.where(self.fast[row] > 0, self.rate[row], 0.0), np.nan)
+            fast[row] &= self.rate[row] >= self._config.errors_per_s * max(median_of(rates), 1.0)
+        total = self.total.max(axis=0, initial=0.0)
+        slow = (self.evidence.wealth >= wealth) & (total >= self._config.errors)
         found: dict[int, dict[str, float]] = {}
-        for number, bar in enumerate(self.bars):
-            fast = self._fast[number, erring] >= self._config.fast_readings
-            slow = (total[number] >= bar.slow) & (minutes[number] >= self._config.error_minutes)
-            if not (fast | slow).any():
-                continue
-            usual = self._median(number, erring, total[number])
-            for place in np.flatnonzero((fast | slow) & (total[number] > self._config.peer_factor * usual)).tolist():
-                port = int(erring[place])
-                if self.is_calm(port, now):
-                    continue
-                told = found.setdefault(port, {})
-                told[f"{bar.counter}_10min"] = float(total[number, place])
-                told[f"{bar.counter}_per_s"] = float(self._rate[number, port])
-                told[f"{bar.counter}_10min_median"] = usual
-        return found
+        for port in np.flatnonzero(fast.any(axis=0) | slow).tolist():
+            told = found[port] = {}
+            for row, name in enumerate(self.counters):
+                counted = self.total[row, port] + self.grown[row, port]
+                if counted > 0:
+                    told[name] = float(counted)
+                    told[f"{name}_per_s"] = float(self.rate[row, port])
+                    told[f"{name}_per_min_usual"] = float(np.nan_to_num(self._habits[row].level[port]))
+        return {port: told for port, told in found.items() if told}
 
-    def _median(self, number: int, erring: IntArray, total: FloatArray) -> float:
-        """Return the median growth of a counter over all ports that report it; those not `erring` have none."""
-        known = np.isfinite(self._value[number])
-        every = np.zeros(len(known))
-        every[erring] = total
-        return float(np.nan_to_num(median_of(every[known])))
-
-    def first_minute(self, port: int, now: Instant) -> Instant:
-        """Return the beginning of the first of the last ten minutes in which a port counted errors (ms)."""
-        grew = (self._grown[:, port] > 0).any(axis=0) & (self._minute[port] > now // MINUTE_MS - MINUTES)
-        return int(self._minute[port][grew].min()) * MINUTE_MS if grew.any() else now
-
-    def is_calm(self, port: int, now: Instant, losses: Iterable[Instant] = ()) -> bool:
-        """Return whether a port has hardly counted an error in the last minutes, of what would be a fault.
-
-        What came with `losses` of link (ms), or soon after one, does not count.
-        """
-        recent = self._minute[port] > now // MINUTE_MS - _CALM_MINUTES
-        for at in losses:
-            with_it = (self._minute[port] >= at // MINUTE_MS) & (
-                self._minute[port] <= (at + AFTER_DOWN_MS) // MINUTE_MS
-            )
-            recent &= ~with_it
-        total = (self._grown[:, port] * recent).sum(axis=1)
-        return all(total[number] < _CALM * bar.slow for number, bar in enumerate(self.bars))
+    def parts(self) -> list[tuple[str, Columns]]:
+        """Return what makes up the state, by prefix."""
+        named: dict[str, Columns] = {"errors": self, "errors_evidence": self.evidence}
+        named |= {f"errors_habit{row}": habit for row, habit in enumerate(self._habits)}
+        return [(f"{self.kind}_{name}_", part) for name, part in named.items()]
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""
-        return {f"{self.kind}_errors_{name}": getattr(self, f"_{name}") for name in _COLUMNS}
+        return {name: array for prefix, part in self.parts() for name, array in part.arrays(prefix).items()}
 
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        for name in _COLUMNS:
-            setattr(self, f"_{name}", arrays[f"{self.kind}_errors_{name}"])
+        for prefix, part in self.parts():
+            part.load(arrays, prefix)
+
+    def began(self, port: int, now: Instant) -> Instant:
+        """Return when a port began to err."""
+        since = int(self.evidence.since[port])
+        first = int(self.looked[port]) if since < 0 else since - LOOK_MS
+        return min(max(first, 0), now)

@@ -1,27 +1,30 @@
 """Whether the nodes at the ends of cables live: a port whose node is down, booting or drained is no link fault."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Instant, IntArray
-from detectors.link_fault.config import LinkFaultConfig
+from detectors.core.columns import Columns, Declaration
 from detectors.presence import NEVER, Presence, Roster
 from detectors.scheduling import Scheduler
 
 _SILENT_INTERVALS, _SILENT_MS = 5.5, 60_000
 _OF_OLD_MS: Final = 600_000
+_BOOT_GRACE_MS: Final = 180_000
+"""After a boot drivers load and links train, for two or three minutes."""
 
 
-class Nodes:
+class Nodes(Columns):
     """When every node was last heard in band, and when it came back after a silence (-1: it was never away)."""
 
-    def __init__(self, config: LinkFaultConfig, roster: Roster, streams: list[Presence], scheduler: Scheduler) -> None:
-        self._config, self._roster, self._streams, self._scheduler = config, roster, streams, scheduler
-        self._last: IntArray = np.empty(0, np.int64)
-        self._back: IntArray = np.empty(0, np.int64)
+    BLANK: ClassVar[Declaration] = {"last": (np.int64, NEVER), "back": (np.int64, NEVER)}
+    last: IntArray
+    back: IntArray
+
+    def __init__(self, roster: Roster, streams: list[Presence], scheduler: Scheduler) -> None:
+        super().__init__()
+        self._roster, self._streams, self._scheduler = roster, streams, scheduler
 
     def measure(self) -> None:
         """At a point of the grid: note who is heard, and who again."""
@@ -30,21 +33,18 @@ class Nodes:
         heard = [self._roster.latest(presence) for presence in self._streams]
         last = np.array([times for times, _ in heard]).max(axis=0)
         usual = np.array([intervals for _, intervals in heard]).min(axis=0)
-        more = len(last) - len(self._last)
-        if more:
-            self._last = np.concatenate([self._last, np.full(more, NEVER, np.int64)])
-            self._back = np.concatenate([self._back, np.full(more, NEVER, np.int64)])
+        self.grow(len(last))
         away = np.maximum(_SILENT_INTERVALS * np.where(np.isfinite(usual), usual, 0.0), _SILENT_MS)
-        again = (self._last >= 0) & (last - self._last > away)
-        self._back[again] = last[again]
-        self._last = last
+        again = (self.last >= 0) & (last - self.last > away)
+        self.back[again] = last[again]
+        self.last = last
 
     def settled_since(self, node: str) -> Instant:
         """Return since when a node that was away has been back for long enough for its links to have trained."""
         number = self._roster.number(node)
-        if number >= len(self._back) or self._back[number] < 0:
+        if number >= len(self.back) or self.back[number] < 0:
             return NEVER
-        return int(self._back[number] + self._config.boot_grace_s * 1000)
+        return int(self.back[number]) + _BOOT_GRACE_MS
 
     def lives(self, node: str, since: Instant, now: Instant) -> bool:
         """Return whether a node is at work, and was heard after `since`; a node that never is cannot be told."""
@@ -54,14 +54,6 @@ class Nodes:
         if fate is not None and fate.said == "down":
             return False
         number = self._roster.number(node)
-        if number >= len(self._last) or self._last[number] < 0:
+        if number >= len(self.last) or self.last[number] < 0:
             return True
-        return bool(self._last[number] > since and self.settled_since(node) < now)
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return the state as arrays."""
-        return {"node_last": self._last, "node_back": self._back}
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._last, self._back = arrays["node_last"], arrays["node_back"]
+        return bool(self.last[number] > since and self.settled_since(node) < now)

@@ -139,13 +139,13 @@ def test_most_cables_of_a_switch_down_at_once_are_the_switch(end: str) -> None:
     ],
 )
 def test_errors_at_a_rate_are_named_and_over_when_they_stop(kind: Any, field: str, rate: float, entity: Any) -> None:
-    found = run(growing(tape_of(replace(SCENE, minutes=14)), kind, field, rate, 120, 420, **entity))
+    found = run(growing(tape_of(replace(SCENE, minutes=16)), kind, field, rate, 120, 540, **entity))
     assert [(f.fault, f.state, dict(f.entity)) for f in found] == [
         ("link_errors", "firing", entity),
         ("link_errors", "resolved", entity),
     ]
-    assert found[0].detected_at - START < 420_000
-    assert (found[1].detected_at - START) / 1000 <= 420 + 300
+    assert found[0].detected_at - START < 450_000
+    assert (found[1].detected_at - START) / 1000 <= 540 + 300
 
 
 def test_errors_beside_losses_of_link_keep_no_finding_of_errors_open() -> None:
@@ -216,6 +216,26 @@ def test_a_node_whose_nics_all_carry_next_to_nothing_has_no_silent_rail() -> Non
 
 def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
     assert firing(without(tape_of(SCENE), "nic", AT_S, **NIC)) == [("link_down", NIC)]
+
+
+def test_a_port_that_nobody_uses_alerts_nobody() -> None:
+    spare = replace(tape_of(replace(SCENE, working=False)), topology={})
+    (told,) = run(lowered(spare, "nic", [(AT_S, 1e9)], **NIC))
+    assert (told.fault, dict(told.entity), told.severity) == ("link_down", NIC, "info")
+    (told,) = run(lowered(replace(tape_of(SCENE), topology={}), "nic", [(AT_S, 1e9)], **NIC))
+    assert told.severity == "page"
+
+
+def test_two_ends_that_are_read_at_one_moment_are_one_reading_of_a_link_that_comes_back() -> None:
+    scene = replace(SCENE, interval_s=20.0, minutes=8)
+    for at_s in range(120, 140):
+        assert firing(cable_lowered(tape_of(scene), [(float(at_s), at_s + 18.0)])) == []
+
+
+def test_errors_that_were_there_from_the_start_are_a_property_unless_they_are_fast() -> None:
+    tape = tape_of(replace(SCENE, minutes=20))
+    assert firing(growing(tape, "nic", "symbol_error", 0.2, 0, 1200, **NIC)) == []
+    assert firing(growing(tape, "nic", "symbol_error", 20.0, 0, 1200, **NIC)) == [("link_errors", NIC)]
 
 
 def test_ports_that_were_never_up_are_not_in_use() -> None:

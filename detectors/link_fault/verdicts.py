@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from detectors.contract import Evidence, Fault, Instant
+from detectors.contract import Evidence, Fault, Instant, Severity
+from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet import Fleet
 from detectors.link_fault.cables import Cable, Cables, End
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.link_fault.errors import Errors
+from detectors.link_fault.errors import LOOK_MS, Errors
 from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
@@ -18,7 +20,18 @@ from detectors.statistics import known_or
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
-"""What has kept its link for longer does not flap now."""
+"""What has kept its link for longer does not flap now; errors so soon after a loss of link are its companions."""
+FLAP_HOLD_MS: Final = 240_000
+"""Two losses within it are one flap; a resolve is due within five minutes."""
+_CALM_MS = 180_000
+"""Errors that stay away for so long, and for the minute of a look, are over."""
+_CONFIRM_AGAIN_MS = 30_000
+"""A link that erred, or was lost and came back, may be flapping: a retrain takes less."""
+_TOGETHER_MS: Final = 20_000
+"""What went down within two readings and a link's debounce went down together."""
+_SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
+"""Three cables, and half of a switch's, do not fail in one moment; what they share does."""
+_USED_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,7 @@ class Verdict:
     mode: str
     since: Instant
     members: tuple[Cable, ...]
+    severity: Severity
     score: float
     summary: str
     evidence: Evidence
@@ -73,30 +87,27 @@ class Judge:
         told_of = [end for end in self._lines.flapping(since, times) if end[0] == "nic" or self._cables.knows(end)]
         suspects |= {self._cables.with_end(end) for end in told_of}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
-            if now - self.last_down(cable) > _LATELY_MS:
+            last = max(self.losses(cable), default=-1)
+            if now - max(last, self.last_down(cable)) > _LATELY_MS:
                 continue
             counted = max(since, closed.get(cable.ends[0], -1))
             if cable.node is not None:
                 counted = max(counted, self._nodes.settled_since(cable.node))
             downs = {end: int(states.downs(counted)[port]) for end, states, port in self.ports(cable)}
-            starts = [_first(states, port, counted) for _, states, port in self.ports(cable)]
             for end in cable.ends:
                 told = self._lines.downs(end, counted)
                 if told:
                     downs[end] = max(len(told), downs.get(end, 0))
-                    starts.append(told[0])
-            if not downs or max(downs.values()) < times:
+            most = max(downs.values(), default=0)
+            if most < times or not self._lives(cable, self.last_down(cable), now):
                 continue
-            first = min((at for at in starts if at >= 0), default=now)
-            if not self._lives(cable, self.last_down(cable), now):
-                continue
-            most = max(downs.values())
+            first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= times])
-            minutes = (now - first) / 60_000
             yield Verdict(
-                "link_flap", end, "flap", first, (cable,), min(1.0, 0.75 + 0.05 * (most - times)),
-                f"{_said(end)} lost its link {most} times in {minutes:.0f} min",
-                self._evidence(cable, counted) | {"downs": most, "in_s": (now - first) / 1000},
+                "link_flap", end, "flap", first, (cable,), self._severity(cable, now),
+                min(1.0, 0.75 + 0.05 * (most - times)),
+                f"{_said(end)} lost its link {most} times in {(now - first) / 60_000:.0f} min",
+                self._evidence(cable, counted, now) | {"downs": most, "in_s": (now - first) / 1000},
             )  # fmt: skip
 
     def last_down(self, cable: Cable) -> Instant:
@@ -116,14 +127,8 @@ class Judge:
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
-            line = self._line(cable, since - int(self._config.together_s * 1000))
-            readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
-            # Errors, and losses before, announce a flap: what retrains may take its time.
-            again = cable.ends[0] in erred or (line is None and self._lost_before(cable, since))
-            if again:  # the readings of one end: a flap can be seen by both
-                readings = max(int(states.low[port]) for _, states, port in low)
-            confirm_s = self._config.confirm_again_s if again else self._config.confirm_s
-            if now - since < confirm_s * 1000 or readings < self._config.confirm_readings:
+            line = self._line(cable, since - _TOGETHER_MS)
+            if not self._confirmed(now, cable, low, since, line, erred):
                 continue
             if all(self._lines.said_up(end, int(states.presence.last[port])) for end, states, port in low):
                 continue
@@ -133,22 +138,49 @@ class Judge:
                 continue
             switch, members = self._shared(cable, since, now)
             started = min(since, line[0]) if line is not None else since
-            evidence = self._evidence(cable, since) | dict(evidence_of(line))
+            evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
             if switch:
                 held = f"{len(members)} of its {len(self._cables.at(switch))} cables lost their link"
                 told = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
                 end = ("switch", switch, "")
-                yield Verdict("link_down", end, "down", since, members, 0.95, f"{switch}: {held}", evidence | told)
+                yield Verdict(
+                    "link_down", end, "down", since, members, "page", 0.95, f"{switch}: {held}", evidence | told
+                )
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
-            summary = f"{_said(end)} has no link for {(now - started) / 1000:.0f} s"
-            yield Verdict("link_down", end, "down", started, (cable,), score, summary, evidence)
+            severity = self._severity(cable, now)
+            unused = "" if severity == "page" else "; nobody has used it"
+            summary = f"{_said(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
+            yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
+
+    def _confirmed(
+        self,
+        now: Instant,
+        cable: Cable,
+        low: list[tuple[End, States, int]],
+        since: Instant,
+        line: tuple[Instant, str] | None,
+        erred: Collection[End],
+    ) -> bool:
+        """Return whether a loss of link was seen to last, by two readings or a line and a reading, not by one moment.
+
+        Two ends that are read at the same moment are one reading of it.
+        """
+        confirm = int(self._config.confirm_s * 1000)
+        # Errors, and losses before, announce a flap: what retrains may take its time.
+        if cable.ends[0] in erred or (line is None and self._lost_before(cable, since)):
+            readings = max(int(states.low[port]) for _, states, port in low)
+            return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS, confirm)
+        readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
+        latest = max(int(states.presence.last[port]) for _, states, port in low)
+        first = since if line is None else min(since, line[0])
+        return readings >= 2 and now - since >= confirm and latest - first >= confirm // 2
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
-        window, apart = self._config.flap_window_s * 1000, self._config.together_s * 1000
-        return any(since - window < at < since - apart for at in self.losses(cable))
+        window = self._config.flap_window_s * 1000
+        return any(since - window < at < since - _TOGETHER_MS for at in self.losses(cable))
 
     def _shared(self, cable: Cable, since: Instant, now: Instant) -> tuple[str, tuple[Cable, ...]]:
         """Return the switch most of whose cables went down with this one, and those; ("", ()) if there is none."""
@@ -157,7 +189,7 @@ class Judge:
             used = [other for other in self._cables.at(switch) if self._was_up(other)]
             gone = tuple(other for other in used if self._went_down(other, since, now))
             share = len(gone) / max(len(used), 1)
-            if len(gone) >= self._config.switch_links and share >= self._config.switch_share and share > best[0]:
+            if len(gone) >= _SWITCH_LINKS and share >= _SWITCH_SHARE and share > best[0]:
                 best = share, switch, gone
         return best[1], best[2]
 
@@ -166,42 +198,52 @@ class Judge:
 
     def _went_down(self, cable: Cable, at: Instant, now: Instant) -> bool:
         since = [int(states.down_since[port]) for _, states, port in self.ports(cable) if states.down_since[port] >= 0]
-        near = any(abs(one - at) <= self._config.together_s * 1000 for one in since)
+        near = any(abs(one - at) <= _TOGETHER_MS for one in since)
         return near and self._lives(cable, min(since), now)
+
+    def look(self, now: Instant) -> None:
+        """Look at the errors of the ports that it is time for; those that come with a loss of link are the loss's."""
+        for kind, errors in self._errors.items():
+            due = errors.due()
+            grew = (errors.grown[:, due] > 0).any(axis=0)
+            excused = np.zeros(len(due), bool)
+            for place in np.flatnonzero(grew).tolist():
+                cable = self._cables.of(kind, int(due[place]))
+                excused[place] = any(now - at <= LOOK_MS + _LATELY_MS for at in self.losses(cable))
+            errors.look(due, excused)
 
     def erring(self, now: Instant) -> Iterator[Verdict]:
         """Yield the cables with errors at a rate, named by the port that sees them: the NIC, else the worse."""
-        found: dict[Cable, list[tuple[float, End, dict[str, float]]]] = {}
+        ports = sum(len(errors) for errors in self._errors.values())
+        nodes = max(len(self._nodes), len(self._fleet.nodes), 1)
+        wealth = threshold(self._config.false_alarms_per_100_node_days, ports, nodes, LOOK_MS / 1000)
+        found: dict[Cable, list[tuple[float, End, int, dict[str, float]]]] = {}
         for kind, errors in self._errors.items():
-            for port, told in errors.failing(now).items():
+            for port, told in errors.failing(wealth).items():
                 cable = self._cables.of(kind, port)
                 end = next(end for end in cable.ends if self._cables.index(end) == port and end[0] == kind)
-                weight = max(value for name, value in told.items() if name.endswith("_10min"))
-                found.setdefault(cable, []).append((weight, end, told))
+                weight = max(value for name, value in told.items() if name in errors.counters)
+                found.setdefault(cable, []).append((weight, end, port, told))
         for cable, told_by in sorted(found.items(), key=lambda entry: entry[0].ends):
-            losses = self.losses(cable)
             # What has lost its link may be flapping, and err until the next time.
-            if losses and now - self.last_down(cable) <= self._config.flap_hold_s * 1000:
+            if self.losses(cable) and now - self.last_down(cable) <= FLAP_HOLD_MS:
                 continue
-            erring = [told for told in told_by if not self._is_calm(told[1], now, losses)]
-            if not erring:
+            weight, end, port, told = min(told_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
+            errors = self._errors[end[0]]
+            if now - errors.odd[port] > 2 * LOOK_MS or not self._lives(cable, now - LOOK_MS, now):
                 continue
-            if not self._lives(cable, now - 60_000, now):
-                continue
-            _, end, told = min(erring, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
-            states, port = next((states, port) for one, states, port in self.ports(cable) if one == end)
-            started = max(now - 600_000, int(states.heard_since[port]))
-            worst = max((name for name in told if name.endswith("_10min")), key=lambda name: told[name])
-            counted = f"{told[worst]:.0f} {worst.removesuffix('_10min')} in ten minutes"
-            first = self._errors[end[0]].first_minute(port, now)
-            evidence = self._evidence(cable, now - 600_000) | told
-            yield Verdict(
-                "link_errors", end, "errors", max(first, started), (cable,), 0.8, f"{_said(end)}: {counted}", evidence
-            )
+            started = max(errors.began(port, now), int(self._states[end[0]].heard_since[port]))
+            worst = next(name for name, value in told.items() if value == weight)
+            summary = f"{_said(end)}: {weight:.0f} {worst} in {(now - started) / 60_000:.0f} min"
+            evidence: Evidence = self._evidence(cable, started, now) | told
+            if errors.evidence.wealth[port] >= wealth:
+                chance = odds_in_words(float(errors.evidence.wealth[port]), ports, LOOK_MS / 1000)
+                evidence = {**evidence, "by_chance": chance}
+            yield Verdict("link_errors", end, "errors", min(started, now), (cable,), "ticket", 0.8, summary, evidence)
 
-    def _is_calm(self, end: End, now: Instant, losses: list[Instant]) -> bool:
-        port = self._cables.index(end)
-        return port is not None and self._errors[end[0]].is_calm(port, now, losses)
+    def errs(self, cable: Cable, now: Instant) -> bool:
+        """Return whether an end of a cable has counted unusual errors lately."""
+        return any(now - self._errors[end[0]].odd[port] <= _CALM_MS for end, _, port in self.ports(cable))
 
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
         """Yield NICs of a job that carry nothing, or report nothing, while their siblings go on."""
@@ -214,7 +256,6 @@ class Judge:
             cable = self._cables.of("nic", nic)
             end = next(end for end in cable.ends if end[0] == "nic")
             siblings = [other for other in self._cables.nics_of(end[1]) if other != nic]
-            job = self._fleet.job_of(end[1])
             gone = nic in missing
             since = int(last[nic]) if gone else int(self._rails.moved[nic])
             recent = now - since <= 3_600_000
@@ -225,23 +266,20 @@ class Judge:
                     continue
                 what = "is not reported any more while the node's other NICs are"
             else:
+                job = self._fleet.job_of(end[1])
                 if job is None or job.start > since - 60_000 or not self.is_fresh(states, nic, now):
                     continue
-                if not self._is_a_rail(nic, siblings) or not self._others_move(end, siblings, job.nodes, since, now):
+                if not self._rails.is_one(nic, siblings):
+                    continue
+                if not self._others_move(end, siblings, job.nodes, since, now):
                     continue
                 what = f"carries nothing for {(now - since) / 1000:.0f} s while its siblings do"
-            evidence = self._evidence(cable, since) | {
+            evidence = self._evidence(cable, since, now) | {
                 "traffic_before_gb_s": float(self._rails.level[nic]) / 1e6,
                 "siblings": len(siblings),
             }
             mode = "missing" if gone else "quiet"
-            yield Verdict("link_down", end, mode, since, (cable,), 0.75, f"{_said(end)} {what}", evidence)
-
-    def _is_a_rail(self, nic: int, siblings: list[int]) -> bool:
-        """Return whether a NIC carried its share of the node's traffic, and does not now."""
-        if not self._rails.carries_less(nic, siblings, self._config.rail_share):
-            return False
-        return bool(self._rails.level[nic] >= self._config.rail_share * np.median(self._rails.level[siblings]))
+            yield Verdict("link_down", end, mode, since, (cable,), "page", 0.75, f"{_said(end)} {what}", evidence)
 
     def _others_move(self, end: End, siblings: list[int], nodes: tuple[str, ...], since: Instant, now: Instant) -> bool:
         """Return whether the siblings on the node, and most NICs of the rail on the job's nodes, go on moving data."""
@@ -256,6 +294,11 @@ class Judge:
     def _lives(self, cable: Cable, since: Instant, now: Instant) -> bool:
         return cable.node is None or self._nodes.lives(cable.node, since, now)
 
+    def _severity(self, cable: Cable, now: Instant) -> Severity:
+        """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up."""
+        used = max([int(states.used[port]) for _, states, port in self.ports(cable)], default=-1)
+        return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
+
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
         told = [self._lines.down_line(end, since) for end in cable.ends]
         return next((line for line in told if line is not None), None)
@@ -267,21 +310,18 @@ class Judge:
                 return end
         return min(showing)
 
-    def _evidence(self, cable: Cable, since: Instant) -> dict[str, float | int | str]:
+    def _evidence(self, cable: Cable, since: Instant, now: Instant) -> dict[str, float | int | str]:
         told: dict[str, float | int | str] = {"cable": " - ".join(_said(end) for end in cable.ends)}
         for end, states, port in self.ports(cable):
             side = "nic" if end[0] == "nic" else f"port_{end[1]}"
             told[f"{side}_up"] = int(states.state[port])
             told[f"{side}_downs"] = int(states.downs(since - 1)[port])
+            if states.used[port] >= 0:
+                told[f"{side}_used_s_ago"] = (now - int(states.used[port])) / 1000
         job = self._fleet.job_of(cable.node) if cable.node is not None else None
         if job is not None:
             told["job_id"] = job.job_id
         return told
-
-
-def _first(states: States, port: int, since: Instant) -> Instant:
-    times = np.concatenate([states.lost[port], states.counted[port]])
-    return int(times[times > since].min(initial=2**62)) if (times > since).any() else -1
 
 
 def _said(end: End) -> str:

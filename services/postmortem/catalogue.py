@@ -104,14 +104,7 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
         above=("loss_rise", "grad_rise"),
         patience=("hang_spinning_s", "hang_s", "stays_s"),
     ),
-    "link_fault": Sensitivity(
-        above=(
-            "symbol_errors_per_s", "symbol_errors", "receive_errors_per_s", "receive_errors", "recoveries",
-            "integrity_errors", "uncorrectable_per_s", "uncorrectable", "input_errors_per_s", "input_errors",
-            "peer_factor", "flap_downs",
-        ),
-        patience=("confirm_s", "confirm_readings", "error_minutes", "rail_quiet_s"),
-    ),
+    "link_fault": Sensitivity(above=("errors_per_s", "errors", "flap_downs"), patience=("confirm_s", "rail_quiet_s")),
     "node_down": Sensitivity(above=("supported_intervals",), below=("power_ratio",), patience=("steps_wait_s",)),
     "nvlink": Sensitivity(
         above=("crc_fatal_per_s", "crc_slow_per_s", "replays", "traffic_deviations"),
