@@ -24,6 +24,7 @@ from services.synth.traffic import GRID_S, Traffic
 from services.synth.workload import Workload
 
 _Names = tuple[NDArray[np.int32], list[str]]
+_TRIED, _TRIED_EVERY_S = 0.1, (3600.0, 20_000.0)  # of unused ports somebody tries a few now and then
 _WORD = 4.0  # bytes in a word of port_xmit_data
 _SAI = "SAI_PORT_STAT_"
 _PORT_COLUMNS = {
@@ -93,10 +94,12 @@ class Ports:
         flapped = profile.conditions.generator("flapped before")
         often = flapped.random(nics) < profile.conditions.number("ports.flapped_share")
         self._downed += np.where(often, flapped.integers(10, 400, nics), 0)
+        self._spare = _Spare(profile, fabric)
         self._nic_names = sorted({fabric.nic(int(number)) for number in fabric.host_number})
-        self._port_names = sorted(set(fabric.port_names))
+        self._port_names = sorted({*fabric.port_names, *self._spare.names})
         place = {name: code for code, name in enumerate(self._port_names)}
-        self._port_codes = np.array([place[name] for name in fabric.port_names], dtype=np.int32)
+        names = [*fabric.port_names, *self._spare.names]
+        self._port_codes = np.array([place[name] for name in names], dtype=np.int32)
         nic_place = {name: code for code, name in enumerate(self._nic_names)}
         self._nic_codes = np.array([nic_place[fabric.nic(int(n))] for n in fabric.host_number], dtype=np.int32)
         self._begin = 0.0
@@ -159,9 +162,14 @@ class Ports:
         silent = acting(self._effects, "switch.unheard", beats.times) | acting(
             self._effects, "switch.down", beats.times
         )
-        kept = (beats.kept & ~silent)[:, fabric.port_switch]
-        names = (fabric.port_switch.astype(np.int32), fabric.switches), (self._port_codes, self._port_names)
-        return _rows(("switch", "port"), names, times, kept, values, start_ms)
+        switch = np.concatenate([fabric.port_switch, self._spare.switch])
+        up = self._spare.up(beats.times)
+        unused = {name: up if name == "oper_up" else np.zeros(up.shape) for name in values}
+        values = {name: np.concatenate([value, unused[name]], axis=1) for name, value in values.items()}
+        names = (switch.astype(np.int32), fabric.switches), (self._port_codes, self._port_names)
+        return _rows(
+            ("switch", "port"), names, beats.times[:, switch], (beats.kept & ~silent)[:, switch], values, start_ms
+        )
 
     def _where(self, times: Floats) -> tuple[Ints, Floats]:
         place = (times - self._begin) / GRID_S
@@ -199,6 +207,29 @@ class Ports:
             on = effect.course.level(times[:, hosts]) > 0
             share[:, hosts] = np.where(on, effect.size, share[:, hosts])
         return share
+
+
+class _Spare:
+    """Ports of switches that nobody uses: they count nothing, and are down but where somebody tries one."""
+
+    def __init__(self, profile: ClusterProfile, fabric: Fabric) -> None:
+        conditions = profile.conditions
+        chance = conditions.generator("spare ports")
+        used = np.bincount(fabric.port_switch, minlength=len(fabric.switches))
+        share = conditions.number("ports.spare_share")
+        counts = [int(chance.binomial(int(most), share)) if share else 0 for most in used]
+        self.switch: Ints = np.repeat(np.arange(len(counts)), counts)
+        first = int(used.max(initial=0))
+        self.names = [fabric.network.port_name(first + seat) for count in counts for seat in range(count)]
+        tried = chance.random(len(self.switch)) < _TRIED
+        self._period = np.where(tried, chance.uniform(*_TRIED_EVERY_S, len(self.switch)), 1.0)
+        self._part = np.where(tried, chance.uniform(0.02, 0.2, len(self.switch)), 0.0)
+        self._phase = chance.random(len(self.switch))
+
+    def up(self, times: Floats) -> Floats:
+        """Return 1 where a spare port is up at its switch's ``times`` (ticks, switches), else 0: (ticks, ports)."""
+        turn = (times[:, self.switch] / self._period + self._phase) % 1.0
+        return (turn < self._part).astype(np.float64)
 
 
 def _before(name: str, count: int, chance: np.random.Generator) -> Floats:

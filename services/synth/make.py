@@ -14,6 +14,7 @@ from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
 from services.synth import network_felt, nvlink, pcie, storage
 from services.synth.arrival import Arrival
+from services.synth.beside import with_company
 from services.synth.bmc import BmcModel
 from services.synth.caps import caps_of
 from services.synth.collector import Beats, beats, from_the_living, heard_in_band
@@ -109,7 +110,8 @@ def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World
     if variant.duration_s is not None:
         scenario = scenario.model_copy(update={"duration": variant.duration_s})
     jobs = [spec.nodes for spec in scenario.jobs if isinstance(spec.nodes, str)]
-    return scenario, World(profile, written_for, scenario.start, scenario.duration, jobs)
+    world = World(profile, written_for, scenario.start, scenario.duration, jobs)
+    return with_company(scenario, world), world
 
 
 class _Ordered:

@@ -184,10 +184,10 @@ def _unseen(label: Label, case: _Case, world: World, arrival: Arrival) -> str | 
 
 def _unexplained(scenario: Scenario, world: World, arrival: Arrival) -> Iterator[Label]:
     """Yield what may be told though it was on purpose: a reboot of which no line is gathered looks like a crash."""
-    if arrival.has("logs.scheduler", "logs.kernel"):
-        return
     for number, happening in enumerate(scenario.happenings):
-        if isinstance(happening, NodeReboot) and happening.until < scenario.duration:
+        if not isinstance(happening, NodeReboot) or happening.until >= scenario.duration:
+            continue
+        if not arrival.has("logs.kernel", *(["logs.scheduler"] if happening.drained else [])):
             onset, end = (world.start_ms + round(1000 * at) for at in (happening.at, happening.until))
             yield Label(
                 id=f"w-reboot-{number}",

@@ -9,7 +9,7 @@ from typing import Any
 from services.kit.errors import UserError
 from services.synth.profile import load_yaml
 
-_SHIPPED = Path(__file__).resolve().parents[2] / "replay-data" / "profiles" / "training"
+SHIPPED = Path(__file__).resolve().parents[2] / "replay-data" / "profiles" / "training"
 
 
 def with_presets(content: Any, folder: Path) -> Any:
@@ -32,7 +32,7 @@ def _filled(training: Any, folder: Path) -> Any:
     if not isinstance(training, dict) or "preset" not in training:
         return training
     name = f"{training['preset']}.yaml"
-    path = next((place / name for place in (folder, _SHIPPED) if (place / name).exists()), folder / name)
+    path = next((place / name for place in (folder, SHIPPED) if (place / name).exists()), folder / name)
     values = load_yaml(path, "training preset")
     if not isinstance(values, dict):
         raise UserError(f"{path}: not a mapping of a training's values", remedy="correct the preset", exit_code=2)

@@ -140,7 +140,9 @@ class Mix(Strict):
     """A cluster's ordinary business (see mix.py): on nodes that no job of the scenario's own has."""
 
     occupancy: float = Field(gt=0, description="of the nodes, on average; from 1 on there is a queue")
-    nodes: str = Field(default="all", description="all, or a range first..last")
+    nodes: str | list[int] = Field(
+        default="all", description="all, or a range first..last; numbers are places in the cluster that is made"
+    )
     kinds: list[MixKind] = Field(min_length=1)
 
 

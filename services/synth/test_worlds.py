@@ -10,8 +10,11 @@ import pytest
 from detectors.exporters import exporters
 from services.recording.validate import validate_recording
 from services.synth.conftest import NODES, Telemetry, Write
+from services.synth.faults.node_reboot import NodeReboot
+from services.synth.faults.user_crash import UserCrash
 from services.synth.library import LIBRARY
 from services.synth.make import Variant, fingerprint, make_recording, stage_of
+from services.synth.mix import jobs_of
 from services.synth.outages import IN_BAND, outages_of
 from services.synth.test_make import contents
 from services.synth.worlds import PLAIN, draw, fields_of, quantities
@@ -153,3 +156,55 @@ def test_where_all_is_gathered_all_is_owed(tmp_path: Path) -> None:
     owed = [label for label in labels_of_year(tmp_path, rich).values() if not label.distractor]
     assert owed
     assert not any(label.optional for label in owed)
+
+
+def test_what_else_goes_on_keeps_clear_of_the_story() -> None:
+    path = LIBRARY / "blue-vela-failing-gpus" / "scenario.yaml"
+    world = next(
+        number
+        for number in count(1)
+        if draw(number).yes("work.beside")
+        and draw(number).number("work.reboots_per_node_day") > 0.4
+        and draw(number).number("work.crashes_per_node_day") > 1
+    )
+    plain, _ = stage_of(path)
+    scenario, placed = stage_of(path, Variant(world=world))
+    told, more = scenario.happenings[: len(plain.happenings)], scenario.happenings[len(plain.happenings) :]
+    assert [one.kind for one in told] == [one.kind for one in plain.happenings]
+    assert {one.kind for one in more} == {"node_reboot", "user_crash"}
+    assert all(one.truth is None for one in more)
+    story = {placed.node(one.node) for one in told if hasattr(one, "node")}
+    story |= {node for spec in scenario.jobs for node in placed.nodes(spec.nodes)}
+    reboots = {placed.node(one.node) for one in more if isinstance(one, NodeReboot)}
+    crashes = {placed.node(one.node) for one in more if isinstance(one, UserCrash)}
+    beside = {node for spec in jobs_of(scenario, placed, scenario.seed)[len(scenario.jobs) :] for node in spec.nodes}
+    assert not story & (reboots | crashes | beside)
+    assert beside
+    assert not reboots & beside, "nobody's job is on a node that is rebooted on purpose"
+
+
+def test_a_reboot_that_nothing_tells_from_a_crash_may_be_told(write: Write, tmp_path: Path) -> None:
+    reboot = {"kind": "node_reboot", "node": "t04", "at": "+00:02:00", "until": "+00:06:00"}
+    path = write({"jobs": [], "happenings": [reboot]})
+    for logs, found in ((True, []), (False, ["node_down"])):
+        world = world_with(logs__kernel=logs, logs__scheduler=logs)
+        made = make_recording(path, tmp_path / str(logs) / "tiny-brake", Variant(world=world))
+        labels = [label for label in Telemetry(made).recording.labels() if not label.distractor]
+        assert [label.fault for label in labels] == found
+        assert all(label.optional for label in labels)
+
+
+def test_unused_ports_are_there_and_down(tmp_path: Path) -> None:
+    path = LIBRARY / "sakuraone-pfc-storm" / "scenario.yaml"
+    world = next(number for number in count(1) if draw(number).number("ports.spare_share") > 0.3)
+    variant = Variant(world=world, scale=0.08, duration_s=1200)
+    told = Telemetry(make_recording(path, tmp_path / "out" / "sakuraone-pfc-storm", variant))
+    _, placed = stage_of(path, variant)
+    ports = np.array(told.column("switch", "switch")), np.array(told.column("switch", "port"))
+    wired = set(
+        zip([placed.fabric.switches[s] for s in placed.fabric.port_switch], placed.fabric.port_names, strict=True)
+    )
+    unused = np.array([pair not in wired for pair in zip(*ports, strict=True)])
+    assert 0.15 < len({pair for pair in zip(*ports, strict=True) if pair not in wired}) / len(wired) < 0.5
+    assert (told.column("switch", "oper_up")[unused] == 0).mean() > 0.9
+    assert not told.column("switch", "SAI_PORT_STAT_IF_IN_OCTETS")[unused].any()

@@ -61,6 +61,12 @@ class World:
             )
         return self._nodes[name]
 
+    def by_index(self, index: int) -> str:
+        """Return a name under which `node` finds the node of that index; the scenario's own keep clear of it."""
+        name = f"#{index}"
+        self._nodes[name] = index
+        return name
+
     def nodes(self, given: str | list[str] | list[int]) -> list[int]:
         """Return the indices of ``all`` nodes, of a range ``first..last``, or of nodes by name; numbers are indices.
 

@@ -68,14 +68,15 @@ class Conditions:
 
 
 @cache
-def _table() -> dict[str, Any]:
+def table() -> dict[str, Any]:
+    """Return worlds.yaml."""
     content: dict[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     return content
 
 
 def quantities() -> dict[str, dict[str, Any]]:
     """Return the table: by quantity, how it is drawn, its `plain` value, `unit` and `source`."""
-    found: dict[str, dict[str, Any]] = _table()["quantities"]
+    found: dict[str, dict[str, Any]] = table()["quantities"]
     return found
 
 
@@ -120,7 +121,7 @@ def words(conditions: Conditions) -> str:
 
 def fields_of(conditions: Conditions) -> frozenset[str] | None:
     """Return the DCGM fields that are gathered; None: all that there are."""
-    groups: dict[str, list[str]] = _table()["fields"]
+    groups: dict[str, list[str]] = table()["fields"]
     kind = conditions.values["fields"]
     if kind == "all":
         return None

@@ -8,6 +8,7 @@ from services.synth.world import World
 _ROW = "0000000000f2a31b"
 """Stands for a row's address, which differs."""
 TEXTS = {
+    13: "Graphics Exception: ESR 0x504730=0x80000000 0x504734=0x4 0x504728=0x4c1eb72 0x50472c=0x174",
     31: "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2d_4c000000. Fault is of "
     "type FAULT_PDE ACCESS_TYPE_VIRT_READ",
     43: "Ch 00000010",
@@ -24,7 +25,7 @@ TEXTS = {
     119: "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) "
     "(0x20801348 0x410).",
 }
-_ABOUT_A_PROCESS = {31, 43, 45, 94}
+_ABOUT_A_PROCESS = {13, 31, 43, 45, 94}
 _NOTES = {43, 45, 63, 92}
 
 

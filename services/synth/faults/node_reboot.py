@@ -15,10 +15,14 @@ _STOPS_AFTER_S, _OPENS_AFTER_S = 20.0, 60.0
 
 
 class NodeReboot(OnNode):
-    """From the drain at `at` to the first sign of life at `until`; no job may be on the node."""
+    """From the drain at `at` to the first sign of life at `until`; no job may be on the node.
+
+    Not `drained`: nobody told the scheduler.
+    """
 
     kind: Literal["node_reboot"]
     reason: str = "kernel update"
+    drained: bool = True
 
     def effects(self, world: World) -> Iterable[Effect]:
         """Stop the machine a little after the drain; start it anew."""
@@ -29,7 +33,9 @@ class NodeReboot(OnNode):
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:
         """Return the scheduler's and the kernel's lines."""
         node = world.node(self.node)
-        yield logs.closed(node, self.at, self.reason)
+        if self.drained:
+            yield logs.closed(node, self.at, self.reason)
         yield logs.kernel(node, self.at + _STOPS_AFTER_S - 0.1, "info", "reboot: Restarting system")
         yield logs.kernel(node, self.until + 1.0, "info", "Linux version 5.14.0-284.30.1.el9_2.x86_64")
-        yield logs.opened(node, self.until + _OPENS_AFTER_S)
+        if self.drained:
+            yield logs.opened(node, self.until + _OPENS_AFTER_S)
