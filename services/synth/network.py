@@ -69,7 +69,7 @@ class Network:
         self._incast = 0.70 + 0.07 * np.clip(chance.standard_normal(fabric.hosts), -2, 2)
         self._patience = np.exp(0.35 * np.clip(chance.standard_normal(ports), -2, 2))
         self._fec *= conditions.factors("ports.fec_sigma", ports)
-        self._patience *= conditions.factors("ports.pauses_sigma", ports)
+        self._usual_waits = conditions.factors("ports.pauses_sigma", ports)
         self._marking = conditions.factors("ports.marks_sigma", ports)
         self._stray_marks = _STRAY_MARKS * conditions.number("ports.marks_level")
         level = conditions.number("ports.pauses_level") * conditions.factors("ports.pauses_sigma", ports)
@@ -232,14 +232,15 @@ class Network:
         full = _ramp(bursts, _PAUSE_FROM, _PAUSE_ALL)
         usual = 0.012 * np.clip(bursts, 0.0, 1.0) ** 3  # arbitration makes ports wait a little at any load
         noise = 1 + 0.08 * self._random("credits of ports").standard_normal(full.shape)
-        share = (usual + 0.7 * full) * self._patience * noise
+        share = (usual * self._usual_waits + 0.7 * full) * self._patience * noise
         counted.port["wait"] = np.floor(share * _TICKS_S * GRID_S * load.live[:, fabric.port_cable])
         pressed = np.zeros((len(full), len(fabric.switches)))
         for switch in np.unique(fabric.port_switch[full.any(axis=0)]):
             pressed[:, switch] = np.minimum(1.0, full[:, fabric.port_switch == switch].mean(axis=1))
         back = pressed[:, fabric.host_leaf] * (load.bursts > 0)
         noise = 1 + 0.08 * self._random("credits of NICs").standard_normal(back.shape)
-        own = (0.006 * load.bursts + _UPSTREAM * back) * self._patience[: fabric.hosts] * noise
+        usual = 0.006 * load.bursts * self._usual_waits[: fabric.hosts]
+        own = (usual + _UPSTREAM * back) * self._patience[: fabric.hosts] * noise
         counted.nic["wait"] = np.floor(own * _TICKS_S * GRID_S * load.live[:, : fabric.hosts])
         counted.port["discards"] = np.zeros(full.shape)
 
