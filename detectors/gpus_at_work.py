@@ -105,11 +105,15 @@ class GpusAtWork(Columns):
     sums: FloatArray
     peak: FloatArray
 
-    def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str) -> None:
-        """Begin with nothing; `counter` is the field of the throttled time that matters."""
+    def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, *, own_past: bool = True) -> None:
+        """Begin with nothing; `counter` is the field of the throttled time that matters.
+
+        A residual is how much clock a GPU has lost of its own past; without `own_past`, what it lacks of its peers':
+        for what comes so slowly that it becomes a habit. Alone it is compared with its own past.
+        """
         super().__init__()
         self._budget = config.false_alarms_per_100_node_days
-        self._fleet, self._field = fleet, counter
+        self._fleet, self._field, self._own_past = fleet, counter, own_past
         self.layout = GpuLayout(fleet)
         self.throttled = ThrottledTime()
         self.usual = {name: Habit(_MEMORY_S) for name in ("clock", "power", "activity")}
@@ -306,8 +310,9 @@ class GpusAtWork(Columns):
         self.lost[those], self.lost_power[those], self.worked[those] = lost, power, worked
         looked = np.zeros(self.count, bool)
         looked[those] = True
-        least = np.nan_to_num(self.among_peers(self.lost, looked, 0.25)[those], nan=0.0)
-        residual = (lost - least) / _STEP
+        relative = self.lost if self._own_past else self.lost - np.log(self.usual["clock"].level)
+        least = self.among_peers(relative, looked, 0.25)[those]
+        residual = np.where(np.isfinite(least), relative[those] - least, lost) / _STEP
         tail, before = self.tails[_SIGNAL], self.evidence.looks[those]
         self.evidence.look(those, tail.odds(residual), now)
         calm = self.evidence.wealth[those] <= 0
@@ -315,6 +320,12 @@ class GpusAtWork(Columns):
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
         tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
         self.peak[those] = np.where(calm, 0.0, np.maximum(self.peak[those], residual))
+
+    def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the median clock, and the median and the ninth decile of the temperature, of GPUs' free peers."""
+        those = self._comparable(now)
+        clock, temp = self.among_peers(self.clock, those, 0.5), self.among_peers(self.temp, those, 0.5)
+        return clock[gpus], temp[gpus], self.among_peers(self.temp, those, 0.9)[gpus]
 
     def improbable(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the loss of clock is beyond what chance brings within the budget."""

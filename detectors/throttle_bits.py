@@ -57,10 +57,14 @@ class ThrottledTime(Columns):
         self.rate[gpus] = np.where(repeats, self.rate[gpus], rate)
         self.fastest = highest(rate, self.fastest)
 
+    @property
+    def in_ns(self) -> bool:
+        """Whether the counters have shown that they count ns."""
+        return self.fastest > _US_COUNTERS_READ_AT_MOST
+
     def share(self, gpus: IntArray) -> FloatArray:
         """Return the part of the time (n,), 0 to 1, by the last reading; NaN where it is not known."""
-        scale = 1000.0 if self.fastest <= _US_COUNTERS_READ_AT_MOST else 1.0
-        return np.minimum(self.rate[gpus] * scale, 1.0)
+        return np.minimum(self.rate[gpus] * (1.0 if self.in_ns else 1000.0), 1.0)
 
     def snapshot(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""

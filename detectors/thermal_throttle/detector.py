@@ -3,18 +3,22 @@
 A reading of a GPU at work counts as held down if the driver says so (SW_THERMAL, HW_THERMAL) and the temperature (near
 the highest operating one, or far beyond the peers') or the clock (below the peers', or its own) bears it out; or if the
 counter of throttled time moves a third of the time near the limit; where the driver says nothing, if the GPU is near
-its limit and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of any
-length count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from the
-alarm on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute. Fans
-that have failed hold a finding open. It is wrong where a limit is set lower than the model's and neither reported nor
-told by the driver (missed), and where several heat sinks of a node fail at a time (named as the node).
+its limit or far hotter than its peers, hotter than any that keeps its clock, and its clock lies below its peers'. Time
+held down adds up and leaks away, so that steps and scrapes of any length count alike. With an alarm of the node's fans
+or inlet two readings are enough, and the node is named, from the alarm on; most of a node's busy GPUs also make one
+finding on the node; one GPU alone is named after a minute. Without the driver's word and any alarm the loss of clock
+must also be beyond what chance brings in this cluster. Fans that have failed hold a finding open.
+
+It is wrong where several heat sinks of a node fail at a time (named as the node). Without the driver's word it misses
+what costs less than a tenth of the clock, and a limit far lower than the model's while all peers are warm.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from detectors.bmc_alarms import Alarm, BmcAlarms
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
@@ -28,17 +32,27 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, GpuLayout
+from detectors.gpus import WHOLE_NODE, reported
+from detectors.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.statistics import median_of
 from detectors.thermal_throttle.config import ThermalThrottleConfig
-from detectors.thermal_throttle.cooling import INLET, Cooling, CoolingAlarm
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
+from detectors.thermal_throttle.heat import Heat
 from detectors.thermal_throttle.limits import limits_of
-from detectors.thermal_throttle.peers import Peers
-from detectors.thermal_throttle.readings import GpuHeat
 
 _FAULT: Fault = "thermal_throttle"
+_READINGS: Final = 2
+"""HW_SLOWDOWN may blip on a change of P-state (DCGM dcgm_fields.h), a blip seldom spans two readings."""
+_ALARMED_S: Final = 5.0
+"""Two readings at 5 s: the BMC has said why already."""
+_NODE_S: Final = 20.0
+"""Four scrapes of 5 s on most of a node's GPUs."""
+_NODE_SHARE: Final = 0.5
+"""One heat sink is one GPU; what has half a node's is the air."""
+_ALARM_MS: Final = 3_600_000
+"""Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
 
 
 class ThermalThrottle:
@@ -52,10 +66,9 @@ class ThermalThrottle:
             raise TypeError(f"{type(config).__name__} is not a ThermalThrottleConfig")
         self._config = config
         self._fleet = fleet
-        self._layout = GpuLayout(fleet)
-        self._gpus = GpuHeat(config)
-        self._peers = Peers(config, fleet, self._layout, self._gpus)
-        self._cooling = Cooling(config, fleet)
+        self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_THERMAL_VIOLATION", own_past=False)
+        self._heat = Heat(config, self._gpus)
+        self._cooling = BmcAlarms(fleet, ["fan", "inlet"])
         self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -68,147 +81,157 @@ class ThermalThrottle:
         if batch.kind == "bmc":
             self._cooling.take_sensors(batch)
         elif batch.kind == "dcgm":
-            self._extend(int(batch.entities.max(initial=-1)) + 1)
             self._gpus.take(batch)
+            self._note_limits(batch)
         return ()
 
-    def _extend(self, count: int) -> None:
-        """Take note of new GPUs, before the first reading of theirs: their limits go by their model."""
-        if count <= self._gpus.count:
-            return
-        start = self._gpus.count
-        self._layout.extend()
-        self._gpus.grow(len(self._layout))
-        for offset, model in enumerate(self._peers.extend()):
-            self._gpus.chip_limit[start + offset], self._gpus.memory_limit[start + offset] = limits_of(model)
+    def _note_limits(self, batch: Batch) -> None:
+        """Take the limits of GPUs that are new from their model, and of all from what DCGM reports."""
+        heat, gpus, known = self._heat, self._gpus, len(self._heat)
+        if known < len(gpus):
+            heat.grow(len(gpus))
+            for gpu in range(known, len(gpus)):
+                model = gpus.model_of(gpus.layout.names[gpus.layout.node[gpu]])
+                heat.chip_limit[gpu], heat.memory_limit[gpu] = limits_of(model)
+        for limit, field in (
+            (heat.chip_limit, "DCGM_FI_DEV_GPU_MAX_OP_TEMP"),
+            (heat.memory_limit, "DCGM_FI_DEV_MEM_MAX_OP_TEMP"),
+        ):
+            if field in batch.sound:
+                for tick, here in batch.ticks():
+                    told = reported(batch, field, tick, here)
+                    sound = (told > 5) & (told < 150)
+                    limit[batch.entities[here][sound]] = told[sound]
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
-        self._gpus.settle()
+        gpus = self._gpus
         self._cooling.advance(now)
-        fresh = self._gpus.fresh(now)
-        over = [finding for entry in self._book.cases() for finding in self._close(now, entry, fresh)]
-        asking = self._gpus.asks & fresh
-        if asking.any() or np.isfinite(self._gpus.heat_bar).any():
-            self._peers.set_bars(asking, fresh)
-        suspect = fresh & (self._gpus.run > 0)
+        new = gpus.settle()
+        if len(new):
+            self._heat.judge(now, new)
+        gpus.look(now)
+        fresh = gpus.fresh(now)
+        over = [finding for case in self._book.cases() for finding in self._close(now, case, fresh)]
+        suspect = fresh & (self._heat.run > 0)
         began: list[Finding] = []
         if np.count_nonzero(suspect):
-            for number in np.unique(self._layout.node[suspect]).tolist():
-                here = np.flatnonzero(suspect & (self._layout.node == number))
-                began += self._judge_node(now, self._layout.names[number], here, fresh)
+            for number in np.unique(gpus.layout.node[suspect]).tolist():
+                here = np.flatnonzero(suspect & (gpus.layout.node == number))
+                began += self._judge_node(now, gpus.layout.names[number], here, fresh)
+        if over or began:
+            self._hold()
         return [*over, *began]
 
     def _judge_node(self, now: Instant, node: str, here: IntArray, fresh: BoolArray) -> list[Finding]:
-        if self._book.get(_FAULT, self._layout.named(node, WHOLE_NODE)) is not None:
+        layout = self._gpus.layout
+        if self._book.get(_FAULT, layout.named(node, WHOLE_NODE)) is not None:
             return []
-        alone = np.array([self._book.get(_FAULT, self._layout.named(node, gpu)) is None for gpu in here.tolist()], bool)
+        alone = np.array([self._book.get(_FAULT, layout.named(node, gpu)) is None for gpu in here.tolist()], bool)
         fresh_ones = here[alone]
         if not len(fresh_ones):
             return []
         alarm = self._cooling.alarm(node, now)
-        mates = np.flatnonzero(fresh & self._gpus.busy & (self._layout.node == self._layout.node[here[0]]))
-        together = here[self._for_long_enough(here, self._config.node_confirm_s)]
-        most = len(here) > 1 and len(together) >= self._config.node_share * max(len(mates), 1)
-        told = alarm is not None and bool(self._for_long_enough(fresh_ones, self._config.alarm_confirm_s).any())
-        if most or told:
+        mates = np.flatnonzero(fresh & self._gpus.busy & (layout.node == layout.node[here[0]]))
+        together = here[self._held_for(here, _NODE_S) & self._sure(here)]
+        most = len(here) > 1 and len(together) >= _NODE_SHARE * max(len(mates), 1)
+        alarmed = alarm is not None and bool(self._held_for(fresh_ones, _ALARMED_S).any())
+        if most or alarmed:
             found = self._fire(now, node, WHOLE_NODE, here, mates, alarm, fresh)
-            if found:
-                found += [
-                    self._book.resolve(entry, now, "now part of the finding on its node")
-                    for entry in self._book.cases(_FAULT)
-                    if entry.node == node and entry.gpu != WHOLE_NODE
-                ]
-            return found
-        sure = fresh_ones[self._for_long_enough(fresh_ones, self._config.gpu_confirm_s)]
+            parts = [case for case in self._book.cases() if found and case.node == node and case.gpu != WHOLE_NODE]
+            return found + [self._book.resolve(case, now, "now part of the finding on its node") for case in parts]
+        sure = fresh_ones[self._held_for(fresh_ones, self._config.gpu_confirm_s) & self._sure(fresh_ones)]
         return [
             finding
             for gpu in sure.tolist()
             for finding in self._fire(now, node, gpu, np.array([gpu]), mates, None, fresh)
         ]
 
-    def _for_long_enough(self, gpus: IntArray, seconds: float) -> BoolArray:
-        enough = self._gpus.spent_ms[gpus] >= seconds * 1000 - 1000  # less the jitter of scrapes
-        return np.asarray(enough & (self._gpus.run[gpus] >= self._config.confirm_readings))
+    def _held_for(self, gpus: IntArray, seconds: float) -> BoolArray:
+        enough = self._heat.spent_ms[gpus] >= seconds * 1000 - 1000  # less the jitter of scrapes
+        return np.asarray(enough & (self._heat.run[gpus] >= _READINGS))
+
+    def _sure(self, gpus: IntArray) -> BoolArray:
+        """Return of which GPUs the driver says so, or chance does not bring it."""
+        return np.asarray(self._heat.told[gpus] | self._gpus.improbable(gpus))
 
     def _fire(
-        self,
-        now: Instant,
-        node: str,
-        gpu: int,
-        held: IntArray,
-        mates: IntArray,
-        alarm: CoolingAlarm | None,
-        fresh: BoolArray,
+        self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray
     ) -> list[Finding]:
-        whole = gpu == WHOLE_NODE
+        whole, layout = gpu == WHOLE_NODE, self._gpus.layout
         inlet, usual_inlet = self._cooling.inlet(node)
         case = Case(
-            where=in_words(self._layout.named(node, gpu)),
+            where=in_words(layout.named(node, gpu)),
             held=held,
             mates=mates,
-            usual=self._peers.usual(self._peers.of(int(held[0]), fresh)),
+            peers=self._gpus.peers_of(int(held[0]), now),
             alarm=alarm,
             inlet_c=inlet,
             inlet_usual_c=usual_inlet,
             rack_nodes=self._warm_in_rack(now, node, fresh),
-            job=self._fleet.job_of(node, None if whole else int(self._layout.gpu[gpu])),
+            job=self._fleet.job_of(node, None if whole else int(layout.gpu[gpu])),
+            told=bool(self._heat.told[held].any()),
         )
         return self._book.fire(
             now,
             _FAULT,
-            self._layout.named(node, gpu),
+            layout.named(node, gpu),
             gpu=gpu,
             started_at=min(now, self._onset(held, alarm)),
             severity="page",
-            score=score(case, self._gpus),
+            score=score(case),
             summary=summary(self._gpus, case, whole=whole),
             action=action(case, whole=whole),
-            evidence=evidence(self._gpus, case),
+            evidence=evidence(self._gpus, self._heat, case),
         )
 
-    def _onset(self, held: IntArray, alarm: CoolingAlarm | None) -> Instant:
+    def _onset(self, held: IntArray, alarm: Alarm | None) -> Instant:
         """Return when the fan's or inlet's alarm came if lately before; else between the last free and first held."""
-        began = self._gpus.since[held]
+        began = self._heat.since[held]
         first = int(began.min())
-        if alarm is not None and first - self._config.cooling_window_s * 1000 <= alarm.at <= first:
+        if alarm is not None and first - _ALARM_MS <= alarm.at <= first:
             return alarm.at
-        before = self._gpus.free_at[held][began == first]
-        before = before[(before >= 0) & (before < first) & (first - before <= self._config.stale_s * 1000)]
+        before = self._heat.before[held][began == first]
+        before = before[(before >= 0) & (before < first) & (first - before <= STALE_MS)]
         return (int(before.max()) + first) // 2 if len(before) else first
 
     def _warm_in_rack(self, now: Instant, node: str, fresh: BoolArray) -> int:
         """Return how many nodes of the rack, this one with them, are held down by the air at their inlets."""
-        rack = self._fleet.nodes.get(node, {}).get("rack")
-        hot = np.unique(self._layout.node[fresh & (self._gpus.run >= self._config.confirm_readings)])
-        names = {self._layout.names[number] for number in hot.tolist()} | {node}
+        rack, layout = self._fleet.nodes.get(node, {}).get("rack"), self._gpus.layout
+        hot = np.unique(layout.node[fresh & (self._heat.run >= _READINGS)])
+        names = {layout.names[number] for number in hot.tolist()} | {node}
         alarms = [
             self._cooling.alarm(name, now) for name in names if self._fleet.nodes.get(name, {}).get("rack") == rack
         ]
-        return sum(alarm is not None and alarm.part == INLET for alarm in alarms)
+        return sum(alarm is not None and alarm.part == "inlet" for alarm in alarms)
 
-    def _close(self, now: Instant, entry: OpenCase, fresh: BoolArray) -> list[Finding]:
+    def _members(self, case: OpenCase) -> IntArray:
+        return self._gpus.layout.members(case.node) if case.gpu == WHOLE_NODE else np.array([case.gpu])
+
+    def _close(self, now: Instant, case: OpenCase, fresh: BoolArray) -> list[Finding]:
         """Close what has been free for long enough; what is silent, or has no fans, stays open."""
-        members = self._layout.members(entry.node) if entry.gpu == WHOLE_NODE else np.array([entry.gpu])
+        members = self._members(case)
         heard = members[fresh[members]]
-        free = self._gpus.free_ms[heard] >= self._config.release_s * 1000
-        if not len(heard) or not free.all() or self._cooling.fan_down(entry.node, now):
+        free = self._heat.free_ms[heard] >= self._config.release_s * 1000
+        if not len(heard) or not free.all() or self._cooling.fan_down(case.node, now):
             return []
-        self._gpus.forget(members)
+        self._heat.over(members)
         figures = {"gpu_temp_c": self._gpus.temp[heard], "sm_clock_mhz": self._gpus.clock[heard]}
-        now_reads = {
-            name: float(np.median(column[np.isfinite(column)]))
-            for name, column in figures.items()
-            if np.isfinite(column).any()
-        }
-        return [self._book.resolve(entry, now, "heat holds nothing down any more", now_reads)]
+        now_reads = {name: value for name, of in figures.items() if np.isfinite(value := median_of(of))}
+        return [self._book.resolve(case, now, "heat holds nothing down any more", now_reads)]
+
+    def _hold(self) -> None:
+        """Learn nothing from GPUs that a finding is open on."""
+        self._gpus.held[:] = False
+        for case in self._book.cases():
+            self._gpus.held[self._members(case)] = True
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
         numbers, arrays = self._gpus.snapshot()
         lines, sensors = self._cooling.snapshot()
         document: dict[str, Any] = {"numbers": numbers, "lines": lines, "book": self._book.snapshot()}
-        return pack(document, arrays | sensors)
+        return pack(document, arrays | sensors | self._heat.arrays("heat_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -216,9 +239,7 @@ class ThermalThrottle:
         document, arrays = unpack(state)
         detector = cls(config, fleet)
         detector._gpus.restore(document["numbers"], arrays)
-        if detector._gpus.count:  # else the first batch makes room, and sets limits
-            detector._layout.extend()
-            detector._peers.extend()
+        detector._heat.load(arrays, "heat_")
         detector._cooling.load(document["lines"], arrays)
         detector._book.load(document["book"])
         return detector

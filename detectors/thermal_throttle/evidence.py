@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.contract import FloatArray, IntArray, rfc3339
+from detectors.bmc_alarms import Alarm
+from detectors.contract import IntArray, rfc3339
 from detectors.fleet import Job
-from detectors.thermal_throttle.cooling import FAN, CoolingAlarm
-from detectors.thermal_throttle.peers import Usual
-from detectors.thermal_throttle.readings import HW_THERMAL, GpuHeat
+from detectors.gpus_at_work import GpusAtWork
+from detectors.statistics import median_of
+from detectors.thermal_throttle.heat import Heat
+from detectors.throttle_bits import HW_THERMAL, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,31 +20,33 @@ class Case:
     where: str
     held: IntArray
     mates: IntArray
-    usual: Usual
-    alarm: CoolingAlarm | None
+    peers: IntArray
+    alarm: Alarm | None
     inlet_c: float
     inlet_usual_c: float
     rack_nodes: int
     job: Job | None
+    told: bool
+    """Whether the driver says so itself, by its reasons or its counter of throttled time."""
 
 
-def score(case: Case, gpus: GpuHeat) -> float:
+def score(case: Case) -> float:
     """Return how sure this is: the driver's own word, how much of the node it takes, and whether the BMC agrees."""
     share = min(1.0, len(case.held) / max(len(case.mates), 1))
-    told = bool((gpus.reasons[case.held] > 0).any())
-    return 0.4 + (0.2 if told else 0.0) + 0.2 * share + (0.2 if case.alarm is not None else 0.0)
+    return 0.4 + (0.2 if case.told else 0.0) + 0.2 * share + (0.2 if case.alarm is not None else 0.0)
 
 
-def summary(gpus: GpuHeat, case: Case, *, whole: bool) -> str:
+def summary(gpus: GpusAtWork, case: Case, *, whole: bool) -> str:
     """Return one sentence."""
     who = f"{case.where}: heat holds down {len(case.held)} of {len(case.mates)} busy GPUs"
     if not whole:
         who = f"{case.where}: heat holds the clock down"
-    temp, clock = _median(gpus.temp[case.held]), _median(gpus.clock[case.held])
-    figures = "" if temp is None else f", {temp:.0f} C"
+    temp, clock = median_of(gpus.temp[case.held]), median_of(gpus.clock[case.held])
+    usual = median_of(gpus.clock[case.peers])
+    figures = f", {temp:.0f} C" if np.isfinite(temp) else ""
     # Between two kernels a clock that is held down may read high for a moment: that would only confuse.
-    if clock is not None and clock < 0.98 * case.usual.clock:
-        figures += f", {clock:.0f} MHz beside {case.usual.clock:.0f} of its peers"
+    if clock < 0.98 * usual:
+        figures += f", {clock:.0f} MHz beside {usual:.0f} of its peers"
     cause = f"; BMC: {case.alarm.words}" if case.alarm is not None else ""
     rack = f"; {case.rack_nodes} nodes of the rack take in warm air" if case.rack_nodes > 1 else ""
     return f"{who}{figures}{cause}{rack}"
@@ -52,7 +56,7 @@ def action(case: Case, *, whole: bool) -> str:
     """Return what to do first."""
     if case.rack_nodes > 1:
         return "look at the rack's air: blanking panels, doors, the air handler; then at its nodes"
-    if case.alarm is not None and case.alarm.part == FAN:
+    if case.alarm is not None and case.alarm.part == "fan":
         return "drain the node and replace the fans that stand still"
     if case.alarm is not None:
         return "look for what warms the air at the node's inlet; drain the node if it does not cool down"
@@ -61,39 +65,40 @@ def action(case: Case, *, whole: bool) -> str:
     return "drain the node; check the GPU's heat sink, its seat and its paste"
 
 
-def evidence(gpus: GpuHeat, case: Case) -> dict[str, float | int | str]:
+def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> dict[str, float | int | str]:
     """Return the numbers, each with its unit in its name."""
-    bits = np.bitwise_or.reduce(np.where(gpus.reasons[case.held] >= 0, gpus.reasons[case.held], 0))
+    held, peers = case.held, case.peers
+    bits = int(np.bitwise_or.reduce(np.maximum(gpus.reasons[held], 0)))
     medians = {
-        "gpu_temp_c": _median(gpus.temp[case.held]),
-        "gpu_temp_limit_c": _median(gpus.chip_limit[case.held]),
-        "gpu_temp_peers_c": case.usual.temp,
-        "memory_temp_c": _median(gpus.memory[case.held]),
-        "sm_clock_mhz": _median(gpus.clock[case.held]),
-        "sm_clock_before_mhz": _median(gpus.clock_level[case.held]),
-        "sm_clock_peers_mhz": case.usual.clock,
-        "power_w": _median(gpus.power[case.held]),
-        "power_peers_w": case.usual.power,
-        "thermal_violation_fraction": _median(gpus.throttled(case.held)),
+        "gpu_temp_c": median_of(gpus.temp[held]),
+        "gpu_temp_limit_c": median_of(heat.chip_limit[held]),
+        "gpu_temp_peers_c": median_of(gpus.temp[peers]),
+        "memory_temp_c": median_of(gpus.memory[held]),
+        "sm_clock_mhz": median_of(gpus.clock[held]),
+        "sm_clock_before_mhz": median_of(gpus.usual["clock"].level[held]),
+        "sm_clock_peers_mhz": median_of(gpus.clock[peers]),
+        "power_w": median_of(gpus.power[held]),
+        "power_peers_w": median_of(gpus.power[peers]),
+        "thermal_violation_fraction": median_of(gpus.throttled.share(held)),
+        "activity": median_of(gpus.activity[held]),
+        "activity_peers": median_of(gpus.activity[peers]),
         "inlet_c": case.inlet_c,
         "inlet_usual_c": case.inlet_usual_c,
     }
-    told: dict[str, float | int | str] = {
-        "gpus_held": len(case.held),
+    medians["work_rate"] = min(medians["sm_clock_mhz"] / medians["sm_clock_peers_mhz"], 1.0)
+    said: dict[str, float | int | str] = {
+        "gpus_held": len(held),
         "gpus_busy": len(case.mates),
-        "peers": case.usual.count,
+        "peers": len(peers),
         "rack_nodes_with_warm_inlets": case.rack_nodes,
-        "throttle_reasons": f"{int(bits):#x}",
-        "hardware_slowdown": int(bool(int(bits) & HW_THERMAL)),
+        "throttle_reasons": named(bits),
+        "hardware_slowdown": int(bool(bits & HW_THERMAL)),
     }
-    told |= {name: float(value) for name, value in medians.items() if value is not None and np.isfinite(value)}
+    said |= {name: float(value) for name, value in medians.items() if np.isfinite(value)}
+    if not case.told:
+        said["by_chance"] = gpus.by_chance(held)
     if case.alarm is not None:
-        told |= {"cooling_alarm": case.alarm.words, "cooling_alarm_at": rfc3339(case.alarm.at)}
+        said |= {"cooling_alarm": case.alarm.words, "cooling_alarm_at": rfc3339(case.alarm.at)}
     if case.job is not None:
-        told["job_id"] = case.job.job_id
-    return told
-
-
-def _median(values: FloatArray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else None
+        said["job_id"] = case.job.job_id
+    return said

@@ -11,7 +11,7 @@ from detectors.gpu_tapes import START, Cluster, instant, name
 from detectors.laws import Examples, Fault
 from detectors.rows import KeyColumn, Rows
 from detectors.tape import Tape
-from detectors.thermal_throttle.readings import SW_THERMAL
+from detectors.throttle_bits import SW_THERMAL
 
 LIMIT_C = 85.0
 _FANS = ("fan1", "fan2", "fan3")

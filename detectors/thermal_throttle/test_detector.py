@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.bmc_alarms import alarm_line
 from detectors.contract import Finding, LogRecord
 from detectors.gpu_tapes import START, Cluster, name
 from detectors.laws import lines
 from detectors.rows import Rows
 from detectors.spec import configure
 from detectors.tape import Tape, play
-from detectors.thermal_throttle.cooling import cooling_line
 from detectors.thermal_throttle.detector import ThermalThrottle
 from detectors.thermal_throttle.examples import FAN, INLET, NODE, SINK, Heat, Scene, tape_of
 from detectors.thermal_throttle.limits import limits_of
@@ -124,6 +124,51 @@ def test_the_gpu_is_named_with_less_to_go_on(scene: Scene) -> None:
     assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 3}]
 
 
+DEFAULT_SINK = without(SINK, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION")
+"""What dcgm-exporter sends of it by default."""
+
+
+def test_on_default_fields_it_says_what_the_work_loses_and_how_seldom_chance_does_that() -> None:
+    (fired,) = run(tape_of(replace(DEFAULT_SINK, bmc=False)))
+    assert dict(fired.entity) == {"node": name(0), "gpu": 3}
+    assert float(fired.evidence["work_rate"]) < 0.9
+    assert "years" in str(fired.evidence["by_chance"])
+
+
+def test_on_default_fields_an_alarm_of_the_fans_suffices_after_two_readings() -> None:
+    stated = firing_at(FAN)
+    seen = firing_at(without(FAN, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))
+    assert stated <= seen <= stated + 30_000
+
+
+def firing_at(scene: Scene) -> int:
+    return next(finding.detected_at for finding in run(tape_of(scene)) if finding.state == "firing")
+
+
+def test_a_gpu_as_warm_as_others_that_keep_their_clock_is_not_held_down_by_heat() -> None:
+    scene = without(Scene(base_c=81), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION")
+    slow = changed(
+        tape_of(scene),
+        "DCGM_FI_DEV_SM_CLOCK",
+        lambda at, node, gpu, clock: np.where((node == name(0)) & (gpu == 1) & (at > 150), 0.8 * clock, clock),
+    )
+    cooler = changed(
+        slow,
+        "DCGM_FI_DEV_GPU_TEMP",
+        lambda at, node, gpu, temp: np.where((node == name(0)) & (gpu == 1), np.minimum(temp, 82), temp),
+    )
+    assert firing(cooler) == []
+
+
+def test_a_gpu_eight_degrees_warmer_for_good_is_a_property() -> None:
+    warm = Scene(base_c=72, heats=[Heat(1, 0, 9999, gpus=[0], rise_k=8, ramp_s=1)])
+    assert firing(tape_of(without(warm, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))) == []
+
+
+def test_one_reading_of_no_turning_is_nothing_while_temperatures_stand() -> None:
+    assert run(tape_of(Scene(fans_still=[(1, 120, 181)], fan_lines=False))) == []
+
+
 def test_a_node_alone_is_judged_by_its_limit() -> None:
     scene = Scene(cluster=Cluster(nodes=1, gpus=2, minutes=6), heats=[Heat(0, 120, 360, gpus=[1], ramp_s=5)])
     assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 1}]
@@ -206,8 +251,8 @@ def test_the_same_heat_again_is_a_finding_of_its_own() -> None:
     ],
 )
 def test_lines_of_the_sel(message: str, said: tuple[str, bool] | None) -> None:
-    line = cooling_line(LogRecord(START, "sel", message, node="v001"))
-    assert (None if line is None else (line[0], line[2])) == said
+    line = alarm_line(LogRecord(START, "sel", message, node="v001"))
+    assert (None if line is None or line[0] == "supply" else (line[0], line[2])) == said
 
 
 def test_a_line_and_its_end_are_about_the_same() -> None:
@@ -215,7 +260,7 @@ def test_a_line_and_its_end_are_about_the_same() -> None:
         f" {n} | 03/22/2024 | 12:44:3{n} | Fan #0x32 | Lower Critical going low | {s}"
         for n, s in ((1, "Asserted"), (2, "Deasserted"))
     ]
-    first, second = (cooling_line(LogRecord(START, "sel", text, node="v001")) for text in both)
+    first, second = (alarm_line(LogRecord(START, "sel", text, node="v001")) for text in both)
     assert first is not None
     assert second is not None
     assert first[1] == second[1]

@@ -131,9 +131,9 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     ),
     "telemetry_gap": Sensitivity(patience=("freeze_s", "freeze_readings", "freeze_habits", "together_intervals")),
     "thermal_throttle": Sensitivity(
-        above=("peer_excess_k", "violation_fraction", "inlet_rise_k"),
+        above=("peer_excess_k",),
         below=("clock_ratio",),
         within=("near_limit_k",),
-        patience=("alarm_confirm_s", "node_confirm_s", "gpu_confirm_s", "confirm_readings"),
+        patience=("gpu_confirm_s",),
     ),
 }  # fmt: skip
