@@ -82,7 +82,8 @@ class Sums(Columns):
 
 class _Marks(Columns):
     """By entity: the `job` it is compared in, how it is slow (`how`), by how much (`lag`, logarithm), and in which of
-    the last 64 windows (`odd`, the newest in the lowest bit); whether its habit was begun anew (`absolved`).
+    the last 64 windows (`odd`, the newest in the lowest bit); whether its habit was begun anew (`absolved`); since
+    it is odd, its highest temperature (`hottest`, degrees) and lowest clock beside its peers' (`lowest`, logarithm).
     """
 
     BLANK: ClassVar[Declaration] = {
@@ -91,18 +92,22 @@ class _Marks(Columns):
         "lag": (np.float32, 0.0),
         "odd": (np.uint64, 0),
         "absolved": (np.bool_, False),
+        "hottest": (np.float32, np.nan),
+        "lowest": (np.float32, 0.0),
     }
     job: IntArray
     how: NDArray[np.int8]
     lag: NDArray[np.float32]
     odd: NDArray[np.uint64]
     absolved: BoolArray
+    hottest: NDArray[np.float32]
+    lowest: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Look:
     """What is compared in a window: `who` (n,) entities in ascending order, the `job` of each (a number that no other
-    job has had), its `group` of peers out of `groups`, and the logarithms of the signals, (5, n).
+    job has had), its `group` of peers out of `groups`, the logarithms of the signals, (5, n), and the temperature (n,).
     """
 
     who: IntArray
@@ -110,6 +115,7 @@ class Look:
     group: IntArray
     groups: int
     signals: FloatArray
+    heat: FloatArray
 
 
 class Comparison:
@@ -176,6 +182,9 @@ class Comparison:
         self.marks.lag[who] = np.where(begins, lag, np.where(odd, moved, self.marks.lag[who]))
         self.marks.how[who] = np.where(odd, how, self.marks.how[who])
         self.marks.odd[who] = (self.marks.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
+        fresh = self.evidence.looks[who] <= 1
+        self.marks.hottest[who] = np.where(fresh, look.heat, np.fmax(self.marks.hottest[who], look.heat))
+        self.marks.lowest[who] = np.where(fresh, beside[CLOCK], np.fmin(self.marks.lowest[who], beside[CLOCK]))
         calm = ~held & (self.evidence.looks[who] < _DOUBTED)
         for tail, score in zip(tails, scores, strict=True):
             tail.learn(score[calm], _INDEPENDENT)

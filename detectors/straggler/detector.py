@@ -28,7 +28,7 @@ from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.straggler import says
-from detectors.straggler.activity import CLOCK, HEAT, SLOW_CLOCK, WINDOW_S
+from detectors.straggler.activity import CLOCK, SLOW_CLOCK, WINDOW_S
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.excuses import Excuses
 from detectors.straggler.pace import Pace
@@ -45,6 +45,10 @@ _BEATS_IN_TIME: Final = 3
 _HARMLESS_WINDOWS: Final = 15
 """What is odd for a quarter of an hour and slows nobody is a property: told once, and learnt."""
 _HARMLESS: Final = "harmless"
+_CONFIRM_WINDOWS: Final = 3
+"""A checkpoint, or a dip, that falls on the edge of two windows is in both."""
+_DUTY: Final = 0.2
+"""What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
 _MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
 """More that are odd at once have something in common that is not a machine's."""
 
@@ -198,32 +202,50 @@ class Straggler:
 
     def _judge_readings(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
         found: list[Finding] = []
+        excused = {(suspect.node, suspect.gpu) for suspect in suspects if self._excused(now, suspect)}
+        single = {suspect.node for suspect in suspects if suspect.gpu is not None}
         for suspect in suspects:
             job, node, gpu = suspect.job, suspect.node, suspect.gpu
+            if (node, gpu) in excused or ((node, None) in excused if gpu is not None else node in single):
+                continue
             pace = self._paces.get(job.job_id)
-            those = self._layout.members(node) if gpu is None else np.array([gpu])
-            peers = gpus_of(job, self._layout)
-            if pace is not None and np.count_nonzero(pace.seen) >= len(peers):
+            if pace is not None and np.count_nonzero(pace.seen) >= len(gpus_of(job, self._layout)):
                 continue  # every rank reports its times: they know better
             entity = self._entity(node, gpu)
-            crowd = {other.node for other in suspects if other.job == job}
+            beside = [other for other in suspects if other.job == job]
+            crowd = {other.node for other in beside}
+            worst = max(np.log1p(other.lag) for other in beside)
             if self._is_open(entity) or len(crowd) > max(_MOST_NODES, _MOST_NODE_SHARE * len(job.nodes)):
                 continue
-            held = suspect.how == SLOW_CLOCK and self._excuses.unread(
-                those, float(suspect.own[CLOCK] / suspect.peers[CLOCK]), float(suspect.own[HEAT])
-            )
-            if held or self._excuses.of(node, those, peers, suspect.since, now) is not None:
-                continue
-            lost = 0.0 if suspect.effect is None else suspect.effect.slower
-            explained = np.log1p(suspect.lag) >= np.log1p(lost) / 2
-            harmless = not suspect.always and (lost < self._config.job_share or not explained)
+            if np.log1p(suspect.lag) < worst / 2 or suspect.odd < max(_CONFIRM_WINDOWS, _DUTY * suspect.windows):
+                continue  # the slowest sets the job's pace
+            harmless = not self._holds_up(suspect)
             if harmless and suspect.windows < _HARMLESS_WINDOWS:
                 continue
-            told = says.of_readings(suspect, _words(entity), (now - suspect.since) / 1000, harmless)
-            found += self._fire(now, job, entity, gpu, told, suspect.since, [], _HARMLESS if harmless else "")
+            if not harmless or suspect.lag >= self._config.effect_share:
+                told = says.of_readings(suspect, _words(entity), (now - suspect.since) / 1000, harmless)
+                found += self._fire(now, job, entity, gpu, told, suspect.since, [], _HARMLESS if harmless else "")
             if harmless:
                 self._watch.absolve(node, gpu)
         return found
+
+    def _excused(self, now: Instant, suspect: Suspect) -> bool:
+        those = self._layout.members(suspect.node) if suspect.gpu is None else np.array([suspect.gpu])
+        peers = gpus_of(suspect.job, self._layout)
+        unread = self._excuses.unread(those, float(suspect.own[CLOCK]), suspect.clock, suspect.hottest)
+        return unread is not None or self._excuses.of(suspect.node, those, peers, suspect.since, now) is not None
+
+    def _holds_up(self, suspect: Suspect) -> bool:
+        """Return whether its job lost by it as much as counts, and no more than its lag explains.
+
+        Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
+        clock is slow: that activity is higher at once says that the others wait.
+        """
+        effect = suspect.effect
+        if effect is None or (effect.slower == 0 and effect.seen >= suspect.lag / 2):
+            return suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share
+        explained = np.log1p(suspect.lag) >= np.log1p(effect.slower) / 2
+        return bool(effect.slower >= self._config.job_share and explained)
 
     def _entity(self, node: str, gpu: int | None) -> dict[str, str | int]:
         return {"node": node} if gpu is None else dict(self._layout.entity(gpu))

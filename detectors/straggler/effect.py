@@ -23,12 +23,16 @@ _LEAST_SCATTER: Final = 0.003
 
 @dataclass(frozen=True)
 class Effect:
-    """A job's `figure` (its step time, or what its GPUs do) is `ratio` of what it was; that slows it by `slower`."""
+    """A job's `figure` (its step time, or what its GPUs do) `before` and `now`, which slows it by `slower`.
+
+    `seen` is the least loss, as a share, that could have been told from what the figure varies by.
+    """
 
     figure: str
     before: float
     now: float
     slower: float
+    seen: float
 
     @property
     def words(self) -> str:
@@ -65,11 +69,11 @@ class History:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 
         `culprit_share` of the job's mean is the culprit's own activity, which is exp(`lag`) of the others': they alone
-        tell what the job lost. None where nothing is known of before, or it is no slower.
+        tell what the job lost. None where nothing is known of before; `slower` 0 where no loss is certain.
         """
         number = np.arange(KEPT)
         bits = np.array([(odd >> int(n)) & 1 for n in number], bool)
-        during, before = bits & (number < windows), (number >= windows) & (number < windows + _BEFORE)
+        during, before = bits, (number >= windows) & (number < windows + _BEFORE)
         if np.count_nonzero(np.isfinite(self.values[STEP, before])) >= _FEWEST:
             return self._compare(STEP, during, before, 0.0)
         own = np.log1p(culprit_share * np.expm1(lag))
@@ -87,10 +91,9 @@ class History:
         moved = float(np.median(now) - np.median(was)) - own
         slower = moved if row == STEP else -moved
         error = 1.2533 * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
-        if slower < _SURE * error:
-            return None
-        begun = float(np.exp(np.median(was)))
-        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(slower)))
+        begun, lost = float(np.exp(np.median(was))), slower if slower >= _SURE * error else 0.0
+        least = float(np.expm1(_SURE * error))
+        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(lost)), least)
 
     def snapshot(self) -> tuple[dict[str, Any], NDArray[Any]]:
         """Return the state as JSON can say it, and the array."""

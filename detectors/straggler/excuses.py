@@ -23,6 +23,8 @@ _HALVED: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); peers under a power cap run below the full clock."""
 _HOT_C: Final = 85.0
 """The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
+_LOWERED: Final = 0.95
+"""At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
@@ -44,7 +46,7 @@ _RETRIES: Final = (
 class Excuses(Columns):
     """Columns over all GPUs.
 
-    `at` last reading (ms); `clock` MHz then, where it said; `named_at` when it last read as held by something that has
+    `at` last reading (ms); `clock` MHz then and its `peak`; `named_at` when it last read as held by something that has
     a name, and `why`; `told` whether it ever gave its reasons; `limit` of its power (W); `link` what its host link
     should carry (2^generation times lanes) or once did; `crc` and `retries` NVLink's counts.
     """
@@ -52,6 +54,7 @@ class Excuses(Columns):
     BLANK: ClassVar[Declaration] = {
         "at": (np.int64, -1),
         "clock": (np.float32, np.nan),
+        "peak": (np.float32, np.nan),
         "named_at": (np.int64, -(2**61)),
         "why": (np.int8, 0),
         "told": (np.bool_, False),
@@ -62,6 +65,7 @@ class Excuses(Columns):
     }
     at: IntArray
     clock: NDArray[np.float32]
+    peak: NDArray[np.float32]
     named_at: IntArray
     why: NDArray[np.int8]
     told: BoolArray
@@ -98,7 +102,9 @@ class Excuses(Columns):
             told = np.isfinite(reasons)
             self._mark(gpus, at, (np.where(told, reasons, 0).astype(np.int64) & _NAMED) != 0, 1)
             self.told[gpus] |= told
-            _keep(self.clock, gpus, reported(batch, "DCGM_FI_DEV_SM_CLOCK", tick, here))
+            clock = reported(batch, "DCGM_FI_DEV_SM_CLOCK", tick, here)
+            _keep(self.clock, gpus, clock)
+            _keep(self.peak, gpus, np.fmax(self.peak[gpus], clock))
             _keep(self.limit, gpus, reported(batch, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", tick, here))
             gen = reported(batch, "DCGM_FI_DEV_PCIE_LINK_GEN", tick, here)
             lanes = reported(batch, "DCGM_FI_DEV_PCIE_LINK_WIDTH", tick, here)
@@ -159,17 +165,18 @@ class Excuses(Columns):
             return _WHY[3]
         return None
 
-    def unread(self, those: IntArray, clock_ratio: float, heat_c: float) -> str | None:
+    def unread(self, those: IntArray, clock_mhz: float, clock_ratio: float, heat_c: float) -> str | None:
         """Return what may hold the clock of GPUs that give no reasons, so that it is no straggler: hardware that halves
         it, heat, or, of a whole node, its power.
         """
         if self.told[those].any():
             return None
-        if clock_ratio <= _HALVED:
+        if min(clock_ratio, clock_mhz / float(np.median(self.peak[those]))) <= _HALVED:
             return "its clock is halved, as hardware does it"
         if heat_c >= _HOT_C:
             return "it is as hot as it may be"
-        return "all GPUs of a node with low clocks share its power and air" if len(those) > 1 else None
+        low = len(those) > 1 and clock_ratio <= _LOWERED
+        return "all GPUs of a node with low clocks share its power and air" if low else None
 
     def to_come(self, those: IntArray, onset: Instant, now: Instant) -> bool:
         """Return whether GPUs that do report have not done so since `onset`, and may still give a reason."""

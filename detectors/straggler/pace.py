@@ -168,7 +168,8 @@ class Pace(Columns):
         rise = (compute / level - change) * level / length
         slow, always, lag = self._slow(now, who, compute, rise, level * change, length, places)
         self._note(now, who, slow, always, lag, spent)
-        self._learn(who, compute / change, known, rise, spent)
+        if len(who) > _FEW or not slow.any():  # of few, the others' peers would be the culprit
+            self._learn(who, compute / change, known, rise, spent)
 
     def _change(self, ratio: FloatArray, known: BoolArray, node: IntArray) -> FloatArray:
         """Return by what each rank's computation should have changed, as its peers' did: sequences differ in length."""
@@ -189,7 +190,7 @@ class Pace(Columns):
         share, few = self._config.effect_share, len(who) <= _FEW
         wait = self.waits_s[who] / length
         over = (compute - middle(compute)) / length
-        longest = over >= share / 2
+        longest = over >= np.where(np.isfinite(wait), _FLOOR, share / 2)  # who waits less than others says the rest
         learnt = self.learnt[who] >= (_LEARN_BEATS_FEW if few else _LEARN_BEATS)
         scatter = _FLOOR if few else self._spread(rise, places.node[who])
         tail, distance = self._tails["few ranks" if few else "ranks"], rise / scatter

@@ -22,13 +22,14 @@ from detectors.straggler.examples import (
     PLAIN,
     REASONS,
     SUDDEN,
+    TENSOR,
     UNTOLD,
     Slow,
     Training,
     from_to,
     tape_of,
 )
-from detectors.tape import play
+from detectors.tape import play, take
 
 GPU = {"node": name(1), "gpu": 2}
 
@@ -249,3 +250,31 @@ def test_what_is_odd_and_slows_nobody_is_told_once_as_information() -> None:
     odd = replace(SEEN, felt="clock", minutes=60, dcgm={DRAM: from_to(0.42, 600, 1e9, [FIRST])})
     (told,) = run(odd)
     assert (told.severity, dict(told.entity)) == ("info", ONLY)
+
+
+def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_loss() -> None:
+    chance = np.random.default_rng(3)
+
+    def noisy(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return values * np.exp(0.3 * chance.standard_normal((len(values), 1)))
+
+    slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([0], 600, factor=1.2)], dcgm={TENSOR: noisy, DRAM: noisy})
+    fired = next(finding for finding in _without_steps(slow) if finding.state == "firing")
+    assert (dict(fired.entity), fired.severity) == ({"node": name(0), "gpu": 0}, "ticket")
+    assert "the others wait for it" in fired.summary
+    assert "job_slower_share" not in fired.evidence
+
+
+def test_only_the_slowest_of_a_job_holds_it_up() -> None:
+    two = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.8), Slow([1], 600, factor=1.15)])
+    assert {str(dict(finding.entity)) for finding in run(two) if finding.state == "firing"} == {str(ONLY)}
+
+
+def test_one_rank_that_reports_of_its_node_stands_for_the_node() -> None:
+    tape = tape_of(replace(SEEN, felt="memory", only_whole=False, slow=[Slow(list(range(8, 16)), 600, factor=1.3)]))
+    steps = tape.rows[0]
+    first = np.flatnonzero((steps.keys["rank"].codes - 1) % 8 == 0)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=[take(steps, first), *tape.rows[1:]]), [choice])[0]
+    (fired,) = found
+    assert (dict(fired.entity), fired.evidence["ranks"]) == ({"node": name(1)}, 1)

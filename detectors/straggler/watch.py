@@ -18,6 +18,7 @@ from detectors.gpus import GpuLayout
 from detectors.statistics import median_of
 from detectors.straggler.activity import (
     CLOCK,
+    HEAT,
     MEMORY,
     POWER,
     SLOW_CLOCK,
@@ -47,9 +48,10 @@ Held = tuple[str, int | None]
 class Suspect:
     """A GPU (its index), or a node (`gpu` None), that is slow in its job: what its readings and the job's tell.
 
-    `lag` is by how much longer its work takes, a share; `own` and `peers` the window's means by signal (clock MHz,
-    power W, tensor, memory, busy share, GPU temperature); `effect` None where nothing is known of before, or the job is
-    no slower.
+    It has been suspected for `windows`, at most the last 64, and was slow in `odd` of them. `lag` is by how much longer
+    its work takes, a share; `own` and `peers` the window's means by signal (clock MHz, power W, tensor, memory, busy
+    share, GPU temperature); since it is odd, `clock` the lowest of its peers' it had, a share, and `hottest` its
+    temperature. `effect` is None where nothing is known of before.
     """
 
     job: Job
@@ -59,8 +61,11 @@ class Suspect:
     lag: float
     since: Instant
     windows: int
+    odd: int
     own: FloatArray
     peers: FloatArray
+    clock: float
+    hottest: float
     by_chance: str
     effect: Effect | None
     always: bool = False
@@ -127,7 +132,7 @@ class Watch:
         means = self.sums.means()
         x = logarithms(means)
         found = self._look_at_gpus(now, cast, means, x, held)
-        found += self._look_at_nodes(now, cast, means, x, held, {suspect.node for suspect in found})
+        found += self._look_at_nodes(now, cast, means, x, held)
         self._cast = cast
         return found
 
@@ -185,7 +190,7 @@ class Watch:
         self._beside = np.full(len(cast.job), np.nan)
         if not len(who):
             return []
-        look = Look(who, cast.number[who], cast.mates[who], cast.groups, x[:, who])
+        look = Look(who, cast.number[who], cast.mates[who], cast.groups, x[:, who], means[HEAT, who])
         beside = self._gpus.look(now, look, np.isin(who, [gpu for _, gpu in held if gpu is not None]))
         self._beside[who] = beside[CLOCK]
         self._end_histories(cast, means)
@@ -195,7 +200,7 @@ class Watch:
             peers = np.flatnonzero((cast.mates == cast.mates[gpu]) & (np.arange(len(cast.job)) != gpu))
             among_mates = cast.mates[gpu] < cast.groups // 2  # then the median of its node is not moved by it
             share = 0.0 if among_mates else 1 / int(np.count_nonzero(cast.job == cast.job[gpu]))
-            found.append(self._suspect(now, cast, self._gpus, gpu, gpu, peers, means, share, len(who), wealth))
+            found.append(self._suspect(cast, self._gpus, gpu, gpu, peers, means, share, len(who), wealth))
         return found + self._always(now, cast, who, means)
 
     def _always(self, now: Instant, cast: _Cast, who: IntArray, means: FloatArray) -> list[Suspect]:
@@ -220,13 +225,14 @@ class Watch:
             peers = np.flatnonzero((cast.mates == cast.mates[gpu]) & (np.arange(len(cast.job)) != gpu))
             lag, windows = float(np.expm1(-level[CLOCK, place])), int(learnt[place] / WINDOW_S)
             since = max(now - int(learnt[place] * 1000), job.start)
-            own, theirs = means[:, gpu], _medians(means, peers)
-            found.append(Suspect(job, node, gpu, SLOW_CLOCK, lag, since, windows, own, theirs, "", None, always=True))
+            clock, heat = float(np.exp(level[CLOCK, place])), float(means[HEAT, gpu])
+            figures = means[:, gpu], _medians(means, peers), clock, heat, "", None, True
+            found.append(Suspect(job, node, gpu, SLOW_CLOCK, lag, since, windows, windows, *figures))
         return found
 
     def _look_at_nodes(
         self, now: Instant, cast: _Cast, means: FloatArray, x: FloatArray,
-        held: AbstractSet[Held], named: set[str],
+        held: AbstractSet[Held],
     ) -> list[Suspect]:  # fmt: skip
         layout, nodes = self._layout, len(self._layout.names)
         member = np.flatnonzero((cast.job >= 0) & cast.alone[layout.node])
@@ -238,19 +244,19 @@ class Watch:
         job[layout.node[member]] = cast.job[member]
         number = np.zeros(nodes, np.int64)
         number[layout.node[member]] = cast.number[member]
-        signals = np.array([group_medians(row[member], layout.node[member], nodes)[0][who] for row in x])
+        signals = np.array(
+            [group_medians(row[member], layout.node[member], nodes)[0][who] for row in (*x, means[HEAT])]
+        )
         group = job[who] * nodes + cast.model[who]
-        look = Look(who, number[who], group, max(len(cast.jobs), 1) * nodes, signals)
+        look = Look(who, number[who], group, max(len(cast.jobs), 1) * nodes, signals[:HEAT], signals[HEAT])
         self._nodes.look(now, look, np.isin(who, [layout.number(node) for node, gpu in held if gpu is None]))
         found = []
         for place, wealth in self._over(self._nodes, who, len(who)):
             node = int(who[place])
-            if layout.names[node] in named:
-                continue
             own = member[layout.node[member] == node]
             peers = member[(cast.job[member] == job[node]) & (layout.node[member] != node)]
             share = 1 / np.count_nonzero(group == group[place])
-            found.append(self._suspect(now, cast, self._nodes, node, None, peers, means, share, len(who), wealth, own))
+            found.append(self._suspect(cast, self._nodes, node, None, peers, means, share, len(who), wealth, own))
         return found
 
     def _over(self, comparison: Comparison, who: IntArray, entities: int) -> list[tuple[int, float]]:
@@ -259,19 +265,22 @@ class Watch:
         return [(int(place), float(comparison.evidence.wealth[who[place]])) for place in comparison.over(who, enough)]
 
     def _suspect(
-        self, now: Instant, cast: _Cast, comparison: Comparison, entity: int, gpu: int | None, peers: IntArray,
+        self, cast: _Cast, comparison: Comparison, entity: int, gpu: int | None, peers: IntArray,
         means: FloatArray, share: float, entities: int, wealth: float, own: IntArray | None = None,
     ) -> Suspect:  # fmt: skip
         marks, evidence = comparison.marks, comparison.evidence
         those = np.array([gpu]) if own is None else own
         job = cast.jobs[cast.job[those[0]]]
-        windows = min(int((now - evidence.since[entity]) / (1000 * WINDOW_S)) + 1, KEPT)
+        windows = min(int(evidence.looks[entity]), KEPT)
+        bits = int(marks.odd[entity]) & ((1 << windows) - 1)
         lag, how = float(marks.lag[entity]), int(marks.how[entity])
-        effect = self.history(job).effect(int(marks.odd[entity]), windows, share, 0.0 if how == STARVED else lag)
+        effect = self.history(job).effect(bits, windows, share, 0.0 if how == STARVED else lag)
         return Suspect(
             job, self._layout.names[self._layout.node[those[0]]], gpu, how, float(np.expm1(lag)),
-            max(int(evidence.since[entity]) - 1000 * WINDOW_S, job.start), int(evidence.looks[entity]),
-            _medians(means, those), _medians(means, peers), odds_in_words(wealth, entities, WINDOW_S), effect,
+            max(int(evidence.since[entity]) - 1000 * WINDOW_S, job.start), windows, bits.bit_count(),
+            _medians(means, those), _medians(means, peers),
+            float(np.exp(marks.lowest[entity])), float(marks.hottest[entity]),
+            odds_in_words(wealth, entities, WINDOW_S), effect,
         )  # fmt: skip
 
     def _end_histories(self, cast: _Cast, means: FloatArray) -> None:
