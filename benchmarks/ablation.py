@@ -93,7 +93,6 @@ PARTS: tuple[Part, ...] = (
                 "contention_stretches": 1,
             },
             "power_throttle": {"confirm_readings": 1, "confirm_s": 0, "window_readings": 1, "limit_confirm_s": 0},
-            "storage": {"needed": 1, "window": 1, "starving_windows": 1},
             "straggler": {"confirm_s": 0, "confirm_beats": 1, "lone_confirm_s": 0},
             "telemetry_gap": {"freeze_s": _NOTHING, "freeze_readings": 2, "freeze_habits": 2},
             "thermal_throttle": {

@@ -252,27 +252,20 @@ class JobHealth:
         return least - np.log(usual)
 
     def _rose(self, now: Instant, number: int, shares: FloatArray) -> list[Finding]:
-        name = SIGNALS[int(shares.argmax())]
+        name, job_id = SIGNALS[int(shares.argmax())], self._slots.names[number]
         course = self._courses[name]
-        evidence, since = self._figures(number), int(course.since[number])
+        evidence, since = self._figures(number), course.since_when(number)
         wealth, look_s = float(course.wealth[number]), max(float(self._steps.usual[number]) / 1000, 5.0)
         evidence["by_chance"] = odds_in_words(wealth, 2 * len(self._slots), look_s)
-        if shares[0] >= 0.5:
-            what = f"rose from {evidence['loss_before']:.4g} to {evidence['loss']:.4g} and stays there"
-        else:
-            figures = f"from {evidence['grad_norm_before']:.4g} to {evidence['grad_norm']:.4g}"
-            what = f"is on its course, but the norm of its gradient rose {figures} and stays there"
-        return self._anomaly(
-            now, number, since if since >= 0 else now, "ticket", 0.6 + 0.2 * (shares[0] >= 1), what, evidence
-        )
+        said = "loss" if shares[0] >= 0.5 else "grad_norm"
+        figures = f"rose from {evidence[f'{said}_before']:.4g} to {evidence[said]:.4g} and stays there"
+        what = f"the {'loss' if said == 'loss' else 'gradient norm'} of job {job_id} {figures}"
+        return self._anomaly(now, number, since, "ticket", 0.6 + 0.2 * (shares[0] >= 1), what, evidence)
 
     def _no_number(self, now: Instant, number: int, name: str) -> list[Finding]:
         course, bad = self._courses[name], int(self._courses[name].bad[number])
-        what = (
-            f"is no number for {bad} steps"
-            if name == "loss"
-            else f"has had no gradient that is a number for {bad} steps"
-        )
+        said = "loss" if name == "loss" else "gradient norm"
+        what = f"the {said} of job {self._slots.names[number]} is no number for {bad} steps in a row"
         evidence = self._figures(number) | {"steps_not_a_number": bad}
         return self._anomaly(now, number, int(course.bad_since[number]), "page", 0.95, what, evidence)
 
@@ -288,7 +281,7 @@ class JobHealth:
             started_at=min(since, now),
             severity=severity,
             score=score,
-            summary=f"the loss of job {job_id} {what}",
+            summary=what,
             action=_LOOK_IN,
             evidence={**evidence, "nodes": len(job.nodes) if job is not None else 0},
             memo={"known": job is not None},

@@ -218,6 +218,11 @@ class Course(Evidence):
             stays = (low >= 0.5 * middle) & (new >= 0.7 * old) & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
 
+    def since_when(self, job: int) -> int:
+        """Return when the rise of a job that is seen in its last looks began, ms."""
+        high = self.recent[:, job] >= 0.5 * self.rise()[0][job]
+        return int(self.recent_at[np.argmax(high), job])
+
     def falling_fast(self) -> BoolArray:
         """Return which jobs are still young: their past has come down by a quarter and more."""
         first = np.argmax(np.isfinite(self.blocks), axis=0)

@@ -1,167 +1,163 @@
 """What the clients of every mount last reported: latencies, requests that wait, bytes moved."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.residuals import group_medians
+from detectors.core.slots import Slots
 from detectors.fleet import Fleet
-from detectors.presence import Presence
-from detectors.statistics import CounterRate, known_or, masked_median
+from detectors.gpus import reported
+from detectors.presence import learnt_interval
+from detectors.statistics import CounterRate, known_or
 
 READ, WRITE = 0, 1
 _LATENCY: Final = ("read_latency_ms", "write_latency_ms")
 _BYTES: Final = ("read_bytes", "write_bytes")
-_HOLD_MS = 60_000
 _FRESH_INTERVALS, _FRESH_MS = 2.5, 20_000
-_EXACT = 2.0**53
+_HOLD_MS = 60_000
+"""A counter that stands for so long moves nothing."""
 _MOST_MS = 3_600_000.0
 _GBPS = 1e9 / 8
-_MOVING: Final = 1e6
-"""Bytes a second from which on a client moves data; less are logs, home directories and health checks."""
+_MOVING = 1e6
+"""Bytes a second; a client that moves less tells nothing of what its links carry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One mount at one moment; latencies in ms, throughput in bytes a second over all clients, NaN unknown."""
+class Looks:
+    """The mounts (k,) of which most clients reported anew; what is by direction has shape (2, k)."""
 
-    mount: str
-    clients: int
-    latency: tuple[FloatArray, FloatArray]
-    """Of each client heard lately: reads, writes."""
-    median: tuple[float, float]
-    read_of: Mapping[str, float]
-    """Bytes a second that each node reads; only where it reads something."""
-    load: tuple[float, float]
-    """Bytes a second over all clients: reads, writes."""
-    of_links: tuple[float, float]
-    """Of what the links of the clients that read (write) can carry, how much the median one uses; NaN unknown."""
-    waiters: float
+    mounts: IntArray
+    clients: IntArray
+    waiters: FloatArray
+    latency: FloatArray
+    """Of the median client, ms."""
+    load: FloatArray
+    """Bytes a second of all clients; NaN unknown."""
+    of_links: FloatArray
+    """Of what the links of a client can carry, how much the median one uses; NaN unknown."""
+    reporting: IntArray
+    """How many clients have a latency."""
+    fresh: BoolArray
+    """Which clients were heard lately, (clients,)."""
 
 
-class Clients:
-    """Arrays by (node, mount), as in ``fleet.entities("storage")``."""
+class Clients(Columns):
+    """By (node, mount), as in ``fleet.entities("storage")``; `latency` and `rate` (2, clients) by direction."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._presence = Presence("storage")
-        self._latency = np.empty((2, 0))
-        self._rate = np.empty((2, 0))
-        self._waiters = np.empty(0)
-        self._counters = [CounterRate.empty(0, _HOLD_MS), CounterRate.empty(0, _HOLD_MS)]
-        self._mount: IntArray = np.empty(0, np.int64)
-        self.mounts: list[str] = []
+    BLANK: ClassVar[Declaration] = {
+        "last": (np.int64, -1),
+        "usual": (np.float64, np.nan),
+        "latency": (np.float64, np.nan, 2),
+        "rate": (np.float64, np.nan, 2),
+        "waiters": (np.float64, np.nan),
+        "counted_at": (np.int64, -1, 2),
+        "counted": (np.float64, 0.0, 2),
+    }
+    last: IntArray
+    usual: FloatArray
+    latency: FloatArray
+    rate: FloatArray
+    waiters: FloatArray
+    counted_at: IntArray
+    counted: FloatArray
+
+    def __init__(self, fleet: Fleet, mounts: Slots) -> None:
+        super().__init__()
+        self._fleet, self._mounts = fleet, mounts
         # All links of a node, though storage may have one of them only: rather too much than too little.
-        self._links = {
+        self._links_of = {
             name: sum(float(nic.get("gbps") or 0) for nic in node.get("nics") or ()) * _GBPS
             for name, node in fleet.nodes.items()
         }
-        self._looked: dict[str, int] = {}
+        self._places: tuple[IntArray, FloatArray, dict[str, list[int]]] = np.empty(0, np.int64), np.empty(0), {}
 
     def take(self, batch: Batch) -> None:
         """Take note of the readings in a batch."""
-        self._presence.take(batch)
-        self._grow(len(self._presence))
-        for tick, here in enumerate(batch.present):
+        self.grow(int(batch.entities.max(initial=-1)) + 1)
+        for tick, here in batch.ticks():
             entities, at = batch.entities[here], batch.at[tick, here]
-            for way in (READ, WRITE):
-                value = _reported(batch, _LATENCY[way], tick, here)
-                # A client that moves nothing has no latency; many report 0 then.
-                self._latency[way, entities] = np.where((value > 0) & (value < _MOST_MS), value, np.nan)
-                counted = _reported(batch, _BYTES[way], tick, here)
-                rate = self._counters[way].update(entities, at, known_or(counted, 0.0), np.isfinite(counted))
-                known = np.isfinite(rate)
-                self._rate[way, entities[known]] = 1000 * rate[known]
-            self._waiters[entities] = _reported(batch, "waiters", tick, here)
+            before = self.last[entities]
+            gap = np.where(before >= 0, at - before, np.nan)
+            self.usual[entities], self.last[entities] = learnt_interval(self.usual[entities], gap, 0.1), at
+            latency = np.stack([reported(batch, name, tick, here) for name in _LATENCY])
+            # A client that moves nothing has no latency; many report 0 then.
+            self.latency[:, entities] = np.where((latency > 0) & (latency < _MOST_MS), latency, np.nan)
+            counted = np.stack([reported(batch, name, tick, here) for name in _BYTES])
+            counter = CounterRate(self.counted_at, self.counted, _HOLD_MS)
+            rate = counter.update(entities, at, known_or(counted, 0.0), np.isfinite(counted))
+            self.rate[:, entities] = np.where(np.isfinite(rate), 1000 * rate, self.rate[:, entities])
+            self.waiters[entities] = reported(batch, "waiters", tick, here)
 
-    def _grow(self, count: int) -> None:
-        more = count - len(self._waiters)
-        if more <= 0:
-            return
-        start = len(self._waiters)
-        blank = np.full((2, more), np.nan)
-        self._latency = np.concatenate([self._latency, blank], axis=1)
-        self._rate = np.concatenate([self._rate, blank], axis=1)
-        self._waiters = np.concatenate([self._waiters, blank[0]])
-        for counter in self._counters:
-            counter.grow(count)
-        keys = self._fleet.entities("storage")[start:count]
-        for _, mount in keys:
-            if str(mount) not in self.mounts:
-                self.mounts.append(str(mount))
-        fresh = np.array([self.mounts.index(str(mount)) for _, mount in keys], np.int64)
-        self._mount = np.concatenate([self._mount, fresh])
+    def _known(self) -> tuple[IntArray, FloatArray, dict[str, list[int]]]:
+        """Return each client's mount, what its links carry (bytes a second), and the clients on each node."""
+        mount, links, on = self._places
+        keys = self._fleet.entities("storage")[len(mount) : len(self)]
+        if keys:
+            fresh = np.arange(len(mount), len(self))
+            for client, (node, _) in zip(fresh.tolist(), keys, strict=True):
+                on.setdefault(str(node), []).append(client)
+            more = np.array([self._links_of.get(str(node), 0.0) for node, _ in keys])
+            self._places = np.append(mount, self._mounts.of(fresh)), np.append(links, more), on
+        return self._places
 
-    def looks(self, now: Instant) -> list[Look]:
-        """Return every mount of which most clients reported anew since it was last looked at."""
-        last, usual = self._presence.last, known_or(self._presence.usual, 0.0)
-        fresh = (last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS))
-        found = []
-        for number, mount in enumerate(self.mounts):
-            mine = np.flatnonzero((self._mount == number) & fresh)
-            since = self._looked.get(mount, -1)
-            if not len(mine) or 2 * np.count_nonzero(last[mine] > since) < len(mine):
-                continue
-            self._looked[mount] = now
-            found.append(self._look(mount, mine))
-        return found
+    def mount(self) -> IntArray:
+        """Return the number of each client's mount."""
+        return self._known()[0]
 
-    def _look(self, mount: str, mine: IntArray) -> Look:
-        latency = self._latency[:, mine]
-        rate = self._rate[:, mine]
-        known = np.isfinite(rate)
-        names = self._fleet.entities("storage")
-        reading = np.flatnonzero(known_or(rate[READ], 0.0) > 0)
-        waiters = self._waiters[mine]
-        middle = masked_median(latency, np.isfinite(latency))
-        return Look(
-            mount=mount,
-            clients=len(mine),
-            latency=(latency[READ], latency[WRITE]),
-            median=(float(middle[READ]), float(middle[WRITE])),
-            read_of={str(names[mine[n]][0]): float(rate[READ, n]) for n in reading.tolist()},
-            load=(_sum(rate[READ], known[READ]), _sum(rate[WRITE], known[WRITE])),
-            of_links=(self._of_links(rate[READ], mine), self._of_links(rate[WRITE], mine)),
-            waiters=float(known_or(waiters, 0.0).sum()),
+    def moved(self, nodes: tuple[str, ...]) -> FloatArray:
+        """Return the bytes a second (mounts,) that some nodes read from each mount, or write to it."""
+        mount, _, on = self._known()
+        mine = np.array([client for node in nodes for client in on.get(node, ())], np.int64)
+        rate = known_or(self.rate[:, mine], 0.0).sum(axis=0)
+        moved: FloatArray = np.bincount(mount[mine], rate, minlength=len(self._mounts)).astype(float)
+        return moved
+
+    def looks(self, now: Instant, looked: IntArray) -> Looks:
+        """Return the mounts of which most clients reported anew since they were `looked` at (mounts,), ms."""
+        mount, links, _ = self._known()
+        count = len(self._mounts)
+        age = now - self.last
+        fresh = (self.last >= 0) & (age <= np.maximum(_FRESH_INTERVALS * known_or(self.usual, 0.0), _FRESH_MS))
+        of = np.where(fresh, mount, -1)
+        clients = np.bincount(mount[fresh], minlength=count)
+        anew = np.bincount(mount[fresh & (self.last > looked[mount])], minlength=count)
+        mounts = np.flatnonzero((clients > 0) & (2 * anew >= clients))
+        latency, load, share, reporting = [], [], [], []
+        for way in (READ, WRITE):
+            rate = self.rate[way]
+            middle, heads = group_medians(self.latency[way], of, count)
+            known = np.isfinite(rate) & fresh
+            total = np.bincount(mount[known], rate[known], minlength=count).astype(float)
+            total[np.bincount(mount[known], minlength=count) == 0] = np.nan
+            with np.errstate(invalid="ignore", divide="ignore"):
+                part = np.where((rate >= _MOVING) & (links > 0), rate / links, np.nan)
+            latency.append(middle[mounts])
+            reporting.append(heads[mounts])
+            load.append(total[mounts])
+            share.append(group_medians(part, of, count)[0][mounts])
+        waits = np.bincount(mount[fresh], known_or(self.waiters[fresh], 0.0), minlength=count)[mounts].astype(float)
+        return Looks(
+            mounts,
+            clients[mounts],
+            waits,
+            latency=np.stack(latency),
+            load=np.stack(load),
+            of_links=np.stack(share),
+            reporting=np.stack(reporting),
+            fresh=fresh,
         )
 
-    def _of_links(self, rate: FloatArray, mine: IntArray) -> float:
-        moving = np.flatnonzero(known_or(rate, 0.0) >= _MOVING)
-        names = self._fleet.entities("storage")
-        links = np.array([self._links.get(str(names[mine[place]][0]), 0.0) for place in moving.tolist()])
-        told = links > 0
-        return float(np.median(rate[moving[told]] / links[told])) if told.any() else float("nan")
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        numbers, arrays = self._presence.snapshot()
-        arrays |= {"latency": self._latency, "rate": self._rate, "waiters": self._waiters, "mount": self._mount}
-        for way, counter in enumerate(self._counters):
-            arrays |= {f"counted_at_{way}": counter.at, f"counted_{way}": counter.value}
-        return {"presence": numbers, "mounts": self.mounts, "looked": self._looked}, arrays
-
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._presence.load(document["presence"], arrays)
-        self.mounts, self._looked = list(document["mounts"]), dict(document["looked"])
-        self._latency, self._rate = arrays["latency"], arrays["rate"]
-        self._waiters, self._mount = arrays["waiters"], arrays["mount"]
-        for way, counter in enumerate(self._counters):
-            counter.at, counter.value = arrays[f"counted_at_{way}"], arrays[f"counted_{way}"]
-
-
-def _sum(values: FloatArray, known: BoolArray) -> float:
-    return float(values[known].sum()) if known.any() else float("nan")
-
-
-def _reported(batch: Batch, name: str, tick: int, here: BoolArray) -> FloatArray:
-    """Return a field's readings in one tick; NaN where there is no plausible number."""
-    if name not in batch.values:
-        return np.full(int(np.count_nonzero(here)), np.nan)
-    value = batch.values[name][tick, here]
-    with np.errstate(invalid="ignore"):
-        sound = batch.valid[name][tick, here] & (value >= 0) & (value < _EXACT)
-    return np.where(sound, value, np.nan)
+    def affected(self, looks: Looks, least: FloatArray) -> FloatArray:
+        """Return the share (2, mounts) of the clients heard lately that have a latency of `least` (2, mounts, ms)."""
+        mount = self.mount()
+        shares = np.zeros(least.shape)
+        for way in (READ, WRITE):
+            known = np.isfinite(self.latency[way]) & looks.fresh
+            high = known & (self.latency[way] >= least[way, mount])
+            all_of = np.bincount(mount[known], minlength=least.shape[1])
+            shares[way] = np.bincount(mount[high], minlength=least.shape[1]) / np.maximum(all_of, 1)
+        return shares

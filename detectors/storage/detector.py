@@ -1,67 +1,92 @@
-"""File systems that answer slowly to all their clients, seen by the clients' latency and the jobs' waits for data.
+"""File systems that answer slowly to all their clients, and whose work it holds up.
 
-A mount is slow when the median latency of its clients, in reads or writes, is twice what it is at like throughput
-(the mount's own habit by load, its own direction's and the whole; at a load that was never seen nothing is expected),
-in three of four windows of 30 s, with 60 % of the clients affected: a checkpoint at the usual rate or a job that loads
-its data is neither. A mount that never was healthy, or that jobs ask more of than it has, is slow when jobs that read
-from it wait for data for 15 % of their steps on most ranks for 150 s while its reads take three times what they do at
-little load (six times what other mounts take; 20 ms where there is nothing to compare with), unless the mount does what
-it always did at this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow
+The latency of a mount's median client, in reads and in writes, is compared with the mount's own habit at like
+throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
+on most clients that is too improbable for chance, by the tail of such differences here, is unusual. It alerts where
+somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise` of their time
+more than they did; of jobs that report no steps, requests queue on every client or throughput halves. Without that it
+is told as information. A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read
+from it wait for `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do
+at little load (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it
+always did at this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow
 client is that client's link.
 
-It is wrong where something else than its clients' bytes makes a healthy mount slow at times, such as the opening of
-many small files: that looks like slow metadata, and is. It misses a mount with a single client, and one that is slow
-at a load that it never carried before while no job waits for it.
+It is wrong where something else than its clients' bytes makes a healthy mount slow while a job waits for another
+reason. It misses a mount with a single client, and one that is slow at a load that it never carried before while no
+job waits for a good part of its steps.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
+from detectors.contract import (
+    Batch,
+    BoolArray,
+    DetectorConfig,
+    DetectorSpec,
+    Finding,
+    FloatArray,
+    Instant,
+    IntArray,
+    LogRecord,
+)
+from detectors.core.columns import Columns, Declaration
+from detectors.core.evidence import Evidence, odds_in_words, threshold
+from detectors.core.residuals import Habit
+from detectors.core.slots import Slots
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.storage.clients import READ, WRITE, Clients, Look
+from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
-from detectors.storage.habit import Usual
-from detectors.storage.waits import Wait, Waits
+from detectors.storage.habit import IDLE, LoadHabit
+from detectors.storage.waits import Waits
 
-_WORDS = ("read", "write")
-_MAD_TO_SIGMA = 1.25
-"""A normal distribution's standard deviation over its mean absolute deviation."""
-_WARY = 1.4
-"""From this ratio on a habit is learnt slowly."""
-_STILL = 1.5
-"""A mount that was found slow is so until it is below this ratio."""
+_WINDOW_MS: Final = 30_000
+"""Two readings of the usual 15 s."""
+_WORDS: Final = ("read", "write")
+_MINIMUM_LOOKS = 10
+"""Five minutes; before that nothing is usual."""
+_LEAST_SPREAD = 0.02
+_AFFECTED = 0.5
+"""A client is affected from half the rise on (of the logarithm); fewer than these of them are slow by their links."""
+_MOST_CLIENTS = 0.6
+_UNKNOWN_LOAD = 1.6
+"""Where clients report no bytes a burst cannot be told from a slow server: the rise (of the logarithm) must be more."""
+_STARVING_WINDOWS = 5
+"""150 s: the first steps of a job wait for cold caches."""
 _WIDE = 0.6
 """Of the ranks of a job that waits for storage most wait."""
-_WAITS_LAST_MS = 120_000
+_QUEUE = 3.0
+"""Reads that take three times what they do at little load stand in a queue; idle mounts differ by twice as much."""
+_QUEUED_MS, _SLOW_MS = 10.0, 20.0
+"""A disk answers in ten milliseconds: nobody starves on less; twice that is a queue."""
+_MEMORY_S = 3600.0
+_RELEASE_MS = 200_000
+"""Storms that come and go within minutes are one event; within the five minutes in which a resolve is due."""
 _LOCAL = ("nvme", "local", "ssd", "tmpfs", "ramfs", "xfs", "ext4")
+_FORGET_MS = 3_600_000
+_INFO = "odd"
 _ACTION = (
     "look at the servers behind the mount (slow object servers, metadata load, other systems' use), not at the "
     "clients; move jobs that wait for it to another mount"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Direction:
-    """What is seen of one direction of a mount."""
-
-    latency: float
-    expected: float
-    wide: float
-    """Of the clients, how many are affected."""
-    high: bool
-    still: bool
-
-    @property
-    def ratio(self) -> float:
-        return self.latency / self.expected if self.expected > 0 else math.nan
+class _Mounts(Columns):
+    BLANK: ClassVar[Declaration] = {
+        "looked": (np.int64, -1),
+        "starving": (np.int64, 0),
+        "starving_since": (np.int64, -1),
+    }
+    looked: IntArray
+    starving: IntArray
+    starving_since: IntArray
 
 
 class Storage:
@@ -73,15 +98,15 @@ class Storage:
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         if not isinstance(config, StorageConfig):
             raise TypeError(f"{type(config).__name__} is not a StorageConfig")
-        self._config = config
-        self._fleet = fleet
-        self._clients = Clients(fleet)
-        self._waits = Waits(fleet)
+        self._config, self._fleet = config, fleet
+        self.tails = Tails(config.calibration)
+        self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
+        self._clients = Clients(fleet, self._names)
+        self._waits = Waits()
+        self._mounts, self._queues, self._loads = _Mounts(), Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence()
+        """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
         self._book = CaseBook(self.spec.name)
-        self._usual: dict[str, list[Usual]] = {}
-        self._recent: dict[str, list[int]] = {}
-        self._starving: dict[str, int] = {}
-        self._waiting: dict[str, tuple[Instant, Wait]] = {}
         self._local = {
             str(mount["mount"]) for mount in fleet.topology.get("mounts", ()) if str(mount.get("kind")) in _LOCAL
         }
@@ -96,178 +121,285 @@ class Storage:
         if batch.kind == "storage":
             self._clients.take(batch)
         else:
-            self._waits.take(batch)
+            self._waits.take(batch, self._jobs)
         return ()
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """At the end of a window: look at every mount."""
-        if now % (self._config.window_s * 1000):
+        if now % _WINDOW_MS:
             return ()
-        fresh = {job_id: (now, wait) for job_id, wait in self._waits.close().items()}
-        self._waiting = {j: entry for j, entry in self._waiting.items() if now - entry[0] <= _WAITS_LAST_MS} | fresh
+        self._clients.mount()  # numbers the mounts
+        for columns, each in (self._mounts, 1), (self._queues, 1), (self._loads, 1):
+            columns.grow(each * len(self._names))
+        for by_way in (self._own, self._whole, self._evidence):
+            by_way.grow(2 * len(self._names))
+        waiting = [int(number) for case in self._book.cases() for number in case.memo["jobs"]]
+        self._waits.close(now, _WINDOW_MS / 1000, np.array(waiting, np.int64))
+        looks = self._clients.looks(now, self._mounts.looked)
+        found = self._judge(now, looks) if len(looks.mounts) else []
+        self._forget(now)
+        return found
+
+    def _judge(self, now: Instant, looks: Looks) -> list[Finding]:
+        mounts = looks.mounts
+        self._mounts.looked[mounts] = now
+        local = np.array([self._names.names[mount] in self._local for mount in mounts.tolist()], bool)
+        entities = 2 * mounts + np.array([[READ], [WRITE]])
+        expected, rise, high = self._compare(looks, entities, local)
+        spread = np.maximum(self._own.spread[entities], _LEAST_SPREAD)
+        scaled = rise / spread
+        odds = np.stack([self.tails[_WORDS[way]].odds(scaled[way]) for way in (READ, WRITE)])
+        # What is not high enough to matter is no evidence, however improbable.
+        odds = np.where(high, odds, np.fmax(odds, 0.9))
+        known = self._own.looks[entities] >= _MINIMUM_LOOKS
+        self._evidence.look(entities.ravel(), np.where(known, odds, np.nan).ravel(), now, most=self._needed() + 2)
+        uses = {number: self._clients.moved(job.nodes) for number, job in self._running().items()}
+        starves = self._starving(now, looks, entities, uses, local)
         found: list[Finding] = []
-        looks = self._clients.looks(now)
-        for look in looks:
-            found += self._judge(now, look, looks)
+        open_mounts = {str(case.entity["mount"]) for case in self._book.cases()}
+        closed = np.array([self._names.names[mount] not in open_mounts for mount in mounts.tolist()], bool)
+        calm = closed & ~starves & ~high.any(axis=0)
+        unusual = high & (self._evidence.wealth[entities] >= self._needed())
+        for place, mount in enumerate(mounts.tolist()):
+            bad = bool(starves[place] or (rise[:, place] >= 0.6 * math.log1p(self._config.latency_rise)).any())
+            found += self._go_on(now, str(self._names.names[mount]), bad=bad)
+            starving = bool(self._mounts.starving[mount] >= _STARVING_WINDOWS)
+            if unusual[:, place].any() or starving:
+                found += self._tell(now, looks, place, expected, uses, starving=starving)
+        for way in (READ, WRITE):
+            each, value = entities[way, calm], np.log(looks.latency[way, calm])
+            wary = rise[way, calm] > 0.5 * math.log1p(self._config.latency_rise)
+            usual = known[way, calm] & ~wary
+            self.tails[_WORDS[way]].learn(scaled[way, calm][usual])
+            self._own.learn(each, looks.load[way, calm], value, wary)
+            self._whole.learn(each, looks.load[:, calm].sum(axis=0), value, wary)
+        self._queues.learn(mounts[calm], looks.waiters[calm], _WINDOW_MS / 1000)
+        self._loads.learn(mounts[calm], looks.load[:, calm].sum(axis=0), _WINDOW_MS / 1000)
         return found
 
-    def _judge(self, now: Instant, look: Look, looks: Sequence[Look]) -> list[Finding]:
-        usual = self._usual.setdefault(look.mount, [Usual(), Usual()])
-        directions = [self._direction(look, way, usual[way]) for way in (READ, WRITE)]
-        readers = self._readers(look, looks)
-        starving = self._starves(look, looks, readers, usual[READ])
-        high = any(direction.high for direction in directions)
-        recent = self._recent[look.mount] = [*self._recent.get(look.mount, []), int(high)][-self._config.window :]
-        count = self._starving.get(look.mount, 0)
-        count = self._starving[look.mount] = (
-            min(count + 1, 2 * self._config.starving_windows) if starving else count // 2
+    def _compare(self, looks: Looks, entities: IntArray, local: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Return log(latency) that is expected, the rise above it, and whether that is high, (2, mounts)."""
+        whole = looks.load.sum(axis=0)
+        expected = np.stack(
+            [
+                np.maximum(
+                    self._own.expected(entities[way], looks.load[way]), self._whole.expected(entities[way], whole)
+                )
+                for way in (READ, WRITE)
+            ]
         )
-        case = self._book.get("storage_slow", {"mount": look.mount})
-        if case is not None:
-            return self._go_on(now, case, bad=starving or any(direction.still for direction in directions))
-        if not high and not starving:
-            for way, direction in enumerate(directions):
-                wary = direction.ratio > _WARY
-                usual[way].learn(look.load[way], sum(look.load), look.median[way], slowly=wary)
-        slow = high and sum(recent) >= self._config.needed
-        if not slow and count < self._config.starving_windows:
-            return []
-        windows = len(recent) - recent.index(1) if slow else count
-        return self._fire(now, look, directions, readers, windows, starving=starving)
+        least = math.log1p(self._config.latency_rise)
+        bars = np.full((2, len(self._names)), np.inf)
+        bars[:, looks.mounts] = np.exp(np.where(np.isfinite(expected), expected + _AFFECTED * least, np.inf))
+        wide = self._clients.affected(looks, bars)[:, looks.mounts]
+        rise = np.log(looks.latency) - expected
+        with np.errstate(invalid="ignore"):
+            high = rise >= np.where(np.isfinite(whole), least, _UNKNOWN_LOAD * least)
+            moves = ~(looks.load < 10 * IDLE)
+            full = (looks.of_links >= self._config.link_share) & ~local
+        return expected, rise, high & moves & ~full & (wide >= _MOST_CLIENTS) & (looks.reporting >= 2)
 
-    def _direction(self, look: Look, way: int, usual: Usual) -> _Direction:
-        config, latency = self._config, look.median[way]
-        expected = usual.expected(look.load[way], sum(look.load))
-        clients = look.latency[way][np.isfinite(look.latency[way])]
-        if not latency > 0 or len(clients) < 2:
-            return _Direction(latency, expected, 0.0, high=False, still=False)
-        wide = float((clients >= config.client_ratio * expected).mean()) if expected > 0 else 0.0
-        least = config.latency_ratio if math.isfinite(sum(look.load)) else config.unknown_load_ratio
-        distance = math.log(latency / expected) if expected > 0 else 0.0
-        if look.of_links[way] >= config.link_share and look.mount not in self._local:
-            return _Direction(latency, expected, wide, high=False, still=False)
-        high = usual.looks >= config.minimum_history and wide >= config.client_share and distance >= math.log(least)
-        high &= distance >= config.latency_deviations * _MAD_TO_SIGMA * usual.spread
-        compared = expected if expected > 0 else usual.own.highest
-        return _Direction(latency, expected, wide, high=high, still=latency >= _STILL * compared)
+    def _running(self) -> dict[int, Any]:
+        return {self._jobs.number(job_id): job for job_id, job in self._fleet.jobs.items()}
 
-    def _readers(self, look: Look, looks: Sequence[Look]) -> dict[str, Wait]:
-        """Return the waits of the jobs that read from this mount more than from any other."""
-        found = {}
-        for job_id, (_, wait) in self._waiting.items():
-            job = self._fleet.jobs.get(job_id)
-            if job is None:
-                continue
-            read = {other.mount: sum(other.read_of.get(node, 0.0) for node in job.nodes) for other in looks}
-            if read[look.mount] > 0 and read[look.mount] >= max(read.values()):
-                found[job_id] = wait
-        return found
+    def _starving(
+        self, now: Instant, looks: Looks, entities: IntArray, uses: dict[int, FloatArray], local: BoolArray
+    ) -> BoolArray:
+        """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
+        config, latency, read = self._config, looks.latency[READ], entities[READ]
+        self._grow_jobs()
+        felt = np.isfinite(self._waits.felt(now)) & (self._waits.share >= config.starving_share)
+        jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
+        hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
+        waits = np.array([mount in hungry for mount in looks.mounts.tolist()], bool)
+        least = self._own.least()
+        own = np.exp(least[read])
+        quickest = np.fmin(latency, own)
+        others = np.full(len(latency), np.nan)
+        for place in range(len(latency)):
+            rest = np.delete(np.where(local, np.nan, quickest), place)
+            others[place] = np.nanmin(rest) if np.isfinite(rest).any() else np.nan
+        whole = looks.load.sum(axis=0)
+        loads = (self._own, looks.load[READ]), (self._whole, whole)
+        familiar = np.minimum(*(habit.familiar(read, load) for habit, load in loads)) >= _MINIMUM_LOOKS
+        expected = np.exp(np.maximum(*(habit.expected(read, load) for habit, load in loads)))
+        with np.errstate(invalid="ignore"):
+            as_ever = familiar & (latency < (1 + config.latency_rise) * expected)
+            queued = (latency >= _QUEUE * own) & (latency >= _QUEUED_MS)
+            above = np.where(np.isfinite(others), latency >= 2 * _QUEUE * others, latency >= _SLOW_MS)
+            full = looks.of_links[READ] >= config.link_share
+        starves: BoolArray = waits & (queued | above) & ~as_ever & ~full & (looks.reporting[READ] >= 2)
+        count = self._mounts.starving[looks.mounts]
+        count = np.where(starves, np.minimum(count + 1, 2 * _STARVING_WINDOWS), count // 2)
+        self._mounts.starving[looks.mounts] = count
+        since = self._mounts.starving_since[looks.mounts]
+        self._mounts.starving_since[looks.mounts] = np.where(
+            count > 0, np.where(since < 0, now - _WINDOW_MS, since), -1
+        )
+        return starves
 
-    def _starves(self, look: Look, looks: Sequence[Look], readers: dict[str, Wait], usual: Usual) -> bool:
-        """Return whether jobs wait for this mount and its reads take much longer than they need to."""
-        config, latency = self._config, look.median[READ]
-        clients = np.isfinite(look.latency[READ]).sum()
-        if not any(wait.share >= config.starving_share and wait.wide >= _WIDE for wait in readers.values()):
-            return False
-        if not latency > 0 or clients < 2 or look.of_links[READ] >= config.link_share:
-            return False
-        # Jobs that wait while the mount does what it always did at this load ask for more than it ever gave.
-        loads = look.load[READ], sum(look.load)
-        familiar = usual.looks_at(*loads) >= config.minimum_history
-        if familiar and latency < config.latency_ratio * usual.expected(*loads):
-            return False
-        own = usual.own.lowest
-        others = [
-            min(other.median[READ], self._usual[other.mount][READ].own.lowest)
-            for other in looks
-            if other.mount != look.mount and other.mount not in self._local and other.mount in self._usual
-        ]
-        others = [value for value in others if value > 0]
-        if own > 0 and latency >= config.starving_ratio * own:
-            return True
-        if others:
-            return latency >= 2 * config.starving_ratio * min(others)
-        return latency >= config.starving_latency_ms
+    def _grow_jobs(self) -> None:
+        for columns in (self._waits, self._waits.usual_share, self._waits.usual_step):
+            columns.grow(len(self._jobs))
 
-    def _fire(
+    def _needed(self) -> float:
+        """Return the wealth that chance reaches as seldom as the budget allows."""
+        nodes = max(len(self._fleet.nodes), len({key[0] for key in self._fleet.entities("storage")}), 1)
+        return threshold(self._config.false_alarms_per_100_node_days, 2 * len(self._names), nodes, _WINDOW_MS / 1000)
+
+    def _tell(
         self,
         now: Instant,
-        look: Look,
-        directions: Sequence[_Direction],
-        readers: dict[str, Wait],
-        windows: int,
+        looks: Looks,
+        place: int,
+        expected: FloatArray,
+        uses: dict[int, FloatArray],
         *,
         starving: bool,
     ) -> list[Finding]:
-        evidence: dict[str, float | int | str] = {"clients": look.clients, "waiters": look.waiters}
-        for way, direction in enumerate(directions):
-            figures = {
-                f"{_WORDS[way]}_latency_ms": direction.latency,
-                f"{_WORDS[way]}_latency_at_like_load_ms": direction.expected,
-                f"{_WORDS[way]}_latency_at_little_load_ms": self._usual[look.mount][way].own.lowest,
-                f"{_WORDS[way]}_bytes_per_s": look.load[way],
-                f"{_WORDS[way]}_clients_affected": direction.wide,
-            }
-            evidence |= {name: value for name, value in figures.items() if math.isfinite(value)}
-        worst = max(readers, key=lambda job_id: (readers[job_id].share, job_id), default=None)
+        """Return a finding on a mount: an alert where somebody waits for it, else information."""
+        mount = int(looks.mounts[place])
+        name, pair = str(self._names.names[mount]), 2 * mount + np.array([READ, WRITE])
+        way = int(np.argmax(np.where(np.isfinite(expected[:, place]), self._evidence.wealth[pair], -1.0)))
+        rise, latency = np.log(looks.latency[:, place]) - expected[:, place], looks.latency[:, place]
+        evidence = self._figures(looks, place, expected)
+        users = [job for job, moved in uses.items() if moved[mount] > IDLE]
+        felt = self._waits.felt(now)
+        telling = [job for job in users if np.isfinite(felt[job])]
+        hungry = [job for job in telling if starving and self._waits.share[job] >= self._config.starving_share]
+        held_up = hungry or [job for job in telling if felt[job] >= self._config.wait_rise]
+        worst = max(
+            held_up, key=lambda job: (felt[job], self._waits.share[job], str(self._jobs.names[job])), default=None
+        )
+        times = math.exp(np.nan_to_num(rise[way]))
+        said = f"{_WORDS[way]}s take {latency[way]:.3g} ms, {times:.1f} times what they do at like throughput"
+        if starving and not rise[way] > 0:
+            said = f"reads take {latency[READ]:.3g} ms"
         if worst is not None:
-            wait = readers[worst]
-            evidence |= {"job_id": worst, "job_data_wait_share": wait.share, "job_data_wait_s": wait.wait_s}
-            if math.isfinite(wait.usual_share):
-                evidence["job_data_wait_share_before"] = wait.usual_share
-        slowest = max(directions, key=lambda direction: np.nan_to_num(direction.ratio))
-        words = _WORDS[directions.index(slowest)]
-        said = f"{words}s take {slowest.latency:.3g} ms, {slowest.ratio:.1f} times what they do at like throughput"
-        if starving and not slowest.high and worst is not None:
-            read, share = directions[READ].latency, 100 * readers[worst].share
-            said = f"reads take {read:.3g} ms and job {worst} waits for data for {share:.0f} % of its steps"
+            figures, effect = self._effect(worst)
+            evidence |= figures
+        else:
+            effect = "" if telling else self._queueing(looks, place, evidence)
+        wealth = float(self._evidence.wealth[pair].max())
+        if not starving:
+            evidence["by_chance"] = odds_in_words(wealth, 2 * len(self._names), _WINDOW_MS / 1000)
+        since = (
+            int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
+        )
+        severity: Any = "info" if not effect else "page" if starving else "ticket"
+        if severity == "info" and self._book.get("storage_slow", {"mount": name}) is not None:
+            return []
         return self._book.fire(
             now,
             "storage_slow",
-            {"mount": look.mount},
-            started_at=now - windows * self._config.window_s * 1000,
-            severity="page" if starving else "ticket",
-            score=0.9 if starving else 0.75,
-            summary=f"{look.mount} is slow: {said}",
-            action=_ACTION,
+            {"mount": name},
+            started_at=max(since, 0),
+            severity=severity,
+            score=0.9 if starving else 0.75 if effect else 0.3,
+            summary=f"{name} is slow: {said}, {effect or 'and nobody is seen to wait for it'}",
+            action=_ACTION if effect else "none: nobody waits for it",
             evidence=evidence,
-            memo={"bad_at": now},
+            aspect="" if effect else _INFO,
+            memo={"bad_at": now, "jobs": held_up},
         )
 
-    def _go_on(self, now: Instant, case: OpenCase, *, bad: bool) -> list[Finding]:
-        if bad:
-            case.memo["bad_at"] = now
-        if now - case.memo["bad_at"] < self._config.release_s * 1000:
-            return []
-        return [self._book.resolve(case, now, "latency is what it should be")]
+    def _figures(self, looks: Looks, place: int, expected: FloatArray) -> dict[str, float | int | str]:
+        mount = int(looks.mounts[place])
+        evidence: dict[str, float | int | str] = {
+            "clients": int(looks.clients[place]),
+            "waiters": float(looks.waiters[place]),
+        }
+        least = np.exp(self._own.least()[2 * mount : 2 * mount + 2])
+        for way, word in enumerate(_WORDS):
+            figures = {
+                f"{word}_latency_ms": looks.latency[way, place],
+                f"{word}_latency_at_like_load_ms": np.exp(expected[way, place]),
+                f"{word}_latency_at_little_load_ms": least[way],
+                f"{word}_bytes_per_s": looks.load[way, place],
+            }
+            evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
+        return evidence
+
+    def _effect(self, job: int) -> tuple[dict[str, float | int | str], str]:
+        """Return what a job loses, as evidence and in words."""
+        waits, name = self._waits, str(self._jobs.names[job])
+        figures = {
+            "job_data_wait_share": waits.share[job],
+            "job_data_wait_share_before": waits.usual_share.level[job],
+            "job_step_s": waits.step_s[job],
+            "job_step_before_s": waits.usual_step.level[job],
+        }
+        evidence = {"job_id": name} | {key: float(value) for key, value in figures.items() if np.isfinite(value)}
+        if waits.share[job] > 0 and (waits.wait_rise[job] > 0 or not waits.step_rise[job] > 0):
+            return evidence, f"and job {name} waits for data for {100 * waits.share[job]:.0f} % of its steps"
+        return evidence, f"and the steps of job {name} take {100 * waits.step_rise[job]:.0f} % longer"
+
+    def _queueing(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
+        """Return in words how clients wait whose jobs report no steps; nothing where they do not."""
+        mount, waiters = int(looks.mounts[place]), float(looks.waiters[place])
+        usual, load = float(self._queues.level[mount]), float(looks.load[:, place].sum())
+        if waiters >= max(int(looks.clients[place]), 2 * usual + 4 * float(self._queues.spread[mount])):
+            evidence["waiters_before"] = usual
+            return f"and {waiters:.0f} requests wait, usually {usual:.0f}"
+        before = float(self._loads.level[mount])
+        if load < 0.5 * before - 4 * float(self._loads.spread[mount]):
+            evidence["bytes_per_s_before"] = before
+            return f"and its clients move {load / before:.2f} of what they did"
+        return ""
+
+    def _go_on(self, now: Instant, name: str, *, bad: bool) -> list[Finding]:
+        over = []
+        for aspect in ("", _INFO):
+            case: OpenCase | None = self._book.get("storage_slow", {"mount": name}, aspect)
+            if case is None:
+                continue
+            case.memo["bad_at"] = now if bad else case.memo["bad_at"]
+            if now - case.memo["bad_at"] >= _RELEASE_MS:
+                over.append(self._book.resolve(case, now, "latency is what it should be"))
+                self._evidence.forget(2 * self._names.find(name) + np.array([READ, WRITE]))
+        return over
+
+    def _forget(self, now: Instant) -> None:
+        """Forget jobs that are over: the state must not grow with them."""
+        self._grow_jobs()
+        names, kept = self._jobs.names, self._fleet.jobs
+        quiet = np.flatnonzero(now - self._waits.at > _FORGET_MS).tolist()
+        gone = [number for number in quiet if names[number] is not None and names[number] not in kept]
+        if gone:
+            self._jobs.forget(gone)
+            self._waits.forget(np.array(gone))
+
+    def _columns(self) -> dict[str, Columns]:
+        waits = self._waits
+        return {
+            "clients": self._clients, "mounts": self._mounts, "queues": self._queues, "loads": self._loads,
+            "own": self._own, "whole": self._whole, "evidence": self._evidence,
+            "waits": waits, "usual_share": waits.usual_share, "usual_step": waits.usual_step,
+        }  # fmt: skip
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        clients, arrays = self._clients.snapshot()
-        names, more = self._waits.snapshot()
         document: dict[str, Any] = {
-            "clients": clients,
-            "jobs": names,
+            "mounts": self._names.names,
+            "jobs": self._jobs.names,
             "book": self._book.snapshot(),
-            "usual": {mount: [way.snapshot() for way in ways] for mount, ways in self._usual.items()},
-            "recent": self._recent,
-            "starving": self._starving,
-            "waiting": {
-                job_id: [at, wait.share, wait.wide, wait.wait_s, wait.usual_share]
-                for job_id, (at, wait) in self._waiting.items()
-            },
+            "tails": self.tails.document(),
         }
-        return pack(document, arrays | more)
+        arrays: dict[str, Any] = {}
+        for name, columns in self._columns().items():
+            arrays |= columns.arrays(f"{name}_")
+        return pack(document, arrays)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
         detector = cls(config, fleet)
-        detector._clients.load(document["clients"], arrays)
-        detector._waits.load(document["jobs"], arrays)
+        detector._names.load(document["mounts"])
+        detector._jobs.load(document["jobs"])
         detector._book.load(document["book"])
-        detector._usual = {mount: [Usual.of(way) for way in ways] for mount, ways in document["usual"].items()}
-        detector._recent, detector._starving = document["recent"], document["starving"]
-        detector._waiting = {job_id: (at, Wait(*figures)) for job_id, (at, *figures) in document["waiting"].items()}
+        detector.tails = Tails()
+        detector.tails.merge(document["tails"])
+        for name, columns in detector._columns().items():
+            columns.load(arrays, f"{name}_")
         return detector

@@ -4,125 +4,78 @@ The load is the throughput of all clients, in powers of two. Latency rises with 
 is the highest level known at this load or below. At a load that was never seen nothing is expected.
 """
 
-import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import ClassVar, Final
 
-_IDLE = 1e4
+import numpy as np
+
+from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.core.columns import Columns, Declaration
+
+IDLE: Final = 1e4
 """Bytes a second of all clients; less is nothing."""
+_STEPS = 40
+"""Powers of two above `IDLE`: up to 10^16 bytes a second. The last row is of loads that are not known."""
 _GAIN, _WARY = 0.02, 0.2
 """A look moves a level by its part of all looks so far, at last by this: half an hour at a look every 30 s. A part of
 that where the mount is not quite as it should be, or a slow ramp would be taken for the habit."""
 _KNOWN = 3
 """Looks at a load after which it counts as known."""
-_NO_LOAD = "?"
 
 
-@dataclass(slots=True)
-class Habit:
-    """One direction of one mount: the level of log(latency) by load, and how far a look usually lies from it."""
+class LoadHabit(Columns):
+    """By mount and direction: the level of log(latency) by load, and how far a look usually lies from it."""
 
-    levels: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-    spread: float = 0.1
-    looks: int = 0
+    BLANK: ClassVar[Declaration] = {
+        "levels": (np.float64, np.nan, _STEPS + 1),
+        "seen": (np.int64, 0, _STEPS + 1),
+        "spread": (np.float64, 0.1),
+        "looks": (np.int64, 0),
+    }
+    levels: FloatArray
+    seen: IntArray
+    spread: FloatArray
+    looks: IntArray
 
-    def expected(self, load: float) -> float:
-        """Return the latency to expect, ms; NaN where the load was never seen."""
-        known = {step: level for step, level in self.levels.items() if self.seen[step] >= _KNOWN}
-        if not known:
-            return math.nan
-        step = _step(load)
-        if step == _NO_LOAD or _NO_LOAD in known:
-            level = known.get(step)
-            return math.exp(level) if level is not None else math.nan
-        number = int(step)
-        below = [level for other, level in known.items() if int(other) <= number]
-        if max(int(other) for other in known) < number:
-            return math.nan
+    def expected(self, entities: IntArray, load: FloatArray) -> FloatArray:
+        """Return log(latency) to expect (n,) of each of `entities`; NaN where its load was never seen."""
+        step, known = _step(load), self.seen[:, entities] >= _KNOWN
+        levels, rows = self.levels[:, entities], np.arange(_STEPS + 1)[:, None]
+        loads = known & (rows < _STEPS)
+        below = np.where(loads & (rows <= step), levels, -np.inf).max(axis=0)
         # Less load than was ever seen can't take longer than the least that was.
-        return math.exp(max(below)) if below else math.exp(known[min(known, key=int)])
+        first = levels[np.argmax(loads, axis=0), np.arange(len(entities))]
+        found = np.where(np.isfinite(below), below, first)
+        found = np.where((loads & (rows >= step)).any(axis=0), found, np.nan)
+        blind = (step == _STEPS) | known[-1]
+        return np.where(
+            blind, np.where(known[step, np.arange(len(step))], levels[step, np.arange(len(step))], np.nan), found
+        )
 
-    def looks_at(self, load: float) -> int:
-        """Return how often a load like this was looked at."""
-        return self.seen.get(_step(load), 0)
+    def familiar(self, entities: IntArray, load: FloatArray) -> IntArray:
+        """Return how often loads like these were looked at."""
+        seen: IntArray = self.seen[_step(load), entities]
+        return seen
 
-    @property
-    def lowest(self) -> float:
-        """Return the lowest latency that is known at any load, ms; NaN if none is."""
-        known = [level for step, level in self.levels.items() if self.seen[step] >= _KNOWN]
-        return math.exp(min(known)) if known else math.nan
+    def least(self) -> FloatArray:
+        """Return the lowest log(latency) that is known of each at any load; NaN if none is."""
+        least = np.where(self.seen >= _KNOWN, self.levels, np.inf).min(axis=0)
+        return np.where(np.isfinite(least), least, np.nan)
 
-    @property
-    def highest(self) -> float:
-        """Return the highest latency that is known at any load, ms; NaN if none is."""
-        known = [level for step, level in self.levels.items() if self.seen[step] >= _KNOWN]
-        return math.exp(max(known)) if known else math.nan
-
-    def learn(self, load: float, latency: float, *, slowly: bool) -> None:
-        """Take a look at the mount; `slowly` where it is not quite as it should be."""
-        if not latency > 0:
-            return
-        step, value = _step(load), math.log(latency)
-        self.looks += 1
-        level = self.levels.get(step)
-        if level is None:
-            self.levels[step], self.seen[step] = value, 1
-            return
-        self.seen[step] = min(self.seen[step] + 1, 1_000_000)
-        gain = max(1 / self.seen[step], _GAIN) * (_WARY if slowly else 1.0)
-        off = value - level
-        self.levels[step] = level + gain * off
-        if not slowly:
-            self.spread += 0.05 * (min(abs(off), 0.5) - self.spread)
+    def learn(self, entities: IntArray, load: FloatArray, value: FloatArray, wary: BoolArray) -> None:
+        """Take one look at each of `entities` (n,): log(latency); `wary` where it is not quite as it should be."""
+        known = np.isfinite(value)
+        those, step, value, wary = entities[known], _step(load)[known], value[known], wary[known]
+        self.looks[those] += 1
+        self.seen[step, those] = np.minimum(self.seen[step, those] + 1, 1_000_000)
+        level = self.levels[step, those]
+        fresh = np.isnan(level)
+        gain = np.maximum(1 / self.seen[step, those], _GAIN) * np.where(wary, _WARY, 1.0)
+        off = np.where(fresh, 0.0, value - level)
+        self.levels[step, those] = np.where(fresh, value, level + gain * off)
+        usual = self.spread[those]
+        self.spread[those] = np.where(wary | fresh, usual, usual + 0.05 * (np.minimum(np.abs(off), 0.5) - usual))
 
 
-@dataclass(slots=True)
-class Usual:
-    """One direction of one mount: its habit by its own load, and by that of both directions together.
-
-    A checkpoint makes reads slow too, and much reading is not what much writing is: both loads must be known.
-    """
-
-    own: Habit = field(default_factory=Habit)
-    whole: Habit = field(default_factory=Habit)
-
-    def expected(self, own: float, whole: float) -> float:
-        """Return the latency to expect, ms; NaN where one of the loads was never seen."""
-        one, other = self.own.expected(own), self.whole.expected(whole)
-        return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
-
-    def looks_at(self, own: float, whole: float) -> int:
-        """Return how often such loads were looked at: of the two, the one that was seen less."""
-        return min(self.own.looks_at(own), self.whole.looks_at(whole))
-
-    @property
-    def spread(self) -> float:
-        """Return how far a look usually lies from the habit: mean absolute difference of logarithms."""
-        return max(self.own.spread, 0.02)
-
-    @property
-    def looks(self) -> int:
-        """Return at how many looks it was learnt."""
-        return self.own.looks
-
-    def learn(self, own: float, whole: float, latency: float, *, slowly: bool) -> None:
-        """Take a look at the mount."""
-        self.own.learn(own, latency, slowly=slowly)
-        self.whole.learn(whole, latency, slowly=slowly)
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Return the state as JSON can say it."""
-        return [asdict(self.own), asdict(self.whole)]
-
-    @classmethod
-    def of(cls, state: list[dict[str, Any]]) -> "Usual":
-        """Return what `snapshot` returned."""
-        return cls(Habit(**state[0]), Habit(**state[1]))
-
-
-def _step(load: float) -> str:
-    """Return the load's power of two, as JSON keys are; its own where the load is not known."""
-    if math.isnan(load):
-        return _NO_LOAD
-    return str(int(math.log2(max(load, _IDLE))))
+def _step(load: FloatArray) -> IntArray:
+    steps = np.log2(np.maximum(np.where(np.isfinite(load), load, IDLE), IDLE) / IDLE).astype(np.int64)
+    return np.where(np.isfinite(load), np.minimum(steps, _STEPS - 1), _STEPS)

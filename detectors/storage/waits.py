@@ -1,94 +1,102 @@
-"""How much of their steps the jobs wait for data: sums over a window, exact however the stream is cut."""
+"""How much of their steps the jobs wait for data, and how long these take: sums over a window, however it is cut."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, FloatArray, IntArray
-from detectors.fleet import Fleet
+from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.residuals import Habit
+from detectors.core.slots import Slots
 
 _MICRO = 1e6
 _MOST_S = 86_400.0
 _SHARE = 0.1
 """A rank that waits for data for so much of its steps counts among those that wait."""
-_MEMORY = 0.1
+_MEMORY_S = 1800.0
+_LASTS_MS = 120_000
+_DEVIATIONS = 4.0
+"""Mean absolute deviations: three standard deviations of a normal distribution."""
+_SLOWER = 3.0
+"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A job's last window: the share of its steps spent waiting for data, of how many ranks, and what was usual."""
+class Waits(Columns):
+    """By job: sums of this window in microseconds, and what the last window with steps (`at`, ms) had.
 
-    share: float
-    wide: float
-    """The part of its ranks' steps in which they waited for a good part."""
-    wait_s: float
-    usual_share: float
+    That is the share of the steps spent waiting for data, on what part of the ranks' steps (`wide`), the time of a
+    step (s), and by how much of a step the first and the last rose above the job's habit.
+    """
 
+    BLANK: ClassVar[Declaration] = {
+        "sums": (np.int64, 0, 6),
+        "at": (np.int64, -1),
+        "share": (np.float64, np.nan),
+        "wide": (np.float64, np.nan),
+        "step_s": (np.float64, np.nan),
+        "wait_rise": (np.float64, 0.0),
+        "step_rise": (np.float64, 0.0),
+    }
+    sums: IntArray
+    at: IntArray
+    share: FloatArray
+    wide: FloatArray
+    step_s: FloatArray
+    wait_rise: FloatArray
+    step_rise: FloatArray
 
-class Waits:
-    """Sums by job since the last window, in microseconds: whole numbers, whose order does not matter."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.usual_share, self.usual_step = Habit(_MEMORY_S), Habit(_MEMORY_S)
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._job_of: IntArray = np.empty(0, np.int64)
-        self._sums: IntArray = np.zeros((4, 0), np.int64)
-        self._usual = np.empty(0)
-
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: Batch, slots: Slots) -> None:
         """Take note of the steps in a batch."""
-        self._extend(int(batch.entities.max(initial=-1)) + 1)
-        if "data_wait_s" not in batch.values or "step_time_s" not in batch.values:
+        jobs = slots.of(batch.entities)
+        for columns in (self, self.usual_share, self.usual_step):
+            columns.grow(len(slots))
+        step = batch.sound.get("step_time_s")
+        if step is None:
             return
-        wait, step = batch.values["data_wait_s"], batch.values["step_time_s"]
-        sound = batch.present & batch.valid["data_wait_s"] & batch.valid["step_time_s"]
+        wait = batch.sound.get("data_wait_s", np.full(step.shape, np.nan))
         with np.errstate(invalid="ignore"):
-            sound = sound & (wait >= 0) & (wait < _MOST_S) & (step > 0) & (step < _MOST_S)
-        ticks, columns = np.nonzero(sound)
-        jobs = self._job_of[batch.entities[columns]]
-        waited, took = _micro(wait, ticks, columns), _micro(step, ticks, columns)
-        much: BoolArray = waited >= _SHARE * took
-        for row, values in enumerate((waited, took, much.astype(np.int64), np.ones(len(jobs), np.int64))):
-            np.add.at(self._sums[row], jobs, values)
+            ticks, places = np.nonzero(batch.present & (step > 0) & (step < _MOST_S))
+        took = np.round(step[ticks, places] * _MICRO).astype(np.int64)
+        waits = wait[ticks, places]
+        told = np.isfinite(waits) & (waits < _MOST_S)
+        waited = np.round(np.where(told, waits, 0.0) * _MICRO).astype(np.int64)
+        much = told & (waited >= _SHARE * took)
+        one = np.ones(len(took), np.int64)
+        for row, values in enumerate((took, one, waited, took * told, one * told, one * much)):
+            np.add.at(self.sums[row], jobs[places], values)
 
-    def _extend(self, count: int) -> None:
-        keys = self._fleet.entities("steps")[len(self._job_of) : count]
-        for job_id, _ in keys:
-            if str(job_id) not in self._numbers:
-                self._numbers[str(job_id)] = len(self._names)
-                self._names.append(str(job_id))
-        fresh = np.array([self._numbers[str(job_id)] for job_id, _ in keys], np.int64)
-        self._job_of = np.concatenate([self._job_of, fresh])
-        more = len(self._names) - len(self._usual)
-        if more > 0:
-            self._sums = np.concatenate([self._sums, np.zeros((4, more), np.int64)], axis=1)
-            self._usual = np.concatenate([self._usual, np.full(more, np.nan)])
+    def close(self, now: Instant, window_s: float, kept: IntArray) -> None:
+        """End a window; the habit of `kept` (jobs) is not learnt: they wait for a mount that is slow."""
+        took, count, waited, of, told, much = self.sums.astype(float)
+        some = np.flatnonzero(count > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share, wide, step = waited / of, much / told, took / count / _MICRO
+        self.at[some] = now
+        for name, values in (("share", share), ("wide", wide), ("step_s", step)):
+            getattr(self, name)[some] = values[some]
+        for habit, value, name in ((self.usual_share, share, "wait_rise"), (self.usual_step, step, "step_rise")):
+            level = habit.level[some]
+            unit = np.ones(len(some)) if name == "wait_rise" else level
+            clear = value[some] - level > _DEVIATIONS * habit.spread[some]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rise = np.where(clear & (habit.learnt_s[some] >= 5 * window_s), (value[some] - level) / unit, 0.0)
+            getattr(self, name)[some] = rise
+        learn = some[~np.isin(some, kept)]
+        self.usual_share.learn(learn, share[learn], window_s)
+        self.usual_step.learn(learn, step[learn], window_s)
+        self.sums[:] = 0
 
-    def close(self) -> dict[str, Wait]:
-        """Return the jobs that made steps in the window that ends now, and begin the next."""
-        found = {}
-        for number in np.flatnonzero(self._sums[3]).tolist():
-            waited, took, much, rows = (int(value) for value in self._sums[:, number])
-            share, usual = waited / max(took, 1), float(self._usual[number])
-            found[self._names[number]] = Wait(share, much / rows, waited / _MICRO / rows, usual)
-            self._usual[number] = share if np.isnan(usual) else usual + _MEMORY * (share - usual)
-        self._sums[:] = 0
-        return found
+    def felt(self, now: Instant) -> FloatArray:
+        """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
+        rise = np.maximum(self.wait_rise, self.step_rise / _SLOWER)
+        return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)
 
-    def snapshot(self) -> tuple[list[str], dict[str, NDArray[Any]]]:
-        """Return the state as names and arrays."""
-        return self._names, {"waits_job": self._job_of, "waits_sums": self._sums, "waits_usual": self._usual}
-
-    def load(self, names: list[str], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._names = list(names)
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self._job_of, self._sums, self._usual = (arrays[f"waits_{name}"] for name in ("job", "sums", "usual"))
-
-
-def _micro(values: FloatArray, ticks: IntArray, columns: IntArray) -> IntArray:
-    return np.round(values[ticks, columns] * _MICRO).astype(np.int64)
+    def forget(self, entities: Any) -> None:
+        """Forget some jobs."""
+        super().forget(entities)
+        self.usual_share.forget(entities)
+        self.usual_step.forget(entities)

@@ -119,11 +119,7 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     "power_throttle": Sensitivity(
         below=("clock_ratio", "power_ratio", "limit_ratio"), patience=("confirm_readings",)
     ),
-    "storage": Sensitivity(
-        above=("latency_ratio", "latency_deviations", "unknown_load_ratio", "client_ratio", "client_share",
-               "starving_share", "starving_ratio", "starving_latency_ms"),
-        patience=("needed", "starving_windows", "window_s"),
-    ),
+    "storage": Sensitivity(above=("latency_rise", "wait_rise", "starving_share")),
     "straggler": Sensitivity(
         above=("effect_share", "effect_share_few", "peer_deviations", "wait_share"),
         below=("lone_clock_ratio",),
