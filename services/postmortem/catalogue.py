@@ -120,11 +120,7 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
         below=("clock_ratio", "power_ratio", "limit_ratio"), patience=("confirm_readings",)
     ),
     "storage": Sensitivity(above=("latency_rise", "wait_rise", "starving_share")),
-    "straggler": Sensitivity(
-        above=("effect_share", "effect_share_few", "peer_deviations", "wait_share"),
-        below=("lone_clock_ratio",),
-        patience=("confirm_s", "confirm_beats", "lone_confirm_s"),
-    ),
+    "straggler": Sensitivity(above=("effect_share",), patience=("confirm_s",)),
     "telemetry_gap": Sensitivity(patience=("freeze_s", "freeze_readings", "freeze_habits", "together_intervals")),
     "thermal_throttle": Sensitivity(
         above=("peer_excess_k",),
