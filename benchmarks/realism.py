@@ -1,17 +1,18 @@
 """How real the generator's telemetry is: beside a 64-node H100 run, step logs of 8 H100, and 348 days of faults.
 
-    python -m benchmarks.realism [--picture FILE.png]
+    python -m benchmarks.realism [--picture FILE.png] [--worlds 8]
 
 Needs the public data that CONTRIBUTING.md names; without it, says so and ends. What is compared is dimensionless where
 machines differ (power by its median, step times by theirs): shape, spread between peers, memory over time. The last
-column says how far the generator is off; nothing here is fitted at run time.
+column says how far the generator is off; nothing here is fitted at run time. With `--worlds`: whether the real figures
+lie within what so many worlds give.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from services.recording.importers import mlperf_power, training_log
 from services.recording.reader import Recording
 from services.synth.library import LIBRARY
-from services.synth.make import make_recording
+from services.synth.make import AS_WRITTEN, Variant, make_recording
 from tests.data import DATA
 
 Floats = NDArray[np.float64]
@@ -70,11 +71,17 @@ def main() -> None:
     """Compare, print, draw."""
     parser = argparse.ArgumentParser(description="Compare the generator with real data.")
     parser.add_argument("--picture", type=Path, help="write the distributions there, as PNG")
-    picture = parser.parse_args().picture
+    parser.add_argument("--worlds", type=int, default=0, help="compare with the range over so many worlds instead")
+    asked = parser.parse_args()
+    picture = asked.picture
     missing = [str(path) for path in (MLPERF, NANOGPT, FAULTS) if not path.exists()]
     if missing:
         sys.exit(f"realism: not compared, the public data is not here: {', '.join(missing)}")
     with tempfile.TemporaryDirectory() as folder:
+        if asked.worlds:
+            for line in over_worlds(Path(folder), asked.worlds):
+                print(line)
+            return
         comparisons = compare(Path(folder))
     for comparison in comparisons:
         _print(comparison)
@@ -127,6 +134,44 @@ def _power(real: Recording, made: Recording) -> Comparison:
     rows.append(Row("correlation between nodes", _together(both["real"]), _together(both["made"]), 1.0))
     curves = {name: np.concatenate([n / np.median(n) for n in nodes]) for name, nodes in both.items()}
     return Comparison("node power, GPT-3 on 64 x 8 H100, every 2 s", rows, curves, "power by the node's median")
+
+
+def over_worlds(folder: Path, worlds: int) -> Iterator[str]:
+    """Yield the real run's figures that do not depend on cadence beside the least and the greatest of the worlds.
+
+    A figure outside is one that no world shows.
+    """
+    real = folder / "mlperf-gpt3"
+    mlperf_power.convert(MLPERF, real)
+    found = _figures(Recording.open(real))
+    made: dict[str, list[float]] = {name: [] for name in found}
+    for world in range(1, worlds + 1):
+        variant = Variant(world=world, duration_s=3400, scale=0.25)
+        name = f"gpt3-in-{world}"
+        made_here = _make(folder, name, _GPT3, nodes=64, duration_s=3400, bmc_interval_s=30, variant=variant)
+        for figure, value in _figures(Recording.open(made_here)).items():
+            made[figure].append(value)
+    yield f"{'':56}{'real':>10}{'least':>10}{'greatest':>10}{'worlds':>8}"
+    for name, value in found.items():
+        ends = (min(made[name]), max(made[name])) if made[name] else (np.nan, np.nan)
+        outside = "" if ends[0] <= value <= ends[1] else "  outside"
+        yield f"  {name:<54}{value:>10.4f}{ends[0]:>10.4f}{ends[1]:>10.4f}{len(made[name]):>8}{outside}"
+
+
+def _figures(recording: Recording) -> dict[str, float]:
+    """Return what can be said of a run whatever its cadence, as far as it is gathered there."""
+    found: dict[str, float] = {}
+    if "bmc" in recording.streams():
+        nodes = _node_power(recording)
+        medians = [float(np.median(values)) for values in nodes]
+        found["spread of the nodes' medians (relative deviation)"] = float(np.std(medians) / np.mean(medians))
+        found["deviation within a node (relative)"] = float(np.median([np.std(n) / np.median(n) for n in nodes]))
+        found |= {f"q{share:.0%} of a node's power": _typical_quantile(share, nodes) for share in (0.05, 0.25, 0.95)}
+    if "steps" in recording.streams():
+        steps = _step_times(recording)
+        found |= {f"q{share:.0%} of step times": _quantile(share, steps) for share in (0.05, 0.95, 0.99)}
+        found["longest step by the median"] = _quantile(1.0, steps)
+    return found
 
 
 def _node_power(recording: Recording) -> list[Floats]:
@@ -261,7 +306,14 @@ def _together(series: list[Floats]) -> float:
 
 
 def _make(
-    folder: Path, name: str, training: dict[str, Any], *, nodes: int, duration_s: float, bmc_interval_s: float
+    folder: Path,
+    name: str,
+    training: dict[str, Any],
+    *,
+    nodes: int,
+    duration_s: float,
+    bmc_interval_s: float,
+    variant: Variant = AS_WRITTEN,
 ) -> Path:
     """Make a recording of one job on H100 nodes, as the run that it is compared with had them."""
     profile = yaml.safe_load((LIBRARY / "profiles" / "blue-vela.yaml").read_text(encoding="utf-8"))
@@ -276,7 +328,7 @@ def _make(
     (place / name).mkdir()
     (place / "profiles" / "h100.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
     (place / name / "scenario.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
-    return make_recording(place / name / "scenario.yaml", folder / name)
+    return make_recording(place / name / "scenario.yaml", folder / name, variant)
 
 
 _COMMON: dict[str, Any] = {

@@ -113,7 +113,7 @@ def _due(
     every, usual = _every(world.profile, stream), _every(world.written_for, stream)
     within = told.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
     gathered = [line for line in case.lines if arrival.has(f"logs.{line.source}")]
-    if not arrival.whole or len(gathered) < len(case.lines):
+    if not gathered and (case.lines or not arrival.whole):
         within = max(within, _UNSTATED_S, _DUE_READINGS * every, _first_shown_s(label, case, gathered, every, arrival))
     if label.fault == "telemetry_gap" or (label.fault == "node_down" and not gathered):
         within = max(within, _SILENCE_S + _DUE_READINGS * every)
