@@ -73,10 +73,10 @@ PARTS: tuple[Part, ...] = (
         {
             "congestion": {"sustain_s": _NOTHING},
             "ecc_memory": {"storm_burst_errors": 24, "clear_readings": 1},
-            "gpu_lost": {"missed_readings": 2, "missed_chance": 0.999},
+            "gpu_lost": {"least_s": _NOTHING, "least_readings": 2},
             "job_health": {"stays_s": 0},
             "link_fault": {"confirm_s": 0},
-            "node_down": {"supported_intervals": 1.5, "steps_wait_s": 0},
+            "node_down": {"least_s": _NOTHING, "least_readings": 2},
             "nvlink": {
                 "slow_readings": 1,
                 "slow_window": 1,
@@ -94,7 +94,7 @@ PARTS: tuple[Part, ...] = (
             },
             "power_throttle": {"confirm_readings": 1, "confirm_s": 0, "window_readings": 1, "limit_confirm_s": 0},
             "straggler": {"confirm_s": 0, "confirm_beats": 1, "lone_confirm_s": 0},
-            "telemetry_gap": {"freeze_s": _NOTHING, "freeze_readings": 2, "freeze_habits": 2},
+            "telemetry_gap": {"least_s": _NOTHING, "least_readings": 2},
             "thermal_throttle": {
                 "alarm_confirm_s": _NOTHING,
                 "node_confirm_s": _NOTHING,
@@ -126,11 +126,8 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no common cause (node, switch, collector)",
         {
-            "gpu_lost": {"node_share": 1},
-            "node_down": {"together_nodes": _NOBODY},
             "power_throttle": {"node_share": 1},
             "straggler": {"node_share": 1},
-            "telemetry_gap": {"together_nodes": _NOBODY, "node_share": 1},
             "thermal_throttle": {"node_share": 1},
         },
     ),

@@ -127,6 +127,33 @@ def quiet(choice: Choice, tape: Tape) -> None:
     assert lines(found) == []
 
 
+def unmoved_by_lost_scrapes(choice: Choice, tape: Tape, seed: int = 1) -> None:
+    """Demand that scrapes which get lost in runs on a healthy tape, and a collector's pause, alert nobody."""
+    found, _ = play(with_lost_scrapes(tape, seed), [choice])
+    assert lines([finding for finding in found if finding.severity != "info"]) == []
+
+
+def with_lost_scrapes(tape: Tape, seed: int) -> Tape:
+    """Return the tape with two runs of 3 to 8 scrapes lost on every node and switch, in each stream of its own, and a
+    pause of 20 to 90 s in all streams at once: so collectors are, on clusters of others (docs/detection.md).
+    """
+    chance = np.random.default_rng(seed)
+    length = int(chance.integers(20_000, 90_000))
+    pause = int(chance.integers(tape.start, max(tape.end - length, tape.start + 1)))
+    rows = []
+    for part in tape.rows:
+        lost = (part.times >= pause) & (part.times < pause + length)
+        owner = next(iter(part.keys.values())).codes
+        for one in np.unique(owner) if part.kind != "steps" else ():
+            scrapes = np.unique(part.times[owner == one])
+            for _ in range(2):
+                begin = int(chance.integers(len(scrapes)))
+                run = scrapes[begin : begin + int(chance.integers(3, 9))]
+                lost |= (owner == one) & (part.times >= run[0]) & (part.times <= run[-1])
+        rows.append(take(part, np.flatnonzero(~lost)))
+    return replace(tape, rows=rows)
+
+
 def prompt(choice: Choice, fault: Fault) -> None:
     """Demand that the culprit, and nothing but it, is named within the promised latency."""
     found, _ = play(fault.tape, [choice])

@@ -1,35 +1,41 @@
 """Who is heard, and how often: the last reading of every entity, its usual interval, and how the jobs get on.
 
-Missing data is a signal only against a habit. The interval is each entity's own (clusters are collected every 5 s,
-every 30 s or every minute, often several in one), and how many readings in a row may be missing follows from how many
-scrapes of that stream get lost anyway. Every figure of an entity comes of its own readings alone, so that it does
-not matter where the stream is cut.
+Missing data is a signal only against a habit. The interval is each owner's own (clusters are collected every 5 s,
+every 30 s or every minute, often several in one), and how long a silence must last follows from the silences that end
+by themselves here (`Lapses`). Every figure of an entity comes of its own readings alone, and everything else is made
+on the grid, so that it does not matter where the stream is cut.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.core.columns import Columns, Declaration
+from detectors.core.tails import Tail
 from detectors.fleet import Fleet
 
 NEVER: Final = -1
-_STEP = 0.1
-"""How far one gap can move an interval: a new cadence is learnt within ten readings, one outage moves it little."""
-_LATE = 1.7
-"""A gap of so many intervals holds a lost scrape; up to `_OUTAGE` it was scrapes that got lost, beyond an outage."""
 _OUTAGE = 5.5
 _PRIOR_LOST, _PRIOR_ROWS = 0.1, 200
-"""What is assumed of a stream before it is known: one scrape of two thousand gets lost."""
+"""What `Presence` assumes of a stream before it is known: one scrape of two thousand gets lost."""
 _CHANCE = 1e-8
-"""How improbable so many lost scrapes in a row must be: 600 nodes read every 5 s are 1e7 readings a day."""
 _FEWEST, _MOST = 3, 8
+LATE: Final = 1.7
+"""What was last heard more of its intervals ago has missed a reading; below lies jitter."""
+_STEP = 0.1
+"""How far one gap can move an interval: a new cadence is learnt within ten readings, one outage moves it little."""
+_100_NODE_DAYS_MS: Final = 100 * 86_400_000
+_BEYOND: Final = 2.0
+"""A silence must be so many times as long as the longest that chance explains: the next of n silences is longer than
+twice the longest of them with a probability of 1 / (16 n), if the tail beyond is that of `core.tails` (index 4)."""
+_INDEX: Final = 4
+"""Of the Pareto tail that is assumed of silences before the first has been seen, as in `core.tails`."""
 _STEPS_LATE, _STEPS_SLACK_MS = 2.0, 2000
 """A job's next step is overdue after so many of its usual intervals."""
-_STEPS_GONE_MS = 3_600_000
 
 
 def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArray:
@@ -90,7 +96,7 @@ class Presence:
             gap[fresh] = np.nan
         self.usual[entities] = learnt_interval(usual, gap, _STEP)
         missed = gap / usual
-        late = (missed > _LATE) & (missed < _OUTAGE)
+        late = (missed > LATE) & (missed < _OUTAGE)
         if np.count_nonzero(late):
             self._lost += int(np.rint(missed[late] - 1).sum())
 
@@ -108,6 +114,157 @@ class Presence:
         """Take what `snapshot` returned."""
         self._rows, self._lost = numbers
         self.last, self.usual = arrays[f"{self.kind}_last"], arrays[f"{self.kind}_usual"]
+
+
+def gap_since(before: IntArray, at: IntArray) -> FloatArray:
+    """Return the time (n,) from one reading to the next, NaN where there was none before (-1)."""
+    gap = (at - before).astype(np.float64)
+    gap[before < 0] = np.nan
+    return gap
+
+
+class Readings(Columns):
+    """By entity: its `last` reading (ms; -1 never) and the longest `gap` between two since the last look (ms; NaN)."""
+
+    BLANK: ClassVar[Declaration] = {"last": (np.int64, NEVER), "gap": (np.float64, np.nan)}
+    last: IntArray
+    gap: FloatArray
+
+    def take(self, batch: Batch, present: BoolArray | None = None) -> None:
+        """Take note of who is heard in a batch; `present` (ticks, entities) tells which of its rows count."""
+        if len(batch.entities):
+            self.grow(int(batch.entities.max()) + 1)
+        for tick, here in enumerate(batch.present if present is None else present):
+            if np.count_nonzero(here) == len(here):
+                self.heard(batch.entities, batch.at[tick])
+            else:
+                self.heard(batch.entities[here], batch.at[tick, here])
+
+    def heard(self, entities: IntArray, at: IntArray) -> None:
+        """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
+        self.gap[entities] = np.fmax(self.gap[entities], gap_since(self.last[entities], at))
+        self.last[entities] = at
+
+
+class Attendance(Columns):
+    """Of every owner in one stream (a node of its GPUs, a switch of its ports, a job of its ranks), at the last look.
+
+    `last` reading of any of its entities (ms; -1 never); `usual` interval (ms; NaN unknown); `gap` before its readings
+    since the look before (ms; NaN: none came); `back_at` when it came back after readings were missing (-1 never).
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "last": (np.int64, NEVER),
+        "usual": (np.float64, np.nan),
+        "gap": (np.float64, np.nan),
+        "back_at": (np.int64, NEVER),
+    }
+    last: IntArray
+    usual: FloatArray
+    gap: FloatArray
+    back_at: IntArray
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.readings = Readings()
+        self._looked: Instant = NEVER
+        self.late: FloatArray = np.empty(0)
+        """By how many of its intervals the gap before the newest readings exceeds jitter: NaN where it does not."""
+
+    def look(self, now: Instant, owner: IntArray, owners: int) -> None:
+        """At a point of the grid: take note of who was heard; `owner` (entities,) says whose each entity is.
+
+        One entity's lost reading is not its owner's: the owner's gap is the least of theirs.
+        """
+        self.grow(owners)
+        readings = self.readings
+        fresh = np.flatnonzero(readings.last > self._looked)
+        own, at = owner[fresh], readings.last[fresh]
+        since = gap_since(self.last[own], at)
+        gap = np.full(owners, np.inf)
+        np.minimum.at(gap, own, np.nan_to_num(np.fmin(readings.gap[fresh], since), nan=np.inf))
+        self.gap = np.where(np.isfinite(gap), gap, np.nan)
+        np.maximum.at(self.last, own, at)
+        missed = self.gap / self.usual
+        self.late = np.where(missed > LATE, missed, np.nan)
+        back = np.isfinite(self.late)
+        self.back_at[back] = self.last[back]
+        self.usual = learnt_interval(self.usual, self.gap, _STEP)
+        readings.gap[fresh] = np.nan
+        self._looked = now
+
+    def silent(self, now: Instant) -> FloatArray:
+        """Return for how long each owner has not been heard, ms; 0 of one that never was."""
+        return np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
+
+    def missed(self, now: Instant) -> FloatArray:
+        """Return how many of its intervals ago each owner was last heard; 0 where that cannot be told."""
+        return np.nan_to_num(self.silent(now) / np.maximum(self.usual, 1.0))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        arrays = self.arrays(f"{self.kind}_own_") | self.readings.arrays(f"{self.kind}_read_")
+        return {"looked": self._looked}, arrays
+
+    def take_state(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take what `state` returned."""
+        self._looked = document["looked"]
+        self.load(arrays, f"{self.kind}_own_")
+        self.readings.load(arrays, f"{self.kind}_read_")
+
+
+class Lapses:
+    """How readings get lost here: how often a silence begins, and how many readings in a row are missing in it.
+
+    What is counted is silences that ended by themselves; one silence of many owners at once, a collector's, is one.
+    """
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        self.readings = 0
+
+    def learn(self, readings: int, late: FloatArray) -> None:
+        """Take note of some readings, of which those with `late` intervals (n,) before them ended a silence."""
+        self.readings += readings
+        if len(late):  # a power of two, so that sums are the same in any order
+            self._tail.learn(late - 1, 2.0 ** -math.ceil(math.log2(len(late))))
+
+    @property
+    def _rate(self) -> float:
+        return min((self._tail.total + 1) / (self.readings + 1), 1.0)
+
+    def odds(self, missed: float) -> float:
+        """Return the probability that a reading is followed by a silence of `missed` intervals."""
+        known = self._tail.total > 0
+        longer = float(self._tail.odds(np.array([missed - 1]))[0]) if known else max(missed, 1.0) ** -_INDEX
+        return believed(self._rate * longer, self.readings)
+
+    def beyond(self, chance: float) -> float:
+        """Return how many intervals a silence must last that begins after a reading with less than this `chance`."""
+        longest = self._tail.quantile(min(chance / self._rate, 1.0))
+        return 0.0 if math.isnan(longest) else _BEYOND * (longest + 1)
+
+
+def believed(odds: float, seen: float) -> float:
+    """Return odds no smaller than a hundredth of what so many readings can show: a tail is not followed further."""
+    return max(odds, 0.01 / (seen + 1))
+
+
+def chance_allowed(budget: float, interval_ms: float) -> float:
+    """Return the chance a reading may have to be followed by a false alarm: `budget` of them in 100 node-days."""
+    return budget * interval_ms / _100_NODE_DAYS_MS
+
+
+def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float) -> FloatArray:
+    """Return from when on (n,), in ms, silences are no chance: for owners with `usual` intervals (n,; ms, NaN).
+
+    They last `least_s`, `least_readings` intervals, and longer than those that end by themselves here.
+    """
+    known = usual[np.isfinite(usual)]
+    typical = float(np.median(known)) if len(known) else 0.0
+    intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
+    return np.maximum(least_s * 1000, np.nan_to_num(intervals * usual))
 
 
 class Roster:
@@ -128,6 +285,10 @@ class Roster:
             self._numbers[name] = len(self.names)
             self.names.append(name)
         return self._numbers[name]
+
+    def known(self, name: str) -> int | None:
+        """Return the number of a name, if it has one."""
+        return self._numbers.get(name)
 
     def owners(self, kind: str, count: int) -> IntArray:
         """Return whose each of the first `count` entities of a kind is, (count,)."""
@@ -157,52 +318,28 @@ class Progress:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self._job_of = np.empty(0, np.int64)
-        self._heard = np.empty(0, np.int64)
-        self._settled = np.empty(0, np.int64)
-        self._usual = np.empty(0)
+        self._jobs = Roster(fleet)
+        self._steps = Attendance("steps")
 
     def take(self, batch: Batch) -> None:
         """Take note of the steps in a batch."""
-        if not len(batch.entities):
-            return
-        self._extend(int(batch.entities.max()) + 1)
-        latest = np.where(batch.present, batch.at, NEVER).max(axis=0)
-        np.maximum.at(self._heard, self._job_of[batch.entities], latest)
+        self._steps.readings.take(batch)
 
-    def _extend(self, count: int) -> None:
-        for job_id, _ in self._fleet.entities("steps")[len(self._job_of) : count]:
-            name = str(job_id)
-            if name not in self._numbers:
-                self._numbers[name] = len(self._names)
-                self._names.append(name)
-        more = len(self._names) - len(self._heard)
-        if more > 0:
-            self._heard = np.concatenate([self._heard, np.full(more, NEVER, np.int64)])
-            self._settled = np.concatenate([self._settled, np.full(more, NEVER, np.int64)])
-            self._usual = np.concatenate([self._usual, np.full(more, np.nan)])
-        keys = self._fleet.entities("steps")[len(self._job_of) : count]
-        fresh = np.array([self._numbers[str(job_id)] for job_id, _ in keys], np.int64)
-        self._job_of = np.concatenate([self._job_of, fresh])
+    def settle(self, now: Instant) -> tuple[int, FloatArray]:
+        """At a point of the grid: learn how often each job is heard; return how many were, and the pauses that ended.
 
-    def settle(self) -> None:
-        """At a point of the grid: learn how often each job is heard."""
-        moved = self._heard > self._settled
-        if not np.count_nonzero(moved):
-            return
-        gap = np.where(moved & (self._settled >= 0), self._heard - self._settled, np.nan)
-        self._usual = learnt_interval(self._usual, gap, 2 * _STEP)
-        self._settled = self._heard.copy()
+        A pause is given in intervals of its job.
+        """
+        steps = self._steps
+        steps.look(now, self._jobs.owners("steps", len(steps.readings)), len(self._jobs))
+        return int(np.isfinite(steps.gap).sum()), steps.late[np.isfinite(steps.late)]
 
     def of(self, job_id: str) -> tuple[Instant, float]:
         """Return when a job was last heard (-1 never) and its usual interval (ms; NaN unknown)."""
-        number = self._numbers.get(job_id)
-        if number is None:
+        number = self._jobs.known(job_id)
+        if number is None or number >= len(self._steps):
             return NEVER, math.nan
-        return int(self._settled[number]), float(self._usual[number])
+        return int(self._steps.last[number]), float(self._steps.usual[number])
 
     def goes_on(self, job_id: str, since: Instant, now: Instant) -> bool:
         """Return whether a job was heard after `since`, and lately."""
@@ -218,25 +355,19 @@ class Progress:
 
     def any_goes_on(self, now: Instant) -> bool:
         """Return whether any job at all was heard lately."""
-        late = now - self._settled > (_STEPS_LATE + 0.5) * np.nan_to_num(self._usual, nan=0.0) + _STEPS_SLACK_MS
-        return bool(((self._settled >= 0) & ~late).any())
+        late = self._steps.silent(now) > (_STEPS_LATE + 0.5) * np.nan_to_num(self._steps.usual) + _STEPS_SLACK_MS
+        return bool(((self._steps.last >= 0) & ~late).any())
 
-    def snapshot(self) -> tuple[list[str], dict[str, NDArray[Any]]]:
-        """Return the state as names and arrays."""
-        arrays: dict[str, NDArray[Any]] = {
-            "steps_job": self._job_of,
-            "steps_heard": self._heard,
-            "steps_settled": self._settled,
-            "steps_usual": self._usual,
-        }
-        return self._names, arrays
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        document, arrays = self._steps.state()
+        return {**document, "jobs": self._jobs.names}, arrays
 
-    def load(self, names: list[str], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        self._names = list(names)
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self._job_of, self._heard = arrays["steps_job"], arrays["steps_heard"]
-        self._settled, self._usual = arrays["steps_settled"], arrays["steps_usual"]
+        for name in document["jobs"]:
+            self._jobs.number(name)
+        self._steps.take_state(document, arrays)
 
 
 def reported(batch: Batch) -> BoolArray:

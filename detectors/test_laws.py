@@ -86,6 +86,12 @@ def test_a_healthy_tape_is_quiet(choice: Choice) -> None:
 
 
 @every_detector
+def test_scrapes_that_get_lost_in_runs_alert_nobody(choice: Choice) -> None:
+    for seed, tape in enumerate(laws.examples_of(choice[0]).healthy):
+        laws.unmoved_by_lost_scrapes(choice, tape, seed)
+
+
+@every_detector
 def test_a_fault_is_named_in_time(choice: Choice) -> None:
     for fault in laws.examples_of(choice[0]).faults:
         laws.prompt(choice, fault)
@@ -213,6 +219,25 @@ class _Panics(_Broken):
         return found
 
 
+class _Startles(_Broken):
+    """Cries when nothing is heard for a while."""
+
+    heard: Instant | None = None
+
+    def observe(self, batch: Batch) -> Sequence[Finding]:
+        self.heard = int(batch.at[batch.present].max())
+        return super().observe(batch)
+
+    def advance(self, now: Instant) -> Sequence[Finding]:
+        found = list(super().advance(now))
+        if self.heard is not None and now - self.heard > 18_000:
+            entity = {"node": "v001"}
+            found.append(
+                Finding("e" * 16, "power_throttle", "power_throttle", entity, "firing", now, now, "page", 1, "", "")
+            )
+        return found
+
+
 class _Reads(_Broken):
     """Looks at a file."""
 
@@ -298,6 +323,7 @@ LAWS_AND_BREAKERS: list[tuple[type[Detector], Callable[[Choice, laws.Fault, Tape
     (_Hoards, lambda c, f, _: laws.bounded(c, f.tape)),
     (_Sleeps, lambda c, f, _: laws.prompt(c, f)),
     (_Panics, lambda c, _, healthy: laws.quiet(c, healthy)),
+    (_Startles, lambda c, _, healthy: laws.unmoved_by_lost_scrapes(c, healthy)),
     (_Reads, lambda c, f, _: laws.pure(c, f.tape)),
     (_Stumbles, lambda c, f, _: laws.sound(c, laws.spoiled(f.tape, 3))),
     (_Foresees, lambda c, f, _: laws.causal(c, f.tape, f.onset)),

@@ -52,7 +52,7 @@ def test_a_job_goes_on_while_steps_come_and_has_stopped_when_the_next_is_overdue
     for at in range(5000, 105_000, 5000):
         cells = np.array([[at - 1000]])
         progress.take(Batch("steps", np.array([index]), cells, np.ones((1, 1), bool), {}, {}))
-        progress.settle()
+        progress.settle(at)
     assert progress.goes_on("812", 50_000, 100_000)
     assert not progress.goes_on("812", 99_500, 100_000)
     assert progress.stopped("812", 100_000) is False

@@ -1,82 +1,103 @@
 """What a node draws, as its BMC says: the one sign of life that does not go through the node itself."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detectors.contract import Batch, Instant
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
 from detectors.fleet import Fleet
-from detectors.presence import Presence, Roster
+from detectors.presence import NEVER, Roster
 
 _WATTS = re.compile(r"(node|system|sys|total|chassis|dcmi|server).*(power|pwr|watt)|^(power|pwr|watts)", re.IGNORECASE)
 _NOT_WATTS = re.compile(r"status|state|redundan|limit|cap|psu|supply", re.IGNORECASE)
-_LEARN = 0.2
+_MEMORY_MS = 300_000
+"""The level follows the watts with this time constant: as it was before a fall it is known for some minutes."""
 _PLAUSIBLE_W = 1e6
+LIVES: Final = 0.6
+"""A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
+_OFF: Final = 0.1
+"""A node that draws less is off: its BMC and supplies alone draw 15 to 50 W, an idle node of eight GPUs over 1 kW."""
 
 
-class Watts:
-    """By BMC sensor: when it was heard; of those that read a node's power, the watts and the level before them."""
+class Watts(Columns):
+    """By BMC sensor that reads a node's power: the watts and when, the level before them, when they last fell below it.
+
+    `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "at": (np.int64, NEVER),
+        "watts": (np.float64, np.nan),
+        "before": (np.float64, np.nan),
+        "level": (np.float64, np.nan),
+        "fell_at": (np.int64, NEVER),
+        "drop": (np.float64, np.nan),
+        "counts": (np.bool_, 0),
+    }
+    at: IntArray
+    watts: FloatArray
+    before: FloatArray
+    level: FloatArray
+    fell_at: IntArray
+    drop: FloatArray
+    counts: BoolArray
 
     def __init__(self, fleet: Fleet, roster: Roster) -> None:
+        super().__init__()
         self._fleet, self._roster = fleet, roster
-        self.presence = Presence("bmc")
-        self._watts = np.empty(0)
-        self._before = np.empty(0)
-        self._level = np.empty(0)
-        self._counts = np.empty(0, np.bool_)
 
     def take(self, batch: Batch) -> None:
         """Take the BMCs' readings."""
-        self.presence.take(batch)
-        more = len(self.presence) - len(self._watts)
-        if more > 0:
-            keys = self._fleet.entities("bmc")[len(self._watts) : len(self.presence)]
-            counts = [bool(_WATTS.search(str(key[1])) and not _NOT_WATTS.search(str(key[1]))) for key in keys]
-            self._counts = np.concatenate([self._counts, np.array(counts, bool)])
-            blank = np.full(more, np.nan)
-            self._watts = np.concatenate([self._watts, blank])
-            self._before = np.concatenate([self._before, blank])
-            self._level = np.concatenate([self._level, blank])
+        if not len(batch.entities):
+            return
+        known = len(self)
+        self.grow(int(batch.entities.max()) + 1)
+        for index, key in enumerate(self._fleet.entities("bmc")[known : len(self)], known):
+            self.counts[index] = bool(_WATTS.search(str(key[1])) and not _NOT_WATTS.search(str(key[1])))
         if "reading" not in batch.values:
             return
-        here = np.flatnonzero(self._counts[batch.entities])
+        here = np.flatnonzero(self.counts[batch.entities])
         those = batch.entities[here]
         for tick in range(len(batch.at)):
             value = batch.values["reading"][tick, here]
             fine = batch.present[tick, here] & batch.valid["reading"][tick, here]
             fine &= (value >= 0) & (value < _PLAUSIBLE_W)
-            entities, watts = those[fine], value[fine]
-            level = self._level[entities]
-            self._watts[entities], self._before[entities] = watts, np.where(np.isnan(level), watts, level)
-            self._level[entities] = np.where(np.isnan(level), watts, level + _LEARN * (watts - level))
+            sensors, watts, at = those[fine], value[fine], batch.at[tick, here][fine]
+            level = np.where(np.isnan(self.level[sensors]), watts, self.level[sensors])
+            spent = np.where(self.at[sensors] >= 0, at - self.at[sensors], 0)
+            self.at[sensors], self.watts[sensors], self.before[sensors] = at, watts, level
+            fell = watts < LIVES * level
+            self.fell_at[sensors[fell]] = at[fell]
+            self.drop[sensors] = np.fmax(self.drop[sensors], level / np.maximum(watts, 1.0) - 1)
+            self.level[sensors] = level + (1 - np.exp(-spent / _MEMORY_MS)) * (watts - level)
+
+    def drops(self) -> FloatArray:
+        """Return by how much watts fell at the readings since this was last asked, (n,)."""
+        found: FloatArray = self.drop[np.isfinite(self.drop)]
+        self.drop[:] = np.nan
+        return found
 
     def since(self, node: int, since: Instant) -> tuple[float, float]:
         """Return a node's watts by a reading after `since`, and what they used to be; NaN where there is none."""
         those = self._sensors(node)
-        those = those[self.presence.last[those] > since]
+        those = those[self.at[those] > since]
         if not len(those):
             return np.nan, np.nan
-        return float(self._watts[those[0]]), float(self._before[those[0]])
+        return float(self.watts[those[0]]), float(self.before[those[0]])
 
-    def known(self, node: int) -> bool:
-        """Return whether a node's BMC has ever said what the node draws."""
-        return bool(len(self._sensors(node)))
+    def off(self, node: int, since: Instant) -> bool:
+        """Return whether a node is off, by a reading after `since`."""
+        watts, before = self.since(node, since)
+        return watts < _OFF * before
 
-    def _sensors(self, node: int) -> NDArray[np.int64]:
-        owner = self._roster.owners("bmc", len(self.presence))
-        return np.flatnonzero((owner == node) & self._counts & np.isfinite(self._watts))
+    def held(self, node: int, since: Instant) -> bool:
+        """Return whether a node draws what it did, by all readings after `since`."""
+        those = self._sensors(node)
+        those = those[self.at[those] > since]
+        return bool(len(those)) and bool((self.fell_at[those] <= since).all())
 
-    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        numbers, arrays = self.presence.snapshot()
-        more = {"watts": self._watts, "before": self._before, "level": self._level, "counts": self._counts}
-        return numbers, arrays | {f"watts_{name}": array for name, array in more.items()}
-
-    def load(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self.presence.load(numbers, arrays)
-        self._watts, self._before = arrays["watts_watts"], arrays["watts_before"]
-        self._level, self._counts = arrays["watts_level"], arrays["watts_counts"]
+    def _sensors(self, node: int) -> IntArray:
+        owner = self._roster.owners("bmc", len(self))
+        return np.flatnonzero((owner == node) & self.counts & np.isfinite(self.watts))

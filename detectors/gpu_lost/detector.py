@@ -1,11 +1,13 @@
 """A GPU that is gone: off the bus, its firmware silent, or no more telemetry of it while its node's others go on.
 
-XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once. Silence decides after as
-many scrapes of the node without this GPU as cannot be an accident, given how often its readings get lost; scrapes are
-counted by the node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once
-are the collector's or the board's matter. A node that was drained or rebooted on purpose before the silence began
-loses none either, nor does a GPU that never reported; at the start and the end of a job patience is doubled. What
-follows on the other GPUs (XID 43, 45, 13, 31) is not looked at.
+XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once. Silence decides when a GPU
+that was at work is missing from its node's scrapes for longer than one collection of dcgm-exporter, and than readings
+of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted by the
+node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
+collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole
+node (a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes.
+A node that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on
+the other GPUs (XID 43, 45, 13, 31) is not looked at.
 
 When it is wrong: a GPU that is taken out of the collection on purpose, with no word from the scheduler, is called
 lost; one that is lost with its whole node silent is found when the node is back; on a node with a single GPU only
@@ -19,17 +21,21 @@ import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpu_lost.config import GpuLostConfig
-from detectors.gpu_lost.roll_call import RollCall, telling
+from detectors.gpu_lost.roll_call import RollCall
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.presence import Lapses
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.tenancy import Tenancy
 from detectors.xid import Xid, XidCatalogue
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
 
-_EDGES_KEPT_MS = 3_600_000
+_BACK_READINGS, _BACK_MS = 3, 60_000
+"""A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""
 
 
 class GpuLost:
@@ -46,12 +52,12 @@ class GpuLost:
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         self._xids = XidWatch(self._catalogue.codes("gpu_lost"), self._layout)
-        self._calls = RollCall(config)
+        self.tails = Tails(config.calibration)
+        self._calls = RollCall(config, self._layout, Lapses(self.tails["readings of single GPUs lost"]))
         self._scheduler = Scheduler(fleet)
+        self._tenancy = Tenancy(fleet)
         self._book = CaseBook(self.spec.name)
-        self._jobs: dict[str, tuple[str, ...]] = {}
-        self._edges: dict[str, Instant] = {}
-        """When a job last started or ended on a node."""
+        """In its memos: `silent`, whether it fell silent."""
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take the kernel's lines about XIDs and the scheduler's about nodes; the next point of the grid decides."""
@@ -64,14 +70,9 @@ class GpuLost:
         if not len(batch.entities):
             return ()
         self._grow(int(batch.entities.max()) + 1)
-        signs = [name for name in self.spec.fields["dcgm"] if name != XID_FIELD]
         for tick, here in batch.ticks():
-            gpus, at = batch.entities[here], batch.at[tick, here]
-            self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
-            alive = telling(*(reported(batch, name, tick, here) for name in signs))
-            if not alive.all():
-                gpus, at = gpus[alive], at[alive]
-            self._calls.take(gpus, at)
+            self._xids.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
+            self._calls.take(batch, tick, here)
         return ()
 
     def _grow(self, count: int) -> None:
@@ -82,24 +83,15 @@ class GpuLost:
         """Decide: who is gone, and who is back."""
         self._layout.extend()
         self._grow(len(self._layout))
-        self._calls.settle(self._layout)
-        self._note_jobs(now)
+        self._tenancy.note(now)
+        lost = [case.gpu for case in self._book.cases() if case.gpu != WHOLE_NODE]
+        self._calls.settle(now, np.array(lost, np.int64))
         found: list[Finding] = []
         for event in self._xids.drain(now):
             found += self._told(now, event)
-        for gpu in self._calls.silent(self._layout).tolist():
+        for gpu in self._calls.silent(self._config.false_alarms_per_100_node_days).tolist():
             found += self._silent(now, gpu)
         return [*found, *self._back(now)]
-
-    def _note_jobs(self, now: Instant) -> None:
-        running = self._fleet.jobs
-        if running.keys() == self._jobs.keys():
-            return
-        for job_id in running.keys() ^ self._jobs.keys():
-            for node in running[job_id].nodes if job_id in running else self._jobs[job_id]:
-                self._edges[node] = now
-        self._jobs = {job_id: job.nodes for job_id, job in running.items()}
-        self._edges = {node: at for node, at in sorted(self._edges.items()) if now - at <= _EDGES_KEPT_MS}
 
     def _told(self, now: Instant, event: XidEvent) -> list[Finding]:
         held = self._held(event.node, event.gpu)
@@ -125,25 +117,29 @@ class GpuLost:
         if held is not None:
             held.memo["silent"] = True
             return []
-        last = int(self._calls.last[gpu])
+        began = self._calls.began(gpu)
         # Drained before it fell silent is maintenance; drained because it fell silent is not.
         word = self._scheduler.on_purpose(node, now)
-        if word is not None and word.at <= int(self._calls.missing_at[gpu]):
+        if word is not None and word.at <= began:
             return []
-        edge = self._edges.get(node)
-        near = edge is not None and abs(edge - last) <= self._config.job_edge_s * 1000
-        patience = int(self._calls.patience(np.array([gpu]))[0])
-        missed = int(self._calls.missed[gpu])
-        if near and missed < 2 * patience:
+        missing_ms = float(self._calls.missing_ms([gpu])[0])
+        if missing_ms < self._config.unsure_s * 1000 and not self._at_work(node, gpu):
             return []
+        scrapes = int(self._calls.missed[gpu])
         where = in_words(self._layout.named(node, gpu))
         said: dict[str, float | int | str] = {
-            "missed_scrapes": missed,
-            "missed_scrapes_allowed": patience,
-            "silent_s": (now - last) / 1000,
+            "missed_scrapes": scrapes,
+            "silent_s": (now - int(self._calls.last[gpu])) / 1000,
         }
-        summary = f"{where}: no telemetry for {missed} scrapes, while the node's other GPUs report"
-        return self._fire(now, node, gpu, self._calls.began(gpu), 0.8, summary, said, None)
+        summary = f"{where}: no telemetry for {scrapes} scrapes, while the node's other GPUs report"
+        return self._fire(now, node, gpu, began, 0.8, summary, said, None)
+
+    def _at_work(self, node: str, gpu: int) -> bool:
+        """Return whether a silent GPU was busy when it last reported, or had a job, or its node had one till then."""
+        if self._calls.worked[gpu] or self._fleet.job_of(node, int(self._layout.gpu[gpu])) is not None:
+            return True
+        alone = self._fleet.job_of(node) is None
+        return alone and self._tenancy.job(node, int(self._calls.last[gpu])) is not None
 
     def _held(self, node: str, gpu: int) -> OpenCase | None:
         """Return the open finding on a GPU; or on its node, where the kernel's line could not be placed."""
@@ -162,7 +158,7 @@ class GpuLost:
         said: Evidence,
         xid: Xid | None,
     ) -> list[Finding]:
-        answering, known = self._calls.mates(self._layout, node, now)
+        answering, known = self._calls.mates(node, now)
         figures = {"node_gpus_reporting": answering, "node_gpus_known": known}
         if known and answering == 0:
             figures["node_silent"] = 1
@@ -187,14 +183,15 @@ class GpuLost:
 
     def _back(self, now: Instant) -> list[Finding]:
         over: list[Finding] = []
-        calls, config = self._calls, self._config
+        calls = self._calls
         for entry in self._book.cases():
+            quiet = now - entry.last_at >= self._config.quiet_s * 1000
             if entry.gpu == WHOLE_NODE:
-                if now - entry.last_at >= config.quiet_s * 1000:
+                if quiet:
                     over.append(self._book.resolve(entry, now, "no further word of it"))
                 continue
             gpu = entry.gpu
-            answers = bool(calls.missed[gpu] == 0) and bool(calls.answered[gpu] >= config.back_readings)
+            answers = bool(calls.missed[gpu] == 0) and bool(calls.answered[gpu] >= _BACK_READINGS)
             if not answers or calls.last[gpu] <= entry.last_at:
                 continue
             since = int(calls.answers_at[gpu])
@@ -202,8 +199,7 @@ class GpuLost:
             if not entry.memo["silent"]:
                 since = max(int(calls.returned_at[gpu]), int(self._xids.cleared_at[gpu]))
             cleared = bool(self._xids.cleared_at[gpu] > entry.last_at)
-            quiet = now - entry.last_at >= config.quiet_s * 1000
-            if ((returned or cleared) and now - since >= config.back_s * 1000) or quiet:
+            if ((returned or cleared) and now - since >= _BACK_MS) or quiet:
                 reason = "it reports again" if returned else "it was reset" if cleared else "it reports, nothing new"
                 over.append(self._book.resolve(entry, now, reason, {"readings_since": int(calls.answered[gpu])}))
         return over
@@ -211,25 +207,26 @@ class GpuLost:
     def snapshot(self) -> bytes:
         """Return the whole state."""
         xids, arrays = self._xids.snapshot()
+        calls, own = self._calls.snapshot()
         document: dict[str, Any] = {
             "xids": xids,
+            "calls": calls,
             "book": self._book.snapshot(),
             "scheduler": self._scheduler.snapshot(),
-            "jobs": list(self._jobs.items()),
-            "edges": self._edges,
+            "tenancy": self._tenancy.snapshot(),
+            "tails": self.tails.document(),
         }
-        return pack(document, arrays | self._calls.arrays("call_"))
+        return pack(document, arrays | own)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
+        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
         detector._layout.extend()
         detector._xids.load(document["xids"], arrays)
-        detector._calls.load(arrays, "call_")
+        detector._calls.restore(document["calls"], arrays)
         detector._scheduler.load(document["scheduler"])
+        detector._tenancy.load(document["tenancy"])
         detector._book.load(document["book"])
-        detector._jobs = {job_id: tuple(nodes) for job_id, nodes in document["jobs"]}
-        detector._edges = document["edges"]
         return detector

@@ -11,6 +11,7 @@ from detectors.laws import Examples, Fault
 from detectors.tape import Tape
 
 XID, TEMPERATURE, POWER = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
 CLUSTER = Cluster(minutes=6)
 
 

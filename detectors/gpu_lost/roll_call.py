@@ -1,159 +1,182 @@
-"""Which GPUs answer: how many scrapes of its node each has missed in a row, and how often that happens by accident.
+"""Which GPUs answer: for how many scrapes of its node each has been missing, and how often that happens by accident.
 
-A scrape of a node is known by its other GPUs: while none of them reports, nothing is missed. So neither the interval
-nor its regularity has to be known, and a collector that stops altogether is no GPU's silence.
+A scrape of a node is known by its other GPUs: while none of them reports, nothing is missing. So a collector that
+stops altogether is no GPU's silence; and when it comes back, GPUs may come back one after the other.
 """
 
-import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
 from detectors.gpu_lost.config import GpuLostConfig
-from detectors.gpus import GpuColumns, GpuLayout
-from detectors.statistics import clamp
+from detectors.gpus import GpuLayout, reported
+from detectors.presence import NEVER, Attendance, Lapses, chance_allowed
 
-_MEMORY = 2000.0
-"""Readings after which older ones count half."""
-_PRIOR_READINGS, _PRIOR_LOST = 500.0, 2.5
-"""Before the fleet is known one reading of two hundred is taken to get lost."""
-_OWN_WEIGHT = 50.0
-_MOST_PATIENCE = 40
-_STEP = 0.1
+VITAL: Final = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK")
+"""What is never 0 of a GPU that is there."""
+UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
+OTHER: Final = (UTIL, "DCGM_FI_DEV_FB_USED")
+_STRADDLE: Final = 0.3
+"""GPUs of one scrape may come on either side of a point of the grid: what comes so soon after, in intervals, is no
+second scrape."""
 _ABSENT_INTERVALS, _ABSENT_MS = 5.0, 60_000
 """An absence of so many intervals, and so long, may have been a restart."""
+_FEW: Final = 0.5
+"""If more of a node's GPUs are silent at once it is the collector or the whole board, and no GPU's own loss."""
+_KNOWN: Final = 5
+"""A GPU that was hardly there cannot be lost: so many readings make it known."""
 
 
-class RollCall(GpuColumns):
-    """Columns over all GPUs; times in ms, -1: never.
+class _Nodes(Columns):
+    """By node: when its GPUs were last heard again after none was for longer than a collection (ms; -1 never)."""
 
-    `last` reading; `usual` interval (NaN: unknown); `came` readings since the last `settle`; `heard` readings in all;
-    `missed` scrapes in a row, the first at `missing_at`; `answered` readings in a row, the first at `answers_at`;
-    `returned_at` the first reading after a long absence; `lost` and `seen` readings, by which accidents are known.
+    BLANK: ClassVar[Declaration] = {"back_at": (np.int64, NEVER)}
+    back_at: IntArray
+
+
+class RollCall(Columns):
+    """By GPU; times in ms, -1: never.
+
+    `heard` readings in all, `came` since the last look; `missed` scrapes of its node in a row; `answered` readings in a
+    row, the first at `answers_at`; `returned_at` the first reading after a long absence; `vital`: whether it ever gave
+    a reading that is never 0; `worked`: whether it did at the last.
     """
 
-    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {
-        "last": (np.int64, -1),
-        "usual": (np.float64, np.nan),
-        "came": (np.int32, 0),
+    BLANK: ClassVar[Declaration] = {
         "heard": (np.int64, 0),
-        "missed": (np.int32, 0),
-        "missing_at": (np.int64, -1),
-        "answered": (np.int32, 0),
-        "answers_at": (np.int64, -1),
-        "returned_at": (np.int64, -1),
-        "lost": (np.float64, 0),
-        "seen": (np.float64, 0),
+        "came": (np.int64, 0),
+        "missed": (np.int64, 0),
+        "answered": (np.int64, 0),
+        "answers_at": (np.int64, NEVER),
+        "returned_at": (np.int64, NEVER),
+        "vital": (np.bool_, 0),
+        "worked": (np.bool_, 0),
     }
-    last: IntArray
-    usual: FloatArray
-    came: NDArray[np.int32]
     heard: IntArray
-    missed: NDArray[np.int32]
-    missing_at: IntArray
-    answered: NDArray[np.int32]
+    came: IntArray
+    missed: IntArray
+    answered: IntArray
     answers_at: IntArray
     returned_at: IntArray
-    lost: FloatArray
-    seen: FloatArray
+    vital: BoolArray
+    worked: BoolArray
 
-    def __init__(self, config: GpuLostConfig) -> None:
+    def __init__(self, config: GpuLostConfig, layout: GpuLayout, lapses: Lapses) -> None:
         super().__init__()
-        self._config = config
+        self._config, self._layout, self.lapses = config, layout, lapses
+        self._nodes = Attendance("dcgm")
+        self._back = _Nodes()
 
-    def take(self, gpus: IntArray, at: IntArray) -> None:
-        """Take note of one reading of each of `gpus`."""
-        before, usual = self.last[gpus], self.usual[gpus]
-        gap = np.where(before >= 0, at - before, np.nan)
-        back = (gap > _ABSENT_MS) & (gap > _ABSENT_INTERVALS * usual)
-        if np.count_nonzero(back):
-            self.returned_at[gpus[back]] = at[back]
-        step = clamp(gap - usual, -_STEP * usual, _STEP * usual)
-        learnt = np.where(np.isnan(usual), gap, usual + step)
-        self.usual[gpus] = np.where(np.isnan(gap), usual, learnt)
-        self.last[gpus] = at
+    @property
+    def last(self) -> IntArray:
+        """When each GPU last answered."""
+        return self._nodes.readings.last
+
+    def grow(self, count: int) -> None:
+        """Make room for GPUs that were not known before."""
+        super().grow(count)
+        self._nodes.readings.grow(count)
+
+    def take(self, batch: Batch, tick: int, here: Any) -> None:
+        """Take note of which GPUs answer in one tick: rows without a reading, or full of zeros, are silence."""
+        gpus = batch.entities[here]
+        vitals = np.array([reported(batch, name, tick, here) for name in VITAL])
+        other = np.array([reported(batch, name, tick, here) for name in OTHER])
+        alive = (vitals > 0).any(axis=0)
+        self.vital[gpus[alive]] = True
+        alive |= ~self.vital[gpus] & (np.isfinite(other).any(axis=0) | (vitals == 0).any(axis=0))
+        gpus = gpus[alive]
+        self._nodes.readings.heard(gpus, batch.at[tick, here][alive])
         self.came[gpus] += 1
+        self.worked[gpus] = other[0][alive] > 0
 
-    def settle(self, layout: GpuLayout) -> None:
-        """At a point of the grid: count who has missed what."""
-        here = self.came > 0
-        if not np.count_nonzero(here):
-            return
-        node = layout.node[: self.count]
-        scrapes = np.zeros(len(layout.names), np.int32)
+    def settle(self, now: Instant, lost: IntArray) -> None:
+        """At a point of the grid: count who has missed what; of GPUs that are `lost` already nothing is learnt."""
+        nodes, node = self._nodes, self._layout.node
+        gaps = nodes.readings.gap.copy()
+        nodes.look(now, node, len(self._layout.names))
+        self._back.grow(len(nodes))
+        away = (nodes.gap > self._config.least_s * 1000) & np.isfinite(nodes.late)
+        self._back.back_at[away] = nodes.last[away]
+        here, usual = self.came > 0, nodes.usual[node]
+        scrapes = np.zeros(len(nodes), np.int64)
         np.maximum.at(scrapes, node[here], self.came[here])
-        latest = np.full(len(layout.names), -1, np.int64)
-        absent = ~here & (self.heard > 0) & (scrapes[node] > 0)
-        if np.count_nonzero(absent):
-            np.maximum.at(latest, node[here], self.last[here])
-            begins = absent & (self.missed == 0)
-            self.missing_at[begins] = latest[node[begins]]
-            self.missed[absent] = np.minimum(self.missed[absent] + scrapes[node[absent]], 2**30)
-            self.answered[absent] = 0
-        # A long absence is no accident of a scrape, and must not teach patience.
-        accident = here & (self.missed > 0) & (self.missed < _MOST_PATIENCE)
-        self.lost[accident] += self.missed[accident]
-        self.seen[here] += self.came[here]
-        old = self.seen > _MEMORY
-        if np.count_nonzero(old):
-            self.lost[old] /= 2
-            self.seen[old] /= 2
-        starts = here & (self.answered == 0)
-        self.answers_at[starts] = self.last[starts]
-        self.answered[here] = np.minimum(self.answered[here] + self.came[here], 2**30)
-        self.heard[here] += self.came[here]
+        scrapes[nodes.gap < _STRADDLE * nodes.usual] = 0
+        self.missed[away[node] & ~here] = 0
+        absent = ~here & (self.last >= 0)
+        by_chance = here & (self.missed > 0) & (gaps < self._config.unsure_s * 1000)
+        by_chance[lost] = False
+        self.lapses.learn(int(np.count_nonzero(here)), (self.missed[by_chance] + 1).astype(np.float64))
+        again = here & ((self.missed > 0) | (self.answered == 0))
+        self.answered[again], self.answers_at[again] = 0, self.last[again]
+        self.answered[here] += self.came[here]
+        returned = (gaps > _ABSENT_MS) & (gaps > _ABSENT_INTERVALS * usual)
+        self.returned_at[returned] = self.last[returned]
+        self.missed[absent] += scrapes[node[absent]]
         self.missed[here] = 0
+        self.heard[here] += self.came[here]
         self.came[:] = 0
 
-    def patience(self, gpus: IntArray) -> IntArray:
-        """Return how many scrapes in a row each GPU must miss before that is no accident."""
-        fleet = (self.lost.sum() + _PRIOR_LOST) / (self.lost.sum() + self.seen.sum() + _PRIOR_READINGS)
-        own = (self.lost[gpus] + _OWN_WEIGHT * fleet) / (self.lost[gpus] + self.seen[gpus] + _OWN_WEIGHT)
-        needed = np.ceil(math.log(self._config.missed_chance) / np.log(clamp(own, 1e-6, 0.6)))
-        least = self._config.missed_readings
-        bounded: IntArray = clamp(needed, least, max(_MOST_PATIENCE, least)).astype(np.int64)
-        return bounded
+    def silent(self, budget: float) -> IntArray:
+        """Return the GPUs that miss too many scrapes, while enough of their node's others answer.
 
-    def silent(self, layout: GpuLayout) -> IntArray:
-        """Return the GPUs that have missed too many scrapes, while enough of their node's others answer."""
-        suspects = np.flatnonzero(
-            (self.missed >= self._config.missed_readings) & (self.heard >= self._config.minimum_readings)
+        Those whose node has just been away are among them only after `unsure_s`.
+        """
+        config, node = self._config, self._layout.node
+        known = self.heard >= _KNOWN
+        suspects = np.flatnonzero((self.missed >= config.least_readings) & known)
+        if not len(suspects):
+            return suspects
+        count = len(self._layout.names)
+        gone = np.bincount(node[(self.missed > 0) & known], minlength=count)
+        few = gone <= _FEW * np.bincount(node[known], minlength=count)
+        of = node[suspects]
+        least = np.maximum(
+            np.floor(config.least_s * 1000 / self._nodes.usual[of]), self.lapses.beyond(self._chance(budget))
         )
-        if not len(suspects):
-            return suspects
-        suspects = suspects[self.missed[suspects] >= self.patience(suspects)]
-        if not len(suspects):
-            return suspects
-        node = layout.node[: self.count]
-        nodes = len(layout.names)
-        known = np.bincount(node[self.heard >= self._config.minimum_readings], minlength=nodes)
-        gone = np.bincount(node[(self.missed > 0) & (self.heard >= self._config.minimum_readings)], minlength=nodes)
-        few = gone <= self._config.node_share * known
-        return suspects[few[node[suspects]]]
+        settled = (self._back.back_at[of] <= self.last[suspects]) | (
+            self.missing_ms(suspects) >= config.unsure_s * 1000
+        )
+        return suspects[(self.missed[suspects] >= least) & settled & few[of]]
+
+    def _chance(self, budget: float) -> float:
+        usual = self._nodes.usual[np.isfinite(self._nodes.usual)]
+        per_node = max(len(self._layout) / max(len(self._layout.names), 1), 1.0)
+        return chance_allowed(budget, float(np.median(usual)) if len(usual) else 0.0) / per_node
+
+    def missing_ms(self, gpus: Any) -> FloatArray:
+        """Return for how long each of `gpus` has been missing while its node was read."""
+        of = self._layout.node[gpus]
+        since = self._nodes.last[of] - np.maximum(self.last[gpus], self._back.back_at[of])
+        return np.asarray(since, np.float64)
 
     def began(self, gpu: int) -> Instant:
         """Return the best estimate of when a silent GPU stopped answering."""
-        last, first = int(self.last[gpu]), int(self.missing_at[gpu])
-        return (last + first) // 2 if first - last <= 2 * _ABSENT_MS else first
+        node = self._layout.node[gpu]
+        stopped = max(int(self.last[gpu]), int(self._back.back_at[node]))
+        return stopped + int(np.nan_to_num(self._nodes.usual[node])) // 2
 
-    def mates(self, layout: GpuLayout, node: str, now: Instant) -> tuple[int, int]:
+    def mates(self, node: str, now: Instant) -> tuple[int, int]:
         """Return how many GPUs of a node answer now, and how many have at all."""
-        members = layout.members(node)
+        members = self._layout.members(node)
         members = members[members < self.count]
         known = self.heard[members] > 0
-        fresh = known & (self.missed[members] == 0) & (now - self.last[members] <= 3 * _fallback(self.usual[members]))
+        usual = np.nan_to_num(self._nodes.usual[self._layout.node[members]])
+        fresh = known & (self.missed[members] == 0) & (now - self.last[members] <= 3 * np.maximum(usual, 10_000.0))
         return int(fresh.sum()), int(known.sum())
 
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        document, arrays = self._nodes.state()
+        arrays |= self.arrays("call_") | self._back.arrays("call_node_")
+        return {**document, "readings": self.lapses.readings}, arrays
 
-def _fallback(usual: FloatArray) -> Any:
-    return np.where(np.isnan(usual), float(_ABSENT_MS), np.maximum(usual, 10_000.0))
-
-
-def telling(*fields: FloatArray) -> BoolArray:
-    """Return which readings say anything at all."""
-    some = np.zeros(len(fields[0]), bool)
-    for column in fields:
-        some |= np.isfinite(column)
-    return some
+    def restore(self, document: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned."""
+        self.load(arrays, "call_")
+        self._back.load(arrays, "call_node_")
+        self._nodes.take_state(document, arrays)
+        self.lapses.readings = document["readings"]

@@ -1,37 +1,63 @@
 """A node is down: its in-band series stop, or the scheduler says so, while its BMC may live on.
 
-Silence is measured in the node's own intervals, over all its in-band streams (GPUs, NICs, storage): so many readings
-in a row must be missing that lost scrapes do not explain it, given how many get lost in this cluster. With a line of
-the scheduler, the BMC or the kernel beside it, or with the watts fallen, two are enough; when the scheduler says
-that the node is down, none need be missing. A node whose job goes on stepping is alive: its collector is not
-(`telemetry_gap`). Nodes that fall silent together are a collector too, unless their job's steps stop, their watts
-fall, or the scheduler has lost them as well. What the scheduler took out on purpose before is silent by right.
-A node without a job that draws what it did is left to `telemetry_gap` until the scheduler misses it too.
+When the scheduler says that a node is down, that is said at once. So is a node that misses two readings in all its
+in-band streams (GPUs, NICs, storage) after its kernel's or BMC's last words, when the scheduler misses it too, or when
+its BMC reads no power while it had a job. Else it is inferred. A node's silence weighs what so long a silence weighs
+here, where scrapes get lost in runs and collectors pause; its job's steps that stop with it, or its watts that fall,
+weigh by how seldom jobs pause for so long, or watts fall so far. Together they must be so improbable that chance makes
+them within the budget only. On silence alone it takes five minutes, and longer than nodes here are ever silent; of a
+node without a job, as long as a reboot takes. A node whose job goes on stepping is alive: its collector is not
+(`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or something names each of
+them. Streams that stop one by one are their agents' trouble. What the scheduler took out on purpose is silent by right.
 
-It is wrong about an idle node without a BMC, if only its exporter died; about an idle node that hangs with its power
-on, until the scheduler says so; about a node that hangs
-while its exporter still answers (`job_hang` sees the job); and late by up to `steps_wait_s` where steps are long.
+It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
+node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still
+answers (`job_hang` sees the job).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
 from detectors.case_book import CaseBook
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Fault, Finding, Instant, LogRecord
+from detectors.contract import (
+    Batch,
+    DetectorConfig,
+    DetectorSpec,
+    Evidence,
+    Fault,
+    Finding,
+    Instant,
+    LogRecord,
+)
+from detectors.core.evidence import odds_in_words
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords
 from detectors.node_down.silence import Silence
-from detectors.presence import Progress, Roster
+from detectors.presence import LATE, Lapses, Presence, Progress, Roster, believed, chance_allowed
 from detectors.scheduling import Scheduler, Word
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.watts import Watts
+from detectors.tenancy import Tenancy
+from detectors.watts import LIVES, Watts
 
 _FAULT: Fault = "node_down"
+_MISSED: Final = 2.2
+"""Two readings are missing, with room for jitter."""
+_SIGNS_BEFORE_MS: Final = 180_000
+"""A SEL or kernel line this long before the silence still speaks of it: BMCs are read every minute."""
+_TOGETHER: Final = 3
+"""So many nodes are not silent for as long at once by chance: it is for what they share, most often a collector."""
+_FEED_SHARE: Final = 0.8
+"""When nearly all that report are silent at once, and so are all jobs, it is our feed and not the cluster."""
+_FORGET_MS: Final = 86_400_000
+"""A node silent for a day is no longer news, and not counted among those that report."""
+_RELEASE_INTERVALS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +72,29 @@ class _Case:
     together: int
     word: Word | None
     line: tuple[Instant, str] | None
+    off: bool
     watts: float
     watts_before: float
     bmc: str
     job_id: str | None
     stopped: bool | None
+    odds: float
+    """By chance, of such a silence with its job's pause or its fall of power beside it; 1: neither is."""
+    work_stands: bool
+    """Whether its job stopped with it for long, or its power has fallen while it had one."""
 
-    def support(self, power_ratio: float) -> list[str]:
-        """Return what speaks for it beside the silence."""
+    @property
+    def down(self) -> bool:
+        """Whether the scheduler says that it is down."""
+        return self.word is not None and self.word.said == "down"
+
+    @property
+    def support(self) -> list[str]:
+        """What speaks for it beside the silence."""
         signs = {
             "scheduler": self.word is not None,
             "event log": self.line is not None,
-            "power": self.watts < power_ratio * self.watts_before,
+            "power": self.watts < LIVES * self.watts_before,
             "steps": self.stopped is True,
         }
         return [name for name, says in signs.items() if says]
@@ -73,14 +110,18 @@ class NodeDown:
         if not isinstance(config, NodeDownConfig):
             raise TypeError(f"{type(config).__name__} is not a NodeDownConfig")
         self._config = config
-        self._fleet = fleet
+        self.tails = Tails(config.calibration)
         self._roster = Roster(fleet)
-        self._silence = Silence(self._roster)
+        self._silence = Silence(config, self._roster, Lapses(self.tails["silences of nodes"]))
+        self._pauses = Lapses(self.tails["pauses of jobs"])
         self._watts = Watts(fleet, self._roster)
+        self._bmcs = Presence("bmc")
         self._words = LastWords()
         self._progress = Progress(fleet)
         self._scheduler = Scheduler(fleet)
+        self._tenancy = Tenancy(fleet)
         self._excused: dict[str, Instant] = {}
+        """Nodes that are silent by right or evidently alive, with their last reading then."""
         self._book = CaseBook(self.spec.name)
         """In its memos: `heard` the node's last reading while gone; `back_at` since when it is heard again, or -1."""
         self._told_upto: Instant = -1
@@ -95,32 +136,35 @@ class NodeDown:
         """Note who is heard; what follows is decided at the next point of the grid."""
         if batch.kind == "bmc":
             self._watts.take(batch)
+            self._bmcs.take(batch)
         elif batch.kind == "steps":
             self._progress.take(batch)
         else:
-            self._silence.take(batch)
+            self._silence.streams[batch.kind].readings.take(batch)
         return ()
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: who is back, and who is gone."""
-        self._progress.settle()
+        self._pauses.learn(*self._progress.settle(now))
         self._words.forget(now)
-        self._silence.measure(now)
+        self._tenancy.note(now)
+        self._silence.measure(now, self._excused.keys() | {case.node for case in self._book.cases()})
         over = self._close(now)
-        told = [node for node, _ in self._scheduler.said_down(self._told_upto)]
+        told = {node for node, _ in self._scheduler.said_down(self._told_upto)}
         self._told_upto = now
-        suspects = np.flatnonzero(self._silence.missed > 1.5)
-        suspects = suspects[self._silence.silent_ms[suspects] <= self._config.forget_s * 1000]
-        names = {self._roster.names[number] for number in suspects.tolist()} | set(told)
+        silence = self._silence
+        suspects = np.flatnonzero((silence.missed > LATE) & (silence.silent_ms <= _FORGET_MS))
+        names = {self._roster.names[number] for number in suspects.tolist()} | told
         self._excused = {node: last for node, last in self._excused.items() if node in names}
         began: list[Finding] = []
         for node in sorted(names - {case.node for case in self._book.cases()}):
-            began += self._judge(now, node, suspects.tolist(), told=node in told)
+            began += self._judge(now, node, told=node in told)
+        self.tails["falls of power"].learn(self._watts.drops())
         return [*over, *began]
 
-    def _judge(self, now: Instant, node: str, suspects: list[int], *, told: bool) -> list[Finding]:
+    def _judge(self, now: Instant, node: str, *, told: bool) -> list[Finding]:
         number = self._roster.number(node)
-        self._silence.grow()
+        self._silence.grow(len(self._roster))
         last, usual = int(self._silence.last[number]), float(self._silence.usual[number])
         if not told and last >= 0 and self._excused.get(node) == last:
             return []
@@ -128,91 +172,111 @@ class NodeDown:
         if out is not None and (told or out.at <= last + usual):
             self._excused[node] = last
             return []
-        if not told and self._silence.missed[number] < self._config.supported_intervals:
+        if not told and self._silence.missed[number] < _MISSED:
             return []
-        case = self._case(now, number, last, usual, suspects)
+        case = self._case(now, number, last, usual)
         return self._fire(now, case) if told or self._is_down(case, now) else []
 
     def _is_down(self, case: _Case, now: Instant) -> bool:
         """Return whether a silent node is down; none of the rest if its job proves that it lives."""
-        said_down = case.word is not None and case.word.said == "down"
-        if self._lives(case, now) and case.word is None:
+        if case.word is not None:
+            return True
+        if self._lives(case, now):
             return False
-        if case.stopped is False and now - case.last <= self._config.steps_wait_s * 1000 and not said_down:
-            return False
-        if case.stopped is None and case.word is None and self._draws_on(case, now):
-            return False
-        firm = [sign for sign in case.support(self._config.power_ratio) if sign != "steps"]
-        return (bool(firm) or case.missed >= self._silence.patience) and not self._is_a_collector(case, firm, now)
+        if case.line is not None or (case.off and case.job_id is not None):
+            return True
+        if case.stopped is False:
+            return False  # its job's next step may still come
+        allowed = chance_allowed(self._config.false_alarms_per_100_node_days, case.usual)
+        sure = case.odds <= allowed or (case.work_stands and case.missed >= self._config.least_readings)
+        return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
-    def _draws_on(self, case: _Case, now: Instant) -> bool:
-        """Return whether a node without a job draws what it did, or its BMC is still to be heard on that."""
-        if np.isfinite(case.watts):
-            return case.watts >= self._config.power_ratio * case.watts_before
-        waits = now - case.last <= self._config.steps_wait_s * 1000
-        return waits and case.bmc == "reports" and self._watts.known(case.number)
+    def _is_silent_for_good(self, case: _Case, now: Instant) -> bool:
+        """Return whether silence alone says it: longer than nodes here are ever silent, of all its streams at once."""
+        needed = float(self._silence.needed[case.number])
+        if case.job_id is None:
+            needed = max(needed, self._config.reboot_s * 1000)
+        if now - case.last < needed or not self._silence.at_once(case.number):
+            return False
+        draws_on = case.job_id is None and self._watts.held(case.number, case.last)
+        return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:
         if case.job_id is None or not self._progress.goes_on(case.job_id, case.last + int(case.usual), now):
             return False
-        if self._progress.goes_on(case.job_id, case.last + int((self._silence.patience + 1) * case.usual), now):
+        if self._progress.goes_on(case.job_id, case.last + int(self._config.least_readings * case.usual), now):
             self._excused[case.node] = case.last  # its job outlived what a crash could explain: it is the collector
         return True
 
-    def _is_a_collector(self, case: _Case, firm: list[str], now: Instant) -> bool:
+    def _is_a_collector(self, case: _Case, now: Instant) -> bool:
         """Return whether the silence of several nodes at once is better explained by what collects it."""
-        if firm:
-            return False
-        reporting = self._silence.reporting(now, self._config.forget_s * 1000)
+        reporting = self._silence.reporting(_FORGET_MS)
         if case.together >= reporting:
             return True
-        if case.together < self._config.together_nodes:
+        if case.together < _TOGETHER:
             return False
-        if case.together >= self._config.feed_share * reporting:
-            return not self._progress.any_goes_on(now)
-        return case.stopped is not True and case.bmc != "silent"
+        return case.stopped is not True or (
+            case.together >= _FEED_SHARE * reporting and not self._progress.any_goes_on(now)
+        )
 
-    def _case(self, now: Instant, number: int, last: Instant, usual: float, suspects: list[int]) -> _Case:
-        node = self._roster.names[number]
-        silent = last >= 0 and self._silence.missed[number] > 1
-        since = (last if silent else now) - int(self._config.support_window_s * 1000)
-        span = self._config.together_intervals * (usual if np.isfinite(usual) else 0.0)
-        together = sum(abs(int(self._silence.last[other]) - last) <= span for other in suspects)
+    def _case(self, now: Instant, number: int, last: Instant, usual: float) -> _Case:
+        node, silence = self._roster.names[number], self._silence
+        silent = last >= 0 and silence.missed[number] > 1
+        since = (last if silent else now) - _SIGNS_BEFORE_MS
         watts, before = self._watts.since(number, last)
-        bmc_last, bmc_usual = self._roster.latest(self._watts.presence)
-        job = self._fleet.job_of(node)
+        bmc_last, bmc_usual = self._roster.latest(self._bmcs)
+        job_id = self._tenancy.job(node, last)
+        odds, paused, fell = 1.0, 0.0, watts < LIVES * before
+        if silent and job_id is not None:
+            paused = self._paused(job_id, last, usual, now)
+            # It may be either of two steps.
+            beside = min(2 * self._pauses.odds(paused) if paused else 1.0, self._odds_of_fall(watts, before))
+            odds = 1.0 if beside >= 1 else both(beside, silence.lapses.odds(float(silence.missed[number])))
         return _Case(
             node=node,
             number=number,
             last=last,
             usual=usual,
-            missed=float(self._silence.missed[number]),
-            together=together,
+            missed=float(silence.missed[number]),
+            together=silence.beside(number, now),
             word=self._scheduler.fate(node, since),
             line=self._words.of(node, since),
+            off=self._watts.off(number, last),
             watts=watts,
             watts_before=before,
             bmc=_bmc(int(bmc_last[number]), float(bmc_usual[number]), now),
-            job_id=job.job_id if job else None,
-            stopped=self._progress.stopped(job.job_id, now) if job else None,
+            job_id=job_id,
+            stopped=self._progress.stopped(job_id, now) if job_id else None,
+            odds=odds,
+            work_stands=job_id is not None and (fell or paused >= self._config.least_readings),
         )
+
+    def _paused(self, job_id: str, last: Instant, usual: float, now: Instant) -> float:
+        """Return for how many of its intervals a job has stopped together with a node; 0 if it did not."""
+        stepped, interval = self._progress.of(job_id)
+        together = abs(stepped - last) <= 2 * interval + usual
+        return (now - stepped) / interval if together and self._progress.stopped(job_id, now) else 0.0
+
+    def _odds_of_fall(self, watts: float, before: float) -> float:
+        if not watts < before:
+            return 1.0
+        falls = self.tails["falls of power"]
+        return believed(float(falls.odds(np.array([before / max(watts, 1.0) - 1]))[0]), falls.total)
 
     def _fire(self, now: Instant, case: _Case) -> list[Finding]:
         said = case.word.at if case.word is not None else now
         started_at = min(case.last + int(case.usual / 2), said, now) if case.missed > 1 else said
-        support = case.support(self._config.power_ratio)
-        down = case.word is not None and case.word.said == "down"
         return self._book.fire(
             now,
             _FAULT,
             {"node": case.node},
             started_at=started_at,
             severity="page",
-            score=min(1.0, (0.95 if down else 0.65) + 0.12 * len(support)),
+            score=min(1.0, (0.95 if case.down else 0.65) + 0.12 * len(case.support)),
             summary=self._summary(case, now),
             action="look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
             "it passes its health check",
-            evidence=self._evidence(case, support, now),
+            evidence=self._evidence(case, now),
             memo={"heard": case.last, "back_at": -1},
         )
 
@@ -221,24 +285,27 @@ class NodeDown:
             silent = f"{case.node} is silent for {(now - case.last) / 1000:.0f} s ({case.missed:.1f} intervals)"
         else:
             silent = f"{case.node} is down by the scheduler's word"
-        support = case.support(self._config.power_ratio)
-        return silent + (f"; so say {', '.join(support)}" if support else "")
+        return silent + (f"; so say {', '.join(case.support)}" if case.support else "")
 
-    def _evidence(self, case: _Case, support: list[str], now: Instant) -> Evidence:
+    def _evidence(self, case: _Case, now: Instant) -> Evidence:
+        reporting = self._silence.reporting(_FORGET_MS)
         evidence: dict[str, float | int | str] = {
             "silent_together": case.together,
-            "nodes_reporting": self._silence.reporting(now, self._config.forget_s * 1000),
+            "nodes_reporting": reporting,
             "bmc": case.bmc,
-            "support": ", ".join(support),
+            "support": ", ".join(case.support),
         }
         if case.last >= 0 and np.isfinite(case.usual):
             evidence |= {
                 "silent_s": (now - case.last) / 1000,
                 "usual_interval_s": case.usual / 1000,
                 "intervals_missed": case.missed,
-                "intervals_needed": self._silence.patience,
-                "streams": self._silence.streams(case.number),
+                "longest_by_chance_s": float(self._silence.needed[case.number]) / 1000,
+                "streams": self._silence.of(case.number),
             }
+            if case.odds < 1:
+                wealth = -math.log(max(case.odds, 1e-30))
+                evidence["by_chance"] = odds_in_words(wealth, reporting, case.usual / 1000)
         if case.word is not None:
             evidence["scheduler"] = case.word.line
         if case.line is not None:
@@ -259,19 +326,16 @@ class NodeDown:
         over: list[Finding] = []
         for entry in self._book.cases():
             memo, number = entry.memo, self._roster.number(entry.node)
-            self._silence.grow()
+            self._silence.grow(len(self._roster))
             last, missed = int(self._silence.last[number]), float(self._silence.missed[number])
             usual = float(self._silence.usual[number])
-            if last <= memo["heard"] or missed > 1.7:
+            if last <= memo["heard"] or missed > LATE:
                 memo["back_at"], memo["heard"] = -1, max(memo["heard"], last)
                 continue
             if memo["back_at"] < 0:
                 memo["back_at"] = last
                 continue
-            held = self._config.release_s * 1000
-            if np.isfinite(usual):
-                held = max(held, self._config.release_intervals * usual)
-            if last - memo["back_at"] >= held:
+            if last - memo["back_at"] >= np.fmax(self._config.release_s * 1000, _RELEASE_INTERVALS * usual):
                 back_s = (now - memo["back_at"]) / 1000
                 lasted_s = max(memo["back_at"] - entry.started_at, 0) / 1000
                 reason = f"it reports again since {back_s:.0f} s"
@@ -281,37 +345,50 @@ class NodeDown:
     def snapshot(self) -> bytes:
         """Return the whole state."""
         silence, arrays = self._silence.snapshot()
-        watts, more = self._watts.snapshot()
-        names, steps = self._progress.snapshot()
+        progress, steps = self._progress.snapshot()
+        bmcs, heard = self._bmcs.snapshot()
+        arrays |= steps | heard | self._watts.arrays("watts_")
         document: dict[str, Any] = {
             "nodes": self._roster.names,
+            "bmcs": bmcs,
             "silence": silence,
-            "watts": watts,
+            "progress": progress,
+            "steps": self._pauses.readings,
             "words": self._words.snapshot(),
-            "jobs": names,
             "scheduler": self._scheduler.snapshot(),
+            "tenancy": self._tenancy.snapshot(),
             "excused": self._excused,
             "told_upto": self._told_upto,
+            "tails": self.tails.document(),
             "book": self._book.snapshot(),
         }
-        return pack(document, arrays | more | steps)
+        return pack(document, arrays)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
+        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
         for node in document["nodes"]:
             detector._roster.number(node)
-        detector._silence.load(document["silence"], arrays)
-        detector._watts.load(document["watts"], arrays)
+        detector._silence.restore(document["silence"], arrays)
+        detector._watts.load(arrays, "watts_")
+        detector._bmcs.load(document["bmcs"], arrays)
         detector._words.load(document["words"])
-        detector._progress.load(document["jobs"], arrays)
+        detector._progress.load(document["progress"], arrays)
+        detector._pauses.readings = document["steps"]
         detector._scheduler.load(document["scheduler"])
+        detector._tenancy.load(document["tenancy"])
         detector._excused = document["excused"]
         detector._told_upto = document["told_upto"]
         detector._book.load(document["book"])
         return detector
+
+
+def both(one: float, other: float) -> float:
+    """Return how likely two independent readings are so improbable together (Fisher's method, of two)."""
+    product = one * other
+    return product * (1 - math.log(product))
 
 
 def _bmc(last: Instant, usual: float, now: Instant) -> str:

@@ -33,6 +33,7 @@ def dead(tape: Tape, nodes: list[str], since_s: float = DIES_S, until_s: float =
 
 DRAINED = line(100, "scheduler", f"slurmctld: update_node: node {name(1)} state set to DRAIN", severity="info")
 LOST = line(DIES_S + 9, "scheduler", f"slurmctld: error: Nodes {name(1)} not responding")
+PANIC = line(DIES_S - 1, "kernel", "Kernel panic - not syncing: Fatal exception in interrupt", node=name(2))
 FAILED = line(DIES_S + 3, "scheduler", f"slurmctld: Killing JobId=812 on failed node {name(1)}")
 _IDLE = replace(SCENE, working=False, kinds=("bmc", "nic", "dcgm"), seed=3)
 
@@ -43,17 +44,18 @@ EXAMPLES = Examples(
         silenced(tape_of(replace(SCENE, seed=5)), [name(1)], until_s=DIES_S + 60),
         silenced(tape_of(_IDLE), [name(n) for n in range(4)]),
         silenced(tape_of(replace(_IDLE, seed=6)), [name(2)]),
+        dead(tape_of(replace(_IDLE, seed=7, minutes=11)), [name(2)], until_s=DIES_S + 420),
     ],
     faults=[
-        Fault(dead(tape_of(SCENE), [name(2)]), {"node": name(2)}, START + int(DIES_S * 1000)),
+        Fault(dead(tape_of(replace(SCENE, logs=[PANIC])), [name(2)]), {"node": name(2)}, START + int(DIES_S * 1000)),
         Fault(
             dead(tape_of(replace(SCENE, logs=[LOST], seed=2)), [name(1)], until_s=215),
             {"node": name(1)},
             START + int(DIES_S * 1000),
         ),
         Fault(
-            dead(tape_of(replace(_IDLE, kinds=("nic", "dcgm"))), [name(0)]),
-            {"node": name(0)},
+            dead(tape_of(replace(_IDLE, kinds=("nic", "dcgm"), logs=[PANIC])), [name(2)]),
+            {"node": name(2)},
             START + int(DIES_S * 1000),
         ),
     ],

@@ -1,4 +1,4 @@
-"""Last words: what a node's BMC or kernel wrote before it fell silent."""
+"""Last words: what a node's BMC or kernel wrote of its own end."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,16 @@ from typing import Any
 from detectors.contract import Instant, LogRecord
 
 _KEPT_MS = 600_000
-# SEL: critical lines of board, processor, memory and supplies (IPMI sensor types 07h, 08h, 09h, 0Ch, 20h); kernel:
-# the last words that a console or kdump relays.
+# Lines that mean that the host is gone, or is going: of the kernel as a console or kdump relays them; of the SEL by
+# IPMI 2.0, table 42-3: processor (IERR, MCERR, thermal trip, FRB), critical interrupt (bus fatal error), OS critical
+# stop, power unit (AC lost; a supply's lost input is none, and off it is switched on purpose, too).
 _FATAL_SEL = re.compile(
-    r"uncorrectable|IERR|MCERR|thermal trip|FRB|failure detected|AC lost|power off|bus fatal|critical stop|panic|"
-    r"critical interrupt|fatal|memory.*fail|dimm.*fail|hgx|baseboard|fault",
+    r"IERR|MCERR|thermal trip|FRB\d|bus fatal|critical stop|run-time critical|kernel panic|power unit.*AC lost",
     re.IGNORECASE,
 )
 _FATAL_KERNEL = re.compile(
     r"kernel panic|Fatal machine check|Machine check: Processor context corrupt|hard LOCKUP|"
-    r"Hardware Error.*(?:fatal|uncorrected)|Uncorrected hardware memory error",
+    r"Hardware Error.*fatal|Uncorrected hardware memory error",
     re.IGNORECASE,
 )
 
@@ -54,5 +54,4 @@ class LastWords:
 def _is_fatal(record: LogRecord) -> bool:
     if record.source == "kernel":
         return _FATAL_KERNEL.search(record.message) is not None
-    grave = record.source == "sel" and record.severity in {"critical", "error"}
-    return grave and "eassert" not in record.message and _FATAL_SEL.search(record.message) is not None
+    return record.source == "sel" and "eassert" not in record.message and _FATAL_SEL.search(record.message) is not None

@@ -1,82 +1,121 @@
 """How long every node has been silent, over all its in-band streams, in intervals of its own."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray, Kind
-from detectors.presence import NEVER, Presence, Roster
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.core.columns import Columns, Declaration
+from detectors.node_down.config import NodeDownConfig
+from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
-_STILL_THERE = 1.7
-"""A stream that had been missing for more of its intervals when the node was last heard had ended before."""
+
+_AS_LONG: Final = 2.0
+"""Nodes that are silent at once, none more than twice as long as another, are silent for what they share: most often a
+collector. They need not have begun together, as scrapes get lost before, nor be heard again together."""
 
 
-class Silence:
-    """Columns over nodes: `last` heard (ms; -1 never), `usual` interval (ms; inf), `silent_ms`, `missed` intervals.
+class Silence(Columns):
+    """By node: `last` heard (ms; -1 never), `usual` interval (ms; NaN), `silent_ms`, `missed` intervals, `needed` ms.
 
-    The interval is that of the fastest stream that was still there when the node was last heard: a storage client
-    read every minute does not make the GPUs' silence of half a minute usual.
+    By stream and node: whether it is `known`, and `there` still when the node was last heard. The interval is that of
+    the fastest stream that was: a storage client read every minute does not make the GPUs' silence of half a minute
+    usual. `needed` is how long silence alone has to last: longer than any that ends by itself here. The last one that
+    ended did so at `ended_at` (ms; -1 never), after `ended_ms`.
     """
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-        self._streams: dict[str, Presence] = {kind: Presence(kind) for kind in IN_BAND}
-        self.last: IntArray = np.empty(0, np.int64)
-        self.usual: FloatArray = np.empty(0)
-        self.missed: FloatArray = np.empty(0)
-        self.silent_ms: IntArray = np.empty(0, np.int64)
-        self._there = np.empty((len(IN_BAND), 0), bool)
-        self.patience = 0
+    BLANK: ClassVar[Declaration] = {
+        "last": (np.int64, NEVER),
+        "usual": (np.float64, np.nan),
+        "silent_ms": (np.float64, 0.0),
+        "missed": (np.float64, 0.0),
+        "needed": (np.float64, np.inf),
+        "ended_at": (np.int64, NEVER),
+        "ended_ms": (np.float64, 0.0),
+        "known": (np.bool_, 0, len(IN_BAND)),
+        "there": (np.bool_, 0, len(IN_BAND)),
+    }
+    last: IntArray
+    usual: FloatArray
+    silent_ms: FloatArray
+    missed: FloatArray
+    needed: FloatArray
+    ended_at: IntArray
+    ended_ms: FloatArray
+    known: BoolArray
+    there: BoolArray
 
-    def take(self, batch: Batch) -> None:
-        """Take note of who is heard."""
-        self._streams[batch.kind].take(batch)
+    def __init__(self, config: NodeDownConfig, roster: Roster, lapses: Lapses) -> None:
+        super().__init__()
+        self._config, self._roster, self.lapses = config, roster, lapses
+        self.streams: dict[str, Attendance] = {kind: Attendance(kind) for kind in IN_BAND}
 
-    def measure(self, now: Instant) -> None:
-        """At a point of the grid: measure every node's silence."""
-        for presence in self._streams.values():
-            self._roster.owners(presence.kind, len(presence))
-        heard = [self._roster.latest(presence) for presence in self._streams.values()]
-        last = np.array([times for times, _ in heard])
-        usual = np.array([intervals for _, intervals in heard])
-        self.last = last.max(axis=0)
-        self._there = (last >= 0) & (last + _STILL_THERE * usual >= self.last)
-        self.usual = np.where(self._there, usual, np.inf).min(axis=0, initial=np.inf)
-        self.silent_ms = now - self.last
-        self.missed = np.where(self.last >= 0, self.silent_ms / np.maximum(self.usual, 1.0), 0.0)
-        self.patience = max((p.patience for p in self._streams.values() if len(p)), default=3)
+    def measure(self, now: Instant, excused: set[str]) -> None:
+        """At a point of the grid: measure every node's silence; nothing is learnt of those that are `excused`."""
+        streams, config = self.streams.values(), self._config
+        owners = [self._roster.owners(stream.kind, len(stream.readings)) for stream in streams]
+        self.grow(len(self._roster))
+        for stream, owner in zip(streams, owners, strict=True):
+            stream.look(now, owner, len(self))
+        last = np.array([stream.last for stream in streams])
+        usual = np.array([stream.usual for stream in streams])
+        gap = np.array([stream.gap for stream in streams])
+        since = np.where(np.isfinite(gap) & (self.last >= 0), last - self.last, np.nan)
+        self._learn(now, np.fmin.reduce(np.fmin(gap, since)), excused)
+        self.known, self.last = last >= 0, last.max(axis=0)
+        patient = np.nan_to_num(usual, nan=np.inf)
+        self.there = self.known & (last + LATE * patient >= self.last)
+        fastest = np.where(self.there, patient, np.inf).min(axis=0)
+        slowest = np.where(self.there, np.nan_to_num(usual), 0.0).max(axis=0)
+        self.usual = np.where(np.isfinite(fastest), fastest, np.nan)
+        self.silent_ms = np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
+        self.missed = np.nan_to_num(self.silent_ms / np.maximum(self.usual, 1.0))
+        needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, config.least_s, 0.0)
+        self.needed = np.maximum(needed, config.least_readings * slowest)
 
-    def grow(self) -> None:
-        """Make room for nodes that only logs have told of."""
-        more = len(self._roster) - len(self.last)
-        if more > 0:
-            self.last = np.concatenate([self.last, np.full(more, NEVER, np.int64)])
-            self.usual = np.concatenate([self.usual, np.full(more, np.inf)])
-            self.missed = np.concatenate([self.missed, np.zeros(more)])
-            self.silent_ms = np.concatenate([self.silent_ms, np.zeros(more, np.int64)])
-            self._there = np.concatenate([self._there, np.zeros((len(IN_BAND), more), bool)], axis=1)
+    def beside(self, node: int, now: Instant) -> int:
+        """Return how many nodes are silent for about as long as one of them, or were until a moment ago."""
+        lately = now - self.ended_at <= 2 * np.nan_to_num(self.usual[node])
+        lengths = np.where(self.missed > LATE, self.silent_ms, np.where(lately, self.ended_ms, 0.0))
+        own = self.silent_ms[node]
+        return int(np.count_nonzero((lengths * _AS_LONG >= own) & (lengths <= _AS_LONG * own)))
 
-    def reporting(self, now: Instant, forget_ms: float) -> int:
+    def _learn(self, now: Instant, gap: FloatArray, excused: set[str]) -> None:
+        """Learn the silences that ended: nothing of the node was heard, in no stream, for more than an interval."""
+        late = gap / self.usual
+        self.ended_at[late > LATE], self.ended_ms[late > LATE] = now, gap[late > LATE]
+        ended = (late > LATE) & (gap < self.needed)
+        ended[np.array([self._roster.number(name) for name in excused], np.int64)] = False
+        self.lapses.learn(int(np.isfinite(gap).sum()), late[ended])
+
+    def reporting(self, forget_ms: float) -> int:
         """Return how many nodes have reported in the last `forget_ms`."""
-        return int(((self.last >= 0) & (now - self.last <= forget_ms)).sum())
+        return int(((self.last >= 0) & (self.silent_ms <= forget_ms)).sum())
 
-    def streams(self, node: int) -> str:
+    def at_once(self, node: int) -> bool:
+        """Return whether all in-band streams of a node stopped together; mounts come and go with jobs."""
+        agents = slice(IN_BAND.index("storage"))
+        return bool((self.there[agents, node] | ~self.known[agents, node]).all())
+
+    def of(self, node: int) -> str:
         """Return the streams of a node that fell silent with it."""
-        return ", ".join(kind for kind, there in zip(IN_BAND, self._there[:, node], strict=True) if there)
+        return ", ".join(kind for kind, there in zip(IN_BAND, self.there[:, node], strict=True) if there)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        numbers: dict[str, Any] = {}
-        arrays: dict[str, NDArray[Any]] = {}
-        for kind, presence in self._streams.items():
-            numbers[kind], own = presence.snapshot()
+        """Return the state as JSON can say it, and arrays."""
+        document: dict[str, Any] = {"readings": self.lapses.readings}
+        arrays = self.arrays("silence_")
+        for kind, stream in self.streams.items():
+            document[kind], own = stream.state()
             arrays |= own
-        return numbers, arrays
+        return document, arrays
 
-    def load(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        for kind, presence in self._streams.items():
-            presence.load(numbers[kind], arrays)
+        self.lapses.readings = document["readings"]
+        self.load(arrays, "silence_")
+        for kind, stream in self.streams.items():
+            stream.take_state(document[kind], arrays)

@@ -60,7 +60,7 @@ def test_not_responding_alone_is_nothing_while_the_node_reports() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        line(DIES_S - 1, "sel", "1 | 04/01/2024 | Memory #0x87 | Uncorrectable ECC | Asserted", node=CULPRIT),
+        line(DIES_S - 1, "sel", "1 | 04/01/2024 | Processor #0x60 | IERR | Asserted", node=CULPRIT),
         line(DIES_S - 1, "kernel", "Kernel panic - not syncing: Fatal exception in interrupt", node=CULPRIT),
     ],
     ids=["event log", "kernel"],
@@ -75,13 +75,47 @@ def test_a_last_word_beside_the_silence_raises_the_score(record: Any) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
-@pytest.mark.parametrize("missing", [0.0, 0.02])
-def test_the_cadence_does_not_matter(interval_s: float, missing: float) -> None:
-    scene = replace(SCENE, interval_s=interval_s, missing=missing, minutes=40 * interval_s / 60 + 5)
-    dies_s = 22 * interval_s
-    fired = firing(dead(tape_of(scene), [CULPRIT], dies_s))
+@pytest.mark.parametrize("missing", [0.0, 0.01])
+def test_steps_that_stop_with_it_name_it_within_some_readings_once_silences_here_are_known(
+    interval_s: float, missing: float
+) -> None:
+    scene = Scene(nodes=8, gpus=1, nics=1, interval_s=interval_s, missing=missing, kinds=("nic", "steps", "dcgm"))
+    dies_s = 360 * interval_s
+    fired = firing(dead(tape_of(replace(scene, minutes=375 * interval_s / 60)), [CULPRIT], dies_s))
     assert [finding.entity["node"] for finding in fired] == [CULPRIT]
-    assert (fired[0].detected_at - START) / 1000 - dies_s <= max(30, 6.5 * interval_s)
+    assert (fired[0].detected_at - START) / 1000 - dies_s <= max(30, 6 * interval_s)
+    assert "once in" in str(fired[0].evidence["by_chance"])
+
+
+def test_a_job_that_pauses_while_scrapes_are_lost_is_no_dead_node() -> None:
+    pauses = [(at, at + 40.0) for at in range(200, 1800, 200)]
+    scene = Scene(nodes=8, gpus=1, nics=1, minutes=30, pauses=pauses, kinds=("nic", "steps", "dcgm"))
+    tape = tape_of(scene)
+    for number, (begin, _) in enumerate(pauses):
+        tape = silenced(tape, [name(number)], begin, begin + 40)
+    assert firing(tape) == []
+
+
+def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
+    scene = Scene(nodes=5, nics=1, minutes=20, kinds=("nic", "dcgm"))
+    (fired,) = firing(silenced(tape_of(scene), [CULPRIT]))
+    assert 290 <= (fired.detected_at - START) / 1000 - DIES_S <= 305
+    (fired,) = firing(silenced(tape_of(replace(scene, working=False)), [CULPRIT]))
+    assert 895 <= (fired.detected_at - START) / 1000 - DIES_S <= 905
+
+
+def test_streams_that_stop_one_by_one_are_no_dead_node() -> None:
+    tape = without(tape_of(Scene(nodes=5, nics=1, minutes=12, kinds=("nic", "dcgm"))), "nic", 100, node=CULPRIT)
+    assert firing(without(tape, "dcgm", DIES_S, node=CULPRIT)) == []
+
+
+def test_silences_that_end_by_themselves_teach_patience() -> None:
+    scene = Scene(nodes=5, nics=1, minutes=30, kinds=("nic", "dcgm"))
+    tape = tape_of(scene)
+    for begin in (200, 600):
+        tape = silenced(tape, [name(3)], begin, begin + 250)
+    (fired,) = firing(silenced(tape, [CULPRIT], 1000))
+    assert 500 <= (fired.detected_at - START) / 1000 - 1000 <= 520
 
 
 def test_a_node_whose_job_goes_on_is_not_down_even_when_the_job_ends_later() -> None:
@@ -107,7 +141,7 @@ def test_a_node_taken_back_can_be_down_again() -> None:
 
 
 def test_a_rack_that_dies_with_its_job_is_many_dead_nodes() -> None:
-    scene = replace(SCENE, nodes=8, nics=1, seed=7)
+    scene = replace(SCENE, nodes=8, nics=1, seed=7, minutes=9)
     nodes = [name(n) for n in range(4)]
     assert sorted(map(str, named(dead(tape_of(scene), nodes)))) == nodes
 
@@ -152,4 +186,4 @@ def test_an_idle_node_that_draws_what_it_did_is_not_down_until_the_scheduler_mis
     missed = line(DIES_S + 90, "scheduler", f"slurmctld: error: Nodes {CULPRIT} not responding")
     (fired,) = firing(silenced(tape_of(replace(scene, logs=[missed])), [CULPRIT]))
     assert fired.detected_at - missed.at <= 5000
-    assert named(dead(tape_of(scene), [CULPRIT])) == [CULPRIT]
+    assert named(dead(tape_of(replace(scene, minutes=19)), [CULPRIT])) == [CULPRIT]

@@ -2,23 +2,36 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from detectors.contract import Instant
+from detectors.contract import Entity, Instant
 from detectors.fleet import Fleet
-from detectors.presence import Progress
+from detectors.presence import LATE, Progress
 from detectors.scheduling import Scheduler
 from detectors.telemetry_gap.config import TelemetryGapConfig
 from detectors.telemetry_gap.freeze import Freeze
 from detectors.telemetry_gap.streams import OF_NODES, Cables, Streams
+
+TOGETHER: Final = 3
+"""What stops on three nodes or switches in the same instant is one collector, and one gap."""
+TOGETHER_INTERVALS: Final = 1.5
+"""What was last heard within one interval, with room for jitter, stopped in the same instant."""
+MOST: Final = 0.5
+"""An exporter that hangs freezes all GPUs of its node; half suffice, as they need not be seen at the same reading."""
+_FORGET_MS: Final = 86_400_000
+"""What has been silent for a day was taken out of service."""
+_MISSED_BEFORE_MS: Final = 180_000
+"""The scheduler may say that a node is down so long before its streams, read every minute, are seen to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """Readings of one node, GPU (`gpu` not -1) or switch that stopped or froze at `since` although it lives.
 
-    `beside` names those of its kind that stopped in the same instant, itself among them.
+    `beside` names those of its kind that stopped in the same instant, itself among them; `needed_ms` is how long it
+    had to be away (0: of a freeze), as silences go here.
     """
 
     what: str
@@ -28,9 +41,16 @@ class Case:
     stream: str
     since: Instant
     usual_ms: float
-    missed: float
+    needed_ms: float
     alive: str
     beside: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def entity(self) -> Entity:
+        """What a finding on it names."""
+        if self.what == "gpu":
+            return {"node": self.name, "gpu": self.gpu}
+        return {self.what: self.name}
 
 
 class Cases:
@@ -41,17 +61,25 @@ class Cases:
         config: TelemetryGapConfig,
         fleet: Fleet,
         streams: Streams,
-        gpus: Freeze,
-        ports: Freeze,
-        nics: Freeze,
+        freezes: dict[str, Freeze],
         progress: Progress,
         scheduler: Scheduler,
     ) -> None:
         self._config, self._fleet, self._streams = config, fleet, streams
-        self._gpus, self._ports, self._nics = gpus, ports, nics
+        self._gpus, self._ports, self._nics = freezes["dcgm"], freezes["switch"], freezes["nic"]
         self._progress, self._scheduler = progress, scheduler
         self._cables = Cables(fleet)
         self._job_of: dict[str, str] = {}
+        self.excused: set[str] = set()
+        """Nodes that are dark, and that the scheduler has spoken of since: what they were away for is known."""
+
+    def excuse(self, now: Instant) -> None:
+        """Note which of the dark nodes the scheduler accounts for; it may take a node back before it is heard."""
+        streams, names = self._streams, self._streams.nodes.names
+        last = np.max([streams.of[kind].heard.last for kind in OF_NODES[:-1]], axis=0)
+        dark = {names[node]: int(last[node]) for node in np.flatnonzero(streams.dark).tolist()}
+        self.excused &= dark.keys()
+        self.excused |= {name for name, since in dark.items() if self._accounted_for(name, since, now)}
 
     def all(self, now: Instant) -> Iterator[Case]:
         """Yield every case at `now`, silent before frozen."""
@@ -61,67 +89,64 @@ class Cases:
         yield from self._silent_nodes(now)
         yield from self._frozen_gpus(now)
         yield from self._silent_switches(now)
-        yield from self._frozen_switches(now)
+        yield from self._frozen_switches()
 
     def _silent_nodes(self, now: Instant) -> Iterator[Case]:
-        streams, config = self._streams, self._config
-        dark = streams.dark
-        booting = (streams.dark_at >= 0) & (now - streams.dark_at <= config.boot_grace_s * 1000) & ~dark
-        for row, kind in enumerate(OF_NODES):
+        streams, names = self._streams, self._streams.nodes.names
+        for kind in OF_NODES:
             if kind == "storage":
                 continue  # file systems are mounted and unmounted as jobs want them
-            last, usual, missed = streams.last[row], streams.usual[row], streams.missed[row]
-            recent = (last >= 0) & (now - last <= config.forget_s * 1000)
-            suspect = np.flatnonzero(recent & (missed > 1.5))
-            if not len(suspect):
-                continue
-            patience = streams.of[kind].patience
-            ripe = suspect[(missed[suspect] >= patience) & ~booting[suspect]]
+            heard, needed = streams.of[kind].heard, streams.of[kind].needed
+            recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
+            ripe = np.flatnonzero(recent & streams.away(kind, now))
             if not len(ripe):
                 continue
-            alive = streams.seen_alive(row)
-            names = np.array(streams.nodes.names, object)
-            for node in sorted(ripe.tolist(), key=streams.nodes.names.__getitem__):
-                since, interval = int(last[node]), float(usual[node])
-                name = streams.nodes.names[node]
-                near = np.abs(last[suspect] - since) <= config.together_intervals * interval
-                beside = frozenset(names[suspect[near]].tolist())
-                waited = since + int(patience * interval)
-                shown = "other streams" if alive[node] else self._shown_alive(name, node, waited, beside, now)
-                if shown and not self._accounted_for(name, since, interval, now):
-                    yield Case("node", name, -1, "silent", kind, since, interval, float(missed[node]), shown, beside)
+            suspect = np.flatnonzero(recent & (heard.missed(now) >= LATE))
+            alive = streams.seen_alive(kind, now)
+            for node in sorted(ripe.tolist(), key=names.__getitem__):
+                since, usual, name = int(heard.last[node]), float(heard.usual[node]), names[node]
+                near = suspect[np.abs(heard.last[suspect] - since) <= TOGETHER_INTERVALS * usual]
+                beside = frozenset(names[other] for other in near.tolist())
+                shown = "other streams" if alive[node] else self._shown_alive(name, node, since, usual, beside, now)
+                if shown and name not in self.excused and not self._accounted_for(name, since + int(usual), now):
+                    yield Case("node", name, -1, "silent", kind, since, usual, float(needed[node]), shown, beside)
 
-    def _shown_alive(self, name: str, node: int, waited: Instant, beside: frozenset[str], now: Instant) -> str:
+    def _shown_alive(
+        self, name: str, node: int, since: Instant, usual_ms: float, beside: frozenset[str], now: Instant
+    ) -> str:
         """Return what shows a node alive that is silent in-band; empty if nothing does.
 
         A BMC lives on when its node dies: it speaks for nodes only where several stopped in the same instant and no
-        job stopped with them, or for a node without a job that draws what it did.
+        job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting.
         """
         job = self._job_of.get(name)
+        waited = since + int(3 * usual_ms)
         if job is not None and self._progress.goes_on(job, waited, now):
             return f"steps of job {job}"
         stopped = self._progress.stopped(job, now) if job is not None else None
-        if len(beside) >= self._config.together_nodes and not stopped and self._streams.bmc_lives(node, waited):
+        if stopped or (job is None and now - since < self._config.reboot_s * 1000):
+            return ""
+        if not self._streams.bmc_all_along(node, since, now):
+            return ""
+        if len(beside) >= TOGETHER:
             return "BMC"
-        watts, before = self._streams.watts.since(node, waited)
-        return "watts by its BMC" if stopped is None and watts >= self._config.power_ratio * before else ""
+        return "watts by its BMC" if stopped is None and self._streams.watts.held(node, since) else ""
 
-    def _accounted_for(self, name: str, since: Instant, usual_ms: float, now: Instant) -> bool:
-        """Return whether the scheduler took the node out before, or says that it is down."""
+    def _accounted_for(self, name: str, since: Instant, now: Instant) -> bool:
+        """Return whether the scheduler took the node out before `since`, or says that it is down."""
         out = self._scheduler.on_purpose(name, now)
-        if out is not None and out.at <= since + usual_ms:
+        if out is not None and out.at <= since:
             return True
-        fate = self._scheduler.fate(name, since - 180_000)
+        fate = self._scheduler.fate(name, since - _MISSED_BEFORE_MS)
         return fate is not None and fate.said == "down"
 
     def _frozen_gpus(self, now: Instant) -> Iterator[Case]:
         gpus, streams = self._gpus, self._streams
-        last = streams.of["dcgm"].last[: len(gpus)]
-        frozen = np.flatnonzero(gpus.frozen(last))
+        frozen = np.flatnonzero(gpus.frozen(streams.of["dcgm"].heard.readings.last[: len(gpus)]))
         if not len(frozen):
             return
         owner = streams.nodes.owners("dcgm", len(gpus))
-        stuck = np.flatnonzero(gpus.repeats >= max(self._config.freeze_readings - 2, 2))
+        stuck = np.flatnonzero(gpus.repeats >= max(self._config.least_readings - 2, 2))
         for node in sorted(set(owner[frozen].tolist()), key=streams.nodes.names.__getitem__):
             name = streams.nodes.names[node]
             here = frozen[owner[frozen] == node]
@@ -130,43 +155,38 @@ class Cases:
                 continue
             first = min(sure, key=lambda gpu: (int(gpus.since[gpu]), gpu))
             since, usual = int(gpus.since[first]), gpus.usual(first)
-            near = stuck[np.abs(gpus.since[stuck] - since) <= self._config.together_intervals * usual]
+            near = stuck[np.abs(gpus.since[stuck] - since) <= TOGETHER_INTERVALS * usual]
             mates, peers = near[owner[near] == node], np.unique(owner[near])
             beside = frozenset(streams.nodes.names[other] for other in peers.tolist())
-            whole = len(mates) > 1 and len(mates) >= self._config.node_share * len(streams.gpus_of(node))
+            whole = len(mates) > 1 and len(mates) >= MOST * len(streams.gpus_of(node))
             for gpu, shown in ((first, sure[first]),) if whole or len(beside) > 1 else tuple(sure.items()):
-                at, habit = int(gpus.since[gpu]), gpus.usual(gpu)
                 number = -1 if whole else int(self._fleet.entities("dcgm")[gpu][1])
                 what = "node" if whole else "gpu"
                 names = beside if whole else frozenset([name])
-                yield Case(what, name, number, "frozen", "dcgm", at, habit, (now - at) / max(habit, 1), shown, names)
+                yield Case(what, name, number, "frozen", "dcgm", int(gpus.since[gpu]), gpus.usual(gpu), 0, shown, names)
 
     def _computes(self, name: str, gpu: int, now: Instant) -> str:
         """Return what shows that a GPU's readings should have changed; empty if nothing does."""
         if self._gpus.meter_stands(gpu):
             return "the energy counter stands still too, which it cannot"
         job = self._job_of.get(name)
-        since = int(self._gpus.since[gpu]) + int(self._config.freeze_s * 500)
+        since = int(self._gpus.since[gpu]) + int(self._config.least_s * 500)
         if job is not None and self._progress.goes_on(job, since, now):
             return f"steps of job {job}" + (" and the energy counter" if self._gpus.meter_runs(gpu) else "")
         return ""
 
     def _silent_switches(self, now: Instant) -> Iterator[Case]:
-        streams, config = self._streams, self._config
-        last, usual, missed = streams.switch_last, streams.switch_usual, streams.switch_missed
-        recent = (last >= 0) & (now - last <= config.forget_s * 1000)
-        suspect = np.flatnonzero(recent & (missed > 1.5))
-        patience = streams.of["switch"].patience
-        ripe = suspect[missed[suspect] >= patience]
-        for switch in sorted(ripe.tolist(), key=streams.switches.names.__getitem__):
-            since, interval, name = int(last[switch]), float(usual[switch]), streams.switches.names[switch]
-            near = suspect[np.abs(last[suspect] - since) <= config.together_intervals * interval]
-            shown = self._carries(name, since, since + int(patience * interval), now)
-            beside = frozenset(streams.switches.names[other] for other in near.tolist())
-            if shown:
-                yield Case(
-                    "switch", name, -1, "silent", "switch", since, interval, float(missed[switch]), shown, beside
-                )
+        streams, names = self._streams, self._streams.switches.names
+        heard, needed = streams.of["switch"].heard, streams.of["switch"].needed
+        recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
+        suspect = np.flatnonzero(recent & (heard.missed(now) >= LATE))
+        ripe = np.flatnonzero(recent & streams.away("switch", now))
+        for switch in sorted(ripe.tolist(), key=names.__getitem__):
+            since, usual, name = int(heard.last[switch]), float(heard.usual[switch]), names[switch]
+            near = suspect[np.abs(heard.last[suspect] - since) <= TOGETHER_INTERVALS * usual]
+            beside = frozenset(names[other] for other in near.tolist())
+            if shown := self._carries(name, since, since + int(3 * usual), now):
+                yield Case("switch", name, -1, "silent", "switch", since, usual, float(needed[switch]), shown, beside)
 
     def _carries(self, switch: str, silent: Instant, since: Instant, now: Instant) -> str:
         """Return what shows that a switch lives: links to it that stay up, or a job on its nodes that goes on."""
@@ -178,10 +198,9 @@ class Cases:
         going = sorted(job for job in jobs if self._progress.goes_on(job, since, now))
         return f"steps of job {going[0]}" if going else ""
 
-    def _frozen_switches(self, now: Instant) -> Iterator[Case]:
+    def _frozen_switches(self) -> Iterator[Case]:
         ports, streams = self._ports, self._streams
-        last = streams.of["switch"].last[: len(ports)]
-        frozen = ports.frozen(last)
+        frozen = ports.frozen(streams.of["switch"].heard.readings.last[: len(ports)])
         if not np.count_nonzero(frozen):
             return
         owner = streams.switches.owners("switch", len(ports))
@@ -193,15 +212,13 @@ class Cases:
             stuck = own[frozen[own]]
             since, usual = int(ports.since[stuck].max()), ports.usual(int(stuck[0]))
             name = streams.switches.names[switch]
-            busy = self._traffic(name, since + int(self._config.freeze_s * 500))
-            if busy:
-                missed = (now - since) / max(usual, 1)
-                yield Case("switch", name, -1, "frozen", "switch", since, usual, missed, busy, frozenset([name]))
+            if busy := self._traffic(name, since + int(self._config.least_s * 500)):
+                yield Case("switch", name, -1, "frozen", "switch", since, usual, 0, busy, frozenset([name]))
 
     def _traffic(self, switch: str, since: Instant) -> str:
         """Return which NICs on a switch have moved data after `since`; empty if none has."""
         keys = self._cables.nics.get(switch, set())
-        named = self._fleet.entities("nic")[: len(self._streams.of["nic"])]
+        named = self._fleet.entities("nic")[: len(self._nics)]
         those = np.array([i for i, key in enumerate(named) if (str(key[0]), str(key[1])) in keys], np.int64)
         moved = self._nics.moved_since(those, since)
         return f"{moved} NICs on it move data" if moved else ""

@@ -11,7 +11,7 @@ from detectors.rows import Rows
 from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
 from detectors.tape import Tape
 
-SCENE = Scene(nodes=4, nics=1, minutes=5, kinds=("bmc", "nic", "steps", "dcgm"))
+SCENE = Scene(nodes=4, nics=1, minutes=8, kinds=("bmc", "nic", "steps", "dcgm"))
 WHOLE = replace(SCENE, nodes=3, kinds=("bmc", "switch", "nic", "steps", "dcgm"))
 AT_S = 122.0
 GAUGES = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_GPU_TEMP")
@@ -54,9 +54,10 @@ EXAMPLES = Examples(
         tape_of(replace(SCENE, collected_s=30.0, missing=0.03, seed=2)),
         _dead(tape_of(replace(SCENE, seed=3))),
         without(tape_of(replace(SCENE, logs=[_DRAINED], seed=4)), "dcgm", AT_S, node=name(1)),
+        without(tape_of(replace(SCENE, seed=5)), "dcgm", AT_S, AT_S + 250, node=name(1)),
     ],
     faults=[
-        Fault(without(tape_of(SCENE), "dcgm", AT_S, 220, node=name(1)), {"node": name(1)}, _ONSET),
+        Fault(without(tape_of(SCENE), "dcgm", AT_S, 450, node=name(1)), {"node": name(1)}, _ONSET),
         Fault(
             frozen(tape_of(SCENE), "dcgm", (*GAUGES, ENERGY), node=name(2), gpu=1), {"node": name(2), "gpu": 1}, _ONSET
         ),

@@ -5,21 +5,39 @@ entity usually goes without a change, and that is learnt of itself.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.presence import Presence
+from detectors.core.columns import Columns, Declaration
+from detectors.presence import NEVER, Attendance
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
 _LEARNT = 5
 """So many changes make a habit."""
 
 
+class _Counts(Columns):
+    """By entity: `changes` so far, `repeats` in a row; the meter's value, when it last moved and how often it did."""
+
+    BLANK: ClassVar[Declaration] = {
+        "changes": (np.int64, 0),
+        "repeats": (np.int64, 0),
+        "meter": (np.float64, np.nan),
+        "meter_at": (np.int64, NEVER),
+        "meter_moves": (np.int64, 0),
+    }
+    changes: IntArray
+    repeats: IntArray
+    meter: FloatArray
+    meter_at: IntArray
+    meter_moves: IntArray
+
+
 class Freeze:
-    """Columns over the entities of a kind: when their readings last changed, and how often they usually do.
+    """The entities of a kind: when their readings last changed, and how often they usually do.
 
     `fields` are compared; `meter`, a counter that cannot stand still while the thing has power, is watched apart.
     """
@@ -28,38 +46,26 @@ class Freeze:
         self._config = config
         self._fields, self._meter = tuple(fields), meter
         self.kind = kind
-        self._changes = Presence(kind)
+        self._changed = Attendance(f"{kind}_change")
+        self._counts = _Counts()
         self._seen = np.empty((len(self._fields), 0))
-        self._count = np.empty(0, np.int64)
-        self._repeats = np.empty(0, np.int64)
-        self._metered = np.empty(0)
-        self._meter_moved = np.empty(0, np.int64)
-        self._meter_moves = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return len(self._count)
-
-    def grow(self, count: int) -> None:
-        """Make room for entities that were not known before."""
-        more = count - len(self)
-        if more <= 0:
-            return
-        self._changes.grow(count)
-        self._seen = np.concatenate([self._seen, np.full((len(self._fields), more), np.nan)], axis=1)
-        self._metered = np.concatenate([self._metered, np.full(more, np.nan)])
-        self._meter_moved = np.concatenate([self._meter_moved, np.full(more, -1, np.int64)])
-        for name in ("_count", "_repeats", "_meter_moves"):
-            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, np.int64)]))
+        return len(self._counts)
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each entity."""
         if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+            count = int(batch.entities.max()) + 1
+            self._counts.grow(count)
+            self._changed.readings.grow(count)
+            more = len(self._counts) - self._seen.shape[1]
+            self._seen = np.concatenate([self._seen, np.full((len(self._fields), more), np.nan)], axis=1)
         for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        those, at = batch.entities[here], batch.at[tick, here]
+        those, at, counts = batch.entities[here], batch.at[tick, here], self._counts
         columns = [_column(batch, name, tick, here) for name in self._fields]
         value, fine = np.array([value for value, _ in columns]), np.array([fine for _, fine in columns])
         fine &= np.isfinite(value)
@@ -68,37 +74,41 @@ class Freeze:
         self._seen[:, those] = np.where(differs, value, seen)
         changed, told = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
         moved = those[changed]
-        self._changes.heard(moved, at[changed])
-        self._count[moved] += 1
-        self._repeats[moved] = 0
-        same = those[told & ~changed]
-        self._repeats[same] += 1
+        self._changed.readings.heard(moved, at[changed])
+        counts.changes[moved] += 1
+        counts.repeats[moved] = 0
+        counts.repeats[those[told & ~changed]] += 1
         if self._meter is not None:
             metered, valid = _column(batch, self._meter, tick, here)
-            ran = valid & np.isfinite(metered) & (metered != self._metered[those])
+            ran = valid & np.isfinite(metered) & (metered != counts.meter[those])
             entities = those[ran]
-            self._metered[entities], self._meter_moved[entities] = metered[ran], at[ran]
-            self._meter_moves[entities] += 1
+            counts.meter[entities], counts.meter_at[entities] = metered[ran], at[ran]
+            counts.meter_moves[entities] += 1
+
+    def measure(self, now: Instant) -> None:
+        """At a point of the grid: learn how often readings change."""
+        self._changed.look(now, np.arange(len(self)), len(self))
 
     @property
     def since(self) -> IntArray:
         """When each entity's readings last changed (ms; -1 never)."""
-        return self._changes.last
+        return self._changed.readings.last
 
     @property
     def repeats(self) -> IntArray:
         """How many readings in a row were the one before."""
-        return self._repeats
+        return self._counts.repeats
 
     def usual(self, entity: int) -> float:
         """Return how often an entity's readings usually change, ms."""
-        return float(self._changes.usual[entity])
+        return float(self._changed.usual[entity])
 
     def frozen(self, last: IntArray) -> BoolArray:
         """Return which entities, last heard at `last`, have repeated themselves for too long."""
-        held = last - self.since
-        least = np.fmax(self._config.freeze_s * 1000, self._config.freeze_habits * self._changes.usual)
-        return np.asarray((self._count > _LEARNT) & (self._repeats >= self._config.freeze_readings) & (held >= least))
+        config, counts = self._config, self._counts
+        enough = (counts.changes > _LEARNT) & (counts.repeats >= config.least_readings)
+        least = np.fmax(config.least_s * 1000, config.least_readings * self._changed.usual)
+        return np.asarray(enough & (last - self.since >= least))
 
     def moved_since(self, entities: IntArray, since: Instant) -> int:
         """Return how many of `entities` have changed after `since`."""
@@ -106,29 +116,25 @@ class Freeze:
 
     def meter_stands(self, entity: int) -> bool:
         """Return whether the meter, which used to run, has stood still as long as the readings."""
-        runs = self._meter_moves[entity] > _LEARNT
-        return bool(runs and self._meter_moved[entity] <= self.since[entity] + self._slack(entity))
+        return bool(self._counts.meter_moves[entity] > _LEARNT) and not self.meter_runs(entity)
 
     def meter_runs(self, entity: int) -> bool:
         """Return whether the meter has run on while the readings stood still."""
-        return bool(self._meter_moved[entity] > self.since[entity] + self._slack(entity))
+        slack = float(np.nan_to_num(self._changed.usual[entity]))
+        return bool(self._counts.meter_at[entity] > self.since[entity] + slack)
 
-    def _slack(self, entity: int) -> float:
-        return float(np.nan_to_num(self._changes.usual[entity]))
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        document, arrays = self._changed.state()
+        arrays |= self._counts.arrays(f"{self.kind}_freeze_")
+        arrays[f"{self.kind}_freeze_seen"] = self._seen
+        return document, arrays
 
-    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        numbers, own = self._changes.snapshot()
-        arrays: dict[str, NDArray[Any]] = {f"change_{name}": array for name, array in own.items()}
-        names = ("seen", "count", "repeats", "metered", "meter_moved", "meter_moves")
-        return numbers, arrays | {f"{self.kind}_freeze_{name}": getattr(self, f"_{name}") for name in names}
-
-    def load(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        own = {f"{self.kind}_{name}": arrays[f"change_{self.kind}_{name}"] for name in ("last", "usual")}
-        self._changes.load(numbers, own)
-        for name in ("seen", "count", "repeats", "metered", "meter_moved", "meter_moves"):
-            setattr(self, f"_{name}", arrays[f"{self.kind}_freeze_{name}"])
+        self._changed.take_state(document, arrays)
+        self._counts.load(arrays, f"{self.kind}_freeze_")
+        self._seen = arrays[f"{self.kind}_freeze_seen"]
 
 
 def _column(batch: Batch, name: str, tick: int, here: Any) -> tuple[FloatArray, BoolArray]:

@@ -1,152 +1,213 @@
-"""When every node and switch was last heard in each stream, and what says that it lives all the same."""
+"""When every node and switch was last heard in each stream, how long it may be away, and what says that it lives."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.core.columns import Columns, Declaration
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
-from detectors.presence import NEVER, Presence, Roster, reported
+from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
+from detectors.telemetry_gap.config import TelemetryGapConfig
 from detectors.watts import Watts
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
 OF_NODES: Final[tuple[Kind, ...]] = (*IN_BAND, "bmc")
-LATE: Final = 1.7
-"""A stream whose last reading is more of its intervals old has missed one."""
+_UP: Final = {"nic": "state", "switch": "oper_up"}
+_ON_BALANCE: Final = 2.0
+_DARK: Final = 2.5
+"""A node is dark when all its in-band streams are so many intervals late: one is missing, with room for jitter."""
 
 
-class Streams:
-    """Columns over nodes by stream (`last`, `usual`, `missed`: (streams, nodes)), and the same over switches."""
+class Links(Columns):
+    """By NIC or switch port: whether it is up, and when it last came up (ms; -1 never)."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self.nodes = Roster(fleet)
-        self.switches = Roster(fleet)
-        self.watts = Watts(fleet, self.nodes)
-        self.of: dict[str, Presence] = {kind: Presence(kind) for kind in (*IN_BAND, "switch")}
-        self.of["bmc"] = self.watts.presence
-        self._up = {kind: np.empty(0, bool) for kind in ("nic", "switch")}
-        self._rose = {kind: np.empty(0, np.int64) for kind in ("nic", "switch")}
-        self.last: IntArray = np.empty((len(OF_NODES), 0), np.int64)
-        self.usual: FloatArray = np.empty((len(OF_NODES), 0))
-        self.missed: FloatArray = np.empty((len(OF_NODES), 0))
-        self.dark: BoolArray = np.empty(0, bool)
-        """Which nodes are silent in all their in-band streams, (nodes,)."""
-        self.dark_at: IntArray = np.empty(0, np.int64)
-        self.switch_last: IntArray = np.empty(0, np.int64)
-        self.switch_usual: FloatArray = np.empty(0)
-        self.switch_missed: FloatArray = np.empty(0)
+    BLANK: ClassVar[Declaration] = {"up": (np.bool_, 1), "rose_at": (np.int64, NEVER)}
+    up: BoolArray
+    rose_at: IntArray
 
-    def take(self, batch: Batch) -> None:
-        """Take note of who is heard, and which links are up; a row that reports nothing counts for nothing."""
-        if batch.kind == "bmc":
-            self.watts.take(batch)
-            return
-        presence = self.of[batch.kind]
-        presence.take(batch, reported(batch))
-        name = {"nic": "state", "switch": "oper_up"}.get(batch.kind)
-        if name is None:
-            return
-        up = self._up[batch.kind]
-        if len(presence) > len(up):
-            more = len(presence) - len(up)
-            up = self._up[batch.kind] = np.concatenate([up, np.ones(more, bool)])
-            self._rose[batch.kind] = np.concatenate([self._rose[batch.kind], np.full(more, NEVER, np.int64)])
+    def take(self, batch: Batch, name: str) -> None:
+        """Take note of which links are up."""
+        if len(batch.entities):
+            self.grow(int(batch.entities.max()) + 1)
         if name not in batch.values:
             return
         for tick in range(len(batch.at)):
             here = batch.present[tick] & batch.valid[name][tick]
             those, now_up = batch.entities[here], batch.values[name][tick, here] != 0
-            rises = now_up & ~up[those]
-            self._rose[batch.kind][those[rises]] = batch.at[tick, here][rises]
-            up[those] = now_up
+            rises = now_up & ~self.up[those]
+            self.rose_at[those[rises]] = batch.at[tick, here][rises]
+            self.up[those] = now_up
 
-    def measure(self, now: Instant) -> None:
+
+class Stream:
+    """The silences of every owner in one stream: how long each has lasted, and from when on it is no chance.
+
+    A stream that stutters, away most of the time though never for long, is away on balance: what is `owed` (ms) grows
+    with every silence and is paid back while it is heard; it must reach twice what one silence must.
+    """
+
+    def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails) -> None:
+        self.kind, self._config = kind, config
+        self.heard = Attendance(kind)
+        self.lapses = Lapses(tails[f"silences in {kind}"])
+        self.owed: FloatArray = np.empty(0)
+        self.needed: FloatArray = np.empty(0)
+        self._looked: Instant = NEVER
+
+    def measure(self, now: Instant, roster: Roster, excused: BoolArray | None = None) -> None:
+        """At a point of the grid: take note of who was heard; of silences that are `excused` nothing is learnt."""
+        heard, config = self.heard, self._config
+        heard.look(now, roster.owners(self.kind, len(heard.readings)), len(roster))
+        self.owed = np.concatenate([self.owed, np.zeros(len(heard) - len(self.owed))])
+        came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
+        spent = now - self._looked if self._looked >= 0 else 0
+        self.owed = np.where(heard.missed(now) < LATE, np.maximum(self.owed - spent, 0.0), self.owed)
+        self.owed[late] += heard.gap[late]
+        by_chance = late & (heard.gap < self.needed_or(np.inf))
+        if excused is not None:
+            by_chance[: len(excused)] &= ~excused
+        self.lapses.learn(int(came.sum()), heard.late[by_chance])
+        budget = config.false_alarms_per_100_node_days / len(OF_NODES)
+        self.needed = too_long(heard.usual, self.lapses, budget, config.least_s, config.least_readings)
+        self.owed = np.minimum(self.owed, _ON_BALANCE * self.needed)
+        self._looked = now
+
+    def needed_or(self, blank: float) -> FloatArray:
+        """Return how long a silence had to be at the last look, ms; `blank` of who was not known then."""
+        return np.concatenate([self.needed, np.full(len(self.heard) - len(self.needed), blank)])
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        document, arrays = self.heard.state()
+        document |= {"readings": self.lapses.readings, "at": self._looked}
+        return document, arrays | {f"{self.kind}_owed": self.owed, f"{self.kind}_needed": self.needed}
+
+    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned."""
+        self.heard.take_state(document, arrays)
+        self.lapses.readings, self._looked = document["readings"], document["at"]
+        self.owed, self.needed = arrays[f"{self.kind}_owed"], arrays[f"{self.kind}_needed"]
+
+
+class Streams:
+    """All streams of nodes and switches."""
+
+    def __init__(self, config: TelemetryGapConfig, fleet: Fleet, tails: Tails) -> None:
+        self._fleet = fleet
+        self.nodes, self.switches = Roster(fleet), Roster(fleet)
+        self.watts = Watts(fleet, self.nodes)
+        kinds: tuple[Kind, ...] = (*OF_NODES, "switch")
+        self.of: dict[str, Stream] = {kind: Stream(kind, config, tails) for kind in kinds}
+        self._links = {kind: Links() for kind in _UP}
+        self.dark: BoolArray = np.empty(0, bool)
+        """Which nodes are silent in all their in-band streams, (nodes,)."""
+        self.dark_at: IntArray = np.empty(0, np.int64)
+        """When each last was, ms; -1: never."""
+
+    def take(self, batch: Batch) -> None:
+        """Take note of who is heard, and which links are up; a row that reports nothing counts for nothing."""
+        if batch.kind == "bmc":
+            self.watts.take(batch)
+            self.of["bmc"].heard.readings.take(batch)
+            return
+        self.of[batch.kind].heard.readings.take(batch, reported(batch))
+        if batch.kind in _UP:
+            self._links[batch.kind].take(batch, _UP[batch.kind])
+
+    def measure(self, now: Instant, excused: set[str]) -> None:
         """At a point of the grid: measure the silence of every node and switch in every stream."""
         for kind in OF_NODES:
-            self.nodes.owners(kind, len(self.of[kind]))
-        heard = [self.nodes.latest(self.of[kind]) for kind in OF_NODES]
-        self.last = np.array([last for last, _ in heard])
-        self.usual = np.array([usual for _, usual in heard])
-        self.missed = _missed(self.last, self.usual, now)
-        self.switches.owners("switch", len(self.of["switch"]))
-        self.switch_last, self.switch_usual = self.switches.latest(self.of["switch"])
-        self.switch_missed = _missed(self.switch_last, self.switch_usual, now)
+            self.nodes.owners(kind, len(self.of[kind].heard.readings))
+        self.switches.owners("switch", len(self.of["switch"].heard.readings))
+        without = np.zeros(len(self.nodes), bool)
+        without[np.array([self.nodes.number(name) for name in excused], np.int64)] = True
+        for kind in OF_NODES:
+            self.of[kind].measure(now, self.nodes, without)
+        self.of["switch"].measure(now, self.switches)
+        in_band = [self.of[kind].heard for kind in IN_BAND]
+        known = np.array([heard.last >= 0 for heard in in_band])
+        late = np.array([heard.missed(now) > _DARK for heard in in_band])
+        self.dark = np.asarray(known.any(axis=0) & (~known | late).all(axis=0))
         more = len(self.nodes) - len(self.dark_at)
-        if more > 0:
-            self.dark_at = np.concatenate([self.dark_at, np.full(more, NEVER, np.int64)])
-        in_band = slice(len(IN_BAND))  # the first of OF_NODES
-        known = self.last[in_band] >= 0
-        self.dark = np.asarray(known.any(axis=0) & (~known | (self.missed[in_band] > 2.5)).all(axis=0))
+        self.dark_at = np.concatenate([self.dark_at, np.full(more, NEVER, np.int64)])
         self.dark_at[self.dark] = now
 
-    def seen_alive(self, row: int) -> BoolArray:
-        """Return which nodes another in-band stream shows alive since stream `row` fell silent, (nodes,)."""
+    def away(self, kind: str, now: Instant) -> BoolArray:
+        """Return which owners are away for too long, at a stretch or on balance.
+
+        After a boot exporters come back one after the other: their silence counts from when the node came back.
+        """
+        stream = self.of[kind]
+        since = stream.heard.last
+        if kind in IN_BAND:
+            since = np.where(self.dark, since, np.maximum(since, self.dark_at))
+        silent = (stream.heard.last >= 0) & (stream.heard.missed(now) >= LATE)
+        spent = now - since
+        return silent & ((spent >= stream.needed) | (stream.owed + spent >= _ON_BALANCE * stream.needed))
+
+    def seen_alive(self, kind: str, now: Instant) -> BoolArray:
+        """Return which nodes another in-band stream shows alive since stream `kind` fell silent, (nodes,)."""
+        own = self.of[kind].heard
         alive = np.zeros(len(self.nodes), bool)
-        for other, kind in enumerate(OF_NODES):
-            if other != row and kind in IN_BAND:
-                later = self.last[other] > self.last[row] + self.usual[row]
-                alive |= (self.last[other] >= 0) & (self.missed[other] < LATE) & later
+        for other in IN_BAND:
+            heard = self.of[other].heard
+            if other != kind:
+                alive |= (heard.last >= 0) & (heard.missed(now) < LATE) & (heard.last > own.last + own.usual)
         return alive
 
-    def bmc_lives(self, node: int, since: Instant) -> bool:
-        """Return whether a node's BMC has reported after `since`, and lately."""
-        row = OF_NODES.index("bmc")
-        return bool(self.last[row, node] > since and self.missed[row, node] < LATE)
+    def bmc_all_along(self, node: int, since: Instant, now: Instant) -> bool:
+        """Return whether a node's BMC has reported since `since` without a silence of its own, and lately."""
+        bmc = self.of["bmc"].heard
+        return bool(bmc.last[node] > since >= bmc.back_at[node] and bmc.missed(now)[node] < _DARK)
 
     def gpus_of(self, node: int) -> IntArray:
         """Return the indices of a node's GPUs."""
-        return np.flatnonzero(self.nodes.owners("dcgm", len(self.of["dcgm"])) == node)
+        return np.flatnonzero(self.nodes.owners("dcgm", len(self.of["dcgm"].heard.readings)) == node)
 
     def ports_of(self, switch: int) -> IntArray:
         """Return the indices of a switch's ports."""
-        return np.flatnonzero(self.switches.owners("switch", len(self.of["switch"])) == switch)
+        return np.flatnonzero(self.switches.owners("switch", len(self.of["switch"].heard.readings)) == switch)
 
     def links_up(self, kind: str, keys: set[tuple[str, str]], silent: Instant, since: Instant) -> int:
         """Return how many of the NICs or ports `keys` were heard after `since` with a link that was up all along.
 
         A link that came up after `silent` says that the switch was away itself, and boots.
         """
-        presence = self.of[kind]
+        links, readings = self._links[kind], self.of[kind].heard.readings
         count = 0
-        for index, key in enumerate(self._fleet.entities(kind)[: len(presence)]):
+        for index, key in enumerate(self._fleet.entities(kind)[: len(readings)]):
             if (str(key[0]), str(key[1])) in keys:
-                held = self._up[kind][index] and self._rose[kind][index] <= silent
-                count += bool(held and presence.last[index] > since)
+                held = links.up[index] and links.rose_at[index] <= silent
+                count += bool(held and readings.last[index] > since)
         return count
-
-    @property
-    def _kept(self) -> dict[str, Presence | Watts]:
-        return {**self.of, "bmc": self.watts}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""
-        numbers: dict[str, Any] = {}
-        arrays: dict[str, NDArray[Any]] = {"dark_at": self.dark_at}
-        arrays |= {f"{kind}_up": up for kind, up in self._up.items()}
-        arrays |= {f"{kind}_rose": rose for kind, rose in self._rose.items()}
-        for kind, stream in self._kept.items():
-            numbers[kind], own = stream.snapshot()
+        document: dict[str, Any] = {"nodes": self.nodes.names, "switches": self.switches.names}
+        arrays: dict[str, NDArray[Any]] = {"dark_at": self.dark_at} | self.watts.arrays("watts_")
+        for kind, links in self._links.items():
+            arrays |= links.arrays(f"{kind}_link_")
+        for kind, stream in self.of.items():
+            document[f"{kind} stream"], own = stream.snapshot()
             arrays |= own
-        return {"seen": numbers, "nodes": self.nodes.names, "switches": self.switches.names}, arrays
+        return document, arrays
 
-    def load(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take what `snapshot` returned."""
-        for name in state["nodes"]:
+        for name in document["nodes"]:
             self.nodes.number(name)
-        for name in state["switches"]:
+        for name in document["switches"]:
             self.switches.number(name)
-        for kind, stream in self._kept.items():
-            stream.load(state["seen"][kind], arrays)
-        self._up = {kind: arrays[f"{kind}_up"] for kind in self._up}
-        self._rose = {kind: arrays[f"{kind}_rose"] for kind in self._rose}
+        self.watts.load(arrays, "watts_")
+        for kind, links in self._links.items():
+            links.load(arrays, f"{kind}_link_")
+        for kind, stream in self.of.items():
+            stream.load(document[f"{kind} stream"], arrays)
         self.dark_at = arrays["dark_at"]
-
-
-def _missed(last: IntArray, usual: FloatArray, now: Instant) -> FloatArray:
-    return np.where(last >= 0, (now - last) / np.maximum(usual, 1.0), 0.0)
 
 
 class Cables:

@@ -99,13 +99,13 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
         above=("storm_errors", "storm_burst_errors", "storm_habit_factor", "storm_peer_factor"),
         patience=("remap_wait_s",),
     ),
-    "gpu_lost": Sensitivity(patience=("missed_readings", "minimum_readings")),
+    "gpu_lost": Sensitivity(patience=("least_s", "least_readings")),
     "job_health": Sensitivity(
         above=("loss_rise", "grad_rise"),
         patience=("hang_spinning_s", "hang_s", "stays_s"),
     ),
     "link_fault": Sensitivity(above=("errors_per_s", "errors", "flap_downs"), patience=("confirm_s", "rail_quiet_s")),
-    "node_down": Sensitivity(above=("supported_intervals",), below=("power_ratio",), patience=("steps_wait_s",)),
+    "node_down": Sensitivity(patience=("least_s", "least_readings")),
     "nvlink": Sensitivity(
         above=("crc_fatal_per_s", "crc_slow_per_s", "replays", "traffic_deviations"),
         below=("traffic_ratio",),
@@ -121,7 +121,7 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     ),
     "storage": Sensitivity(above=("latency_rise", "wait_rise", "starving_share")),
     "straggler": Sensitivity(above=("effect_share",), patience=("confirm_s",)),
-    "telemetry_gap": Sensitivity(patience=("freeze_s", "freeze_readings", "freeze_habits", "together_intervals")),
+    "telemetry_gap": Sensitivity(patience=("least_s", "least_readings")),
     "thermal_throttle": Sensitivity(
         above=("peer_excess_k",),
         below=("clock_ratio",),
