@@ -123,17 +123,19 @@ class Losses:
                 loss.gpus,
                 None if loss.factor is None else round(loss.factor, 2),
                 loss.stood_ms / 1000,
-                round(loss.hours, 2),
+                None if loss.usual_s is None else round(loss.hours, 2),
                 loss.end,
             )
             for name, loss in sorted(counted.items(), key=lambda entry: (-entry[1].hours, entry[0]))
         )
+        measured = [loss for loss in counted.values() if loss.usual_s is not None]
+        unknown = not measured and (bool(counted) or not places.stays)
         return Impact(
             gpus=sum(loss.gpus for loss in counted.values()) + sum(idle.values()),
             nodes=len(nodes | idle.keys()) + long_over,
             jobs=jobs,
-            step_time_factor=max((job.step_time_factor or 1.0 for job in jobs), default=1.0),
-            gpu_hours_lost=round(sum(loss.hours for loss in counted.values()), 2),
+            step_time_factor=None if unknown else max((job.step_time_factor or 1.0 for job in jobs), default=1.0),
+            gpu_hours_lost=None if unknown else round(sum(loss.hours for loss in measured), 2),
         )
 
     def snapshot(self) -> list[Any]:

@@ -48,25 +48,28 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a job lost: its step time against what it was before (None if not known), and GPU-hours."""
+    """What a job lost: its step time against what it was before, and GPU-hours; None where its steps are not known."""
 
     job_id: str
     gpus: int
     step_time_factor: float | None
     stood_s: float
-    gpu_hours_lost: float
+    gpu_hours_lost: float | None
     ended_at: Instant | None
 
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What the incident cost so far. `step_time_factor` is the worst job's; 1 where no job is slower."""
+    """What the incident cost so far, as far as it is known: None where no touched job's steps are, or no job is.
+
+    `step_time_factor` is the worst job's, 1 where none is slower; `gpu_hours_lost` that of the jobs with known steps.
+    """
 
     gpus: int
     nodes: int
     jobs: tuple[Touched, ...]
-    step_time_factor: float
-    gpu_hours_lost: float
+    step_time_factor: float | None
+    gpu_hours_lost: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def joined(name: str, revision: int, at: Instant, opened_at: Instant, home: str)
         members=(),
         unlisted=0,
         chain=(),
-        impact=Impact(0, 0, (), 1.0, 0.0),
+        impact=Impact(0, 0, (), None, None),
         joined_to=home,
     )
 
@@ -189,11 +189,13 @@ def _title(cause: Cause, impact: Impact, shared: str | None) -> str:
     if impact.gpus:
         parts.append(f"{impact.gpus} GPU(s) on {impact.nodes} node(s)")
     if impact.jobs:
-        worst = max(impact.jobs, key=lambda job: (job.step_time_factor or 1.0, job.gpu_hours_lost))
+        worst = max(impact.jobs, key=lambda job: (job.step_time_factor or 1.0, job.gpu_hours_lost or 0.0))
         words = f"job {worst.job_id}" if len(impact.jobs) == 1 else f"{len(impact.jobs)} jobs"
-        if impact.step_time_factor > 1:
+        if impact.step_time_factor is not None and impact.step_time_factor > 1:
             words += f", steps {impact.step_time_factor:.2f} times as long"
         parts.append(words)
     if impact.gpu_hours_lost:
         parts.append(f"{impact.gpu_hours_lost:.1f} GPU-hours lost")
+    if impact.gpu_hours_lost is None:
+        parts.append("what it cost is not known")
     return "; ".join(parts)

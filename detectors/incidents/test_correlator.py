@@ -211,6 +211,28 @@ def test_the_impact_is_what_the_jobs_steps_tell() -> None:
     assert "3.00 times as long" in closed.chain[-1].because
 
 
+def test_what_jobs_without_steps_lost_is_not_known_and_not_nothing() -> None:
+    correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
+    correlator.happen(JobEvent(JOB.start, "start", JOB))
+    brake = finding("power_throttle", {"node": "n1"}, 10, began_s=0)
+    (*_, told) = correlator.take([brake], START + 600_000)
+    (job,) = told.impact.jobs
+    assert (job.step_time_factor, job.gpu_hours_lost) == (None, None)
+    assert (told.impact.step_time_factor, told.impact.gpu_hours_lost) == (None, None)
+    assert told.impact.gpus == 32
+    assert told.title.endswith("what it cost is not known")
+
+
+def test_what_an_idle_node_costs_is_nothing_where_jobs_are_known_and_unknown_elsewhere() -> None:
+    brake = finding("power_throttle", {"node": "n9"}, 10, began_s=0)
+    for events, lost in (((), None), ((JobEvent(JOB.start, "start", JOB),), 0.0)):
+        correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
+        for event in events:
+            correlator.happen(event)
+        (*_, told) = correlator.take([brake], START + 600_000)
+        assert (told.impact.jobs, told.impact.gpu_hours_lost) == ((), lost)
+
+
 def test_a_job_that_stands_still_loses_all_its_time() -> None:
     fleet = Fleet(TOPOLOGY)
     correlator = Correlator(TOPOLOGY, fleet)
@@ -218,7 +240,7 @@ def test_a_job_that_stands_still_loses_all_its_time() -> None:
     correlator.observe(steps("812", fleet, -1800, 0, 5.0))
     hang = finding("job_hang", {"job_id": "812"}, 240, began_s=0)
     (*_, last) = [*correlator.take([hang], START + 3_600_000), *correlator.end(START + 3_600_000)]
-    assert 31 < last.impact.gpu_hours_lost <= 32
+    assert 31 < (last.impact.gpu_hours_lost or 0.0) <= 32
     assert last.impact.jobs[0].stood_s > 3500
 
 

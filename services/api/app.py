@@ -85,7 +85,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     api = APIRouter(prefix="/api/v1")
     api.add_api_route("/me", _me, methods=["GET"], operation_id="me")
     recordings.add(api, library, runs_, settings)
-    runs.add(api, runs_, streams)
+    runs.add(api, runs_, streams, library)
     the_rest.add(api, Marks(store, runs_), Catalogue(store), Comparisons(store, runs_))
     replays.add(api, replays_, streams)
     tasks.add(api, tasks_, library, runs_, settings)

@@ -3,13 +3,14 @@
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from services.api.problems import RefusedError, missing
 from services.api.recording_models import (
     Cluster,
+    Coverage,
     Job,
     LogLine,
     LogLines,
@@ -20,11 +21,16 @@ from services.api.recording_models import (
     Truth,
 )
 from services.api.settings import ApiSettings
+from services.detect.choices import choices_of
 from services.kit.errors import UserError
 from services.kit.times import format_time
 from services.recording import model
 from services.recording.reader import Recording, open_stream, read_lines, read_manifest
 from services.recording.schema import STREAMS
+from services.recording.seen import coverage_json, coverage_of, seen_in
+
+if TYPE_CHECKING:
+    from detectors.coverage import Seen
 
 _log = logging.getLogger(__name__)
 _LISTED = "GET /api/v1/recordings lists those there are"
@@ -53,6 +59,7 @@ class Library:
         self._folders = settings.library
         self._lock = threading.Lock()
         self._told: dict[Path, tuple[int, RecordingSummary]] = {}
+        self._seen: dict[Path, tuple[int, Seen]] = {}
 
     def places(self) -> dict[str, Place]:
         """Return where each recording lies, by name."""
@@ -121,6 +128,18 @@ class Library:
             truths=[truth(label) for label in recording.labels()],
         )
 
+    def coverage(self, name: str, detectors: Mapping[str, Any]) -> Coverage:
+        """Return what a recording's telemetry can show the detectors so configured; what arrived is read once."""
+        path = self.place(name).path
+        written = (path / "recording.yaml").stat().st_mtime_ns
+        with self._lock:
+            at, seen = self._seen.get(path, (0, None))
+        if seen is None or at != written:
+            seen = seen_in(Recording.open(path))
+            with self._lock:
+                self._seen[path] = (written, seen)
+        return Coverage(recording=name, **coverage_json(coverage_of(choices_of(detectors), seen), seen))
+
     def delete(self, name: str) -> None:
         """Delete a recording that was imported; RefusedError (403) for one of a folder that is only read."""
         place = self.place(name)
@@ -135,6 +154,7 @@ class Library:
             raise RefusedError(409, f"{name} is being deleted", remedy="see whether it is gone") from None
         with self._lock:
             self._told.pop(place.path, None)
+            self._seen.pop(place.path, None)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def logs(

@@ -6,6 +6,7 @@ Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at`
     GET /me                                                            Me
     GET /recordings; POST /recordings (body: .zip or .tar.gz)          [RecordingSummary]; RecordingSummary
     GET, DELETE /recordings/{name}                                     RecordingDetail
+    GET /recordings/{name}/coverage                                    Coverage
     GET /recordings/{name}/series?kind=&field=&entities=&from=&to=&points=&rate=&peers=    SeriesAnswer
     GET /recordings/{name}/heatmap?run=&from=&to=&points=              Heatmap
     GET /recordings/{name}/logs?from=&to=&node=&severity=&source=&contains=&limit=         LogLines
@@ -13,6 +14,7 @@ Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at`
     GET, DELETE /runs/{run}; POST /runs/{run}/cancel                   Run
     GET /runs/{run}/events                                             server-sent events, see RunEvent
     GET /runs/{run}/timeline                                           Timeline
+    GET /runs/{run}/coverage                                           Coverage
     GET /runs/{run}/findings?fault=&detector=&severity=&state=&node=&verdict=&after=&limit=   Page[Finding]
     GET /runs/{run}/findings/{finding}                                 Finding
     GET /runs/{run}/incidents?state=&after=&limit=                     Page[Incident]

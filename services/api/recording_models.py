@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from services.api.models import Entity, Time
 
@@ -166,6 +166,62 @@ class HeatRow(BaseModel):
     node: str
     gpu: int
     rack: str | None
+
+
+class CoverageLevel(BaseModel):
+    """What is seen of a fault on a part of the cluster: on which rung of the ladder (0 is the best), and how soon."""
+
+    sees: str
+    within_s: float = Field(description="From a sudden onset, at readings every 5 s.")
+    share: float
+    rung: int
+
+
+class CoverageFault(BaseModel):
+    """One fault.
+
+    `less`: on a lower rung, as soon; `late`: later; `partly`: on a part of the cluster; `off`: its detector does not
+    run; `undeclared`: it does not say what it needs.
+    """
+
+    fault: str
+    detector: str
+    verdict: Literal["sees", "less", "late", "partly", "blind", "off", "undeclared"]
+    blind_share: float | None
+    levels: list[CoverageLevel]
+    lacks: list[str] = Field(description="In words, what is missing for the next better rung, or for any.")
+
+
+class CoverageGain(BaseModel):
+    """What an addition would show of a fault."""
+
+    fault: str
+    sees: str
+    within_s: float
+
+
+class CoverageAddition(BaseModel):
+    """What to add, what gives it, and what it would show."""
+
+    needs: list[str] = Field(examples=[["dcgm.DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"]])
+    from_: list[str] = Field(alias="from")
+    gives: list[CoverageGain]
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class Coverage(BaseModel):
+    """Fault by fault what a recording's telemetry can show."""
+
+    recording: str
+    intervals_s: dict[str, float]
+    inferred_jobs: bool = Field(description="Nobody names the jobs: they are found by GPUs that work in step.")
+    faults: list[CoverageFault]
+    additions: list[CoverageAddition]
+    csv: list[str] = Field(
+        description="Lines for dcgm-exporter's CSV that give it every field that would add something."
+    )
+    closing: list[str] = Field(description="In a line each, what could not be judged, or only late, and why.")
 
 
 class Heatmap(BaseModel):

@@ -112,18 +112,18 @@ class Touched(BaseModel):
     gpus: int
     step_time_factor: float | None
     stood_s: float
-    gpu_hours_lost: float
+    gpu_hours_lost: float | None
     ended_at: Time | None
 
 
 class Impact(BaseModel):
-    """What an incident cost."""
+    """What an incident cost; null where that is not known: no touched job reports its steps, or no job is known."""
 
     gpus: int
     nodes: int
     jobs: list[Touched]
-    step_time_factor: float
-    gpu_hours_lost: float
+    step_time_factor: float | None
+    gpu_hours_lost: float | None
 
 
 class Offender(BaseModel):

@@ -35,6 +35,15 @@ def test_one_has_its_machines_jobs_and_truths(api: Client) -> None:
     assert not {"node", "gpu", "timestamp"} & set(dcgm["fields"])
 
 
+def test_it_is_told_what_the_telemetry_can_show(api: Client) -> None:
+    told = api.get(f"{BRAKE}/coverage").json()
+    assert len(told["faults"]) == 19
+    assert told["intervals_s"]["dcgm"] == 15
+    assert not told["inferred_jobs"]
+    assert all(one["levels"] or one["verdict"] != "sees" for one in told["faults"])
+    assert api.get("/api/v1/recordings/none/coverage").status_code == 404
+
+
 def test_a_series_holds_every_reading_between_its_lowest_and_highest(api: Client) -> None:
     asked = {"kind": "dcgm", "field": POWER, "entities": "v002/3", "points": 20}
     told = api.get(f"{BRAKE}/series", params=asked).json()

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from services.recording.reader import Recording
 
 
+_MOST_ODD = 10
+"""So many findings that alert nobody are listed."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
 
@@ -65,6 +69,8 @@ def run_and_show(
     incidents = latest(incident for step in steps for incident in step.incidents)
     _print(recording, found, {kind.spec.name for kind, settings in choices if settings.shadow})
     _print_incidents(incidents)
+    _print_harmless(found)
+    _print_unjudged(recording, choices)
     return found, incidents
 
 
@@ -107,7 +113,8 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
     table = Table(title=f"{recording.manifest.name}, {day}", title_justify="left")
     for name in ("time", "fault", "entity", "state", "after onset"):
         table.add_column(name, no_wrap=True)
-    for finding in findings:
+    told = [finding for finding in findings if finding.severity != "info"]
+    for finding in told:
         delay = _delay_s(finding, labels) if finding.state == "firing" else None
         table.add_row(
             format_time(finding.detected_at)[11:],
@@ -116,13 +123,45 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
             f"{finding.state}, in shadow" if finding.detector in shadow else finding.state,
             "" if delay is None else f"{delay:.1f} s",
         )
-    if findings:
+    if told:
         console.print(table)
-    for finding in findings:
+    for finding in told:
         if finding.state == "firing":
             console.print(f"{finding.summary}\n  do: {finding.recommended_action}", highlight=False, markup=False)
-    firing = sum(finding.state == "firing" for finding in findings)
-    console.print(f"{firing} finding(s), {len(findings) - firing} resolved; {len(labels)} labelled fault(s)")
+    firing = sum(finding.state == "firing" for finding in told)
+    truth = f"{len(labels)} labelled fault(s)" if labels or recording.labelled else "nobody has labelled it"
+    console.print(f"{firing} finding(s), {len(told) - firing} resolved; {truth}")
+
+
+def _print_harmless(findings: list[Finding]) -> None:
+    """Print what is odd and harms nobody, so that it is not taken for an alert."""
+    from rich.console import Console
+
+    odd = [finding for finding in findings if finding.severity == "info" and finding.state == "firing"]
+    if not odd:
+        return
+    console = Console(highlight=False, markup=False)
+    console.print("\nalso seen, alerts nobody", style="bold")
+    for finding in odd[:_MOST_ODD]:
+        console.print(f"  {format_time(finding.detected_at)[11:19]} {finding.summary}")
+    if len(odd) > _MOST_ODD:
+        console.print(f"  and {len(odd) - _MOST_ODD} more: --findings FILE has them all")
+
+
+def _print_unjudged(recording: "Recording", choices: "list[Choice]") -> None:
+    """Print what the telemetry does not show, or only late: no news of it is no good news."""
+    from rich.console import Console
+
+    from detectors.coverage import closing
+    from services.recording.seen import coverage_of, seen_in
+
+    lines = closing(coverage_of(choices, seen_in(recording)))
+    if lines:
+        console = Console(highlight=False, markup=False)
+        console.print("")
+        for line in lines:
+            console.print(line)
+        console.print("`hindcast coverage` says what would show more.", style="dim")
 
 
 def _words(entity: Entity) -> str:

@@ -10,6 +10,8 @@ import typer
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from detectors.engine import Choice
     from services.score.comparison import Difference
     from services.score.suite import Scorecard
@@ -167,11 +169,30 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     console.print()
     for one in figures["recordings"]:
         for alarm in one["false"]:
-            console.print(f"false alarm in {one['name']}: {alarm['summary']}", markup=False, highlight=False)
+            what = (
+                f"false alarm in {one['name']}" if one["labelled"] else f"fired in {one['name']}, which has no labels"
+            )
+            console.print(f"{what}: {alarm['summary']}", markup=False, highlight=False)
         for label in one["missed"]:
             missed = f"missed in {one['name']}: {label['fault']} of {words_of(label['entity'])}"
             console.print(missed, markup=False, highlight=False)
+    if any(not one["labelled"] and one["false"] for one in figures["recordings"]):
+        console.print("What fired where nobody has labelled anything is counted as false: nobody knows what is true.")
     console.print(kind_of_seeds(first, seeds))
+    _print_unjudged(console, figures["recordings"])
+
+
+def _print_unjudged(console: "Console", recordings: Sequence[Mapping[str, Any]]) -> None:
+    """Print what could not be judged, or only late, and in which recordings."""
+    where: dict[str, list[str]] = {}
+    for one in recordings:
+        for line in one["unjudged"]:
+            where.setdefault(line, []).append(one["name"])
+    for line, names in where.items():
+        of = (
+            "" if len(names) == len(recordings) else f" [{names[0] if len(names) == 1 else f'{len(names)} recordings'}]"
+        )
+        console.print(f"{line}{of}", markup=False, highlight=False)
 
 
 def _print_loss(before: Mapping[str, Any], after: Mapping[str, Any], without: Sequence[str]) -> None:

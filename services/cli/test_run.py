@@ -1,6 +1,7 @@
 """`hindcast run` on a small recording of the real incident."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import typer
 from typer.testing import CliRunner
 
 from detectors.alarms import canonical
+from services.cli import run
 from services.cli.run import register
 from services.kit.errors import UserError
+from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
 from tests.small import Brake, small_recording
@@ -73,6 +76,34 @@ def test_the_configuration_counts(app: typer.Typer, recording: Path, tmp_path: P
     later = json.loads(out.read_text().splitlines()[0])["detected_at"]
     usual = json.loads(next(findings_of(Recording.open(recording))).to_json())["detected_at"]
     assert later > usual
+
+
+def test_a_finding_that_alerts_nobody_is_listed_apart(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
+    opened = Recording.open(recording)
+    (fired, *_) = findings_of(opened)
+    odd = [replace(fired, severity="info", summary=f"port {number} is unlike its peers") for number in range(12)]
+    run._print(opened, odd, set())
+    run._print_harmless(odd)
+    said = capsys.readouterr().out
+    assert "0 finding(s), 0 resolved; 1 labelled fault(s)" in said
+    shown = said.partition("also seen, alerts nobody")[2]
+    assert "port 0 is unlike its peers" in shown
+    assert "port 10" not in shown
+    assert "and 2 more" in shown
+    run._print_harmless([fired])
+    assert capsys.readouterr().out == ""
+
+
+def test_it_ends_with_what_could_not_be_judged_and_why(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+    poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
+    (poor / "labels.jsonl").unlink()
+    config = tmp_path / "detectors.yaml"
+    config.write_text("telemetry_gap: {enabled: false}\n")
+    result = CliRunner().invoke(app, ["run", str(poor), "--config", str(config)], catch_exceptions=False)
+    words = " ".join(result.stdout.split())
+    assert "switched off: telemetry_gap" in words
+    assert words.endswith("`hindcast coverage` says what would show more.")
+    assert "nobody has labelled it" in words
 
 
 def test_what_cannot_be_done_is_told(app: typer.Typer, recording: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def actions(case: Case, tried: Trials, missing: Sequence[str]) -> Section:
     entries += [
         f"Tell {users[one.job_id]} what job {one.job_id} lost: {one.gpu_hours_lost:.1f} GPU-hours"
         for one in case.incident.impact.jobs[:3]
-        if one.job_id in users and one.gpu_hours_lost >= _WORTH_TELLING
+        if one.job_id in users and (one.gpu_hours_lost or 0.0) >= _WORTH_TELLING
     ]
     entries += [
         f"{place(one.entity)} was the root of {one.incidents} incidents in the last 28 days: take it out of service"

@@ -156,7 +156,7 @@ def investigate(
             f"{recording.path}: no incident was found in it",
             remedy="there is nothing to tell; `hindcast score` says what was missed, if it has labels",
         )
-    by_cost = sorted(incidents, key=lambda one: (-one.impact.gpu_hours_lost, one.opened_at, one.id))
+    by_cost = sorted(incidents, key=lambda one: (-(one.impact.gpu_hours_lost or 0.0), one.opened_at, one.id))
     picked = next((one for one in by_cost if chosen is None or one.id == chosen), None)
     if picked is None:
         raise UserError(

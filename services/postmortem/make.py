@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from detectors.coverage import closing
 from detectors.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
 from services.postmortem.appendix import Asked
@@ -12,6 +13,7 @@ from services.postmortem.report import Report, compose, evidence_of
 from services.postmortem.rules import Alerts
 from services.postmortem.whatif import Trials, nearness, on_log, trials, without_streams
 from services.recording.reader import Recording
+from services.recording.seen import coverage_of, seen_in
 
 
 def make(
@@ -43,4 +45,5 @@ def make(
     if alerts is not None:
         said("alert rules")
         fired = alerts(case)
-    return case, compose(Report(case, asked, tried, silent, fired, shown, lines))
+    unjudged = closing(coverage_of(choices, seen_in(recording)))
+    return case, compose(Report(case, asked, tried, silent, fired, shown, lines, unjudged))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from detectors.contract import Finding
 from detectors.incidents.report import Impact
 from services.kit.times import format_time
 from services.postmortem.actions import actions
@@ -11,7 +12,7 @@ from services.postmortem.appendix import Asked, appendix
 from services.postmortem.case import Case, place
 from services.postmortem.chain import chain
 from services.postmortem.chart import Mark, figure
-from services.postmortem.document import Block, Document, Figure, Section, Table, Text, filled
+from services.postmortem.document import Block, Document, Figure, Items, Section, Table, Text, filled
 from services.postmortem.evidence import Shown, show
 from services.postmortem.rules import Alerts, rule_blocks
 from services.postmortem.sooner import missing, sooner
@@ -19,12 +20,13 @@ from services.postmortem.story import cost, story
 from services.postmortem.timeline import Moment, clock, gap, moments
 from services.postmortem.whatif import Nearness, Trials
 from services.recording.model import Event, Label
-from services.score.incidents import FACTOR_WITHIN, HOURS_LEAST, HOURS_WITHIN
+from services.score.incidents import FACTOR_WITHIN, HOURS_LEAST, HOURS_WITHIN, factor_right, hours_right
 from services.score.matching import about
 
 _MOST_STEADY = 2
 """Signals that are drawn although they never left the band, where fewer than three did."""
 _LONGEST_CELL = 160
+_MOST_ODD = 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Report:
     alerts: Alerts | None = None
     shown: Sequence[Shown] = field(default_factory=list)
     lines: Sequence[Event] = field(default_factory=list)
+    unjudged: Sequence[str] = ()
+    """What the telemetry does not show, or only late: `detectors.coverage.closing`."""
 
 
 def compose(report: Report) -> Document:
@@ -55,7 +59,10 @@ def compose(report: Report) -> Document:
         ("found after", gap(case.root.detected_at - (label.onset if label is not None else case.root.started_at))),
         ("GPUs", f"{impact.gpus} on {impact.nodes} node{'s' * (impact.nodes != 1)}"),
         ("step time", _pace(impact)),
-        ("GPU-hours lost", f"{impact.gpu_hours_lost:.1f}{cost(report.asked.price, impact.gpu_hours_lost, ' (', ')')}"),
+        (
+            "GPU-hours lost",
+            _figure_of(impact.gpu_hours_lost, ".1f") + cost(asked.price, impact.gpu_hours_lost, " (", ")"),
+        ),
     ]
     lacking = missing(case)
     sections = [
@@ -70,10 +77,25 @@ def compose(report: Report) -> Document:
     ]
     if label is not None:
         sections.append(_against(case, label))
+    if odd := [one for one in case.findings if one.severity == "info" and one.state == "firing"]:
+        sections.append(_also_seen(odd))
+    if report.unjudged:
+        told = (
+            "What the recording's telemetry does not show, or only late; `hindcast coverage` says what would add what:"
+        )
+        sections.append(Section("What could not be judged", [Text(told), Items(list(report.unjudged))]))
     title = f"Postmortem: {case.root.fault} on {place(case.cause.entity)}"
     began, over = format_time(case.incident.started_at), format_time(case.over_at or manifest.end)
     lead = f"Cluster {manifest.cluster.name}, {began[:10]}, {began[11:16]} to {over[11:16]} UTC."
     return Document(title, lead, facts, [*sections, appendix(case, report.asked)])
+
+
+def _also_seen(odd: Sequence[Finding]) -> Section:
+    """Return what is odd and harms nobody."""
+    entries = [f"{clock(one.detected_at)}: {one.summary}" for one in odd[:_MOST_ODD]]
+    if len(odd) > _MOST_ODD:
+        entries.append(f"and {len(odd) - _MOST_ODD} more")
+    return Section("Also seen, alerts nobody", [Items(entries)])
 
 
 def _pace(impact: Impact) -> str:
@@ -82,7 +104,14 @@ def _pace(impact: Impact) -> str:
         return "no job known"
     if stood := max((job.stood_s for job in impact.jobs), default=0.0):
         return f"no step for {gap(round(stood * 1000))}"
+    if impact.step_time_factor is None:
+        return "unknown: no steps"
     return f"{impact.step_time_factor:.2f} times the usual" if impact.step_time_factor > 1 else "as usual"
+
+
+def _figure_of(value: float | None, form: str) -> str:
+    """Return GPU-hours or a factor as text."""
+    return "unknown" if value is None else format(value, form)
 
 
 def evidence_of(case: Case) -> tuple[list[Shown], list[Event]]:
@@ -176,7 +205,7 @@ def _blast(report: Report) -> Section:
     for touched in impact.jobs:
         job = known.get(touched.job_id)
         name = f"{touched.job_id} {job.name} ({job.user})" if job is not None else touched.job_id
-        factor = "" if touched.step_time_factor is None else f"{touched.step_time_factor:.2f}"
+        factor = _figure_of(touched.step_time_factor, ".2f")
         ended = "" if touched.ended_at is None else clock(touched.ended_at)
         cells = [
             name,
@@ -185,14 +214,15 @@ def _blast(report: Report) -> Section:
             factor,
             gap(round(touched.stood_s * 1000)) if touched.stood_s else "",
         ]
-        rows.append([*cells, f"{touched.gpu_hours_lost:.2f}", cost(report.asked.price, touched.gpu_hours_lost), ended])
+        lost = _figure_of(touched.gpu_hours_lost, ".2f")
+        rows.append([*cells, lost, cost(report.asked.price, touched.gpu_hours_lost), ended])
     total = [
         "all",
         str(impact.nodes),
         str(impact.gpus),
-        f"{impact.step_time_factor:.2f}",
+        _figure_of(impact.step_time_factor, ".2f"),
         "",
-        f"{impact.gpu_hours_lost:.2f}",
+        _figure_of(impact.gpu_hours_lost, ".2f"),
         cost(report.asked.price, impact.gpu_hours_lost),
         "",
     ]
@@ -287,15 +317,14 @@ def _against(case: Case, label: Label) -> Section:
         if wanted is not None:
             rows.append([name, str(wanted), str(got), "right" if wanted == got else "off"])
     if factor is not None:
-        near = abs(told.step_time_factor - factor) <= FACTOR_WITHIN * factor
-        rows.append(
-            ["steps, times as long", f"{factor:.2f}", f"{told.step_time_factor:.2f}", "right" if near else "off"]
-        )
+        near = factor_right(factor, told.step_time_factor)
+        said = _figure_of(told.step_time_factor, ".2f")
+        rows.append(["steps, times as long", f"{factor:.2f}", said, "right" if near else "off"])
     if hours is not None:
-        near = abs(told.gpu_hours_lost - hours) <= max(HOURS_LEAST, HOURS_WITHIN * hours)
-        off = f", {told.gpu_hours_lost / hours - 1:+.0%}" if hours else ""
+        near, lost = hours_right(hours, told.gpu_hours_lost), told.gpu_hours_lost
+        off = f", {lost / hours - 1:+.0%}" if hours and lost is not None else ""
         said = f"{'right' if near else 'off'}{off}"
-        rows.append(["GPU-hours lost", f"{hours:.1f}", f"{told.gpu_hours_lost:.2f}", said])
+        rows.append(["GPU-hours lost", f"{hours:.1f}", _figure_of(lost, ".2f"), said])
     return Section(
         "Against the labels",
         [

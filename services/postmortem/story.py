@@ -31,9 +31,9 @@ def story(case: Case, price: float | None) -> Section:
     return Section("What happened", blocks)
 
 
-def cost(price: float | None, hours: float, before: str = "", after: str = "") -> str:
-    """Return what GPU-hours cost, in dollars, between the words `before` and `after`; nothing without a price."""
-    if price is None:
+def cost(price: float | None, hours: float | None, before: str = "", after: str = "") -> str:
+    """Return what GPU-hours cost, in dollars, between the words `before` and `after`; nothing without both."""
+    if price is None or hours is None:
         return ""
     dollars = hours * price
     return f"{before}${dollars:,.{0 if dollars >= _WHOLE_DOLLARS else 2}f}{after}"
@@ -69,9 +69,13 @@ def _losses(case: Case, price: float | None) -> str:
             words.append(f"{told} did no step for {gap(round(one.stood_s * 1000))}.")
         elif one.step_time_factor is not None and one.step_time_factor > 1:
             words.append(f"{told} took {one.step_time_factor:.2f} times as long for a step.")
+        elif one.step_time_factor is None:
+            words.append(f"{told} was touched; what became of its steps is not known.")
         else:
             words.append(f"{told} was touched, but kept its usual pace.")
     if len(impact.jobs) > 3:
         words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
+    if impact.gpu_hours_lost is None:
+        return " ".join([*words, "What it cost is not known: no steps were reported."])
     dollars = cost(price, impact.gpu_hours_lost, ", which cost ")
     return " ".join([*words, f"In all, {impact.gpu_hours_lost:.1f} GPU-hours were lost{dollars}."])

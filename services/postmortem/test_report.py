@@ -181,7 +181,9 @@ def test_what_a_switch_logs_is_of_its_port_and_what_others_log_of_a_node_is_of_t
 def test_the_cost_is_the_gpu_hours_at_the_price(told: tuple[Case, Report]) -> None:
     case, report = told
     table = _table(compose(report), "Blast radius")
-    assert table.rows[-1][table.columns.index("cost, USD")] == f"${case.incident.impact.gpu_hours_lost * 2:,.2f}"
+    assert (
+        table.rows[-1][table.columns.index("cost, USD")] == f"${(case.incident.impact.gpu_hours_lost or 0.0) * 2:,.2f}"
+    )
     free = compose(replace(report, asked=Asked(what_if=False)))
     assert "cost, USD" not in _table(free, "Blast radius").columns
 

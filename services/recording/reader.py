@@ -193,6 +193,11 @@ class Recording:
         """Yield the jobs. Whoever replays must not show an end before event time has passed it."""
         yield from read_lines(self.path / "jobs.jsonl", Job)
 
+    @property
+    def labelled(self) -> bool:
+        """Whether somebody has said what was wrong in it, be it nothing: without that nobody knows."""
+        return (self.path / "labels.jsonl").exists()
+
     def labels(self) -> Iterator[Label]:
         """Yield the truth: for the scorer only, never for a detector."""
         yield from read_lines(self.path / "labels.jsonl", Label)

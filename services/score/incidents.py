@@ -22,6 +22,16 @@ HOURS_WITHIN, HOURS_LEAST = 0.25, 0.3
 """GPU-hours lost are right within a quarter, or within 0.3: an incident lasts as long as its findings are open."""
 
 
+def factor_right(true: float | None, told: float | None) -> bool:
+    """Return whether a factor of step time is right: whatever it is where the label gives none, never if unknown."""
+    return true is None or (told is not None and abs(told - true) <= FACTOR_WITHIN * true)
+
+
+def hours_right(true: float | None, told: float | None) -> bool:
+    """Return whether GPU-hours lost are right, as above."""
+    return true is None or (told is not None and abs(told - true) <= max(HOURS_LEAST, HOURS_WITHIN * true))
+
+
 @dataclass(frozen=True)
 class JudgedIncident:
     """A labelled incident and what answers for it; `rank` is the root's place among its causes, from 1."""
@@ -76,10 +86,8 @@ class IncidentTally:
     def _compare(self, true: dict[str, int | float], told: Impact) -> None:
         self.gpus_right += told.gpus == true.get("gpus", told.gpus)
         self.jobs_right += len(told.jobs) == true.get("jobs", len(told.jobs))
-        factor = true.get("step_time_factor", told.step_time_factor)
-        self.factor_right += abs(told.step_time_factor - factor) <= FACTOR_WITHIN * factor
-        hours = true.get("gpu_hours_lost", told.gpu_hours_lost)
-        self.hours_right += abs(told.gpu_hours_lost - hours) <= max(HOURS_LEAST, HOURS_WITHIN * hours)
+        self.factor_right += factor_right(true.get("step_time_factor"), told.step_time_factor)
+        self.hours_right += hours_right(true.get("gpu_hours_lost"), told.gpu_hours_lost)
 
     def merge(self, other: "IncidentTally") -> None:
         """Add another recording's counts."""

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import Finding
+from detectors.coverage import closing
 from detectors.engine import Choice
 from detectors.registry import choose
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import latest, steps
 from services.recording.model import Label
 from services.recording.reader import Recording, times_of
+from services.recording.seen import coverage_of, seen_in
 from services.score.controls import chance, constant
 from services.score.incidents import IncidentTally, judge_incidents
 from services.score.matching import Outcome, judge
@@ -40,6 +42,9 @@ class Scored:
     controls: Mapping[str, Tally]
     intervals_s: Mapping[str, float]
     incidents: IncidentTally = field(default_factory=IncidentTally)
+    unjudged: Sequence[str] = field(default_factory=list)
+    """What the telemetry does not show, or only late: `detectors.coverage.closing`."""
+    labelled: bool = True
 
 
 @dataclass
@@ -100,6 +105,8 @@ class Scorecard:
                     "outcomes": dict(Counter(outcome.kind for outcome in one.outcomes)),
                     "missed": [_place(o.label) for o in one.outcomes if o.kind == "miss" and o.label],
                     "false": [_alarm(o.finding) for o in one.outcomes if o.kind == "false" and o.finding],
+                    "labelled": one.labelled,
+                    "unjudged": list(one.unjudged),
                 }
                 for one in self.recordings
             ],
@@ -175,6 +182,8 @@ def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scor
         {name: tally(judge(found, labels))["all"] for name, found in controls.items()},
         {stream: info.interval_s for stream, info in recording.manifest.streams.items() if info.interval_s},
         incidents,
+        closing(coverage_of(choices, seen_in(recording))),
+        recording.labelled,
     )
 
 

@@ -43,8 +43,9 @@ class FindingWriter:
         self._numbers: dict[tuple[tuple[str, str], ...], int] = {}
 
     def samples(self, origin: Origin, record: Record) -> Iterator[Samples]:
-        """Yield the samples of one record of the findings topic; none of a detector in shadow, which alerts nobody.
+        """Yield the samples of one record of the findings topic; none of what alerts nobody.
 
+        That is what a detector in shadow says, and what is of severity info: dashboards show what is wrong.
         Raises WireError with the reason if it is no finding.
         """
         if dict(record.headers).get(SHADOW) == b"1":
@@ -58,6 +59,8 @@ class FindingWriter:
             raise WireError(f"not a finding: {error.error_count()} fields are missing or wrong") from None
         except UserError as error:
             raise WireError(f"not a finding: {error.message}") from None
+        if said.severity == "info":
+            return
         if said.state not in ("firing", "resolved") or not EARLIEST_MS <= detected_ms <= LATEST_MS:
             raise WireError(f"not a finding: state {said.state!r} at {said.detected_at}")
         labels = self._labels(origin, said)

@@ -18,7 +18,7 @@ from services.api.heat import heatmap
 from services.api.library import Library, Place, Window
 from services.api.models import Id
 from services.api.problems import RefusedError
-from services.api.recording_models import Heatmap, LogLines, RecordingDetail, RecordingSummary, SeriesAnswer
+from services.api.recording_models import Coverage, Heatmap, LogLines, RecordingDetail, RecordingSummary, SeriesAnswer
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
@@ -51,6 +51,11 @@ def _looking(api: APIRouter, library: Library, runs: Runs) -> None:
     def one(_: Viewer, name: RecordingName) -> RecordingDetail:
         """Return a recording's machines, jobs, streams and labels."""
         return library.detail(name)
+
+    @api.get("/recordings/{name}/coverage", operation_id="coverage")
+    def coverage(_: Viewer, name: RecordingName) -> Coverage:
+        """Return, fault by fault, what the recording's telemetry can show, and what to add to see the rest."""
+        return library.coverage(name, runs.configured({}))
 
     @api.get("/recordings/{name}/series", operation_id="series")
     def columns(

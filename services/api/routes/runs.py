@@ -10,7 +10,9 @@ from starlette.responses import StreamingResponse
 from detectors.contract import Severity
 from services.api.access import Operator, Viewer
 from services.api.catalogue import runbook
+from services.api.library import Library
 from services.api.models import Page
+from services.api.recording_models import Coverage
 from services.api.run_models import Alert, Finding, Incident, IncidentDetail, Run, RunRequest, Timeline, Verdict
 from services.api.runs import Runs
 from services.api.stream import Streams
@@ -33,10 +35,10 @@ def events_of(texts: AsyncIterator[str]) -> StreamingResponse:
     return StreamingResponse(texts, media_type="text/event-stream", headers=headers)
 
 
-def add(api: APIRouter, runs: Runs, streams: Streams) -> None:
+def add(api: APIRouter, runs: Runs, streams: Streams, library: Library) -> None:
     """Add the routes."""
     _runs(api, runs)
-    _said(api, runs)
+    _said(api, runs, library)
 
     @api.get("/runs/{run}/events", operation_id="follow_run", dependencies=[Depends(streams.seat)], **EVENT_STREAM)
     def events(
@@ -85,11 +87,17 @@ def _runs(api: APIRouter, runs: Runs) -> None:
         runs.delete(run)
 
 
-def _said(api: APIRouter, runs: Runs) -> None:
+def _said(api: APIRouter, runs: Runs, library: Library) -> None:
     @api.get("/runs/{run}/timeline", operation_id="timeline")
     def timeline(_: Viewer, run: RunId) -> Timeline:
         """Return all moments of a run, and its score."""
         return runs.timeline(run)
+
+    @api.get("/runs/{run}/coverage", operation_id="run_coverage")
+    def coverage(_: Viewer, run: RunId) -> Coverage:
+        """Return what the telemetry could show this run's detectors: `closing` says what was not judged."""
+        one = runs.one(run)
+        return library.coverage(one.recording, one.detectors)
 
     @api.get("/runs/{run}/findings", operation_id="list_findings")
     def findings(

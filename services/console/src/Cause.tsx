@@ -2,7 +2,7 @@
 import { ordered } from "./incidents";
 import { parse, span } from "./time";
 import { words, type Finding, type IncidentDetail } from "./types";
-import { Moment, percent, Sev } from "./ui";
+import { known, Moment, percent, Sev } from "./ui";
 
 export function Chain({ incident, onSeek }: { readonly incident: IncidentDetail; readonly onSeek: (at: number) => void }) {
   const root = incident.causes[0]?.finding;
@@ -77,9 +77,9 @@ export function Impact({ incident }: { readonly incident: IncidentDetail }) {
                 {job.ended_at !== null && <div class="small soft">ended {job.ended_at.slice(11, 19)}</div>}
               </td>
               <td class="num">{job.gpus}</td>
-              <td class="num">{job.step_time_factor === null ? "–" : `× ${job.step_time_factor.toFixed(2)}`}</td>
+              <td class="num">{known(job.step_time_factor, (it) => `× ${it.toFixed(2)}`)}</td>
               <td class="num">{job.stood_s === 0 ? "–" : span(job.stood_s * 1000)}</td>
-              <td class="num">{job.gpu_hours_lost.toFixed(1)}</td>
+              <td class="num">{known(job.gpu_hours_lost, (it) => it.toFixed(1))}</td>
             </tr>
           ))}
         </tbody>

@@ -13,7 +13,7 @@ import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
 import { parse, rfc3339, span } from "./time";
 import type { Finding, IncidentDetail, RecordingDetail, Run } from "./types";
-import { Moment, Sev, When } from "./ui";
+import { known, Moment, Sev, When } from "./ui";
 
 interface Case {
   readonly incident: IncidentDetail;
@@ -110,8 +110,8 @@ function Shown({ found }: { readonly found: Case }) {
         <Fact name={closed === null ? "state" : "lasted"} value={closed === null ? "open" : span(closed - started)} />
         <Fact name="GPUs" value={String(incident.impact.gpus)} />
         <Fact name="nodes" value={String(incident.impact.nodes)} />
-        <Fact name="step time" value={`× ${incident.impact.step_time_factor.toFixed(2)}`} />
-        <Fact name="GPU-hours lost" value={incident.impact.gpu_hours_lost.toFixed(1)} />
+        <Fact name="step time" value={known(incident.impact.step_time_factor, (it) => `× ${it.toFixed(2)}`)} />
+        <Fact name="GPU-hours lost" value={known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1))} />
       </dl>
       <div class="split cause-first">
         <div style="min-width:0">

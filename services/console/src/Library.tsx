@@ -111,6 +111,9 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
               {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}
             </a>
           )}
+          <a class="small" href={href("coverage", [one.name])} aria-label={`What the telemetry of ${one.name} can show`}>
+            Coverage
+          </a>
           <Operators>
             <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
               {run === null ? "Replay" : "Run again"}

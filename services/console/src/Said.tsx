@@ -2,7 +2,7 @@
 import { ask, path, useLoaded } from "./api";
 import { href } from "./route";
 import { parse, span } from "./time";
-import { words, type Finding, type Incident, type Timeline } from "./types";
+import { words, type Coverage, type Finding, type Incident, type Timeline } from "./types";
 import { Moment, seconds, Sev, When } from "./ui";
 
 export function Incidents({ incidents, at, run }: { readonly incidents: readonly Incident[]; readonly at: number; readonly run: string }) {
@@ -37,7 +37,10 @@ interface FeedProps {
 const MOST_SHOWN = 200;
 
 export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
-  const told = findings.filter((one) => parse(one.detected_at) <= at);
+  const by = findings.filter((one) => parse(one.detected_at) <= at);
+  const told = by.filter((one) => one.severity !== "info");
+  const odd = by.filter((one) => one.severity === "info");
+  const alerting = findings.filter((one) => one.severity !== "info").length;
   const choose = (one: Finding) => {
     onSeek?.(parse(one.detected_at));
     const { node, gpu } = one.entity;
@@ -48,7 +51,7 @@ export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
   return (
     <section class="panel" aria-label="Findings">
       <h2>
-        Findings <span class="soft">{told.length === findings.length ? told.length : `${told.length} of ${findings.length} by now`}</span>
+        Findings <span class="soft">{told.length === alerting ? told.length : `${told.length} of ${alerting} by now`}</span>
       </h2>
       {told.length === 0 && <p class="soft">Nothing found by this moment.</p>}
       <ul class="feed" aria-live="polite">
@@ -56,21 +59,66 @@ export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
           .toReversed()
           .slice(0, MOST_SHOWN)
           .map((one) => (
-            <li key={one.id}>
-              <button type="button" class="link" onClick={() => choose(one)}>
-                <Sev of={one.severity} /> <strong>{one.fault}</strong> {words(one.entity)} {one.shadow && <span class="tag">shadow</span>}
-                <div class="small">{one.summary}</div>
-                <div class="small soft">
-                  <Moment at={parse(one.detected_at)} /> · {one.detector}
-                  {one.resolved_at !== null && parse(one.resolved_at) <= at && ` · over after ${span(parse(one.resolved_at) - parse(one.detected_at))}`}
-                  {one.delay_s !== null && ` · ${seconds(one.delay_s)} after onset`}
-                  {one.verdict !== null && ` · ${one.verdict === "false" ? "false alarm" : one.verdict}`}
-                </div>
-              </button>
-            </li>
+            <Entry key={one.id} one={one} at={at} onChoose={choose} />
           ))}
       </ul>
       {told.length > MOST_SHOWN && <p class="small soft">The {MOST_SHOWN} latest are shown.</p>}
+      {odd.length > 0 && (
+        <details>
+          <summary class="soft">
+            Also seen, alerts nobody: {odd.length}
+          </summary>
+          <ul class="feed">
+            {odd
+              .toReversed()
+              .slice(0, MOST_SHOWN)
+              .map((one) => (
+                <Entry key={one.id} one={one} at={at} onChoose={choose} />
+              ))}
+          </ul>
+        </details>
+      )}
+    </section>
+  );
+}
+
+interface EntryProps {
+  readonly one: Finding;
+  readonly at: number;
+  readonly onChoose: (one: Finding) => void;
+}
+
+function Entry({ one, at, onChoose }: EntryProps) {
+  return (
+    <li>
+      <button type="button" class="link" onClick={() => onChoose(one)}>
+        <Sev of={one.severity} /> <strong>{one.fault}</strong> {words(one.entity)} {one.shadow && <span class="tag">shadow</span>}
+        <div class="small">{one.summary}</div>
+        <div class="small soft">
+          <Moment at={parse(one.detected_at)} /> · {one.detector}
+          {one.resolved_at !== null && parse(one.resolved_at) <= at && ` · over after ${span(parse(one.resolved_at) - parse(one.detected_at))}`}
+          {one.delay_s !== null && ` · ${seconds(one.delay_s)} after onset`}
+          {one.verdict !== null && ` · ${one.verdict === "false" ? "false alarm" : one.verdict}`}
+        </div>
+      </button>
+    </li>
+  );
+}
+
+/** What the telemetry of a run does not show, or only late: no news of it is no good news. */
+export function Unjudged({ run, recording }: { readonly run: string; readonly recording: string }) {
+  const { data } = useLoaded(run, () => ask<Coverage>(path("runs", run, "coverage")));
+  return data === null || data.closing.length === 0 ? null : (
+    <section class="panel" aria-label="Not judged">
+      <h2>What could not be judged</h2>
+      {data.closing.map((line) => (
+        <p key={line} class="small">
+          {line}
+        </p>
+      ))}
+      <a class="small" href={href("coverage", [recording])}>
+        What would show more
+      </a>
     </section>
   );
 }

@@ -8,7 +8,7 @@ import { Gpu } from "./Gpu";
 import type { Heat } from "./heat";
 import { HeatMap } from "./HeatMap";
 import { parseRoute, replaceQuery, type Route } from "./route";
-import { Feed, Incidents } from "./Said";
+import { Feed, Incidents, Unjudged } from "./Said";
 import { SignalChart } from "./Signals";
 import type { Signal } from "./signals";
 import { parse, rfc3339 } from "./time";
@@ -70,6 +70,7 @@ export function Stage({ watched, run, recording, heat, route, at, until, onSeek,
         <Incidents incidents={watched.incidents} at={at} run={run} />
         <Feed findings={watched.findings} at={at} onSeek={stays ? null : onSeek} onSelect={select} />
         {heat.settled && children}
+        {heat.settled && <Unjudged run={run} recording={recording.name} />}
       </div>
     </div>
   );

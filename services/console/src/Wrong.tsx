@@ -7,7 +7,7 @@ import { href } from "./route";
 import { parse, span } from "./time";
 import { worstFirst } from "./incidents";
 import type { Incident, Run } from "./types";
-import { Moment, Sev, When } from "./ui";
+import { known, Moment, Sev, When } from "./ui";
 
 interface Named {
   readonly run: Run;
@@ -90,7 +90,7 @@ export function Wrong() {
                       </td>
                       <td class="num">{incident.closed_at === null ? "open" : span(parse(incident.closed_at) - parse(incident.started_at))}</td>
                       <td class="num">{incident.impact.gpus}</td>
-                      <td class="num">{incident.impact.gpu_hours_lost.toFixed(1)}</td>
+                      <td class="num">{known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1))}</td>
                     </tr>
                   ))}
                 </tbody>

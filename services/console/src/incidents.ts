@@ -10,7 +10,7 @@ export function worstFirst(a: Incident, b: Incident): number {
   return (
     Number(a.state === "closed") - Number(b.state === "closed") ||
     RANKS[a.severity] - RANKS[b.severity] ||
-    b.impact.gpu_hours_lost - a.impact.gpu_hours_lost ||
+    (b.impact.gpu_hours_lost ?? 0) - (a.impact.gpu_hours_lost ?? 0) ||
     parse(b.started_at) - parse(a.started_at)
   );
 }

@@ -2,6 +2,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, AWAY, hasToken, setToken, useAway, useLoaded } from "./api";
 import { ComparePage } from "./Compare";
+import { CoveragePage } from "./Coverage";
 import { IncidentPage } from "./Incident";
 import { useKeys } from "./keys";
 import { Library } from "./Library";
@@ -24,7 +25,7 @@ const PAGES = [
   ["postmortem", "Postmortem"],
 ] as const;
 
-const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident" };
+const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident", coverage: "Coverage" };
 
 const KEYS = [
   ["1 to 5", "what is wrong, library, compare, score, postmortem"],
@@ -55,6 +56,8 @@ function Shown({ route }: { readonly route: Route }) {
       return <LivePage key={first} name={first} />;
     case "incident":
       return <IncidentPage key={`${first}/${second}`} run={first} id={second} />;
+    case "coverage":
+      return <CoveragePage key={first} name={first} />;
     case "compare":
       return <ComparePage id={first === "" ? null : first} />;
     case "score":
@@ -85,7 +88,7 @@ function App() {
     t: toggle,
     "?": () => help.current?.showModal(),
   });
-  const current = ["run", "replay", "incident"].includes(route.page) ? "library" : route.page;
+  const current = ["run", "replay", "incident", "coverage"].includes(route.page) ? "library" : route.page;
   useEffect(() => {
     document.title = `${PAGES.find(([page]) => page === route.page)?.[1] ?? TITLES[route.page] ?? "Not found"} · hindcast`;
   }, [route.page]);

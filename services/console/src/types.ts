@@ -203,13 +203,35 @@ export interface Incident {
       readonly gpus: number;
       readonly step_time_factor: number | null;
       readonly stood_s: number;
-      readonly gpu_hours_lost: number;
+      readonly gpu_hours_lost: number | null;
       readonly ended_at: string | null;
     }[];
-    readonly step_time_factor: number;
-    readonly gpu_hours_lost: number;
+    readonly step_time_factor: number | null;
+    readonly gpu_hours_lost: number | null;
   };
   readonly offenders: readonly { readonly entity: Entity; readonly incidents: number; readonly score: number }[];
+}
+
+/** Fault by fault what a recording's telemetry can show, and what to add to see the rest. */
+export interface Coverage {
+  readonly recording: string;
+  readonly intervals_s: Readonly<Record<string, number>>;
+  readonly inferred_jobs: boolean;
+  readonly faults: readonly {
+    readonly fault: string;
+    readonly detector: string;
+    readonly verdict: "sees" | "less" | "late" | "partly" | "blind" | "off" | "undeclared";
+    readonly blind_share: number | null;
+    readonly levels: readonly { readonly sees: string; readonly within_s: number; readonly share: number; readonly rung: number }[];
+    readonly lacks: readonly string[];
+  }[];
+  readonly additions: readonly {
+    readonly needs: readonly string[];
+    readonly from: readonly string[];
+    readonly gives: readonly { readonly fault: string; readonly sees: string; readonly within_s: number }[];
+  }[];
+  readonly csv: readonly string[];
+  readonly closing: readonly string[];
 }
 
 /** What Alertmanager was sent: `said_at` and `sent_at` are wall time, `detected_at` is recording time. */

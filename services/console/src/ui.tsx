@@ -72,6 +72,11 @@ export function When<T>({ loaded, children }: { readonly loaded: Loaded<T>; read
   return loaded.data === null ? <p class="soft">Loading…</p> : <>{children(loaded.data)}</>;
 }
 
+/** A figure that may not be known: unknown is never shown as nothing. */
+export function known(value: number | null, show: (value: number) => string): string {
+  return value === null ? "unknown" : show(value);
+}
+
 export function percent(value: number | null): string {
   return value === null ? "–" : `${(100 * value).toFixed(0)} %`;
 }
