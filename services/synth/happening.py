@@ -68,7 +68,7 @@ class Told(Strict):
 
     `nodes` are the indices of the nodes whose jobs feel it (their steps give the impact); `jobs` names them instead.
     What shows `in_traffic` alone is not owed where no job of these has a node elsewhere: a leaf between its own nodes
-    never fills.
+    never fills. Nor is a limit that `allows_w` a GPU more than any of these jobs draws.
     """
 
     truth: Truth
@@ -78,6 +78,7 @@ class Told(Strict):
     nodes: Sequence[int] = ()
     jobs: Sequence[str] = ()
     in_traffic: bool = False
+    allows_w: float | None = None
 
 
 class Lasting(Happening):

@@ -7,6 +7,7 @@ import numpy as np
 from services.recording.model import Label
 from services.synth.happening import Told
 from services.synth.job import Run
+from services.synth.profile import GpuProfile
 from services.synth.scenario import Scenario
 from services.synth.world import World
 
@@ -33,7 +34,7 @@ def labels_of(
                 continue
             mount = told.entity.get("mount")
             feeling = runs if mount is None else [run for run in runs if mount in _mounts(run, world)]
-            yield _fault(scenario, told, feeling, _DUE_SCRAPES * world.profile.collector_interval_s)
+            yield _fault(scenario, told, feeling, world.profile.gpu, _DUE_SCRAPES * world.profile.collector_interval_s)
     for run in runs:
         yield from _of_life(scenario, run)
     for declared in scenario.distractors:
@@ -96,7 +97,14 @@ def _distractor(
     return Label(id=name, fault="none", entity=entity, onset=onset, end=end, within_s=0, distractor=True, note=note)
 
 
-def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], soonest_s: float) -> Label:
+def _draws(run: Run, card: GpuProfile) -> float:
+    """Return what all but the thriftiest sixth of a job's GPUs draw while they compute, W."""
+    return (1 - card.power_spread) * (
+        card.resident_w + run.spec.training.intensity * (card.training_w - card.resident_w)
+    )
+
+
+def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], card: GpuProfile, soonest_s: float) -> Label:
     truth, (start, end) = told.truth, told.span
     hit = [
         run
@@ -117,6 +125,8 @@ def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], soonest_s: float
         if value := getattr(truth, name):
             fields[name] = value
     if told.in_traffic and not any(set(run.nodes) - set(told.nodes) for run in hit):
+        fields["optional"] = True
+    if told.allows_w is not None and not any(_draws(run, card) > told.allows_w for run in hit):
         fields["optional"] = True
     if hit:
         fields["job_id"] = hit[0].spec.id

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect
-from services.synth.happening import OnGpu
+from services.synth.happening import OnGpu, Told
 from services.synth.world import World
 
 
@@ -30,3 +30,8 @@ class GpuPowerCap(OnGpu):
         else:
             bits = {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE}
             yield Effect("gpu.power_cap_w", gpu, cap_w, self.course(), bits)
+
+    def truths(self, world: World) -> Iterable[Told]:
+        """Return the GPU's label; of a limit, with what it allows: it shows only on a card that draws more."""
+        for told in super().truths(world):
+            yield told.model_copy(update={"allows_w": world.watts(self.cap_w) if self.by == "limit" else None})

@@ -24,6 +24,9 @@ FED = [
     {"kind": "gpu_power_cap", "node": "t03", "gpu": 1, "at": "+00:02:30", "until": "+00:04:10", "cap_w": 200},
     {"kind": "hbm_corruption", "node": "t04", "gpu": 0, "job": "812", "at": "+00:08:00", "until": "+00:10:00",
      "loss_factor": 1.5, "truth": {"id": "f2", "fault": "loss_anomaly", "within_s": 300}},
+    *({"kind": "gpu_power_cap", "node": "t04", "gpu": gpu, "at": "+00:09:00", "until": "+00:09:40", "cap_w": watts,
+       "by": "limit", "truth": {"id": name, "fault": "power_throttle", "within_s": 300}}
+      for name, gpu, watts in (("f3", 0, 300), ("f4", 1, 440))),
 ]  # fmt: skip
 
 
@@ -139,3 +142,8 @@ def test_corruption_shows_in_the_loss_alone(fed: Telemetry) -> None:
     (label,) = [label for label in fed.recording.labels() if label.id == "f2"]
     assert dict(label.entity) == {"job_id": "812"}
     assert not of(fed, DEV + "ECC_DBE_VOL_TOTAL", "t04", 0, 0, 600).any()
+
+
+def test_a_limit_that_no_job_reaches_is_not_owed(fed: Telemetry) -> None:
+    optional = {label.id: label.optional for label in fed.recording.labels()}
+    assert (bool(optional["f3"]), optional["f4"]) == (False, True)
