@@ -130,4 +130,16 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await article.getByRole("button", { name: "Start live" }).click();
     expect(await article.getByRole("alert").textContent()).toContain("hindcast stack up");
   });
+
+  it("says what the telemetry can show, and what to add", async () => {
+    const { page, base, wrong } = served;
+    await page.goto(`${base}#/library`);
+    await page.locator("article", { hasText: "sakuraone-job-hang" }).getByRole("link", { name: "can show" }).click();
+    const faults = page.locator("section[aria-label=Faults] tbody tr");
+    await faults.first().waitFor();
+    expect(await faults.count()).toBe(19);
+    expect(await page.locator("section[aria-label=Faults] tr", { hasText: "job_hang" }).textContent()).toContain("yes");
+    expect(await inspected(page, "coverage")).toEqual([]);
+    expect(wrong).toEqual([]);
+  });
 });

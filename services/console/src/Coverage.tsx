@@ -58,7 +58,7 @@ function Matrix({ of }: { readonly of: Coverage }) {
               <tr key={one.fault}>
                 <td class="nowrap">{one.fault}</td>
                 <td class="nowrap">
-                  <span class={`sev ${colour}`}>
+                  <span class={colour === "" ? "soft" : `sev ${colour}`}>
                     <span aria-hidden="true">{mark}</span> {words}
                   </span>
                 </td>
