@@ -244,9 +244,10 @@ def _places(who: IntArray) -> IntArray:
 def _scores(z: FloatArray) -> FloatArray:
     """Return how far each signature (3, n) goes, from residuals in deviations (5, n)."""
     active = np.fmax(z[TENSOR], z[MEMORY])
-    profiled = np.isfinite(active)
-    slow = np.minimum(-z[CLOCK], np.where(profiled, active, -z[POWER]))
-    return np.array([slow, np.where(profiled, active, z[POWER]), -z[BUSY]])
+    worked = np.where(np.isfinite(active), active, z[POWER])
+    beside = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
+    slow = np.where(np.isfinite(beside), np.minimum(-z[CLOCK], beside), -z[CLOCK])
+    return np.array([slow, worked, -z[BUSY]])
 
 
 def _lags(apart: FloatArray) -> FloatArray:

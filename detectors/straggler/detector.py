@@ -28,7 +28,7 @@ from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.straggler import says
-from detectors.straggler.activity import CLOCK, SLOW_CLOCK, WINDOW_S
+from detectors.straggler.activity import CLOCK, MEMORY, POWER, SLOW_CLOCK, TENSOR, WINDOW_S
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.excuses import Excuses
 from detectors.straggler.pace import Pace
@@ -242,8 +242,10 @@ class Straggler:
         clock is slow: that activity is higher at once says that the others wait.
         """
         effect = suspect.effect
-        if effect is None or (effect.slower == 0 and effect.seen >= suspect.lag / 2):
-            return suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share
+        if effect is None or (effect.slower == 0 and effect.seen >= suspect.lag / 3):
+            ratio = suspect.own / suspect.peers
+            waits = np.fmax(ratio[TENSOR], ratio[MEMORY]) - 1 >= suspect.lag / 2 or ratio[POWER] < 1
+            return bool(suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share and waits)
         explained = np.log1p(suspect.lag) >= np.log1p(effect.slower) / 2
         return bool(effect.slower >= self._config.job_share and explained)
 
