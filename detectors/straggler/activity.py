@@ -160,7 +160,7 @@ class Comparison:
         who = look.who
         self.forget(who[self.marks.job[who] != look.job])
         self.marks.job[who] = look.job
-        beside = np.array([row - group_medians(row, look.group, look.groups)[0][look.group] for row in look.signals])
+        beside = look.signals - medians(look.signals, look.group, look.groups)[0]
         places = _places(who)
         ready = self._habit.learnt_s[places] >= _LEARN_S
         apart = np.where(ready, beside - self._habit.level[places], np.nan)
@@ -202,14 +202,11 @@ class Comparison:
         """Return residuals in deviations: the entity's own, or its group's in this window where that is more; NaN where
         the group is too far out of step to compare anybody.
         """
-        distance = np.full(apart.shape, np.nan)
-        for row, residual in enumerate(apart):
-            spread, sizes = group_medians(np.abs(residual), look.group, look.groups)
-            among = np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)[look.group]
-            scale = np.maximum(np.maximum(among, self._habit.spread[places[row]]), _FLOOR)
-            with np.errstate(invalid="ignore"):
-                distance[row] = np.where(among <= self._most_spread, residual / scale, np.nan)
-        return distance
+        spread, sizes = medians(np.abs(apart), look.group, look.groups)
+        among = np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)
+        scale = np.maximum(np.maximum(among, self._habit.spread[places]), _FLOOR)
+        with np.errstate(invalid="ignore"):
+            return np.where(among <= self._most_spread, apart / scale, np.nan)
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the state's arrays."""
@@ -234,6 +231,14 @@ def logarithms(means: FloatArray) -> FloatArray:
     compared[:, idle] = np.nan
     result: FloatArray = np.log(compared)
     return result
+
+
+def medians(signals: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray, IntArray]:
+    """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
+    rows, n = signals.shape
+    apart = (groups * np.arange(rows)[:, None] + group).ravel()
+    middle, sizes = group_medians(signals.ravel(), apart, groups * rows)
+    return middle[apart].reshape(rows, n), sizes[apart].reshape(rows, n)
 
 
 def _places(who: IntArray) -> IntArray:

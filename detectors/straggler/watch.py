@@ -80,6 +80,8 @@ class _Cast:
     number: IntArray
     mates: IntArray
     groups: int
+    many: BoolArray
+    """By GPU: whether its node has mates enough; else all of the job's GPUs of its model are."""
     model: IntArray
     alone: BoolArray
     """By node: whether one job has it."""
@@ -180,8 +182,8 @@ class Watch:
         alone = (sizes.reshape(-1, nodes) > 0).sum(axis=0) <= 1
         many = sizes[np.maximum(pair, 0)] >= _MATES
         wide = max(len(jobs), 1) * nodes + job_of * nodes + model[layout.node]
-        mates = np.where(pair < 0, -1, np.where(many, pair, wide))
-        return _Cast(jobs, job_of, numbers[np.maximum(job_of, 0)], mates, 2 * len(sizes), model, alone)
+        names, mates = np.unique(np.where(pair < 0, -1, np.where(many, pair, wide)), return_inverse=True)
+        return _Cast(jobs, job_of, numbers[np.maximum(job_of, 0)], mates, len(names), many, model, alone)
 
     def _look_at_gpus(
         self, now: Instant, cast: _Cast, means: FloatArray, x: FloatArray, held: AbstractSet[Held]
@@ -198,8 +200,8 @@ class Watch:
         for place, wealth in self._over(self._gpus, who, len(who)):
             gpu = int(who[place])
             peers = np.flatnonzero((cast.mates == cast.mates[gpu]) & (np.arange(len(cast.job)) != gpu))
-            among_mates = cast.mates[gpu] < cast.groups // 2  # then the median of its node is not moved by it
-            share = 0.0 if among_mates else 1 / int(np.count_nonzero(cast.job == cast.job[gpu]))
+            alike = int(np.count_nonzero(cast.job == cast.job[gpu]))
+            share = 0.0 if cast.many[gpu] else 1 / alike  # among many, it does not move the median of its node
             found.append(self._suspect(cast, self._gpus, gpu, gpu, peers, means, share, len(who), wealth))
         return found + self._always(now, cast, who, means)
 
@@ -247,8 +249,8 @@ class Watch:
         signals = np.array(
             [group_medians(row[member], layout.node[member], nodes)[0][who] for row in (*x, means[HEAT])]
         )
-        group = job[who] * nodes + cast.model[who]
-        look = Look(who, number[who], group, max(len(cast.jobs), 1) * nodes, signals[:HEAT], signals[HEAT])
+        groups, group = np.unique(job[who] * nodes + cast.model[who], return_inverse=True)
+        look = Look(who, number[who], group, len(groups), signals[:HEAT], signals[HEAT])
         self._nodes.look(now, look, np.isin(who, [layout.number(node) for node, gpu in held if gpu is None]))
         found = []
         for place, wealth in self._over(self._nodes, who, len(who)):
