@@ -1,6 +1,7 @@
 """The plans of `benchmarks.held_out`, and one small recording made, scored, stored and not made again."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks.held_out.case import Case, outline
 from benchmarks.held_out.healthy import healthy_plan
 from benchmarks.held_out.plan import faults_plan
 from benchmarks.held_out.run import run
+from benchmarks.held_out.worlds import budget_sheets, world_sheets
 from services.recording.faults import FAULTS
 from services.score.seeds import TEST_SEEDS
 from services.synth.scenario import load_scenario
@@ -59,3 +61,27 @@ def test_a_result_is_kept_and_not_made_again(tmp_path: Path, capsys: pytest.Capt
     assert {"power_throttle", "all"} <= {row.cells[0] for row in report.fault_sheets([first])[0].rows}
     assert report.healthy_sheets([first])[0].rows[-1].cells[0] == "all"
     assert report.grid_sheet([first]).rows[-1].cells[2] == "1"
+
+
+def test_plans_go_from_world_to_world() -> None:
+    plan = faults_plan(2, 700, 0.1, ["link_down", "straggler"], range(3, 6))
+    assert [case.world for case in plan.cases] == [3 + place % 3 for place in range(len(plan.cases))]
+    assert min(plan.labels[fault] for fault in ("link_down", "straggler")) >= 2
+    healthy = healthy_plan(20, 700, 0.1, range(3, 6))
+    assert {case.world for case in healthy.cases} == {3, 4, 5}
+    assert {case.interval_s for case in healthy.cases} == {None}, "each world has cadences of its own"
+
+
+def test_one_recording_is_scored_for_every_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case("healthy", "vela-power-brake", 700, scale=0.04, duration_s=900, healthy=True, world=2)
+    cases = [replace(case, budget=budget) for budget in (0.5, 20.0)]
+    results = run(cases, tmp_path / "results.jsonl", workers=1, version="one")
+    assert [result.case.budget for result in results] == [0.5, 20.0]
+    assert len({result.scored.node_days for result in results}) == 1
+    (sheet,) = budget_sheets(results)
+    assert [row.cells[0] for row in sheet.rows] == ["0.5", "20"]
+    assert all(row.cells[1] == "1" for row in sheet.rows)
+    (worlds,) = world_sheets(results)
+    assert [row.cells[0] for row in worlds.rows] == ["2", "worst tenth", "mean"]
+    assert run(cases, tmp_path / "results.jsonl", workers=1, version="one") == results
+    assert "2 are in" in capsys.readouterr().err

@@ -51,7 +51,7 @@ def world_sheets(results: Sequence[Result]) -> list[Sheet]:
     worst = _lowest_tenth(list(precision.values())), _lowest_tenth(list(recall.values()))
     short = worst[0] < WORST_PRECISION or worst[1] < WORST_RECALL
     rows.append(Row(["worst tenth", "", "", number(worst[0]), number(worst[1]), "", ""], "short" if short else "total"))
-    means = [number(float(np.mean(list(values.values())))) for values in (precision, recall)]
+    means = [number(float(np.mean(list(values.values()))) if values else None) for values in (precision, recall)]
     rows.append(Row(["mean", str(len(results)), "", *means, "", ""], "total"))
     notes = [
         f"{len(of_world)} worlds, the worst {min(_SHOWN, len(order))} of them first.",
