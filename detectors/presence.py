@@ -180,11 +180,14 @@ class Attendance(Columns):
         self.grow(owners)
         readings = self.readings
         fresh = np.flatnonzero(readings.last > self._looked)
+        self._looked = now
+        if not len(fresh):
+            self.gap, self.late = np.full(owners, np.nan), np.full(owners, np.nan)
+            return
         own, at = owner[fresh], readings.last[fresh]
         since = gap_since(self.last[own], at)
-        gap = np.full(owners, np.inf)
-        np.minimum.at(gap, own, np.nan_to_num(np.fmin(readings.gap[fresh], since), nan=np.inf))
-        self.gap = np.where(np.isfinite(gap), gap, np.nan)
+        self.gap = np.full(owners, np.nan)
+        np.fmin.at(self.gap, own, np.fmin(readings.gap[fresh], since))
         np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
         self.late = np.where(missed > LATE, missed, np.nan)
@@ -192,7 +195,6 @@ class Attendance(Columns):
         self.back_at[back] = self.last[back]
         self.usual = learnt_interval(self.usual, self.gap, _STEP)
         readings.gap[fresh] = np.nan
-        self._looked = now
 
     def silent(self, now: Instant) -> FloatArray:
         """Return for how long each owner has not been heard, ms; 0 of one that never was."""
@@ -200,7 +202,7 @@ class Attendance(Columns):
 
     def missed(self, now: Instant) -> FloatArray:
         """Return how many of its intervals ago each owner was last heard; 0 where that cannot be told."""
-        return np.nan_to_num(self.silent(now) / np.maximum(self.usual, 1.0))
+        return np.fmax(self.silent(now) / np.maximum(self.usual, 1.0), 0.0)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""
@@ -264,7 +266,7 @@ def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, l
     known = usual[np.isfinite(usual)]
     typical = float(np.median(known)) if len(known) else 0.0
     intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
-    return np.maximum(least_s * 1000, np.nan_to_num(intervals * usual))
+    return np.maximum(least_s * 1000, np.fmax(intervals * usual, 0.0))
 
 
 class Roster:
@@ -355,7 +357,7 @@ class Progress:
 
     def any_goes_on(self, now: Instant) -> bool:
         """Return whether any job at all was heard lately."""
-        late = self._steps.silent(now) > (_STEPS_LATE + 0.5) * np.nan_to_num(self._steps.usual) + _STEPS_SLACK_MS
+        late = self._steps.silent(now) > (_STEPS_LATE + 0.5) * np.fmax(self._steps.usual, 0.0) + _STEPS_SLACK_MS
         return bool(((self._steps.last >= 0) & ~late).any())
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

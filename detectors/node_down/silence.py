@@ -66,19 +66,19 @@ class Silence(Columns):
         since = np.where(np.isfinite(gap) & (self.last >= 0), last - self.last, np.nan)
         self._learn(now, np.fmin.reduce(np.fmin(gap, since)), excused)
         self.known, self.last = last >= 0, last.max(axis=0)
-        patient = np.nan_to_num(usual, nan=np.inf)
+        patient = np.where(np.isnan(usual), np.inf, usual)
         self.there = self.known & (last + LATE * patient >= self.last)
         fastest = np.where(self.there, patient, np.inf).min(axis=0)
-        slowest = np.where(self.there, np.nan_to_num(usual), 0.0).max(axis=0)
+        slowest = np.where(self.there, np.fmax(usual, 0.0), 0.0).max(axis=0)
         self.usual = np.where(np.isfinite(fastest), fastest, np.nan)
         self.silent_ms = np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
-        self.missed = np.nan_to_num(self.silent_ms / np.maximum(self.usual, 1.0))
+        self.missed = np.fmax(self.silent_ms / np.maximum(self.usual, 1.0), 0.0)
         needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, config.least_s, 0.0)
         self.needed = np.maximum(needed, config.least_readings * slowest)
 
     def beside(self, node: int, now: Instant) -> int:
         """Return how many nodes are silent for about as long as one of them, or were until a moment ago."""
-        lately = now - self.ended_at <= 2 * np.nan_to_num(self.usual[node])
+        lately = now - self.ended_at <= 2 * np.fmax(self.usual[node], 0.0)
         lengths = np.where(self.missed > LATE, self.silent_ms, np.where(lately, self.ended_ms, 0.0))
         own = self.silent_ms[node]
         return int(np.count_nonzero((lengths * _AS_LONG >= own) & (lengths <= _AS_LONG * own)))
