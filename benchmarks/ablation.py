@@ -72,26 +72,10 @@ PARTS: tuple[Part, ...] = (
         "no continuity (k of n)",
         {
             "congestion": {"sustain_s": _NOTHING},
-            "ecc_memory": {"storm_burst_errors": 24, "clear_readings": 1},
             "gpu_lost": {"least_s": _NOTHING, "least_readings": 2},
             "job_health": {"stays_s": 0},
             "link_fault": {"confirm_s": 0},
             "node_down": {"least_s": _NOTHING, "least_readings": 2},
-            "nvlink": {
-                "slow_readings": 1,
-                "slow_window": 1,
-                "replay_readings": 1,
-                "replay_span_s": 0,
-                "traffic_low_slots": 1,
-                "traffic_window": 1,
-            },
-            "pcie_degradation": {
-                "link_confirm_s": _NOTHING,
-                "confirm_readings": 1,
-                "replay_confirm_s": _NOTHING,
-                "bandwidth_stretches": 1,
-                "contention_stretches": 1,
-            },
             "power_throttle": {"confirm_readings": 1, "confirm_s": 0, "window_readings": 1, "limit_confirm_s": 0},
             "straggler": {"confirm_s": 0, "confirm_beats": 1, "lone_confirm_s": 0},
             "telemetry_gap": {"least_s": _NOTHING, "least_readings": 2},
@@ -106,9 +90,6 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no peers (own past only)",
         {
-            "ecc_memory": {"storm_peer_factor": 1},
-            "nvlink": {"peer_minimum": _NOBODY, "node_gpus": _NOBODY},
-            "pcie_degradation": {"peer_minimum": _NOBODY},
             "power_throttle": {"peer_minimum": _NOBODY},
             "straggler": {"peer_minimum": _NOBODY},
             "thermal_throttle": {"peer_minimum": _NOBODY},
@@ -117,8 +98,6 @@ PARTS: tuple[Part, ...] = (
     Part(
         "no idle masking",
         {
-            "nvlink": {"busy_utilisation": 0, "traffic_floor_bytes_per_s": 0},
-            "pcie_degradation": {"busy_utilisation": 0, "bandwidth_floor_gb_s": _NOTHING},
             "power_throttle": {"idle_utilisation": 0},
             "thermal_throttle": {"idle_utilisation": 0},
         },

@@ -1,5 +1,6 @@
 """The GPUs of a fleet as arrays by index into ``fleet.entities("dcgm")``: where they sit, and what is kept of each."""
 
+import zlib
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ class GpuLayout:
         self._numbers: dict[str, int] = {}
         self._members: list[list[int]] = []
         self._addresses: dict[tuple[str, str], int] = {}
+        self._jobs: tuple[Any, IntArray] = (), np.empty(0, np.int64)
         self._told = {
             (name, int(gpu["gpu"])): address
             for name, node in fleet.nodes.items()
@@ -63,6 +65,20 @@ class GpuLayout:
         """Return the GPUs of a node."""
         number = self.number(node)
         return np.array(self._members[number] if number >= 0 else [], np.int64)
+
+    def jobs(self) -> IntArray:
+        """Return a number for the job of every GPU, of the latest to start where several have it; 0: none."""
+        running = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
+        key = (len(self), *((job.job_id, job.start) for job in running))
+        if key != self._jobs[0]:
+            found = np.zeros(len(self), np.int64)
+            for job in running:
+                number = zlib.crc32(f"{job.job_id}/{job.start}".encode()) + 1
+                for node in job.nodes:
+                    members, part = self.members(node), job.gpus.get(node)
+                    found[members if part is None else members[np.isin(self.gpu[members], part)]] = number
+            self._jobs = key, found
+        return self._jobs[1]
 
     def at_address(self, node: str, address: str) -> int | None:
         """Return the GPU at a PCI address of a node, as far as the topology tells."""

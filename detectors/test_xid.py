@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from detectors.contract import LogRecord
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout
-from detectors.xid import SITE, XIDS, XidCatalogue, XidOverrides, normal_address, parse_line
+from detectors.xid import OURS, SITE, XIDS, XidCatalogue, XidOverrides, asked, normal_address, parse_line
 from detectors.xid_watch import GAUGE, KERNEL, SAME_MS, XidWatch
 
 DATA = Path(os.environ.get("HINDCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -93,16 +93,41 @@ def test_real_kernel_logs(path: str, codes: list[int]) -> None:
 def test_the_catalogue_has_what_the_faults_are_told_by() -> None:
     catalogue = XidCatalogue({})
     assert {48, 94, 95} <= catalogue.codes("uncorrectable_memory")
-    assert {63, 64} == catalogue.codes("remap_recorded")
-    assert {79, 119, 120} == catalogue.codes("gpu_lost")
+    assert catalogue.codes("remap_recorded", "remap_failed") == {63, 64}
+    assert {79, 119, 120} <= catalogue.codes("gpu_lost")
     assert {74, *range(144, 151)} <= catalogue.codes("nvlink", "nvlink_leveled")
     assert {13, 31, 43, 45} == catalogue.codes("follow_on")
 
 
-def test_where_the_sources_disagree_all_are_shown() -> None:
+def test_where_the_sources_disagree_all_are_shown_and_one_that_agrees_with_us_is_quoted() -> None:
     said = XIDS[63].evidence()
-    assert (said["xid_action"], said["xid_action_source"]) == ("IGNORE", "nvidia")
-    assert "gpud: reboot" in str(said["xid_other_actions"])
+    assert (said["xid_action"], said["xid_action_source"]) == ("reboot", "gpud")
+    assert "nvidia: IGNORE" in str(said["xid_other_actions"])
+    assert XIDS[48].quoted == "XID 48: WORKFLOW_XID_48, by nvidia"
+
+
+@pytest.mark.parametrize("code", sorted(XIDS))
+def test_no_code_quotes_a_word_against_what_is_recommended(code: int) -> None:
+    xid = XIDS[code]
+    action, source = xid.action
+    steps = asked(action)
+    if xid.group not in {"information", "link", "follow_on", "application"}:
+        assert xid.ours != "none"
+        assert "none" not in steps, action
+    if source != OURS:
+        assert steps, f"nobody knows what {action} asks for"
+    if xid.ours == "restart_app":
+        assert not steps & {"reset", "reboot", "replace"}
+
+
+def test_what_asks_for_a_reset_or_for_support_is_some_faults() -> None:
+    faults = XidCatalogue({}).codes(
+        "uncorrectable_memory", "remap_recorded", "remap_failed", "gpu_lost", "nvlink", "nvlink_leveled", "pcie"
+    )
+    asks = {code for code, xid in XIDS.items() if asked(xid.actions.get("nvidia", "")) & {"reset", "reboot"}}
+    assert asks - faults == {151, 156, 157}, "a key's rotation and retired resources, for which there is no fault"
+    assert {46, 61, 62, 109, 110, 143, 158, 167} <= faults
+    assert not faults & {13, 31, 43, 45}, "a user's program that crashes"
 
 
 def test_a_site_overrules_class_and_action() -> None:

@@ -1,7 +1,7 @@
 """The XIDs of NVIDIA's driver: what each means and what to do (data in xid.yaml), and the kernel's lines about them.
 
-The recommendations of the sources differ for some codes. All are kept; the one that a finding recommends is named
-with its source, the others stand beside it, and a site can overrule class and action in a detector's configuration.
+What a finding recommends is ours. The sources' recommendations differ for some codes: a finding quotes the first that
+agrees with ours, the others stand in its evidence; a site can overrule class and action in a detector's configuration.
 """
 
 import re
@@ -14,11 +14,28 @@ import yaml
 from pydantic import BeforeValidator
 
 XidClass = Literal[
-    "uncorrectable_memory", "remap_recorded", "correctable_memory", "gpu_lost", "nvlink", "nvlink_leveled",
-    "follow_on", "application", "power", "hardware", "firmware", "link", "information",
+    "uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory", "gpu_lost", "nvlink",
+    "nvlink_leveled", "pcie", "follow_on", "application", "power", "hardware", "firmware", "link", "information",
 ]  # fmt: skip
-SITE = "site"
-"""The source of what a site's own configuration says."""
+Step = Literal["none", "restart_app", "reset", "reboot", "inspect", "replace"]
+"""What to do about a code, in six words."""
+SITE, OURS = "site", "hindcast"
+"""The sources of what a site's own configuration says, and of what is recommended where no source agrees."""
+_SOURCES_WORDS: Mapping[str, Step] = {
+    "IGNORE": "none", "RESTART_APP": "restart_app", "CHECK THE APPLICATION": "restart_app", "RESET_GPU": "reset",
+    "RESTART_BM": "reboot", "RESTART_VM": "reboot", "REBOOT": "reboot", "CONTACT_SUPPORT": "inspect",
+    "CHECK_MECHANICALS": "inspect", "INSPECT": "inspect", "INVESTIGATE": "inspect", "WORKFLOW": "inspect",
+}  # fmt: skip
+_AGREES: Mapping[Step, frozenset[Step]] = {
+    "none": frozenset({"none"}),
+    "restart_app": frozenset({"restart_app"}),
+    "reset": frozenset({"reset", "reboot", "inspect"}),
+    "reboot": frozenset({"reset", "reboot", "inspect"}),
+    "inspect": frozenset({"inspect"}),
+    "replace": frozenset({"inspect"}),
+}
+"""By what is recommended, what a source may ask for without contradicting it: a boot resets the GPU, and a workflow or
+a call for support may follow."""
 
 GPU_OFF_THE_BUS = 79
 _LINE = re.compile(r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\):\s*(\d+)\b,?\s*(.*)", re.DOTALL)
@@ -37,12 +54,24 @@ class Xid:
     meaning: str
     group: XidClass
     actions: Mapping[str, str] = field(default_factory=dict)
-    """By source, the one to follow first."""
+    """By source, the one to quote first."""
+    ours: Step = "none"
+    """What is recommended."""
 
     @property
     def action(self) -> tuple[str, str]:
-        """Return the action to recommend and its source."""
-        return next(((action, source) for source, action in self.actions.items()), ("CONTACT_SUPPORT", "nobody"))
+        """Return what is recommended, in the words of a source that agrees, and the source; a site's word is ours."""
+        for source, action in self.actions.items():
+            steps = asked(action)
+            if source == SITE or (steps & _AGREES[self.ours] and ("none" in steps) == (self.ours == "none")):
+                return action, source
+        return self.ours, OURS
+
+    @property
+    def quoted(self) -> str:
+        """Return the code with a source that agrees with what is recommended, to put in brackets behind it."""
+        action, source = self.action
+        return f"XID {self.code}" if source == OURS else f"XID {self.code}: {action}, by {source}"
 
     def evidence(self) -> dict[str, float | int | str]:
         """Return what a finding shows of it: the action with its source, and what the other sources say."""
@@ -59,18 +88,29 @@ class Xid:
         return told | {"xid_other_actions": others} if others else told
 
 
-def _load() -> tuple[str, dict[int, Xid]]:
+def _load() -> tuple[str, dict[int, Xid], Mapping[str, Step]]:
     document = yaml.safe_load((resources.files("detectors") / "xid.yaml").read_text(encoding="utf-8"))
     known: dict[int, Xid] = {}
     for code, entry in document["xids"].items():
         if entry["class"] not in get_args(XidClass):
             raise ValueError(f"detectors/xid.yaml: {code} has the class {entry['class']}, which is none")
         actions = {source: str(entry[source]) for source in document["order"] if source in entry}
-        known[int(code)] = Xid(int(code), str(entry["meaning"]), entry["class"], actions)
-    return str(document["version"]), known
+        ours = entry.get("ours", document["ours"][entry["class"]])
+        known[int(code)] = Xid(int(code), str(entry["meaning"]), entry["class"], actions, ours)
+    return str(document["version"]), known, document["ours"]
 
 
-VERSION, XIDS = _load()
+def asked(action: str) -> frozenset[Step]:
+    """Return what a source's words ask for.
+
+    >>> sorted(asked("RESET_GPU / CONTACT_SUPPORT"))
+    ['inspect', 'reset']
+    """
+    words = action.upper()
+    return frozenset(step for word, step in _SOURCES_WORDS.items() if word in words)
+
+
+VERSION, XIDS, _OF_CLASS = _load()
 
 
 def _settings(given: Any) -> Any:
@@ -104,7 +144,8 @@ class XidCatalogue:
             base = XIDS.get(code, Xid(code, "not in the catalogue", "information"))
             actions = {SITE: said["action"], **base.actions} if "action" in said else base.actions
             group: Any = said.get("class", base.group)
-            self._codes[code] = Xid(code, base.meaning, group, actions)
+            ours = base.ours if group == base.group else _OF_CLASS[group]
+            self._codes[code] = Xid(code, base.meaning, group, actions, ours)
 
     def codes(self, *groups: XidClass) -> frozenset[int]:
         """Return the codes of some classes."""

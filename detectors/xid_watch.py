@@ -1,8 +1,9 @@
 """XIDs as they happen: the kernel's lines and the changes of DCGM's gauge, each event once.
 
-The gauge holds the last code for ever: its first reading, and a code that stays, are no news; a change is. It comes a
-scrape after the kernel's line, so the same code of the same GPU within `SAME_MS` is the same event. What is taken
-between two points of the grid is handed out by `drain`, in order of event time.
+The gauge holds the last code for ever: its first reading, and a code that stays, are no news; a change is. An exporter
+may not show the field before there is a code: where a GPU reported for `SAME_MS` without it, its first code is news,
+too. It comes a scrape after the kernel's line, so the same code of the same GPU within `SAME_MS` is the same event.
+What is taken between two points of the grid is handed out by `drain`, in order of event time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import FloatArray, Instant, IntArray, LogRecord
-from detectors.gpus import GpuColumns, GpuLayout
+from detectors.core.columns import Columns, Declaration
+from detectors.gpus import GpuLayout
 from detectors.xid import parse_line
 
 XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
@@ -37,17 +39,22 @@ class XidEvent:
     """The same code of the same GPU, told before within `SAME_MS`."""
 
 
-class _Gauge(GpuColumns):
-    """The gauge's last reading of every GPU, when it was, and when it last fell back to 0; -1: never."""
+class _Gauge(Columns):
+    """The gauge's last reading of every GPU, when it was, and when it last fell back to 0; -1: never.
 
-    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {
+    Until there is one, `at` is the GPU's last reading without it, and `without_since` the first.
+    """
+
+    BLANK: ClassVar[Declaration] = {
         "code": (np.int32, -1),
         "at": (np.int64, -1),
         "cleared_at": (np.int64, -1),
+        "without_since": (np.int64, -1),
     }
     code: NDArray[np.int32]
     at: IntArray
     cleared_at: IntArray
+    without_since: IntArray
 
 
 class XidWatch:
@@ -79,17 +86,26 @@ class XidWatch:
 
     def take_gauge(self, gpus: IntArray, at: IntArray, value: FloatArray) -> None:
         """Take readings of the gauge, at most one a GPU; NaN: not reported."""
+        gauge = self._gauge
         known = np.isfinite(value) & (value < 2**31)
-        if not np.count_nonzero(known):
-            return
         if not known.all():
+            never = gpus[~known & (gauge.code[gpus] < 0)]
+            if len(never):
+                when = at[~known & (gauge.code[gpus] < 0)]
+                began = (gauge.without_since[never] < 0) | (when - gauge.at[never] > SAME_MS)
+                gauge.without_since[never] = np.where(began, when, gauge.without_since[never])
+                gauge.at[never] = when
             gpus, at, value = gpus[known], at[known], value[known]
+        if not len(gpus):
+            return
         code = value.astype(np.int32)
-        before, since = self._gauge.code[gpus], self._gauge.at[gpus]
-        changed = (code != before) & (before >= 0)
+        before, since = gauge.code[gpus], gauge.at[gpus]
+        unheard = (before < 0) & (gauge.without_since[gpus] >= 0) & (code != 0)
+        unheard &= (at - gauge.without_since[gpus] >= SAME_MS) & (at - since <= SAME_MS)
+        changed = (code != before) & ((before >= 0) | unheard)
         if np.count_nonzero(changed):
             self._change(gpus[changed], at[changed], code[changed], since[changed])
-        self._gauge.code[gpus], self._gauge.at[gpus] = code, at
+        gauge.code[gpus], gauge.at[gpus] = code, at
 
     def _change(self, gpus: IntArray, at: IntArray, code: NDArray[np.int32], since: IntArray) -> None:
         cleared = code == 0

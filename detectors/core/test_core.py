@@ -6,8 +6,10 @@ import pytest
 
 from detectors.contract import FloatArray
 from detectors.core.columns import Columns, Declaration
+from detectors.core.counting import Bursts, Counter
 from detectors.core.evidence import Evidence, bet, threshold, years_by_chance
 from detectors.core.residuals import Habit, group_medians, peer_residuals
+from detectors.core.shares import Shares
 from detectors.core.tails import Tail, Tails
 
 
@@ -57,6 +59,9 @@ def test_a_tail_that_knows_nothing_finds_nothing_odd() -> None:
 
 
 def test_tails_are_the_same_after_a_document() -> None:
+    nothing = Tail()
+    nothing.merge(Tail().document())
+    assert nothing.odds(np.array([5.0]))[0] == 1.0
     tails, again = Tails(), Tails()
     tails["clock"].learn(np.random.default_rng(1).lognormal(size=5000))
     again.merge(tails.document())
@@ -140,3 +145,97 @@ def test_a_habit_follows_slowly_and_is_not_moved_by_one_outlier() -> None:
     habit.learn(one, np.array([1e6]), 10.0)
     assert habit.level[0] == pytest.approx(100, abs=1)
     assert habit.residual(one, np.array([130.0]), 0.1)[0] > 8
+
+
+def _counted(bursts: Bursts, rates: FloatArray, seconds: range, chance: np.random.Generator, total: FloatArray) -> None:
+    """Let counters count at some rates (errors/s) for a while, read every 5 s."""
+    everybody = np.arange(len(rates))
+    for second in seconds:
+        total += chance.poisson(5 * rates)
+        bursts.counter.take(everybody, np.full(len(rates), second * 1000), total.copy())
+        bursts.look(second * 1000, len(rates) // 4, np.zeros(len(rates), bool))
+
+
+def test_a_burst_beyond_habit_and_peers_is_evidence_and_a_habit_is_not() -> None:
+    bursts, total, chance = Bursts("errors", Tails(), 0.05), np.zeros(40), np.random.default_rng(1)
+    bursts.grow(40)
+    rates = np.zeros(40)
+    rates[:4] = 0.04  # some always err, two or three times a minute
+    _counted(bursts, rates, range(0, 7200, 5), chance, total)
+    assert bursts.evidence.wealth.max() < bursts.bar / 2
+    assert bursts.level[:4] == pytest.approx(0.8, abs=0.25)
+    loud = rates.copy()
+    loud[7] = loud[1] = 1.0
+    _counted(bursts, loud, range(7200, 7320, 5), chance, total)
+    assert bursts.beyond_chance().tolist() == [1, 7]
+    assert bursts.level[1] == pytest.approx(0.8, abs=0.3), "a storm is not learnt as a habit"
+    again = Bursts("errors", Tails(), 0.05).load(bursts.arrays("x_"), "x_")
+    assert again.arrays("y_").keys() == bursts.arrays("y_").keys()
+    assert (again.bar, again.watched) == (bursts.bar, bursts.watched)
+
+
+def test_what_all_count_and_what_one_counts_once_is_no_evidence() -> None:
+    bursts, total, chance = Bursts("errors", Tails(), 0.05), np.zeros(16), np.random.default_rng(2)
+    bursts.grow(16)
+    _counted(bursts, np.zeros(16), range(0, 600, 5), chance, total)
+    _counted(bursts, np.full(16, 2.0), range(600, 900, 5), chance, total)
+    total[3] += 1e6
+    _counted(bursts, np.zeros(16), range(900, 1200, 5), chance, total)
+    assert not len(bursts.beyond_chance())
+
+
+def test_a_counter_that_was_blank_for_a_scrape_has_not_counted_and_one_that_was_reset_begins_anew() -> None:
+    counter = Counter()
+    counter.grow(1)
+    one = np.array([0])
+    said = [counter.take(one, np.array([at * 1000]), np.array([value]))[0] for at, value in (
+        (0, 100.0), (5, 103.0), (10, 0.0), (15, 104.0), (20, 105.0), (25, 0.0), (200, 2.0), (205, np.nan), (210, 4.0),
+    )]  # fmt: skip
+    assert said == [0, 3, 0, 1, 1, 0, 2, 0, 2]
+    assert counter.fell_at[0] == 25_000
+
+
+class Carried:
+    """A job of 8 nodes of 8 that carry by their role, with some noise; read every 10 s."""
+
+    def __init__(self, seed: int) -> None:
+        self.shares = Shares(Tail(), 0.05, ratio=0.6, least=1.0, peaks=False)
+        self.shares.grow(64)
+        self.chance, self.at = np.random.default_rng(seed), 0
+        self.place, self.node = np.tile(np.arange(8), 8), np.repeat(np.arange(8), 8)
+        self.usual = 10.0 * np.where(self.place == 0, 3.0, 1.0)
+
+    def on(self, seconds: int, factor: Any = 1.0, work: Any = 1.0, patience: int = 0) -> list[int]:
+        """Go on for a while; return who is beyond chance at the end."""
+        everybody, job = np.arange(64), np.full(64, 7)
+        for _ in range(seconds // 10):
+            self.at += 10_000
+            now = self.usual * factor * self.chance.lognormal(0, 0.1, 64)
+            self.shares.take(everybody, now, np.broadcast_to(0.4 * work, 64))
+            self.shares.look(self.at, job, self.place, self.node, np.zeros(64, bool), patience)
+        return [int(one) for one in self.shares.beyond_chance()]
+
+
+def test_a_share_that_falls_is_evidence_and_a_role_a_phase_or_less_work_is_not() -> None:
+    part = np.ones(64)
+    part[13] = 0.4
+    job = Carried(1)
+    assert job.on(1800) == []
+    assert job.on(180, part) == [13]
+    assert job.shares.now[13] < 0.6 * job.shares.usual[13]
+    assert job.on(600) == []
+    calm = Carried(2)
+    calm.usual[13] *= 0.4  # a role from the beginning
+    assert calm.on(1800) == []
+    assert calm.on(600, 0.3) == [], "all of them do less"
+    assert calm.on(600, np.where(calm.node == 3, 0.4, 1.0), np.where(calm.node == 3, 0.4, 1.0)) == [], "it is slow"
+
+
+def test_who_share_what_is_between_them_are_given_some_looks() -> None:
+    part = np.ones(64)
+    part[[16, 17]] = 0.4
+    assert Carried(3).on(1800, patience=20) == []
+    job = Carried(3)
+    job.on(1800, patience=20)
+    assert job.on(300, part, patience=20) == []
+    assert job.on(600, part, patience=20) == [16, 17]

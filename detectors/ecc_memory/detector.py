@@ -1,57 +1,80 @@
 """Errors of GPU memory: uncorrectable ones, storms of corrected ones, rows that wait for a remap or cannot have one.
 
-An uncorrectable error is told by its XID (48, 94, 95, 140, ...), by the counter of double-bit errors, or by that of
-rows remapped for uncorrectable errors; lines, gauge and counters of one event are one finding, which stays open until
-the GPU is seen to be reset (a volatile counter falls, the pending remap or the XID gauge is gone). XID 63 and
-64 record a remap, or its failure, for *either* reason: they make a finding when the counters bear it out, or when
-there are none to ask; where they are reported and stay where they were, rows wore out by corrected errors and only
-the pending or failed remap is raised. A
-counter that is already at 7 when the telemetry begins is history; a gauge that is already set is a fault, for it still
-asks for a reset. A storm is far above the GPU's own habit and the fleet's median, and comes in more than one burst,
-or in a very big one.
+Stated, and told at once: an XID (48, 94, 95, 140, ...) in the kernel's log or in DCGM's field, a count of double-bit
+errors or of rows remapped for uncorrectable errors that grows, the flags of pending and failed remaps, XID 63 and 64
+(which are these two flags in words) and XID 92 (the driver's own word on the rate of corrected errors). Lines, field
+and counters of one event are one finding; an uncorrectable error stays open until the GPU is seen to be reset, or to
+have been away. A counter that is already at 7 when the telemetry begins is history; a flag that is already set is a
+fault, for it still asks for a reset. XID 63 says for which of two reasons nothing: alone it is a pending remap.
 
-When it is wrong: an error of which only XID 63 or 64 tells, on a GPU whose counters lag by more than minutes, is
-missed; a GPU that has always had storms fires when the telemetry begins, for want of a habit to measure it by; an
-uncorrectable error that needs a reset stays open when the reset leaves no trace in the telemetry.
+Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
+(`detectors.core.counting`), and more of them than Delta's mean event within some minutes. It slows nothing; it
+announces the row that will fail, hence a ticket. A GPU that has always corrected some is told once, as information.
+
+When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; a storm
+that began before the telemetry is taken for one; an uncorrectable error that needs a reset stays open when the reset
+leaves no trace in the telemetry.
 """
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field
 
 from detectors.case_book import CaseBook, OpenCase, in_words
-from detectors.contract import (
-    Batch,
-    DetectorConfig,
-    DetectorSpec,
-    Fault,
-    Finding,
-    FloatArray,
-    Instant,
-    IntArray,
-    LogRecord,
-)
-from detectors.ecc_memory import evidence
-from detectors.ecc_memory.config import EccMemoryConfig
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Finding, Instant, LogRecord, Severity
+from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
+from detectors.core.evidence import odds_in_words
+from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storm import SingleBitErrors
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue
+from detectors.xid import Xid, XidCatalogue, XidOverrides
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
 _STORM: Fault = "ecc_correctable_storm"
-_LONGEST_WAIT_MS = 120_000
-"""Two scrapes of a minute each."""
-_GAUGES: tuple[tuple[Fault, str], ...] = (("row_remap_pending", "pending"), ("row_remap_failure", "failure"))
+_CLEAR_READINGS = 2
+"""A flag that is 0 once may be the collector's blank of a GPU in reset."""
+_QUIET_MS = 3_600_000
+"""What asks for no reset (a contained error), or whose GPU cannot be watched, is over when it stays away for an
+hour."""
+_CALM_MS = 240_000
+"""Bursts less than four minutes apart are one storm: it is over within the five minutes of a usual resolve."""
+_RETURN_MS = 3_600_000
+"""A storm that is back within the hour is the same trouble, and must stay away for `_RETURNED_CALM_MS` then."""
+_RETURNED_CALM_MS = 1_800_000
+_HABIT = "habit"
+_HABIT_LOOKS = 180
+"""After an hour, what a GPU always had is its habit."""
+_FLAGS: dict[Fault, tuple[str, Severity, str, str]] = {
+    "row_remap_pending": (
+        "pending", "ticket", "a row remap waits for a reset", "reset the GPU as soon as its node is free",
+    ),
+    "row_remap_failure": (
+        "failure", "page", "a row could not be remapped",
+        "drain the node and have the GPU replaced: its memory cannot be repaired any more",
+    ),
+}  # fmt: skip
+_ACTIONS = {
+    "restart_app": "restart the application; reset the GPU when the node is free",
+    "replace": "drain the node and have the GPU replaced: it has no rows left to remap to",
+}
+_RESET = "drain the node and reset the GPU"
+
+
+class EccMemoryConfig(DetectorConfig):
+    """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
+
+    storm_errors: int = Field(ge=1)
+    xid_overrides: XidOverrides
 
 
 class EccMemory:
-    """See the module; the thresholds are in detector.yaml."""
+    """See the module."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = EccMemoryConfig
@@ -62,15 +85,14 @@ class EccMemory:
         self._config = config
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
-        watched = self._catalogue.codes("uncorrectable_memory", "remap_recorded", "correctable_memory")
-        self._xids = XidWatch(watched, self._layout)
+        codes = self._catalogue.codes("uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory")
+        self._xids = XidWatch(codes, self._layout)
         self._memory = MemoryReadings()
-        self._single = SingleBitErrors(config)
+        self._tails = Tails(config.calibration)
+        self._single = Bursts("single-bit errors", self._tails, config.false_alarms_per_100_node_days)
         self._book = CaseBook(self.spec.name)
-        self._recorded: dict[int, XidEvent] = {}
-        """GPUs with an XID 63 or 64 of which the counters have not said yet what it was for."""
-        self._rate_xid: dict[int, Instant] = {}
-        """When the driver itself last complained of a GPU's rate of corrected errors."""
+        self._over_at: dict[int, Instant] = {}
+        """When a GPU's storm was last over, for the time in which a return is the same trouble."""
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take the kernel's lines about XIDs; what follows from them is decided at the next point of the grid."""
@@ -79,64 +101,50 @@ class EccMemory:
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings."""
-        if not len(batch.entities):
-            return ()
-        count = int(batch.entities.max()) + 1
-        self._grow(count)
+        self._grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
-            gpus, at = batch.entities[here], batch.at[tick, here]
-            before = self._memory.at[gpus]
-            errors = self._memory.take(batch, tick, here, gpus, at)
-            if (more := errors > 0).any():
-                self._single.take(gpus[more], at[more], before[more], errors[more])
-            self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
+            self._memory.take(batch, tick, here, self._single.counter)
+            self._xids.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
         return ()
 
     def _grow(self, count: int) -> None:
-        self._memory.grow(count)
-        self._single.grow(count)
-        self._xids.grow(count)
+        for part in (self._memory, self._single, self._xids):
+            part.grow(count)
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
         self._layout.extend()
         self._grow(len(self._layout))
-        found = self._uncorrectable(now)
-        for fault, name in _GAUGES:
-            found += self._gauge(now, fault, name)
-        return [*found, *self._storms(now)]
-
-    def _uncorrectable(self, now: Instant) -> list[Finding]:
         found: list[Finding] = []
-        grown = self._memory.settle().tolist()
         for event in self._xids.drain(now):
             group = self._catalogue.of(event.code).group
-            if group == "correctable_memory":
-                self._complaint(event)
-            elif group == "uncorrectable_memory" or event.gpu < 0:
+            if group == "uncorrectable_memory":
                 found += self._error(now, event.node, event.gpu, event)
-            elif not event.again:
-                self._recorded.setdefault(event.gpu, event)
-        for gpu in grown:
-            found += self._error(now, self._layout.names[self._layout.node[gpu]], gpu, self._recorded.get(gpu))
-        self._memory.forget(np.array(grown, np.int64))
-        found += self._wait_for_counters(now)
-        return found + self._over(now)
+            elif group == "correctable_memory":
+                found += self._complaint(now, event)
+            else:
+                fault: Fault = "row_remap_pending" if group == "remap_recorded" else "row_remap_failure"
+                found += self._remap(now, fault, event)
+        grown = np.flatnonzero(self._memory.uncorrected_at >= 0)
+        for gpu in grown.tolist():
+            found += self._error(now, self._layout.names[self._layout.node[gpu]], gpu, None)
+        self._memory.forget(grown)
+        found += self._worn(now)
+        for fault in _FLAGS:
+            found += self._flag(now, fault)
+        return [*found, *self._over(now), *self._storms(now)]
 
     def _error(self, now: Instant, node: str, gpu: int, event: XidEvent | None) -> list[Finding]:
         """Raise an uncorrectable error, or note that an open one goes on."""
-        memory = self._memory
+        memory, where = self._memory, self._layout.named(node, gpu)
         counted = gpu >= 0 and bool(memory.uncorrected_at[gpu] >= 0)
         last = max(event.at if event else -1, int(memory.uncorrected_last[gpu]) if counted else -1)
-        if gpu >= 0:
-            self._recorded.pop(gpu, None)
-        held = self._book.get(_UNCORRECTABLE, self._layout.named(node, gpu))
-        # A line whose address the topology doesn't know, and the gauge that tells of the same, are one event.
-        whole = self._book.get(_UNCORRECTABLE, self._layout.named(node, WHOLE_NODE))
-        if held is None and event is not None and event.again and whole is not None:
-            held = whole
         xid = self._catalogue.of(event.code) if event is not None else None
-        asks_reset = counted or (xid is not None and not xid.action[0].startswith(("RESTART_APP", "IGNORE")))
+        held = self._book.get(_UNCORRECTABLE, where)
+        if held is None and event is not None and event.again:
+            # A line whose address the topology doesn't know, and the field that tells of the same, are one event.
+            held = self._book.get(_UNCORRECTABLE, self._layout.named(node, WHOLE_NODE))
+        asks_reset = xid is None or xid.ours != "restart_app"
         if held is not None:
             held.last_at = max(held.last_at, last)
             held.memo["asks_reset"] = bool(held.memo["asks_reset"] or asks_reset)
@@ -145,161 +153,238 @@ class EccMemory:
             return []
         # The kernel's line has the time; the counters only say between which readings.
         timed = event is not None and (not counted or event.at >= int(memory.doubtful[gpu]))
-        started_at = event.at if event is not None and timed else memory.onset(gpu)
-        said = evidence.of_error(memory, gpu, event, xid)
+        said = self._says(gpu, event, xid)
+        if counted:
+            said["new_uncorrectable_errors"] = float(memory.uncorrected[gpu])
+        step = "replace" if said.get("row_remap_failure") == 1 else xid.ours if xid else "reset"
+        quoted = f" ({xid.quoted})" if xid is not None and step == xid.ours else ""
+        if xid is not None:
+            what = f"uncorrectable memory error, XID {xid.code} ({xid.meaning})"
+        else:
+            count = float(memory.uncorrected[gpu])
+            what = f"{count:.0f} uncorrectable memory error{'s' if count > 1 else ''} by its counters"
         found = self._book.fire(
             now,
             _UNCORRECTABLE,
-            self._layout.named(node, gpu),
+            where,
             gpu=gpu,
-            started_at=started_at,
+            started_at=event.at if event is not None and timed else memory.onset(gpu),
             severity="page",
-            score=1.0 if counted or (xid is not None and xid.group == "uncorrectable_memory") else 0.6,
-            summary=evidence.words(in_words(self._layout.named(node, gpu)), said, xid),
-            action=evidence.action(said, xid),
+            score=1.0,
+            summary=f"{in_words(where)}: {what}",
+            action=_ACTIONS.get(step, _RESET) + quoted,
             evidence=said,
             memo={"asks_reset": asks_reset},
         )
-        if (entry := self._book.get(_UNCORRECTABLE, self._layout.named(node, gpu))) is not None:
+        if (entry := self._book.get(_UNCORRECTABLE, where)) is not None:
             entry.last_at = max(entry.last_at, last)
         return found
 
-    def _wait_for_counters(self, now: Instant) -> list[Finding]:
-        """Decide on remaps that were recorded: the counters that moved have spoken, so have those that did not."""
-        found: list[Finding] = []
-        for gpu, event in list(self._recorded.items()):
-            if now - event.at < self._config.remap_wait_s * 1000:
-                continue
-            memory = self._memory
-            counted = bool(np.isfinite(memory.double[gpu]) or np.isfinite(memory.lost_rows[gpu]))
-            heard = memory.at[gpu] >= event.at
-            if counted and not heard and now - event.at < _LONGEST_WAIT_MS:
-                continue
-            del self._recorded[gpu]
-            if not (counted and heard):
-                found += self._error(now, event.node, gpu, event)
-        return found
+    def _says(self, gpu: int, event: XidEvent | None, xid: Xid | None) -> dict[str, float | int | str]:
+        said = self._memory.says(gpu, self._single.counter) if gpu >= 0 else {}
+        if event is not None and xid is not None:
+            told = {"xid_seen_in": event.seen_in, "xid_text": event.text, "pci_bus_id": event.address}
+            said |= xid.evidence() | {name: value for name, value in told.items() if value}
+        return said
 
-    def _over(self, now: Instant) -> list[Finding]:
-        over: list[Finding] = []
-        for entry in self._book.cases(_UNCORRECTABLE):
-            reset_at = -1
-            if entry.gpu >= 0:
-                reset_at = max(int(self._memory.reset_at[entry.gpu]), int(self._xids.cleared_at[entry.gpu]))
-            lasting = entry.memo["asks_reset"] and entry.gpu >= 0
-            if reset_at > entry.last_at:
-                over.append(self._resolve(entry, now, "the GPU was reset"))
-            elif not lasting and now - entry.last_at >= self._config.no_reset_quiet_s * 1000:
-                over.append(self._resolve(entry, now, "no further error"))
-        return over
-
-    def _gauge(self, now: Instant, fault: Fault, name: str) -> list[Finding]:
-        since: IntArray = getattr(self._memory, f"{name}_at")
-        clear = getattr(self._memory, f"{name}_clear")
-        is_set = np.flatnonzero(since >= 0)
-        found: list[Finding] = []
-        for gpu in is_set.tolist():
-            node = self._layout.names[self._layout.node[gpu]]
-            entry = self._book.get(fault, self._layout.named(node, gpu))
-            if clear[gpu] >= self._config.clear_readings:
-                since[gpu], clear[gpu] = -1, 0
-                if entry is not None:
-                    found.append(self._resolve(entry, now, "the gauge is 0 again"))
-            elif entry is None:
-                found += self._fire_gauge(now, fault, node, gpu, int(since[gpu]), is_set[is_set != gpu])
-        return found
-
-    def _fire_gauge(
-        self, now: Instant, fault: Fault, node: str, gpu: int, at: Instant, others: IntArray
-    ) -> list[Finding]:
-        pending = fault == "row_remap_pending"
-        where = in_words(self._layout.named(node, gpu))
+    def _remap(self, now: Instant, fault: Fault, event: XidEvent) -> list[Finding]:
+        """Raise what XID 63 or 64 says in words, where no flag is there to be asked; a failed remap in any case."""
+        known = event.gpu >= 0 and bool(self._memory.pending_known[event.gpu])
+        where = self._layout.named(event.node, event.gpu)
+        if event.again or (fault == "row_remap_pending" and known):
+            return []
+        xid = self._catalogue.of(event.code)
+        said = self._says(event.gpu, event, xid)
+        if event.gpu >= 0 and not self._memory.failure_known[event.gpu] and fault == "row_remap_failure":
+            said["row_remap_failure"] = "not reported"
+        _, severity, words, action = _FLAGS[fault]
         return self._book.fire(
             now,
             fault,
-            self._layout.named(node, gpu),
-            gpu=gpu,
-            started_at=at,
-            severity="ticket" if pending else "page",
-            score=1.0,
-            summary=f"{where}: a row remap waits for a reset" if pending else f"{where}: a row could not be remapped",
-            action="reset the GPU as soon as its node is free"
-            if pending
-            else "drain the node and have the GPU replaced: its memory cannot be repaired any more",
-            evidence=evidence.of_gauge(self._memory, gpu, others, at_start=bool(self._memory.first_at[gpu] == at)),
+            where,
+            gpu=event.gpu,
+            started_at=event.at,
+            severity=severity,
+            score=0.9,
+            summary=f"{in_words(where)}: {words}, XID {xid.code} ({xid.meaning})",
+            action=f"{action} ({xid.quoted})",
+            evidence=said,
+            memo={"by": "xid"},
         )
 
-    def _complaint(self, event: XidEvent) -> None:
-        """Note that the driver itself complains of a GPU's rate of corrected errors."""
-        if event.gpu >= 0:
-            self._rate_xid[event.gpu] = event.at
-            self._single.note(event.gpu, event.at)
-
-    def _storms(self, now: Instant) -> list[Finding]:
-        gpus = self._single.active(now)
-        if not len(gpus):
-            return []
-        errors, spread = self._single.within(gpus, now)
-        habit = self._single.habit(gpus, now)
-        complained = now - np.array([self._rate_xid.get(gpu, -(2**40)) for gpu in gpus.tolist()], np.int64)
-        told = complained <= self._config.storm_window_s * 1000
-        enough = (errors >= self._config.storm_errors) & (spread >= self._config.storm_errors / 2)
-        enough |= errors >= self._config.storm_burst_errors
-        enough |= told & ((errors > 0) | np.isnan(self._memory.single[gpus]))
-        storm = enough & (errors >= self._config.storm_habit_factor * habit)
-        calm = self._single.lately(gpus, now) <= np.maximum(self._config.storm_errors / 12, 2 * habit)
-        calm &= complained > self._config.storm_quiet_s * 1000
-        storm &= ~calm
-        everywhere = np.zeros(len(self._memory.single))
-        everywhere[gpus] = errors
-        reporting = np.isfinite(self._memory.single)
-        if storm.any() and reporting.any():
-            storm &= errors >= self._config.storm_peer_factor * float(np.median(everywhere[reporting]))
+    def _worn(self, now: Instant) -> list[Finding]:
+        """Raise a pending remap by the count of rows given up for corrected errors, where no flag says so."""
         found: list[Finding] = []
-        for place in np.flatnonzero(self._single.calmed(gpus, calm, now)).tolist():
-            found += self._storm_over(now, int(gpus[place]))
-        for place in np.flatnonzero(storm & ~self._single.storming[gpus]).tolist():
-            gpu = int(gpus[place])
-            reporting[gpu] = False
-            figures = (float(errors[place]), float(spread[place]), float(habit[place]))
-            found += self._fire_storm(now, gpu, figures, everywhere[reporting])
-            reporting[gpu] = bool(np.isfinite(self._memory.single[gpu]))
+        for gpu in np.flatnonzero((self._memory.worn > 0) & ~self._memory.pending_known).tolist():
+            where = self._layout.entity(gpu)
+            found += self._book.fire(
+                now,
+                "row_remap_pending",
+                where,
+                gpu=gpu,
+                started_at=int(self._memory.at[gpu]),
+                severity="ticket",
+                score=0.8,
+                summary=f"{in_words(where)}: {self._memory.worn[gpu]:.0f} more rows given up, which a reset replaces",
+                action=_FLAGS["row_remap_pending"][3],
+                evidence=self._says(gpu, None, None) | {"row_remap_pending": "not reported"},
+                memo={"by": "rows"},
+            )
+        self._memory.worn[:] = 0.0
         return found
 
-    def _storm_over(self, now: Instant, gpu: int) -> list[Finding]:
-        self._single.over(gpu, now)
-        self._rate_xid.pop(gpu, None)
-        entry = self._book.get(_STORM, self._layout.named(self._layout.names[self._layout.node[gpu]], gpu))
-        return [] if entry is None else [self._resolve(entry, now, "no more single-bit errors than usual")]
+    def _flag(self, now: Instant, fault: Fault) -> list[Finding]:
+        """Take a flag as it is set and cleared."""
+        name, severity, words, action = _FLAGS[fault]
+        since, clear = getattr(self._memory, f"{name}_at"), getattr(self._memory, f"{name}_clear")
+        is_set = np.flatnonzero(since >= 0)
+        found: list[Finding] = []
+        for gpu in is_set.tolist():
+            where = self._layout.entity(gpu)
+            entry = self._book.get(fault, where)
+            if clear[gpu] >= _CLEAR_READINGS:
+                since[gpu], clear[gpu] = -1, 0
+                if entry is not None:
+                    found.append(self._resolve(entry, now, "the flag is 0 again"))
+            elif entry is None:
+                at_start = int(self._memory.first_at[gpu] == since[gpu])
+                found += self._book.fire(
+                    now,
+                    fault,
+                    where,
+                    gpu=gpu,
+                    started_at=int(since[gpu]),
+                    severity=severity,
+                    score=1.0,
+                    summary=f"{in_words(where)}: {words}",
+                    action=action,
+                    evidence=self._says(gpu, None, None)
+                    | {"other_gpus_with_the_same": len(is_set) - 1, "set_since_first_reading": at_start},
+                    memo={"by": "flag"},
+                )
+            else:
+                entry.memo["by"] = "flag"
+        return found
 
-    def _fire_storm(
-        self, now: Instant, gpu: int, figures: tuple[float, float, float], peers: FloatArray
+    def _over(self, now: Instant) -> list[Finding]:
+        """Resolve what a reset has ended, or what has no reset to wait for and stays away."""
+        over: list[Finding] = []
+        for entry in self._book.cases():
+            if entry.fault == _STORM or entry.memo.get("by") == "flag":
+                continue
+            reset_at = -1
+            if entry.gpu >= 0:
+                reset_at = max(int(self._memory.reset_at[entry.gpu]), int(self._xids.cleared_at[entry.gpu]))
+            asks_reset = entry.memo.get("asks_reset", True) and entry.gpu >= 0
+            if reset_at > entry.last_at:
+                over.append(self._resolve(entry, now, "the GPU was reset"))
+            elif not asks_reset and now - entry.last_at >= _QUIET_MS:
+                over.append(self._resolve(entry, now, "no further error"))
+        return over
+
+    def _complaint(self, now: Instant, event: XidEvent) -> list[Finding]:
+        """Raise what the driver itself says of a GPU's rate of corrected errors."""
+        where, xid = self._layout.named(event.node, event.gpu), self._catalogue.of(event.code)
+        held = self._book.get(_STORM, where)
+        if held is not None:
+            held.last_at = max(held.last_at, event.at)
+            return []
+        if event.again:
+            return []
+        summary = f"{in_words(where)}: the driver reports a high rate of corrected memory errors (XID {event.code})"
+        return self._storm(now, event.node, event.gpu, event.at, summary, self._says(event.gpu, event, xid))
+
+    def _storms(self, now: Instant) -> list[Finding]:
+        single, found = self._single, self._calmed(now)
+        held = np.zeros(len(single), bool)
+        held[[entry.gpu for entry in self._book.cases(_STORM) if not entry.aspect and entry.gpu >= 0]] = True
+        if not single.look(now, len(self._layout.names), held):
+            return found
+        beyond = single.beyond_chance()
+        for gpu in beyond[(single.recent[beyond] >= self._config.storm_errors) & ~held[beyond]].tolist():
+            a_minute = 60_000 / LOOK_MS
+            where = in_words(self._layout.entity(gpu))
+            said = self._says(gpu, None, None) | {
+                "single_bit_errors_of_late": float(single.recent[gpu]),
+                "of_late_s": RECENT_S,
+                "single_bit_errors_per_min": float(single.now[gpu]) * a_minute,
+                "single_bit_errors_per_min_usual": float(single.level[gpu]) * a_minute,
+                "single_bit_errors_per_min_peers": single.usual_of_peers * a_minute,
+                "by_chance": odds_in_words(float(single.evidence.wealth[gpu]), single.watched, LOOK_MS / 1000),
+            }
+            summary = (
+                f"{where}: {single.recent[gpu]:.0f} single-bit memory errors within minutes, usually "
+                f"{single.level[gpu] * a_minute:.1f} a minute: uncorrectable ones may follow"
+            )
+            began = int(single.evidence.since[gpu]) - LOOK_MS
+            found += self._storm(now, self._layout.names[self._layout.node[gpu]], gpu, began, summary, said)
+        return found + self._habits(now)
+
+    def _storm(
+        self, now: Instant, node: str, gpu: int, at: Instant, summary: str, said: dict[str, float | int | str]
     ) -> list[Finding]:
-        errors, _, habit = figures
-        node = self._layout.names[self._layout.node[gpu]]
-        where, window_s = in_words(self._layout.named(node, gpu)), self._config.storm_window_s
-        said = evidence.of_storm(self._memory, gpu, figures, peers, window_s)
-        summary = f"{where}: {errors:.0f} single-bit memory errors in {window_s:.0f} s, usually {habit:.1f}"
-        if gpu in self._rate_xid:
-            said |= self._catalogue.of(92).evidence()
-            summary += "; the driver complains of the rate, too (XID 92)"
-        began = int(self._single.burst_at[gpu])
-        self._single.storming[gpu] = True
+        again = now - self._over_at.pop(gpu, -_RETURN_MS) < _RETURN_MS
         return self._book.fire(
             now,
             _STORM,
             self._layout.named(node, gpu),
             gpu=gpu,
-            started_at=began if began >= 0 else now,
+            started_at=at,
             severity="ticket",
-            score=min(1.0, 0.5 + 0.1 * float(np.log2(max(errors / self._config.storm_errors, 1.0)))),
+            score=0.8,
             summary=summary,
             action="watch for uncorrectable errors and a pending row remap; test the memory when the node is free",
             evidence=said,
+            memo={"again": again},
         )
 
+    def _calmed(self, now: Instant) -> list[Finding]:
+        over: list[Finding] = []
+        self._over_at = {gpu: at for gpu, at in self._over_at.items() if now - at < _RETURN_MS}
+        for entry in self._book.cases(_STORM):
+            if entry.aspect:
+                continue
+            heard = now
+            if entry.gpu >= 0:
+                entry.last_at = max(entry.last_at, int(self._single.hot_at[entry.gpu]))
+                if (at := int(self._single.counter.at[entry.gpu])) >= 0:
+                    heard = at  # a GPU that is silent has not calmed down
+            if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else _CALM_MS):
+                over.append(self._resolve(entry, now, "no more single-bit errors than usual"))
+                if entry.gpu >= 0:
+                    self._single.begin_anew(entry.gpu)
+                    self._over_at[entry.gpu] = now
+        return over
+
+    def _habits(self, now: Instant) -> list[Finding]:
+        """Tell once of a GPU that has always corrected errors, in number: it harms nobody."""
+        single = self._single
+        an_hour = single.level * 3_600_000 / LOOK_MS
+        found: list[Finding] = []
+        for gpu in np.flatnonzero((single.learnt >= _HABIT_LOOKS) & (an_hour >= self._config.storm_errors)).tolist():
+            where = self._layout.entity(gpu)
+            if self._book.get(_STORM, where, _HABIT) is not None:
+                continue
+            found += self._book.fire(
+                now,
+                _STORM,
+                where,
+                gpu=gpu,
+                started_at=int(self._memory.first_at[gpu]),
+                severity="info",
+                score=0.1,
+                summary=f"{in_words(where)}: corrects {an_hour[gpu]:.0f} single-bit memory errors an hour, by habit",
+                action="none: its habit is known, and what exceeds it is told",
+                evidence={
+                    "single_bit_errors_per_h": float(an_hour[gpu]),
+                    "single_bit_errors_per_h_peers": single.usual_of_peers * 3_600_000 / LOOK_MS,
+                },
+                aspect=_HABIT,
+            )
+        return found
+
     def _resolve(self, entry: OpenCase, now: Instant, reason: str) -> Finding:
-        said = self._memory.says(entry.gpu) if entry.gpu >= 0 else {}
+        said = self._memory.says(entry.gpu, self._single.counter) if entry.gpu >= 0 else {}
         return self._book.resolve(entry, now, reason, said)
 
     def snapshot(self) -> bytes:
@@ -308,21 +393,21 @@ class EccMemory:
         document: dict[str, Any] = {
             "xids": xids,
             "book": self._book.snapshot(),
-            "recorded": XidWatch.to_json(self._recorded.values()),
-            "rate_xid": list(self._rate_xid.items()),
+            "tails": self._tails.document(),
+            "over_at": list(self._over_at.items()),
         }
-        return pack(document, arrays | self._memory.arrays("memory_") | self._single.snapshot())
+        return pack(document, arrays | self._memory.arrays("memory_") | self._single.arrays("single_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
+        detector = cls(config.model_copy(update={"calibration": {}}), fleet)
         detector._layout.extend()
         detector._xids.load(document["xids"], arrays)
         detector._memory.load(arrays, "memory_")
-        detector._single.load(arrays)
+        detector._single.load(arrays, "single_")
+        detector._tails.merge(document["tails"])
         detector._book.load(document["book"])
-        detector._recorded = {event.gpu: event for event in XidWatch.from_json(document["recorded"])}
-        detector._rate_xid = dict(document["rate_xid"])
+        detector._over_at = dict(document["over_at"])
         return detector

@@ -94,8 +94,12 @@ def _pending() -> Tape:
     return CLUSTER.tape(reset(CLUSTER, columns, 8, 400), logs=[xid_line(99, 2, 0, 63, ROW_MARKED)])
 
 
+LONGER = Cluster(nodes=9, minutes=20)
+"""Enough GPUs for long enough to know what is usual here."""
+
+
 def _storm() -> Tape:
-    return CLUSTER.tape(stormy(CLUSTER, memory(), 5, (120, 260), 3.0))
+    return LONGER.tape(stormy(LONGER, memory(LONGER), 5, (800, 940), 3.0))
 
 
 def _failure() -> Tape:
@@ -127,7 +131,7 @@ EXAMPLES = Examples(
         Fault(_told_and_counted(), {"node": name(1), "gpu": 2}, START + 200_000),
         Fault(_only_counted(), {"node": name(0), "gpu": 1}, START + 143_000),
         Fault(_pending(), {"node": name(2), "gpu": 0}, START + 99_000),
-        Fault(_storm(), {"node": name(1), "gpu": 1}, START + 120_000),
+        Fault(_storm(), {"node": name(1), "gpu": 1}, START + 800_000),
         Fault(_failure(), {"node": name(2), "gpu": 3}, START + 250_000),
     ],
 )

@@ -6,118 +6,108 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, IntArray
-from detectors.gpus import GpuColumns, reported
+from detectors.core.columns import Columns, Declaration
+from detectors.core.counting import Counter
+from detectors.gpus import reported
 
-_NONE, _AGGREGATE, _VOLATILE = 0, 1, 2
-_APPLIED_AFTER_MS = 180_000
-"""A count of remapped rows that is higher after so long a silence was written down when the GPU came back."""
+_ABSENT_MS = 180_000
+"""A GPU that was silent for so long has been reset, most likely, and rows given up before are counted when it is
+back."""
 
 
-class MemoryReadings(GpuColumns):
-    """Columns over all GPUs, NaN or -1 where nothing was reported yet. Times in ms; `first_at` and `at` are readings.
+class MemoryReadings(Columns):
+    """Columns over all GPUs; times in ms, -1: never.
 
-    `double` and `single` are the error counters (volatile ones where there are any, `source` says which), `lost_rows`
-    and `spare_rows` the rows remapped for uncorrectable and for correctable errors. `uncorrected_at` and
-    `uncorrected_last` are the first and the last growth of `double` or `lost_rows` since the last `settle`,
-    `uncorrected` by how much, `doubtful` the reading before the first. `reset_at` is when the GPU was last seen to
-    have been reset. `pending_at` and `failure_at` are when the gauge was set, -1 if it is not; `pending_clear` and
-    `failure_clear` count readings at 0 since.
+    `at` the last reading, `first_at` the first. `uncorrected` new uncorrectable errors since `forget`, the first
+    between the readings at `doubtful` and `uncorrected_at`, the last at `uncorrected_last`; `worn` rows newly remapped
+    for corrected errors. `reset_at` when the GPU was last seen to have been reset. `pending_at` and `failure_at` when
+    the gauge was set, -1 if it is not; `pending_clear` and `failure_clear` its readings at 0 since; `pending_known` and
+    `failure_known` whether it was ever reported. `volatile` whether counts since the driver's load were.
     """
 
-    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {
+    BLANK: ClassVar[Declaration] = {
         "at": (np.int64, -1),
         "first_at": (np.int64, -1),
-        "source": (np.int8, _NONE),
-        "double": (np.float64, np.nan),
-        "single": (np.float64, np.nan),
-        "lost_rows": (np.float64, np.nan),
-        "spare_rows": (np.float64, np.nan),
+        "uncorrected": (np.float32, 0.0),
         "uncorrected_at": (np.int64, -1),
         "uncorrected_last": (np.int64, -1),
-        "uncorrected": (np.float64, 0),
         "doubtful": (np.int64, -1),
+        "worn": (np.float32, 0.0),
         "reset_at": (np.int64, -1),
         "pending_at": (np.int64, -1),
         "failure_at": (np.int64, -1),
-        "pending_clear": (np.int16, 0),
-        "failure_clear": (np.int16, 0),
+        "pending_clear": (np.int8, 0),
+        "failure_clear": (np.int8, 0),
         "pending_known": (np.bool_, False),
         "failure_known": (np.bool_, False),
+        "volatile_double": (np.bool_, False),
+        "volatile_single": (np.bool_, False),
     }
     at: IntArray
     first_at: IntArray
-    source: NDArray[np.int8]
-    double: FloatArray
-    single: FloatArray
-    lost_rows: FloatArray
-    spare_rows: FloatArray
+    uncorrected: NDArray[np.float32]
     uncorrected_at: IntArray
     uncorrected_last: IntArray
-    uncorrected: FloatArray
     doubtful: IntArray
+    worn: NDArray[np.float32]
     reset_at: IntArray
     pending_at: IntArray
     failure_at: IntArray
-    pending_clear: NDArray[np.int16]
-    failure_clear: NDArray[np.int16]
+    pending_clear: NDArray[np.int8]
+    failure_clear: NDArray[np.int8]
     pending_known: BoolArray
     failure_known: BoolArray
+    volatile_double: BoolArray
+    volatile_single: BoolArray
 
-    def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> FloatArray:
-        """Take one reading of each of `gpus`; return by how many single-bit errors each grew."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.double, self.lost_rows, self.spare_rows = Counter(), Counter(), Counter()
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` GPUs."""
+        super().grow(count)
+        for _, counter in self._counters():
+            counter.grow(count)
+
+    def take(self, batch: Batch, tick: int, here: Any, single: Counter) -> None:
+        """Take one reading of each of the GPUs `here`; single-bit errors into `single`.
+
+        Counts since the driver's load where there are any, else lifetime ones: these are written when the driver
+        unloads, so growth there tells again of an old event.
+        """
+        gpus, at = batch.entities[here], batch.at[tick, here]
         before = self.at[gpus]
-        double, single, source = self._errors(batch, tick, here, gpus)
-        same = self.source[gpus] == source
-        was_double = np.where(same, self.double[gpus], np.nan)
-        was_single = np.where(same, self.single[gpus], np.nan)
-        volatile = source == _VOLATILE
-        fell = volatile & ((double < was_double) | (single < was_single))
-        cleared = self._gauges(batch, tick, here, gpus, at)
-        reset = fell | cleared
-        if np.count_nonzero(reset):
-            self.reset_at[gpus[reset]] = at[reset]
+        doubles = self._errors(batch, tick, here, gpus, "DBE", self.volatile_double)
+        singles = self._errors(batch, tick, here, gpus, "SBE", self.volatile_single)
+        fell = self.volatile_double[gpus] & (doubles < self.double.value[gpus])
+        fell |= self.volatile_single[gpus] & (singles < single.value[gpus])
+        away = (before >= 0) & (at - before > _ABSENT_MS)
+        reset = fell | away | self._gauges(batch, tick, here, gpus, at)
+        self.reset_at[gpus[reset]] = at[reset]
 
-        lost = reported(batch, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", tick, here)
-        spare = reported(batch, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", tick, here)
-        applied = reset | (at - before > _APPLIED_AFTER_MS)
-        more_lost = np.where((lost > self.lost_rows[gpus]) & ~applied, lost - self.lost_rows[gpus], 0.0)
-        growth = np.where(double > was_double, double - was_double, 0.0) + more_lost
+        single.take(gpus, at, singles)
+        growth = self.double.take(gpus, at, doubles)
+        lost = self.lost_rows.take(gpus, at, reported(batch, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", tick, here))
+        worn = self.spare_rows.take(gpus, at, reported(batch, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", tick, here))
+        growth = growth + np.where(reset, 0.0, lost)
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
-        new_errors = np.where(single > was_single, single - was_single, 0.0)
-
-        _keep(self.double, gpus, double)
-        _keep(self.single, gpus, single)
-        _keep(self.lost_rows, gpus, lost)
-        _keep(self.spare_rows, gpus, spare)
-        self.source[gpus] = np.where(source == _NONE, self.source[gpus], source)
+        self.worn[gpus] += np.where(reset, 0.0, worn)
+        self.first_at[gpus] = np.where(before < 0, at, self.first_at[gpus])
         self.at[gpus] = at
-        new = before < 0
-        if np.count_nonzero(new):
-            self.first_at[gpus[new]] = at[new]
-        return new_errors
 
-    def _errors(self, batch: Batch, tick: int, here: Any, gpus: IntArray) -> tuple[FloatArray, FloatArray, Any]:
-        """Return double- and single-bit errors, and by which counters: lifetime ones where there are no others.
-
-        Lifetime counters are written when the driver unloads: growth there may be an old event, told again.
-        """
-        double = reported(batch, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", tick, here)
-        single = reported(batch, "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", tick, here)
-        volatile = np.isfinite(double) | np.isfinite(single) | (self.source[gpus] == _VOLATILE)
-        source = np.where(volatile, _VOLATILE, _NONE).astype(np.int8)
-        if not volatile.all():
-            double_ever = reported(batch, "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", tick, here)
-            single_ever = reported(batch, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", tick, here)
-            lifetime = ~volatile & (np.isfinite(double_ever) | np.isfinite(single_ever))
-            double, single = np.where(lifetime, double_ever, double), np.where(lifetime, single_ever, single)
-            source[lifetime] = _AGGREGATE
-        return double, single, source
+    @staticmethod
+    def _errors(batch: Batch, tick: int, here: Any, gpus: IntArray, kind: str, volatile: BoolArray) -> FloatArray:
+        counted = reported(batch, f"DCGM_FI_DEV_ECC_{kind}_VOL_TOTAL", tick, here)
+        volatile[gpus] |= np.isfinite(counted)
+        if volatile[gpus].all():
+            return counted
+        return np.where(volatile[gpus], counted, reported(batch, f"DCGM_FI_DEV_ECC_{kind}_AGG_TOTAL", tick, here))
 
     def _uncorrected(self, gpus: IntArray, at: IntArray, before: IntArray, growth: FloatArray) -> None:
         first = self.uncorrected_at[gpus] < 0
-        self.uncorrected_at[gpus[first]] = at[first]
-        self.doubtful[gpus[first]] = before[first]
+        self.uncorrected_at[gpus[first]], self.doubtful[gpus[first]] = at[first], before[first]
         self.uncorrected_last[gpus] = at
         self.uncorrected[gpus] += growth
 
@@ -126,60 +116,59 @@ class MemoryReadings(GpuColumns):
         pending = reported(batch, "DCGM_FI_DEV_ROW_REMAP_PENDING", tick, here)
         failure = reported(batch, "DCGM_FI_DEV_ROW_REMAP_FAILURE", tick, here)
         cleared: BoolArray = (pending == 0) & (self.pending_at[gpus] >= 0) & (self.pending_clear[gpus] == 0)
-        _set(self.pending_at, self.pending_clear, gpus, at, pending)
-        _set(self.failure_at, self.failure_clear, gpus, at, failure)
-        self.pending_known[gpus] |= np.isfinite(pending)
-        self.failure_known[gpus] |= np.isfinite(failure)
+        for since, clear, known, value in (
+            (self.pending_at, self.pending_clear, self.pending_known, pending),
+            (self.failure_at, self.failure_clear, self.failure_known, failure),
+        ):
+            known[gpus] |= np.isfinite(value)
+            on, off = value >= 1, (value == 0) & (since[gpus] >= 0)
+            begins = gpus[on & (since[gpus] < 0)]
+            since[begins] = at[on & (since[gpus] < 0)]
+            clear[gpus[on]] = 0
+            clear[gpus[off]] = np.minimum(clear[gpus[off]] + 1, 100)
         return cleared
 
-    def settle(self) -> IntArray:
-        """At a point of the grid: return the GPUs with new uncorrectable errors."""
-        return np.flatnonzero(self.uncorrected_at >= 0)
-
-    def forget(self, gpus: IntArray) -> None:
+    def forget(self, gpus: Any) -> None:
         """Forget the new uncorrectable errors of some GPUs, which have been dealt with."""
-        self.uncorrected_at[gpus] = -1
-        self.uncorrected_last[gpus] = -1
-        self.uncorrected[gpus] = 0
-        self.doubtful[gpus] = -1
+        self.uncorrected_at[gpus], self.uncorrected_last[gpus], self.doubtful[gpus] = -1, -1, -1
+        self.uncorrected[gpus] = 0.0
 
     def onset(self, gpu: int) -> int:
         """Return the best estimate of when the first of the new errors came: midway between two readings."""
         first, before = int(self.uncorrected_at[gpu]), int(self.doubtful[gpu])
-        return (first + before) // 2 if before >= 0 and first - before <= _APPLIED_AFTER_MS else first
+        return (first + before) // 2 if before >= 0 and first - before <= _ABSENT_MS else first
 
-    def says(self, gpu: int) -> dict[str, float | int | str]:
+    def says(self, gpu: int, single: Counter) -> dict[str, float | int | str]:
         """Return what a GPU last said, for evidence."""
-        kind = "since_driver_load" if self.source[gpu] == _VOLATILE else "lifetime"
+        doubles = "since_driver_load" if self.volatile_double[gpu] else "lifetime"
+        singles = "since_driver_load" if self.volatile_single[gpu] else "lifetime"
         said = {
-            f"double_bit_errors_{kind}": self.double[gpu],
-            f"single_bit_errors_{kind}": self.single[gpu],
-            "rows_remapped_uncorrectable": self.lost_rows[gpu],
-            "rows_remapped_correctable": self.spare_rows[gpu],
+            f"double_bit_errors_{doubles}": self.double.value[gpu],
+            f"single_bit_errors_{singles}": single.value[gpu],
+            "rows_remapped_uncorrectable": self.lost_rows.value[gpu],
+            "rows_remapped_correctable": self.spare_rows.value[gpu],
         }
         told: dict[str, float | int | str] = {name: float(value) for name, value in said.items() if np.isfinite(value)}
-        if self.pending_known[gpu]:
-            told["row_remap_pending"] = int(self.pending_at[gpu] >= 0)
-        if self.failure_known[gpu]:
-            told["row_remap_failure"] = int(self.failure_at[gpu] >= 0)
+        for name, known, since in (
+            ("pending", self.pending_known, self.pending_at), ("failure", self.failure_known, self.failure_at),
+        ):  # fmt: skip
+            if known[gpu]:
+                told[f"row_remap_{name}"] = int(since[gpu] >= 0)
         return told
 
+    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, for a snapshot."""
+        own = super().arrays(prefix)
+        for name, counter in self._counters():
+            own |= counter.arrays(f"{prefix}{name}_")
+        return own
 
-def _keep(column: FloatArray, gpus: IntArray, value: FloatArray) -> None:
-    known = np.isfinite(value)
-    if known.all():
-        column[gpus] = value
-    elif np.count_nonzero(known):
-        column[gpus[known]] = value[known]
+    def load(self, arrays: Any, prefix: str = "") -> "MemoryReadings":
+        """Take what `arrays` returned."""
+        super().load(arrays, prefix)
+        for name, counter in self._counters():
+            counter.load(arrays, f"{prefix}{name}_")
+        return self
 
-
-def _set(since: IntArray, clear: NDArray[np.int16], gpus: IntArray, at: IntArray, value: FloatArray) -> None:
-    """Note since when a gauge is set, and count its readings at 0; what is not reported changes nothing."""
-    on = value >= 1
-    if np.count_nonzero(on):
-        begins = on & (since[gpus] < 0)
-        since[gpus[begins]] = at[begins]
-        clear[gpus[on]] = 0
-    off = (value == 0) & (since[gpus] >= 0)
-    if np.count_nonzero(off):
-        clear[gpus[off]] = np.minimum(clear[gpus[off]] + 1, 1000)
+    def _counters(self) -> tuple[tuple[str, Counter], ...]:
+        return ("double", self.double), ("lost", self.lost_rows), ("spare", self.spare_rows)

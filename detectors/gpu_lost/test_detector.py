@@ -180,7 +180,7 @@ def test_without_a_topology_the_line_names_the_node_and_the_silence_adds_nothing
 
 
 def test_other_codes_are_nothing() -> None:
-    lines = [xid_line(50 + code, 1, 1, code) for code in (13, 31, 43, 45, 62, 74)]
+    lines = [xid_line(50 + code, 1, 1, code) for code in (13, 31, 43, 45, 63, 74)]
     lines.append(kernel(200, 1, "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:0f:00"))
     assert fired(CLUSTER.tape(readings(), logs=lines)) == []
 

@@ -1,15 +1,16 @@
 """NVLink faults: error counters that grow, XIDs 74 and 144 to 150, fatal lines of the switches, lost bandwidth.
 
-Fatal lines and XIDs decide at once, as do a retrained link, repeated replays and DCGM's 100 CRC errors a second;
-a lower rate decides when it goes on reading after reading. Lost bandwidth is the share of its job's NVLink traffic
-that a GPU carries, far below its own share so far while the others' shares stay (below its node's GPUs, in a job too
-young for that), in four half minutes of five. What several GPUs of a node show at once is between them: one finding on
-the node, as for the switches and the fabric manager. Errors on a node that has just lost a GPU are its victims'.
-GPUs that report no NVLink fields have no NVLink.
+Stated, and told at once: fatal lines of switches and fabric manager, XIDs, a link that was retrained and CRC errors at
+a rate that DCGM calls a failure. Inferred, by evidence within the budget of false alarms: errors far more often than
+this GPU's habit and its peers' (`detectors.core.counting`; corrected, so a ticket: the link will fail), and traffic
+below 0.75 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which is
+the effect on the work. What several GPUs of a node show at once is between them: one finding on the node, as for the
+switches and the fabric manager. Errors on a node that has just lost a GPU are its victims'. GPUs that report no NVLink
+fields have no NVLink.
 
 When it is wrong: a job that moves its traffic from one GPU to others in the middle of its life looks like lost
-bandwidth; a link that was bad before the telemetry began, and counts nothing, is not seen; an XID 74 alone stays
-open for three hours when the reset leaves no trace in the telemetry.
+bandwidth; a link that was bad before its job began, and counts nothing, is not seen, nor one that slows all of a ring
+alike; an XID 74 alone stays open for three hours when the reset leaves no trace in the telemetry.
 """
 
 from collections.abc import Sequence
@@ -19,21 +20,49 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase, in_words
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord, Severity
+from detectors.core import counting, shares
+from detectors.core.counting import Counter
+from detectors.core.evidence import odds_in_words
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
-from detectors.nvlink.config import NvlinkConfig
-from detectors.nvlink.counters import LinkErrors
+from detectors.nvlink.errors import LinkErrors, rate_of
 from detectors.nvlink.lines import details, fabric_line, is_fatal
-from detectors.nvlink.traffic import Traffic
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue
+from detectors.xid import XidCatalogue, XidOverrides
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
+_BOTH = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
 _UTILISATION, _MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_DRAM_ACTIVE"
 _LONGEST_PENDING_LINES = 1000
+_MB = 1e6
+_LEFT, _LEAST_MB_S = 0.75, 1000.0
+"""An exchange that takes a third longer; where peers carry less than 1 GB/s there is no traffic worth comparing. The
+unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are told of
+it."""
+_BUSY = 50.0
+_COALESCE_MS = 2000
+"""Lines of one event come within a second or two; what else they name is waited for."""
+_GRID_MS = 5000
+"""A call off the grid is the last one: nothing is waited for any more."""
+_LOST_GPU_MS = 120_000
+"""A GPU that falls off the bus takes its partners' links down; those errors are its victims'."""
+_SEVERAL = 2
+_QUIET_MS, _RETURNED_QUIET_MS, _RETURN_MS = 240_000, 600_000, 3_600_000
+"""Links err in bouts: four minutes apart they are one, as long as a resolve within five minutes allows. Errors that are
+back within the hour are the same trouble, and must stay away for ten minutes then."""
+_WELL_LOOKS = 4
+_STICKY_MS = 10_800_000
+"""NVSentinel merges XID 74 within 3 h; a line alone, with no counter beside it, is over then unless a reset is seen."""
+
+
+class NvlinkConfig(DetectorConfig):
+    """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
+
+    xid_overrides: XidOverrides
 
 
 @dataclass(slots=True)
@@ -52,7 +81,7 @@ class _Sign:
 
 
 class Nvlink:
-    """See the module; the thresholds are in detector.yaml."""
+    """See the module."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = NvlinkConfig
@@ -60,13 +89,16 @@ class Nvlink:
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         if not isinstance(config, NvlinkConfig):
             raise TypeError(f"{type(config).__name__} is not an NvlinkConfig")
-        self._config = config
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         watched = self._catalogue.codes("nvlink", "nvlink_leveled", "gpu_lost")
         self._xids = XidWatch(watched, self._layout)
-        self._errors = LinkErrors(config)
-        self._traffic = Traffic(config, fleet)
+        self._tails = Tails(config.calibration)
+        budget = config.false_alarms_per_100_node_days / 2
+        self._errors = LinkErrors(self._tails, budget)
+        tail = self._tails["NVLink traffic"]
+        self._traffic = shares.Shares(tail, budget, ratio=_LEFT, least=_LEAST_MB_S, peaks=False)
+        self._carried = Counter()
         self._book = CaseBook(self.spec.name)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
@@ -85,39 +117,40 @@ class Nvlink:
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings."""
-        if not len(batch.entities):
-            return ()
-        self._grow(int(batch.entities.max()) + 1)
+        self._grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             self._errors.take(batch, tick, here, gpus, at)
             self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
             sent, received = reported(batch, _SENT, tick, here), reported(batch, _RECEIVED, tick, here)
-            busy, work = reported(batch, _UTILISATION, tick, here), reported(batch, _MEMORY, tick, here)
-            self._traffic.take(gpus, sent, received, busy, work)
+            moved = np.where(np.isnan(sent), received, np.where(np.isnan(received), sent, sent + received)) / _MB
+            if np.isnan(moved).any():
+                counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
+                moved = np.where(np.isnan(moved), counted, moved)
+            idle = reported(batch, _UTILISATION, tick, here) < _BUSY
+            # None at all is little, too: links that are down carry nothing.
+            moved = np.where(idle, np.nan, np.maximum(moved, 1.0))
+            self._traffic.take(gpus, moved, reported(batch, _MEMORY, tick, here))
         return ()
 
     def _grow(self, count: int) -> None:
-        self._errors.grow(count)
-        self._traffic.grow(count)
-        self._xids.grow(count)
+        for part in (self._errors, self._traffic, self._carried, self._xids):
+            part.grow(count)
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
         self._layout.extend()
         self._grow(len(self._layout))
-        self._traffic.settle(now, self._layout)
         self._gather(now)
-        self._lost_gpu = {node: at for node, at in self._lost_gpu.items() if now - at <= self._config.lost_gpu_s * 1000}
-        recurs_ms = self._config.recurrence_s * 1000
-        self._ended = {where: at for where, at in self._ended.items() if now - at <= recurs_ms}
+        self._lost_gpu = {node: at for node, at in self._lost_gpu.items() if now - at <= _LOST_GPU_MS}
+        self._ended = {where: at for where, at in self._ended.items() if now - at <= _RETURN_MS}
         found: list[Finding] = []
         ripe: dict[str, list[_Sign]] = {}
         for sign in self._waiting:
             ripe.setdefault(sign.node, []).append(sign)
         self._waiting = []
         for node, signs in sorted(ripe.items()):
-            if now - min(sign.seen_at for sign in signs) < self._config.coalesce_s * 1000:
+            if now - min(sign.seen_at for sign in signs) < _COALESCE_MS and now % _GRID_MS == 0:
                 self._waiting += signs
             else:
                 found += self._judge(now, node, signs)
@@ -135,12 +168,17 @@ class Nvlink:
             gpu = self._layout.at_address(node, address) if address else None
             self._waiting.append(_Sign(node, WHOLE_NODE if gpu is None else gpu, at, at, "line", code, text))
         self._lines = []
-        for kind, (gpus, onsets) in (("counters", self._errors.bad()), ("traffic", self._traffic.lost())):
-            for gpu, onset in zip(gpus.tolist(), onsets.tolist(), strict=True):
-                node = self._layout.names[self._layout.node[gpu]]
-                # A GPU of a job that waits for others was looked at when its slot was over: nothing more will come.
-                seen_at = int(self._errors.error_at[gpu]) if kind == "counters" else now - 10**9
-                self._waiting.append(_Sign(node, gpu, onset, seen_at, kind))
+        layout, traffic = self._layout, self._traffic
+        held = np.zeros(len(layout), bool)
+        for entry in self._book.cases():
+            held[layout.members(entry.node) if entry.gpu == WHOLE_NODE else entry.gpu] = True
+        gpus, onsets = self._errors.signs(now, len(layout.names), held)
+        for gpu, onset in zip(gpus.tolist(), onsets.tolist(), strict=True):
+            self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "counters"))
+        if traffic.look(now, layout.jobs(), layout.gpu, layout.node, held):
+            for gpu in traffic.beyond_chance().tolist():
+                onset = int(traffic.evidence.since[gpu]) - shares.LOOK_MS
+                self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "traffic"))
 
     @staticmethod
     def _of_event(event: XidEvent) -> _Sign:
@@ -155,7 +193,7 @@ class Nvlink:
         if not signs:
             return []
         gpus = sorted({sign.gpu for sign in signs if sign.gpu != WHOLE_NODE})
-        several = len({*gpus} | {gpu for gpu in held if gpu != WHOLE_NODE}) >= self._config.node_gpus
+        several = len({*gpus} | {gpu for gpu in held if gpu != WHOLE_NODE}) >= _SEVERAL
         if whole is not None or several or any(sign.gpu == WHOLE_NODE for sign in signs):
             return self._raise(now, node, WHOLE_NODE, signs)
         return [finding for gpu in gpus for finding in self._raise(now, node, gpu, [s for s in signs if s.gpu == gpu])]
@@ -192,38 +230,61 @@ class Nvlink:
                 "drain the node: a switch or the fabric between its GPUs is at fault; restart it, then run diagnostics"
             )
         if gpus:
-            said |= self._errors.says(gpus[0]) | self._traffic.says(gpus[0])
+            said |= self._errors.says(gpus[0]) | self._carries(gpus[0])
         if first.text:
             said["line"] = first.text
+        severity: Severity = "page"
         if first.kind == "xid":
             xid = self._catalogue.of(first.code)
             said |= xid.evidence() | details(first.text) | {"xid_seen_in": first.seen_in}
-            action += f" (XID {xid.code}: {xid.action[0]}, by {xid.action[1]})"
+            action += f" ({xid.quoted})"
             summary = f"{where}: XID {xid.code}, {xid.meaning}"
         elif first.kind == "line":
             said |= {"sxid": first.code} if first.code else {}
             summary = f"{where}: fatal error of the NVLink fabric: {first.text}"
         elif first.kind == "counters":
-            rate = float(self._errors.rate[first.gpu])
+            errors, bursts = self._errors, self._errors.bursts
+            a_second = 1000 / counting.LOOK_MS
             summary = (
-                f"{where}: NVLink errors, {rate:.1f} CRC errors/s, {self._errors.retries[first.gpu]:.0f} replays and "
+                f"{where}: NVLink errors, {bursts.now[first.gpu] * a_second:.1f} a second, usually "
+                f"{bursts.level[first.gpu] * a_second:.2f}; {errors.retrained[first.gpu]:.0f} times retrained"
             )
-            summary += f"{self._errors.recovered[first.gpu]:.0f} recoveries of late"
+            if not errors.retrained[first.gpu] and errors.fatal[first.gpu] < _SEVERAL:
+                severity = "ticket"
+                wealth = float(bursts.evidence.wealth[first.gpu])
+                said["by_chance"] = odds_in_words(wealth, bursts.watched, counting.LOOK_MS / 1000)
         else:
-            summary = f"{where}: NVLink traffic far below its usual share of the job's"
+            severity, traffic = "ticket", self._traffic
+            left = traffic.now[first.gpu] / traffic.usual[first.gpu]
+            beside = traffic.now[first.gpu] / traffic.peers[first.gpu]
+            summary = f"{where}: carries {left:.2f} of its NVLink traffic of before, {beside:.2f} of its peers'"
+            wealth = float(traffic.evidence.wealth[first.gpu])
+            said["by_chance"] = odds_in_words(wealth, traffic.watched, shares.LOOK_MS / 1000)
         return self._book.fire(
             now,
             "nvlink_fault",
             self._layout.named(node, gpu),
             gpu=gpu,
             started_at=min(sign.onset for sign in signs),
-            severity="ticket" if first.kind == "traffic" else "page",
+            severity=severity,
             score={"line": 1.0, "xid": 1.0, "counters": 0.9, "traffic": 0.7}[first.kind],
             summary=summary,
             action=action,
             evidence=said,
             memo={"kinds": [], "gpus": [], "again": where in self._ended},
         )
+
+    def _carries(self, gpu: int) -> dict[str, float | int | str]:
+        """Return what a GPU's links carried in the last look, its own before, its peers'; in MB/s, or so it is
+        taken.
+        """
+        traffic = self._traffic
+        figures = {
+            "nvlink_mb_per_s": traffic.now[gpu],
+            "nvlink_mb_per_s_before": traffic.usual[gpu],
+            "nvlink_mb_per_s_peers": traffic.peers[gpu],
+        }
+        return {name: float(value) for name, value in figures.items() if np.isfinite(value)}
 
     def _entries(self, node: str) -> list[OpenCase]:
         return [entry for entry in self._book.cases() if entry.node == node]
@@ -235,14 +296,14 @@ class Nvlink:
             if not len(members):
                 members = self._layout.members(entry.node)
             reason = self._reason_over(now, entry, members) if len(members) else None
-            if reason is None and now - entry.last_at >= self._config.sticky_s * 1000:
+            if reason is None and now - entry.last_at >= _STICKY_MS:
                 reason = "no further word of it"
             if reason is not None:
                 self._ended[in_words(self._layout.named(entry.node, entry.gpu))] = now
                 said = self._errors.says(entry.gpu) if entry.gpu != WHOLE_NODE else {}
                 over.append(self._book.resolve(entry, now, reason, said))
-                self._errors.forget(members)
-                self._traffic.forget(members)
+                self._errors.begin_anew(members)
+                self._traffic.evidence.forget(members)
         return over
 
     def _reason_over(self, now: Instant, entry: OpenCase, members: Any) -> str | None:
@@ -250,30 +311,23 @@ class Nvlink:
         kinds, errors = entry.memo["kinds"], self._errors
         if not bool((errors.at[members] > entry.last_at).all()):
             return None
-        error_at = int(errors.error_at[members].max())
+        error_at = int(errors.error_at(members).max())
         reset = np.maximum(errors.reset_at[members], self._xids.cleared_at[members])
         if bool((reset > max(entry.last_at, error_at)).any()):
             return "it was reset, and no error since"
         counted, carried = "counters" in kinds, "traffic" in kinds
-        quiet_s = self._config.recurrence_quiet_s if entry.memo["again"] else self._config.quiet_s
-        if counted and (now - entry.last_at < quiet_s * 1000 or self._erring(members, now, quiet_s)):
+        quiet_ms = _RETURNED_QUIET_MS if entry.memo["again"] else _QUIET_MS
+        if counted and now - max(entry.last_at, error_at) < quiet_ms:
             return None
         if carried:
-            fine = self._traffic.fine[members] >= self._config.traffic_low_slots
-            idle = (self._traffic.job[members] == 0) & (now - entry.last_at >= self._config.quiet_s * 1000)
-            if not bool((fine | idle).all()):
+            traffic = self._traffic
+            fine = traffic.well[members] >= _WELL_LOOKS
+            idle = (traffic.job[members] == 0) | (now - traffic.judged_at[members] >= _RETURN_MS)
+            if not bool((fine | (idle & (now - entry.last_at >= _QUIET_MS))).all()):
                 return None
         if not counted and not carried:
             return None
         return "no further error" if counted else "it carries its share of the traffic again, or its job is over"
-
-    def _erring(self, members: Any, now: Instant, quiet_s: float) -> bool:
-        """Return whether some of `members` still count errors at a rate that matters."""
-        errors = self._errors
-        lately = now - errors.error_at[members] < quiet_s * 1000
-        often = (errors.slow[members] != 0) | (errors.rate[members] >= self._config.crc_slow_per_s)
-        retried = now - errors.retry_at[members] < quiet_s * 1000
-        return bool((lately & (often | retried)).any())
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
@@ -285,18 +339,22 @@ class Nvlink:
             "waiting": [asdict(sign) for sign in self._waiting],
             "lost_gpu": self._lost_gpu,
             "ended": self._ended,
+            "tails": self._tails.document(),
         }
-        return pack(document, arrays | self._errors.arrays("errors_") | self._traffic.arrays("traffic_"))
+        arrays |= self._errors.arrays("errors_") | self._traffic.arrays("traffic_") | self._carried.arrays("carried_")
+        return pack(document, arrays)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
+        detector = cls(config.model_copy(update={"calibration": {}}), fleet)
         detector._layout.extend()
         detector._xids.load(document["xids"], arrays)
         detector._errors.load(arrays, "errors_")
         detector._traffic.load(arrays, "traffic_")
+        detector._carried.load(arrays, "carried_")
+        detector._tails.merge(document["tails"])
         detector._book.load(document["book"])
         detector._lines = [(at, node, text, address, code) for at, node, text, address, code in document["lines"]]
         detector._waiting = [_Sign(**sign) for sign in document["waiting"]]

@@ -16,7 +16,9 @@ RECOVERY = "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
 SENT, RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
 CLUSTER = Cluster(nodes=2, gpus=4)
-LONG = Cluster(nodes=2, gpus=4, minutes=14, interval_s=10)
+LONG = Cluster(nodes=4, gpus=4, minutes=18, interval_s=10)
+WIDE = Cluster(nodes=8, gpus=4, minutes=12)
+"""Enough GPUs for long enough to know what is usual here."""
 
 Columns = dict[str, FloatArray]
 
@@ -94,7 +96,7 @@ def _errors() -> Tape:
 
 
 def _slow_errors() -> Tape:
-    return CLUSTER.tape(counting(CLUSTER, links(), CRC, 5, (120, 9999), 4.0))
+    return WIDE.tape(counting(WIDE, links(WIDE), CRC, 5, (420, 9999), 4.0))
 
 
 def _told() -> Tape:
@@ -112,7 +114,7 @@ def _switch() -> Tape:
 
 
 def _bandwidth() -> Tape:
-    return LONG.tape(weakened(LONG, links(LONG, pauses=[(200, 231)]), [1], (400, 9999), 0.4))
+    return LONG.tape(weakened(LONG, links(LONG, pauses=[(200, 231)]), [1], (600, 9999), 0.4))
 
 
 def _no_fault_of_the_links() -> Tape:
@@ -142,7 +144,7 @@ def _no_fault_of_the_links() -> Tape:
 def _uneven_work() -> Tape:
     """Rest now and then, and let the whole job slow down for good."""
     columns = links(LONG, pauses=[(120, 151), (430, 471), (600, 633)])
-    return LONG.tape(weakened(LONG, columns, range(8), (500, 9999), 0.4))
+    return LONG.tape(weakened(LONG, columns, range(16), (500, 9999), 0.4))
 
 
 def _no_links() -> Tape:
@@ -155,9 +157,9 @@ EXAMPLES = Examples(
     healthy=[CLUSTER.tape(links()), _no_fault_of_the_links(), _uneven_work(), _no_links()],
     faults=[
         Fault(_errors(), {"node": name(0), "gpu": 2}, START + 150_000),
-        Fault(_slow_errors(), {"node": name(1), "gpu": 1}, START + 120_000),
+        Fault(_slow_errors(), {"node": name(1), "gpu": 1}, START + 420_000),
         Fault(_told(), {"node": name(0), "gpu": 3}, START + 200_000),
         Fault(_switch(), {"node": name(1)}, START + 180_000),
-        Fault(_bandwidth(), {"node": name(0), "gpu": 1}, START + 400_000),
+        Fault(_bandwidth(), {"node": name(0), "gpu": 1}, START + 600_000),
     ],
 )

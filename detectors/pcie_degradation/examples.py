@@ -91,10 +91,12 @@ def tape_of(scene: Scene) -> Tape:
     return replace(tape, topology=topology if tape.topology else {})
 
 
-SLOW = Scene(bad=[Bad(1, 2, 215, 600, gb_s=3.4)])
+LONGER = Cluster(nodes=3, gpus=4, minutes=18)
+"""Long enough to know what is usual here, of twelve GPUs."""
+SLOW = Scene(bad=[Bad(1, 2, 515, 1000, gb_s=3.4)], cluster=LONGER)
 TRAINED_DOWN = Scene(bad=[Bad(0, 1, 120, 360, gb_s=3.4, gen=1)])
 LANES = Scene(bad=[Bad(2, 3, 120, 600, width=4)], gb_s=2.0)
-RESENDING = Scene(bad=[Bad(2, 0, 120, 300, replays_per_min=60)])
+RESENDING = Scene(bad=[Bad(2, 0, 700, 900, replays_per_min=60)], cluster=LONGER)
 
 EXAMPLES = Examples(
     healthy=[
@@ -103,9 +105,9 @@ EXAMPLES = Examples(
         tape_of(Scene(bad=[Bad(0, 0, 200, 215, gen=1), Bad(0, 2, 300, 420, replays_per_min=9)])),
     ],
     faults=[
-        Fault(tape_of(SLOW), {"node": name(1), "gpu": 2}, START + 215_000),
+        Fault(tape_of(SLOW), {"node": name(1), "gpu": 2}, START + 515_000),
         Fault(tape_of(TRAINED_DOWN), {"node": name(0), "gpu": 1}, START + 120_000),
         Fault(tape_of(LANES), {"node": name(2), "gpu": 3}, START + 120_000),
-        Fault(tape_of(RESENDING), {"node": name(2), "gpu": 0}, START + 120_000),
+        Fault(tape_of(RESENDING), {"node": name(2), "gpu": 0}, START + 700_000),
     ],
 )

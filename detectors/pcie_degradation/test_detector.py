@@ -8,24 +8,29 @@ import pytest
 
 from detectors.contract import Finding, FloatArray
 from detectors.fleet import Job, JobEvent
-from detectors.gpu_tapes import START, Cluster, name
-from detectors.pcie_degradation.config import PcieDegradationConfig
+from detectors.gpu_tapes import START, Cluster, name, xid_line
 from detectors.pcie_degradation.detector import PcieDegradation
-from detectors.pcie_degradation.examples import LANES, RESENDING, SLOW, TRAINED_DOWN, Bad, Scene, tape_of
-from detectors.pcie_degradation.readings import Links
+from detectors.pcie_degradation.examples import (
+    CLUSTER,
+    LANES,
+    LONGER,
+    RESENDING,
+    SLOW,
+    TRAINED_DOWN,
+    Bad,
+    Scene,
+    tape_of,
+)
+from detectors.pcie_degradation.links import Links
 from detectors.rows import Rows
 from detectors.spec import configure
 from detectors.tape import Tape, play, take
 
 REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
-VELA = {
-    "sample_count": 12, "sample_s": 60, "link_state": False, "replay_rate": False, "peer_bandwidth": False,
-}  # fmt: skip
-"""The Vela report's rule, an hour made a minute."""
 
 
-def run(tape: Tape, **settings: Any) -> list[Finding]:
-    config = configure(PcieDegradation.config_type, PcieDegradation.spec, settings)
+def run(tape: Tape) -> list[Finding]:
+    config = configure(PcieDegradation.config_type, PcieDegradation.spec, {})
     return play(tape, [(PcieDegradation, config)])[0]
 
 
@@ -33,8 +38,8 @@ def told(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
     return [(finding.state, dict(finding.entity)) for finding in found]
 
 
-def firing(tape: Tape, **settings: Any) -> list[dict[str, Any]]:
-    return [dict(finding.entity) for finding in run(tape, **settings) if finding.state == "firing"]
+def firing(tape: Tape) -> list[dict[str, Any]]:
+    return [dict(finding.entity) for finding in run(tape) if finding.state == "firing"]
 
 
 def gpu(node: int, number: int) -> dict[str, Any]:
@@ -71,26 +76,26 @@ def test_lost_lanes() -> None:
 
 
 def test_a_slow_link_that_shows_nothing_is_told_by_its_peers() -> None:
-    (fired,) = run(tape_of(SLOW))
+    fired, *_ = run(tape_of(SLOW))
     assert dict(fired.entity) == gpu(1, 2)
     assert float(fired.evidence["pcie_peak_gb_s"]) == pytest.approx(3.4, abs=0.1)
     assert float(fired.evidence["pcie_peak_peers_gb_s"]) > 8
     assert float(fired.evidence["pcie_peak_before_gb_s"]) > 8
-    assert START + 205_000 <= fired.started_at <= START + 245_000
+    assert "of this cluster" in str(fired.evidence["by_chance"])
+    assert START + 505_000 <= fired.started_at <= START + 545_000
 
 
 def test_packets_sent_again_at_a_rate() -> None:
     fired, resolved = run(tape_of(RESENDING))
     assert (dict(fired.entity), fired.severity, resolved.state) == (gpu(2, 0), "ticket", "resolved")
-    assert float(fired.evidence["replays_per_min"]) == pytest.approx(60, rel=0.2)
+    assert float(fired.evidence["replays_per_min"]) == pytest.approx(60, rel=0.3)
+    assert fired.evidence["replays_per_min_usual"] == 0
     assert fired.evidence["replays_per_min_allowed"] == 16
 
 
 @pytest.mark.parametrize(("gen", "bar"), [(3, 8), (4, 16), (5, 31), (6, 62)])
 def test_the_bar_of_replays_is_dcgm_s_for_the_link_that_should_be(gen: int, bar: int) -> None:
-    config = configure(PcieDegradation.config_type, PcieDegradation.spec, {})
-    assert isinstance(config, PcieDegradationConfig)
-    links = Links(config)
+    links = Links()
     links.grow(1)
     links.should_gen[0], links.should_width[0], links.gen[0] = gen, 16, 1
     assert links.replay_bar(np.array([0])).tolist() == [bar]
@@ -118,16 +123,15 @@ def test_a_link_that_trains_down_with_less_to_go_on(scene: Scene) -> None:
     [
         replace(SLOW, collected_s=30.0),
         replace(SLOW, cluster=replace(SLOW.cluster, interval_s=15.0)),
-        replace(SLOW, cluster=replace(SLOW.cluster, interval_s=60.0, minutes=16), bad=[Bad(1, 2, 480, 960, gb_s=3.4)]),
+        replace(SLOW, cluster=replace(SLOW.cluster, interval_s=60.0, minutes=30), bad=[Bad(1, 2, 900, 1700, gb_s=3.4)]),
         replace(SLOW, cluster=replace(SLOW.cluster, missing=0.3)),
         replace(SLOW, cluster=replace(SLOW.cluster, topology_known=False)),
-        replace(SLOW, bad=[Bad(1, 2, 0, 540, gb_s=3.4)]),
         replace(SLOW, roles=(3.0, 1.0)),
         without(SLOW, "PROF_PCIE_RX_BYTES"),
         without(SLOW, "DEV_PCIE_LINK_GEN", "DEV_PCIE_LINK_WIDTH", "DEV_PCIE_REPLAY_COUNTER"),
     ],
-    ids=["slow exporter", "every 15 s", "every 60 s", "missing scrapes", "no topology", "slow from the start",
-         "rank 0 moves more", "one direction", "traffic alone"],
+    ids=["slow exporter", "every 15 s", "every 60 s", "missing scrapes", "no topology", "rank 0 moves more",
+         "one direction", "traffic alone"],
 )  # fmt: skip
 def test_a_slow_link_with_less_to_go_on(scene: Scene) -> None:
     assert firing(tape_of(scene)) == [gpu(1, 2)]
@@ -163,8 +167,8 @@ def test_a_boot_ends_a_finding_though_the_gpu_idles_since() -> None:
     assert START + 600_000 <= found[1].detected_at <= START + 640_000
 
 
-def quiet(scene: Scene, **settings: Any) -> bool:
-    return run(tape_of(scene), **settings) == []
+def quiet(scene: Scene) -> bool:
+    return run(tape_of(scene)) == []
 
 
 def test_idle_links_train_down_by_design() -> None:
@@ -177,24 +181,44 @@ def test_a_link_that_flutters_is_nothing() -> None:
 
 
 def test_contention_on_a_shared_switch_is_nothing_until_it_lasts() -> None:
-    shared = [Bad(1, number, 200, 540, gb_s=4.0) for number in (0, 1)]
-    assert quiet(Scene(bad=shared))
-    assert firing(tape_of(Scene(bad=shared)), contention_stretches=9) == [gpu(1, 0), gpu(1, 1)]
+    shared = [Bad(1, number, 500, 1080, gb_s=4.0) for number in (0, 1)]
+    assert quiet(Scene(bad=shared, cluster=LONGER))
+    lasting = [replace(bad, until_s=3000) for bad in shared]
+    assert firing(tape_of(Scene(bad=lasting, cluster=replace(CLUSTER, minutes=45)))) == [gpu(1, 0), gpu(1, 1)]
+
+
+def test_a_gpu_that_moves_less_since_its_job_began_has_another_part_in_it() -> None:
+    assert quiet(replace(SLOW, bad=[Bad(1, 2, 0, 1000, gb_s=3.4)]))
+
+
+def test_a_driver_that_gives_up_on_the_link_says_so() -> None:
+    tape = replace(tape_of(Scene()), logs=[xid_line(200, 1, 2, 167, "PCIE_FATAL_TIMEOUT")])
+    (found,) = run(tape)
+    assert (dict(found.entity), found.evidence["xid"], found.detected_at) == (gpu(1, 2), 167, START + 200_000)
+
+
+def test_replays_that_a_link_has_always_had_are_its_habit() -> None:
+    always = replace(RESENDING, bad=[Bad(2, 0, 0, 3600, replays_per_min=25)], cluster=replace(LONGER, minutes=60))
+    assert quiet(always)
 
 
 def test_a_gpu_that_waits_for_its_neighbour_s_copy_is_not_at_fault() -> None:
-    assert quiet(Scene(bad=[Bad(1, 0, 200, 540, gb_s=4.0)], loud=[(1, 1, 200, 540)]))
+    assert quiet(Scene(bad=[Bad(1, 0, 500, 1080, gb_s=4.0)], loud=[(1, 1, 500, 1080)], cluster=LONGER))
 
 
 def test_a_test_of_all_links_in_between_hides_nothing() -> None:
-    loud = [(1, number, 250, 275) for number in (0, 1, 3)]
+    loud = [(1, number, 610, 635) for number in (0, 1, 3)]
     assert firing(tape_of(replace(SLOW, loud=loud))) == [gpu(1, 2)]
 
 
 def test_roles_differ_and_a_phase_of_the_job_is_everybody_s() -> None:
     assert quiet(Scene(roles=(4.0, 1.0, 1.0, 0.2)))
     assert quiet(
-        Scene(roles=(4.0, 2.0, 1.0, 0.5), bad=[Bad(n, g, 250, 540, gb_s=0.4) for n in range(3) for g in range(4)])
+        Scene(
+            roles=(4.0, 2.0, 1.0, 0.5),
+            bad=[Bad(n, g, 500, 1080, gb_s=0.4) for n in range(3) for g in range(4)],
+            cluster=LONGER,
+        )
     )
 
 
@@ -220,46 +244,28 @@ def each_on_its_own(scene: Scene, low: float) -> Tape:
 
 
 def test_gpus_that_work_each_on_their_own_are_low_by_chance_and_a_bad_link_lasts_longer() -> None:
-    scene = without(Scene(cluster=Cluster(nodes=3, gpus=4, minutes=30)), "PROF_PCIE_RX_BYTES")
+    scene = without(Scene(cluster=Cluster(nodes=3, gpus=4, minutes=60)), "PROF_PCIE_RX_BYTES")
     assert firing(each_on_its_own(scene, 0.3)) == []
-    bad = replace(scene, bad=[Bad(1, 2, 600, 1500, gb_s=2.0)])
+    bad = replace(scene, bad=[Bad(1, 2, 1200, 3000, gb_s=2.0)])
     assert firing(each_on_its_own(bad, 0.05)) == [gpu(1, 2)]
 
 
 def test_little_traffic_is_no_measure() -> None:
-    assert quiet(replace(SLOW, gb_s=0.3, bad=[Bad(1, 2, 200, 540, gb_s=0.05)]))
+    assert quiet(replace(SLOW, gb_s=0.3, bad=[Bad(1, 2, 515, 1000, gb_s=0.05)]))
 
 
 def test_replays_counted_long_ago_a_burst_and_a_reset_are_nothing() -> None:
-    assert run(changed(tape_of(Scene()), REPLAYS, lambda at, node, number, v: v + 700 * (at > 200))) == []
-    assert run(changed(tape_of(Scene()), REPLAYS, lambda at, node, number, v: np.where(at > 200, 3.0, 90_000.0))) == []
+    tape = tape_of(Scene(cluster=LONGER))
+    assert run(changed(tape, REPLAYS, lambda at, node, number, v: v + 700 * (at > 700))) == []
+    assert run(changed(tape, REPLAYS, lambda at, node, number, v: np.where(at > 700, 3.0, 90_000.0))) == []
 
 
 def test_a_topology_that_is_wrong_about_all_is_no_fault_of_the_links() -> None:
     assert quiet(Scene(topology_gen=5))
 
 
-def test_the_vela_rule_is_a_matter_of_configuration() -> None:
-    slow = [Bad(1, 2, 0, 900, gb_s=3.2)]
-    scene = Scene(bad=slow, cluster=Cluster(nodes=2, gpus=4, minutes=15))
-    (fired,) = run(tape_of(scene), **VELA)
-    assert dict(fired.entity) == gpu(1, 2)
-    assert START + 12 * 60_000 <= fired.detected_at <= START + 13 * 60_000 + 15_000
-    assert float(fired.evidence["pcie_samples_mean_gb_s"]) == pytest.approx(3.2, abs=0.1)
-
-
-def test_by_the_vela_rule_one_low_hour_and_hours_without_a_test_are_nothing() -> None:
-    cluster = Cluster(nodes=2, gpus=4, minutes=15)
-    assert quiet(Scene(bad=[Bad(1, 2, 300, 360, gb_s=1.0)], cluster=cluster), **VELA)
-    assert quiet(Scene(pauses=[(0, 900)], cluster=cluster), **VELA)
-    assert firing(tape_of(Scene(bad=[Bad(1, 2, 0, 900, gb_s=3.6)], cluster=cluster)), **VELA) == []
-    assert firing(tape_of(Scene(bad=[Bad(1, 2, 0, 900, gb_s=3.6)], cluster=cluster)), **VELA, sample_bar_gb_s=4.0) == [
-        gpu(1, 2)
-    ]
-
-
 def test_a_job_that_has_part_of_a_node_is_compared_with_itself() -> None:
-    fleet_tape = tape_of(replace(SLOW, cluster=Cluster(nodes=3, gpus=8, minutes=9), roles=(1.0, 1.0, 1.0, 1.0, 0.2)))
+    fleet_tape = tape_of(replace(SLOW, cluster=replace(LONGER, gpus=8), roles=(1.0, 1.0, 1.0, 1.0, 0.2)))
     names = tuple(name(node) for node in range(3))
     halves = [
         Job(job_id, names, START - 60_000, 4, dict.fromkeys(names, part))

@@ -95,10 +95,7 @@ class Sensitivity:
 
 SENSITIVITIES: Mapping[str, Sensitivity] = {
     "congestion": Sensitivity(above=("waiting_share", "wait_ticks_per_s", "drops_per_s"), patience=("sustain_s",)),
-    "ecc_memory": Sensitivity(
-        above=("storm_errors", "storm_burst_errors", "storm_habit_factor", "storm_peer_factor"),
-        patience=("remap_wait_s",),
-    ),
+    "ecc_memory": Sensitivity(above=("storm_errors",)),
     "gpu_lost": Sensitivity(patience=("least_s", "least_readings")),
     "job_health": Sensitivity(
         above=("loss_rise", "grad_rise"),
@@ -106,16 +103,8 @@ SENSITIVITIES: Mapping[str, Sensitivity] = {
     ),
     "link_fault": Sensitivity(above=("errors_per_s", "errors", "flap_downs"), patience=("confirm_s", "rail_quiet_s")),
     "node_down": Sensitivity(patience=("least_s", "least_readings")),
-    "nvlink": Sensitivity(
-        above=("crc_fatal_per_s", "crc_slow_per_s", "replays", "traffic_deviations"),
-        below=("traffic_ratio",),
-        patience=("slow_readings", "replay_readings", "traffic_low_slots"),
-    ),
-    "pcie_degradation": Sensitivity(
-        above=("replay_factor", "peer_deviations"),
-        below=("bandwidth_ratio",),
-        patience=("link_confirm_s", "confirm_readings", "replay_confirm_s", "bandwidth_stretches"),
-    ),
+    "nvlink": Sensitivity(below=("traffic_left",)),
+    "pcie_degradation": Sensitivity(below=("bandwidth_left",)),
     "power_throttle": Sensitivity(
         below=("clock_ratio", "power_ratio", "limit_ratio"), patience=("confirm_readings",)
     ),

@@ -1,0 +1,216 @@
+"""Counts that burst: how much every entity's counter grows, and when habit, peers and chance explain it no more.
+
+A counter of errors is looked at every `LOOK_MS`: what it grew by beyond what is usual of that entity, and beyond what
+the others grew by at the same time, over the root of what is usual. How often such a burst occurs here is known from
+all entities (`detectors.core.tails`), apart for those that err now and then and those that never did. A burst that goes
+on for some looks is one event: it counts once in the tail, by its worst look, and only where it was no fault.
+"""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.evidence import Evidence, threshold
+from detectors.core.tails import Tail, Tails
+
+LOOK_MS: Final = 20_000
+RECENT_S: Final = 300.0
+"""`Bursts.recent` forgets with this time constant: five minutes, the sliding window of dcgm-exporter's XID counts."""
+_BEYOND: Final = 100.0
+ONE_EVENT_MS: Final = 90_000
+"""What is odd again within three times the collection interval of dcgm-exporter's defaults is one event."""
+_HOT: Final = 3.0
+"""Deviations of a Poisson count above which a look is part of a burst, and no longer what a habit scatters by."""
+_BLANK_MS: Final = 120_000
+"""A counter that is back where it was within two minutes of a fall was not reset: its collector was blank."""
+_KNOWN: Final = 6
+"""After so many looks, two minutes, an entity's habit is known well enough to bet on."""
+_MEMORY: Final = 1080
+"""Looks over which a habit is averaged: six hours."""
+_DOUBT: Final = 3.0
+"""Wealth (natural logarithm) from which on a burst is not learnt as habit: chance brings it once in twenty looks."""
+_HABIT: Final = LOOK_MS / 3_600_000
+"""Errors a look, one an hour, from which on an entity is one that errs now and then."""
+
+
+def credible(tail: Tail, residuals: FloatArray) -> FloatArray:
+    """Return the odds (n,) of residuals, none smaller than what so many readings can speak for.
+
+    A tail that is fitted to n readings is believed to a hundredth of 1 / n: the fewer there are, the more looks it
+    takes.
+    """
+    return np.maximum(tail.odds(residuals), 1.0 / (_BEYOND * (tail.total + 1.0)))
+
+
+class Counter(Columns):
+    """A cumulative counter of every entity.
+
+    `value` and `at` (ms) of the last reading, NaN and -1 before; `high` the value before it last fell, at `fell_at`;
+    `grown` by how much it grew since the last look, in `spent_ms` between readings.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "value": (np.float64, np.nan),
+        "at": (np.int64, -1),
+        "high": (np.float64, np.nan),
+        "fell_at": (np.int64, -1),
+        "grown": (np.float64, 0.0),
+        "spent_ms": (np.float64, 0.0),
+    }
+    value: FloatArray
+    at: IntArray
+    high: FloatArray
+    fell_at: IntArray
+    grown: FloatArray
+    spent_ms: FloatArray
+
+    def take(self, entities: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
+        """Take one reading (n,) of each of `entities`, NaN left out; return by how much each has grown (n,)."""
+        growth = np.zeros(len(entities))
+        known = np.isfinite(value)
+        if not np.count_nonzero(known):
+            return growth
+        those, when, now = (entities, at, value) if known.all() else (entities[known], at[known], value[known])
+        change = now - self.value[those]
+        fell = change < 0
+        if np.count_nonzero(fell):
+            down = those[fell]
+            self.high[down], self.fell_at[down] = self.value[down], when[fell]
+        falls = self.fell_at[those]
+        more = np.where(change > 0, change, 0.0)
+        blank = (falls >= 0) & (change > 0) & (when - falls <= _BLANK_MS) & (now >= self.high[those])
+        if np.count_nonzero(blank):
+            more[blank] = now[blank] - self.high[those[blank]]
+            self.fell_at[those[blank]] = -1
+        self.grown[those] += more
+        self.spent_ms[those] += np.where(change >= 0, when - self.at[those], 0)
+        self.value[those], self.at[those] = now, when
+        growth[known] = more
+        return growth
+
+
+class Bursts(Columns):
+    """Whose counter grows beyond habit, peers and chance.
+
+    `level` errors a look that are usual, from `learnt` looks; `worst` the largest residual of the burst that goes on;
+    `recent` errors, forgotten over `RECENT_S`; `now` errors in the last look; `hot_at` when it was last far too many.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "level": (np.float64, 0.0),
+        "learnt": (np.int32, 0),
+        "worst": (np.float32, 0.0),
+        "recent": (np.float32, 0.0),
+        "now": (np.float32, 0.0),
+        "hot_at": (np.int64, -1),
+    }
+    level: FloatArray
+    learnt: NDArray[np.int32]
+    worst: NDArray[np.float32]
+    recent: NDArray[np.float32]
+    now: NDArray[np.float32]
+    hot_at: IntArray
+
+    def __init__(self, name: str, tails: Tails, budget: float) -> None:
+        """Bet with `budget` false alarms in 100 node-days; `name` is the signal's in `tails`."""
+        super().__init__()
+        self._name, self._tails, self._budget = name, tails, budget
+        self.counter, self.evidence = Counter(), Evidence()
+        self.bar, self.watched, self.usual_of_peers = np.inf, 0, 0.0
+        self._looked: Instant = -1
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` entities."""
+        super().grow(count)
+        self.counter.grow(count)
+        self.evidence.grow(count)
+
+    def look(self, now: Instant, nodes: int, held: BoolArray) -> bool:
+        """At a point of the grid: if a look is due, take it; `held` (count,) are those of which a finding is open.
+
+        `nodes` is how many nodes the entities are of. Returns whether there was a look.
+        """
+        number = now // LOOK_MS
+        if number <= self._looked:
+            return False
+        self._looked = number
+        those = np.flatnonzero(self.counter.spent_ms > 0)
+        if not len(those):
+            return True
+        spent = self.counter.spent_ms[those]
+        grown = self.counter.grown[those]
+        self.counter.grown[those], self.counter.spent_ms[those] = 0.0, 0.0
+        errors = grown * np.minimum(LOOK_MS / spent, 1.0)
+        self.recent[those] = self.recent[those] * np.exp(-spent / 1000 / RECENT_S) + grown * np.minimum(
+            RECENT_S * 1000 / spent, 1.0
+        )
+        level = self.level[those]
+        excess = errors - level
+        common = max(float(np.median(excess)), 0.0) if len(those) > 3 else 0.0
+        residual = np.maximum(excess - common, 0.0) / np.sqrt(level + common + 1.0)
+        self.now[those] = errors
+        self.hot_at[those[residual > _HOT]] = now
+        never, at_times = (self._tails[f"{self._name}, {how}"] for how in ("never before", "now and then"))
+        errs = level >= _HABIT
+        odds = np.where(errs, credible(at_times, residual), credible(never, residual))
+        odds[(self.learnt[those] < _KNOWN) | held[those]] = np.nan
+        if common > 0:  # what most count at once is no fault of any of them, and says nothing of one
+            odds[:] = np.nan
+        self.evidence.look(those, odds, now, most=self.bar + 10 if np.isfinite(self.bar) else 60.0)
+        self.watched = int(np.count_nonzero(self.learnt >= _KNOWN))
+        self.bar = threshold(self._budget, self.watched, nodes, LOOK_MS / 1000)
+        self._learn(now, those, errors, residual, errs, held)
+        self.usual_of_peers = float(np.median(self.level[those]))
+        return True
+
+    def _learn(
+        self,
+        now: Instant,
+        those: IntArray,
+        errors: FloatArray,
+        residual: FloatArray,
+        errs: BoolArray,
+        held: BoolArray,
+    ) -> None:
+        wealth = self.evidence.wealth[those]
+        on = (residual > _HOT) | held[those]
+        self.worst[those[on]] = np.maximum(self.worst[those[on]], residual[on])
+        ended = ~on & ((self.worst[those] <= 0) | (now - self.hot_at[those] > ONE_EVENT_MS))
+        over = those[ended]
+        typical = np.maximum(residual[ended], self.worst[over])
+        self.worst[over] = 0.0
+        for tail, which in (("never before", ~errs[ended]), ("now and then", errs[ended])):
+            self._tails[f"{self._name}, {tail}"].learn(typical[which])
+        calm = ~held[those] & (wealth < _DOUBT)
+        some = those[calm]
+        seen = self.level[some]
+        self.learnt[some] = np.minimum(self.learnt[some] + 1, _MEMORY)
+        self.level[some] = seen + (np.minimum(errors[calm], 3 * seen + 1) - seen) / self.learnt[some]
+
+    def beyond_chance(self) -> IntArray:
+        """Return who counts more than usual now, with evidence that exceeds what chance may bring within the budget."""
+        now = (self.now >= self.level + 1) & (self.counter.at > (self._looked - 1) * LOOK_MS)
+        return np.flatnonzero((self.evidence.wealth >= self.bar) & now)
+
+    def begin_anew(self, entities: Any) -> None:
+        """Drop the evidence against some entities, whose finding is over: it is no habit either."""
+        self.evidence.forget(entities)
+        self.worst[entities], self.recent[entities] = 0.0, 0.0
+
+    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, for a snapshot."""
+        own = {f"{prefix}bar": np.array([self.bar, self.watched, self.usual_of_peers, self._looked], np.float64)}
+        parts = self.counter.arrays(f"{prefix}counter_") | self.evidence.arrays(f"{prefix}evidence_")
+        return super().arrays(prefix) | parts | own
+
+    def load(self, arrays: Any, prefix: str = "") -> "Bursts":
+        """Take what `arrays` returned."""
+        super().load(arrays, prefix)
+        self.counter.load(arrays, f"{prefix}counter_")
+        self.evidence.load(arrays, f"{prefix}evidence_")
+        bar, watched, usual, looked = arrays[f"{prefix}bar"].tolist()
+        self.bar, self.watched, self.usual_of_peers, self._looked = bar, int(watched), usual, int(looked)
+        return self

@@ -1,0 +1,246 @@
+"""What an entity carries beside its peers in the job and beside its own past: whose link has become a bottleneck.
+
+Readings are gathered into looks of half a minute. At each, an entity's figure is compared with the median of its peers
+(those of the same place on the job's other nodes where they are enough, else all of the job) and with what it carried
+so far in this job. Only where it lies below `ratio` times both, and as far below for the work it does, and the peers
+carry what they always do, does the look count against it: by how improbable its fall is among all falls seen here. A
+share that was small from the job's beginning is a role in the job.
+"""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.counting import ONE_EVENT_MS, credible
+from detectors.core.evidence import Evidence, threshold
+from detectors.core.residuals import Habit, group_medians, peer_residuals
+from detectors.core.tails import Tail
+
+LOOK_MS: Final = 30_000
+"""The collection interval of dcgm-exporter's defaults, and several steps of most jobs."""
+FEWEST: Final = 5
+"""Peers of whose median one outlier is less than a quarter."""
+_LOOK_BACK_MS: Final = 90_000
+"""Peers that are scraped every minute are asked what they last carried."""
+_KNOWN_S: Final = 180.0
+_MEMORY_S: Final = 1800.0
+_STEADY: Final = float(np.log(1.6))
+"""Peers that carry so many times what they did, or less, are in another phase of the job: nothing can be said."""
+_LOUD: Final = float(np.log(1.5))
+"""Who carries half as much again as it did, and as its peers do, makes those beside it wait."""
+_LOUD_COUNTS: Final = 0.1
+_SPREAD: Final = 0.08
+"""The least deviation that logarithms of shares are given: rates of DCGM's profiling are samples of a second or so."""
+_LEAST_WORK: Final = 0.01
+_PLACES: Final = 64
+
+
+class Shares(Columns):
+    """By entity: what it carries, in the unit of the readings.
+
+    `sum` (or peak), `work` and `readings` of the look that goes on; `value` of the last look, at `value_at`; `job` the
+    number of its job; `now`, `usual`, `peers` the figures last compared; `low_at` when it was last too low, `judged_at`
+    compared, `well` looks since it was low; `alone` low looks that its neighbours explain.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "sum": (np.float64, 0.0),
+        "work": (np.float32, 0.0),
+        "readings": (np.int32, 0),
+        "value": (np.float64, np.nan),
+        "value_at": (np.int64, -1),
+        "job": (np.int64, 0),
+        "now": (np.float32, np.nan),
+        "usual": (np.float32, np.nan),
+        "peers": (np.float32, np.nan),
+        "worst": (np.float32, 0.0),
+        "low_at": (np.int64, -1),
+        "judged_at": (np.int64, -1),
+        "well": (np.int32, 0),
+        "excused": (np.int32, 0),
+    }
+    sum: FloatArray
+    work: NDArray[np.float32]
+    readings: NDArray[np.int32]
+    value: FloatArray
+    value_at: IntArray
+    job: IntArray
+    now: NDArray[np.float32]
+    usual: NDArray[np.float32]
+    peers: NDArray[np.float32]
+    worst: NDArray[np.float32]
+    low_at: IntArray
+    judged_at: IntArray
+    well: NDArray[np.int32]
+    excused: NDArray[np.int32]
+
+    def __init__(self, tail: Tail, budget: float, *, ratio: float, least: float, peaks: bool) -> None:
+        """Bet with `budget` false alarms in 100 node-days on falls below `ratio`, where peers carry `least` or more.
+
+        With `peaks` the highest reading of a look counts, else their mean.
+        """
+        super().__init__()
+        self._tail, self._budget, self._peaks = tail, budget, peaks
+        self._bound, self._least = float(np.log(ratio)), least
+        self.own, self.others, self.for_work = Habit(_MEMORY_S), Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self.evidence = Evidence()
+        self.bar, self.watched = np.inf, 0
+        self._looked: Instant = -1
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` entities."""
+        super().grow(count)
+        for part in (self.own, self.others, self.for_work, self.evidence):
+            part.grow(count)
+
+    def take(self, entities: IntArray, carried: FloatArray, work: FloatArray) -> None:
+        """Take one reading (n,) of each of `entities` at work: what it carried (NaN: unknown), how busy it was."""
+        known = carried > 0
+        those, value = entities[known], carried[known]
+        self.sum[those] = np.maximum(self.sum[those], value) if self._peaks else self.sum[those] + value
+        self.work[those] += work[known]
+        self.readings[those] += 1
+
+    def look(
+        self, now: Instant, jobs: IntArray, place: IntArray, nodes: IntArray, held: BoolArray, patience: int = 0
+    ) -> bool:
+        """At a point of the grid: if a look is due, take it and return True.
+
+        All shaped (count,): the number of each entity's job (0: none), its place in its node, its node's number,
+        whether a finding of it is open. Of several entities of a node that are low at once, or beside one that carries
+        half as much again as usual, the first `patience` looks do not count: they share what is between them.
+        """
+        number = now // LOOK_MS
+        if number <= self._looked or not self.count:
+            return False
+        self._looked = number
+        fresh = self.readings > 0
+        if not fresh.any():
+            return True
+        self._settle(now, fresh, jobs)
+        said = np.where((now - self.value_at <= _LOOK_BACK_MS) & (self.job != 0), self.value, np.nan)
+        self._compare(now, np.flatnonzero(fresh & np.isfinite(said)), said, place, nodes, held, patience)
+        self.sum[:], self.work[:], self.readings[:] = 0.0, 0.0, 0
+        return True
+
+    def _settle(self, now: Instant, fresh: BoolArray, jobs: IntArray) -> None:
+        """Take the figures of the look; what was learnt in another job is forgotten."""
+        count = np.maximum(self.readings, 1)
+        self.value[fresh] = (self.sum if self._peaks else self.sum / count)[fresh]
+        self.value_at[fresh] = now
+        moved = np.flatnonzero(jobs != self.job)
+        if len(moved):
+            self.job[moved] = jobs[moved]
+            for part in (self.own, self.others, self.for_work, self.evidence):
+                part.forget(moved)
+            self.worst[moved], self.excused[moved] = 0.0, 0
+
+    def _compare(
+        self,
+        now: Instant,
+        those: IntArray,
+        said: FloatArray,
+        place: IntArray,
+        nodes: IntArray,
+        held: BoolArray,
+        patience: int,
+    ) -> None:
+        usual = self._of_peers(said, place)[those]
+        x, m = np.log(said[those]), np.log(usual)
+        work = self.work[those] / np.maximum(self.readings[those], 1)
+        for_work = x - np.log(np.maximum(work, _LEAST_WORK))  # NaN where the memory is not reported
+        known = (self.own.learnt_s[those] >= _KNOWN_S) & np.isfinite(m) & (usual >= self._least)
+        mine, theirs = x - self.own.level[those], m - self.others.level[those]
+        steady = known & (np.abs(theirs) <= _STEADY)
+        fall = np.fmax(np.maximum(mine, x - m), for_work - self.for_work.level[those])
+        low = steady & (fall <= self._bound)
+        _, group = np.unique(self.job[those], return_inverse=True)
+        drop = np.where(steady, theirs - mine, np.nan)
+        spread = np.maximum(self.own.spread[those], _SPREAD)
+        residual, _, _ = peer_residuals(drop, group, int(group.max(initial=0)) + 1, spread, fewest=2)
+        residual = np.where(steady, np.where(np.isfinite(residual), residual, drop / spread), np.nan)
+
+        odds = np.where(low, credible(self._tail, residual), np.where(steady, 1.0, np.nan))
+        loud = steady & (np.minimum(mine, x - m) >= _LOUD)
+        odds[self._excuse(those, low, loud, nodes, patience) | held[those]] = np.nan
+        self.evidence.look(those, odds, now, most=self.bar + 10 if np.isfinite(self.bar) else 60.0)
+        self.watched = int(np.count_nonzero(self.own.learnt_s >= _KNOWN_S))
+        self.bar = threshold(self._budget, self.watched, len(np.unique(nodes)), LOOK_MS / 1000)
+
+        self.now[those], self.usual[those], self.peers[those] = said[those], np.exp(self.own.level[those]), usual
+        self.low_at[those[low]], self.judged_at[those[steady]] = now, now
+        self.well[those] = np.where(low, 0, np.minimum(self.well[those] + steady, 2**20))
+        self._learn(now, those, x, m, for_work, residual, (low | held[those], loud))
+
+    def _learn(
+        self,
+        now: Instant,
+        those: IntArray,
+        x: FloatArray,
+        m: FloatArray,
+        for_work: FloatArray,
+        residual: FloatArray,
+        odd: tuple[BoolArray, BoolArray],
+    ) -> None:
+        """Learn what is usual; nothing of those that are low, and little of those that are loud: no copy is a habit."""
+        low, loud = odd
+        on = low | loud
+        self.worst[those[on]] = np.fmax(self.worst[those[on]], residual[on])
+        ended = ~on & (now - self.low_at[those] > ONE_EVENT_MS)
+        over = those[ended]
+        self._tail.learn(np.fmax(residual[ended], np.where(self.worst[over] > 0, self.worst[over], np.nan)))
+        self.worst[over] = 0.0
+        spent_s = np.where(loud, _LOUD_COUNTS, 1.0) * LOOK_MS / 1000
+        calm = (ended | (loud & ~low)) & np.isfinite(m)
+        for habit, value in ((self.own, x), (self.others, m), (self.for_work, for_work)):
+            habit.learn(those[calm], value[calm], spent_s[calm])
+
+    def _of_peers(self, said: FloatArray, place: IntArray) -> FloatArray:
+        """Return the median (count,) of each entity's peers, NaN where they are too few."""
+        usual = np.full(self.count, np.nan)
+        at = np.minimum(place, _PLACES - 1)
+        for key in (self.job * _PLACES, self.job * _PLACES + at):
+            _, group = np.unique(key, return_inverse=True)
+            medians, sizes = group_medians(said, group, int(group.max()) + 1)
+            enough = sizes[group] >= FEWEST
+            usual[enough] = medians[group][enough]
+        return usual
+
+    def _excuse(self, those: IntArray, low: BoolArray, loud: BoolArray, nodes: IntArray, patience: int) -> BoolArray:
+        """Return whose fall its neighbours explain, for not more than `patience` looks."""
+        if not patience:
+            return np.zeros(len(those), bool)
+        node = nodes[those]
+        beside = np.bincount(node[low | loud], minlength=int(node.max(initial=0)) + 1)[node]
+        shared = low & (beside > 1)
+        self.excused[those] = np.where(shared, self.excused[those] + 1, np.where(low, self.excused[those], 0))
+        excused: BoolArray = shared & (self.excused[those] <= patience)
+        return excused
+
+    def beyond_chance(self) -> IntArray:
+        """Return who is low now, with evidence that exceeds what chance may bring within the budget."""
+        return np.flatnonzero((self.evidence.wealth >= self.bar) & (self.well == 0))
+
+    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, for a snapshot."""
+        own = {f"{prefix}bar": np.array([self.bar, self.watched, self._looked], np.float64)}
+        for name, part in self._parts():
+            own |= part.arrays(f"{prefix}{name}_")
+        return super().arrays(prefix) | own
+
+    def load(self, arrays: Any, prefix: str = "") -> "Shares":
+        """Take what `arrays` returned."""
+        super().load(arrays, prefix)
+        for name, part in self._parts():
+            part.load(arrays, f"{prefix}{name}_")
+        bar, watched, looked = arrays[f"{prefix}bar"].tolist()
+        self.bar, self.watched, self._looked = bar, int(watched), int(looked)
+        return self
+
+    def _parts(self) -> tuple[tuple[str, Columns], ...]:
+        return (
+            ("own", self.own), ("others", self.others), ("for_work", self.for_work), ("evidence", self.evidence),
+        )  # fmt: skip

@@ -1,0 +1,150 @@
+"""The error counters of every GPU's NVLinks: sums over its links, through resets, and readings that lack one."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.counting import LOOK_MS, Bursts, Counter
+from detectors.core.tails import Tails
+from detectors.gpus import reported
+
+_COUNTED = tuple(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_TOTAL" for what in ("CRC_FLIT", "CRC_DATA", "REPLAY"))
+_RECOVERY = "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
+_FATAL = 100.0 * LOOK_MS / 1000
+"""CRC errors a look that DCGM calls a failure: 100 a second (DcgmHealthWatch.cpp)."""
+_AWAY_MS = 180_000
+
+
+class LinkErrors(Columns):
+    """Columns over all GPUs; times in ms, -1: never.
+
+    `at` the last reading; `has` which counters it had, a bit each; `fatal` looks in a row with so many errors that DCGM
+    calls them a failure; `retrained_at` the first recovery since `signs` was last asked, `retrained_last` the last;
+    `retrained` recoveries since then; `reset_at` when the counters last began anew, or the GPU came back from a
+    silence.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "at": (np.int64, -1),
+        "has": (np.int8, 0),
+        "fatal": (np.int8, 0),
+        "retrained": (np.float32, 0.0),
+        "retrained_at": (np.int64, -1),
+        "retrained_last": (np.int64, -1),
+        "reset_at": (np.int64, -1),
+    }
+    at: IntArray
+    has: NDArray[np.int8]
+    fatal: NDArray[np.int8]
+    retrained: NDArray[np.float32]
+    retrained_at: IntArray
+    retrained_last: IntArray
+    reset_at: IntArray
+
+    def __init__(self, tails: Tails, budget: float) -> None:
+        super().__init__()
+        self.bursts = Bursts("NVLink errors", tails, budget)
+        self.recoveries = Counter()
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` GPUs."""
+        super().grow(count)
+        self.bursts.grow(count)
+        self.recoveries.grow(count)
+
+    def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> None:
+        """Take one reading of each of `gpus`."""
+        before = self.at[gpus]
+        self.at[gpus] = at
+        away = (before >= 0) & (at - before > _AWAY_MS)
+        total, has = np.zeros(len(gpus)), np.zeros(len(gpus), np.int8)
+        for bit, name in enumerate(_COUNTED):
+            value = reported(batch, name, tick, here)
+            known = np.isfinite(value)
+            total[known] += value[known]
+            has |= (known << bit).astype(np.int8)
+        # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
+        lacks = (has & self.has[gpus]) != self.has[gpus]
+        total[lacks | (has == 0)] = np.nan
+        more = ~lacks & (has != self.has[gpus])
+        self.bursts.counter.value[gpus[more]] = np.nan
+        self.has[gpus] |= has
+        counter = self.bursts.counter
+        fell = (total < counter.value[gpus]) | away
+        counter.take(gpus, at, total)
+        recovery = reported(batch, _RECOVERY, tick, here)
+        fell |= recovery < self.recoveries.value[gpus]
+        self.reset_at[gpus[fell]] = at[fell]
+        grown = self.recoveries.take(gpus, at, recovery)
+        if (came := grown > 0).any():
+            those, onset = gpus[came], (at[came] + np.maximum(before[came], at[came] - _AWAY_MS)) // 2
+            first = self.retrained_at[those] < 0
+            self.retrained_at[those[first]] = onset[first]
+            self.retrained[those] += grown[came]
+            self.retrained_last[those] = at[came]
+
+    def signs(self, now: Instant, nodes: int, held: BoolArray) -> tuple[IntArray, IntArray]:
+        """At a point of the grid: return the GPUs whose errors make a finding, and since when each."""
+        bursts = self.bursts
+        retrained = np.flatnonzero(self.retrained_at >= 0)
+        if 2 * len(retrained) > max(int(np.count_nonzero(self.recoveries.at >= 0)), 4):
+            retrained = retrained[:0]  # what most count at once is how the fleet's counters are
+        since: dict[int, int] = {int(gpu): int(self.retrained_at[gpu]) for gpu in retrained}
+        self.retrained_at[:] = -1
+        if bursts.look(now, nodes, held):
+            self.fatal = np.where(bursts.now >= _FATAL, np.minimum(self.fatal + 1, 2), 0).astype(np.int8)
+            bursts.now[bursts.counter.at < now - 2 * LOOK_MS] = 0.0
+            failed = np.flatnonzero(self.fatal >= 2)
+            if 2 * len(failed) > max(int(np.count_nonzero(bursts.counter.at >= 0)), 4):
+                failed = failed[:0]
+            for gpu in np.union1d(bursts.beyond_chance(), failed).tolist():
+                began = int(bursts.evidence.since[gpu])
+                since.setdefault(gpu, (began if began >= 0 else now) - LOOK_MS)
+        return np.array(sorted(since), np.int64), np.array([since[gpu] for gpu in sorted(since)], np.int64)
+
+    def error_at(self, gpus: IntArray) -> IntArray:
+        """Return when each of `gpus` last counted errors that matter."""
+        return np.maximum(self.bursts.hot_at[gpus], self.retrained_last[gpus])
+
+    def begin_anew(self, gpus: IntArray) -> None:
+        """Drop what was counted of some GPUs, whose finding is over."""
+        self.bursts.begin_anew(gpus)
+        self.retrained[gpus], self.retrained_at[gpus], self.fatal[gpus] = 0.0, -1, 0
+
+    def says(self, gpu: int) -> dict[str, float | int | str]:
+        """Return what a GPU's counters last said, for evidence."""
+        bursts, said = self.bursts, {}
+        if bursts.counter.at[gpu] >= 0:
+            said = {
+                "nvlink_errors": bursts.counter.value[gpu],
+                "nvlink_errors_per_s": bursts.now[gpu] * 1000 / LOOK_MS,
+                "nvlink_errors_per_s_usual": bursts.level[gpu] * 1000 / LOOK_MS,
+                "nvlink_errors_per_s_peers": bursts.usual_of_peers * 1000 / LOOK_MS,
+            }
+        if self.recoveries.at[gpu] >= 0:
+            said |= {"nvlink_recoveries": self.recoveries.value[gpu], "nvlink_recoveries_of_late": self.retrained[gpu]}
+        return {name: float(value) for name, value in said.items() if np.isfinite(value)}
+
+    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, for a snapshot."""
+        parts = self.bursts.arrays(f"{prefix}bursts_") | self.recoveries.arrays(f"{prefix}recoveries_")
+        return super().arrays(prefix) | parts
+
+    def load(self, arrays: Any, prefix: str = "") -> "LinkErrors":
+        """Take what `arrays` returned."""
+        super().load(arrays, prefix)
+        self.bursts.load(arrays, f"{prefix}bursts_")
+        self.recoveries.load(arrays, f"{prefix}recoveries_")
+        return self
+
+
+def rate_of(counter: Counter, gpus: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
+    """Take readings of a counter of traffic; return by how much it grew a second (n,), NaN where that is unknown."""
+    before, since = counter.value[gpus], counter.at[gpus]
+    counter.take(gpus, at, value)
+    known = (value >= before) & (at > since)
+    rate: FloatArray = np.divide((value - before) * 1000, at - since, out=np.full(len(gpus), np.nan), where=known)
+    return rate

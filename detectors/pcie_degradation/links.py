@@ -1,0 +1,122 @@
+"""What is known of every GPU's host link: generation and width beside what they should be, while the GPU is at work."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, Declaration
+from detectors.core.shares import FEWEST
+from detectors.gpus import reported
+
+_LANE_GBPS = (0.0, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+"""Gb/s of a lane by generation."""
+_REPLAYS_PER_MIN = 0.06
+"""DCGM's bar, packets sent again a minute, for a lane's Gb/s (DcgmGPUHardwareLimits.h, bit error rate 1e-12)."""
+_GEN_ELSE, _WIDTH_ELSE = 4.0, 16.0
+"""For that bar where neither topology nor DCGM tells what a link should be."""
+_BUSY_UTILISATION, _BUSY_ENGINE, _BUSY_BYTES = 25.0, 0.1, 1e8
+"""Links of idle GPUs train down by design: at work is what computes in a quarter of the time, or moves 0.1 GB/s."""
+_CONFIRM_MS, _CONFIRM_READINGS = 29_000, 3
+"""Half a minute at work less the jitter of scrapes, and three readings at slow cadences: links of consumer cards
+changed generation 1415 times in two minutes (rtx6kpro issue 88)."""
+_MOST_MS = 180_000.0
+STALE_MS = 90_000
+"""Three times the collection interval of dcgm-exporter's defaults."""
+_AWAY_MS = 200_000
+"""A GPU that was silent for so long has booted, which cures most links (95 %, 2407.05467, section 2.3.1)."""
+
+
+class Links(Columns):
+    """Columns over all GPUs; times in ms, -1: never.
+
+    `at` last reading; `busy`; `gen`, `width` as read, `should_gen`, `should_width`; `low` whether the last reading was
+    below what it should be; `low_ms` for how long of late, at work, `low_run` in how many readings, `low_since` from
+    when, `low_at` the last; `well_ms` for how long since then the link was as it should be; `returned_at` when the GPU
+    last came back from a silence.
+    """
+
+    BLANK: ClassVar[Declaration] = {
+        "at": (np.int64, -1),
+        "busy": (np.bool_, False),
+        "gen": (np.float32, np.nan),
+        "width": (np.float32, np.nan),
+        "should_gen": (np.float32, np.nan),
+        "should_width": (np.float32, np.nan),
+        "low": (np.bool_, False),
+        "low_ms": (np.float32, 0.0),
+        "low_run": (np.int32, 0),
+        "low_since": (np.int64, -1),
+        "low_at": (np.int64, -1),
+        "well_ms": (np.float32, 0.0),
+        "returned_at": (np.int64, -1),
+    }
+    at: IntArray
+    busy: BoolArray
+    gen: NDArray[np.float32]
+    width: NDArray[np.float32]
+    should_gen: NDArray[np.float32]
+    should_width: NDArray[np.float32]
+    low: BoolArray
+    low_ms: NDArray[np.float32]
+    low_run: NDArray[np.int32]
+    low_since: IntArray
+    low_at: IntArray
+    well_ms: NDArray[np.float32]
+    returned_at: IntArray
+
+    def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
+        """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
+        gpus, at = batch.entities[here], batch.at[tick, here]
+
+        def of(name: str, most: float) -> FloatArray:
+            value = reported(batch, f"DCGM_FI_{name}", tick, here)
+            return np.where((value >= 1) & (value <= most), value, np.nan)
+
+        util = reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here)
+        engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
+        working = (engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES)
+        busy = np.where(np.isfinite(util), util >= _BUSY_UTILISATION, working)
+        elapsed = np.where(self.at[gpus] >= 0, at - self.at[gpus], 0)
+        self.returned_at[gpus[elapsed > _AWAY_MS]] = at[elapsed > _AWAY_MS]
+        self.at[gpus], self.busy[gpus] = at, busy
+
+        gen, width = of("DEV_PCIE_LINK_GEN", 8), of("DEV_PCIE_LINK_WIDTH", 32)
+        for should, told in (
+            (self.should_gen, of("DEV_PCIE_MAX_LINK_GEN", 8)), (self.should_width, of("DEV_PCIE_MAX_LINK_WIDTH", 32)),
+        ):  # fmt: skip
+            better = np.isnan(should[gpus]) & np.isfinite(told)
+            should[gpus[better]] = told[better]
+        low = (gen < self.should_gen[gpus]) | (width < self.should_width[gpus])
+        well = (np.isfinite(gen) | np.isfinite(width)) & ~low
+        spent = np.minimum(elapsed, STALE_MS).astype(np.float64)
+        # A link that is low while its GPU idles says nothing; one that is as it should be is well in any case.
+        counts, before = low & busy, self.low_ms[gpus]
+        starts = counts & (before <= 0)
+        self.low_since[gpus[starts]] = at[starts]
+        gain = np.where(starts, 1.0, np.maximum(spent, 1.0))
+        now = before + np.where(counts, gain, np.where(well & busy, -spent, 0.0))
+        self.low_ms[gpus] = np.minimum(np.maximum(now, 0.0), _MOST_MS)
+        self.low_run[gpus] = np.where(self.low_ms[gpus] > 0, np.minimum(self.low_run[gpus] + counts, 2**20), 0)
+        self.low_at[gpus] = np.where(counts, at, self.low_at[gpus])
+        self.well_ms[gpus] = np.where(counts, 0.0, np.minimum(self.well_ms[gpus] + np.where(well, spent, 0.0), 1e7))
+        self.gen[gpus], self.width[gpus], self.low[gpus] = gen, width, low
+
+    def suspects(self, now: Instant) -> IntArray:
+        """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is
+        wrong.
+        """
+        fresh = (self.at >= 0) & (now - self.at <= STALE_MS)
+        found = np.flatnonzero(fresh & (self.low_run >= _CONFIRM_READINGS) & (self.low_ms >= _CONFIRM_MS))
+        if len(found):
+            told = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
+            if told.sum() >= FEWEST and 2 * (told & self.low).sum() > told.sum():
+                return found[:0]
+        return found
+
+    def replay_bar(self, gpus: IntArray) -> FloatArray:
+        """Return DCGM's bar for the links that GPUs should have, packets sent again a minute (n,)."""
+        gen = np.where(np.isfinite(self.should_gen[gpus]), self.should_gen[gpus], _GEN_ELSE)
+        width = np.where(np.isfinite(self.should_width[gpus]), self.should_width[gpus], _WIDTH_ELSE)
+        return np.ceil(_REPLAYS_PER_MIN * np.array(_LANE_GBPS)[np.minimum(gen, 7).astype(np.int64)] * width)
