@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field
 
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord, Severity
@@ -39,8 +40,8 @@ _BOTH = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
 _UTILISATION, _MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_DRAM_ACTIVE"
 _LONGEST_PENDING_LINES = 1000
 _MB = 1e6
-_LEFT, _LEAST_MB_S = 0.75, 1000.0
-"""An exchange that takes a third longer; where peers carry less than 1 GB/s there is no traffic worth comparing. The
+_LEAST_MB_S = 1000.0
+"""Where peers carry less than 1 GB/s there is no traffic worth comparing. The
 unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are told of
 it."""
 _BUSY = 50.0
@@ -62,6 +63,7 @@ _STICKY_MS = 10_800_000
 class NvlinkConfig(DetectorConfig):
     """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
 
+    traffic_left: float = Field(gt=0, lt=1)
     xid_overrides: XidOverrides
 
 
@@ -97,7 +99,7 @@ class Nvlink:
         budget = config.false_alarms_per_100_node_days / 2
         self._errors = LinkErrors(self._tails, budget)
         tail = self._tails["NVLink traffic"]
-        self._traffic = shares.Shares(tail, budget, ratio=_LEFT, least=_LEAST_MB_S, peaks=False)
+        self._traffic = shares.Shares(tail, budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False)
         self._carried = Counter()
         self._book = CaseBook(self.spec.name)
         self._lines: list[tuple[Instant, str, str, str, int]] = []

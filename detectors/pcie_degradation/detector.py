@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field
 
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Finding, Instant, LogRecord
@@ -36,8 +37,6 @@ _ACTION = "reset the device or reboot the node when it is free, which cures most
 _GB = 1e9
 _LINK, _REPLAYS, _BANDWIDTH, _XID = "link", "replays", "bandwidth", "xid"
 _SCORE = {_LINK: 0.9, _REPLAYS: 0.7, _BANDWIDTH: 0.7, _XID: 1.0}
-_LEFT = 0.6
-"""The mildest of the usual losses, one generation or half of the lanes, leaves a half; with room for noise."""
 _LEAST = 1e9
 """bytes/s: below what a lane of generation 3 carries, a slow link costs nothing, and rates are chatter."""
 _CONTENTION_LOOKS = 60
@@ -52,6 +51,7 @@ _A_MINUTE = 60_000 / counting.LOOK_MS
 class PcieDegradationConfig(DetectorConfig):
     """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
 
+    bandwidth_left: float = Field(gt=0, lt=1)
     xid_overrides: XidOverrides
 
 
@@ -72,7 +72,9 @@ class PcieDegradation:
         self._tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
         self._replays = counting.Bursts("PCIe replays", self._tails, budget)
-        self._moved = shares.Shares(self._tails["PCIe peaks"], budget, ratio=_LEFT, least=_LEAST, peaks=True)
+        self._moved = shares.Shares(
+            self._tails["PCIe peaks"], budget, ratio=config.bandwidth_left, least=_LEAST, peaks=True
+        )
         self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
