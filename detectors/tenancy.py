@@ -7,24 +7,20 @@ from detectors.fleet import Fleet
 
 
 class Tenancy:
-    """By node: the job that last ended there, and when; when a job last started or ended there."""
+    """By node: the job that last ended there, and when."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._jobs: dict[str, tuple[str, ...]] = {}
         self._ended: dict[str, tuple[Instant, str]] = {}
-        self._edges: dict[str, Instant] = {}
         self._noted: Instant = -1
 
     def note(self, now: Instant) -> None:
-        """At a point of the grid: take note of which jobs run. What changed is dated to the point before."""
+        """At a point of the grid: take note of which jobs run. What ended is dated to the point before."""
         running = self._fleet.jobs
-        for job_id in running.keys() ^ self._jobs.keys():
-            ended = job_id not in running
-            for node in self._jobs[job_id] if ended else running[job_id].nodes:
-                self._edges[node] = self._noted
-                if ended:
-                    self._ended[node] = max(self._ended.get(node, (-1, "")), (self._noted, job_id))
+        for job_id in self._jobs.keys() - running.keys():
+            for node in self._jobs[job_id]:
+                self._ended[node] = max(self._ended.get(node, (-1, "")), (self._noted, job_id))
         if running.keys() != self._jobs.keys():
             self._jobs = {job_id: job.nodes for job_id, job in running.items()}
         self._noted = now
@@ -35,16 +31,11 @@ class Tenancy:
         ended, job_id = self._ended.get(node, (-1, ""))
         return job.job_id if job is not None else job_id if ended >= since else None
 
-    def edge(self, node: str) -> Instant:
-        """Return when a job last started or ended on a node; -1: never."""
-        return self._edges.get(node, -1)
-
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""
         return {
             "jobs": sorted(self._jobs.items()),
             "ended": sorted([node, at, job_id] for node, (at, job_id) in self._ended.items()),
-            "edges": sorted(self._edges.items()),
             "noted": self._noted,
         }
 
@@ -52,5 +43,4 @@ class Tenancy:
         """Take what `snapshot` returned."""
         self._jobs = {job_id: tuple(nodes) for job_id, nodes in document["jobs"]}
         self._ended = {node: (at, job_id) for node, at, job_id in document["ended"]}
-        self._edges = dict(document["edges"])
         self._noted = document["noted"]
