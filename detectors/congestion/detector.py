@@ -119,8 +119,7 @@ class Congestion:
         for kind, flows in self._flows.items():
             if len(flows):
                 side = self._fabric.sides[kind]
-                near = np.array([place[0] in known for place in side.places], bool)
-                flows.look(now, self._bars(kind), side.peers(jobs), near)
+                flows.look(now, self._bars(kind), side.peers(jobs), side.on(known))
         hot = self._hot(now, _PART, 0.0)
         found = self._close(now) + self._properties(now)
         sure = self._hot(now, 1.0, self._wealth()) if hot else hot
@@ -140,7 +139,7 @@ class Congestion:
 
     def _bars(self, kind: Kind) -> FloatArray:
         """Return the rates that matter, (signals, ports) in 1/s."""
-        config, gbps = self._config, np.array(self._fabric.sides[kind].gbps)
+        config, gbps = self._config, self._fabric.sides[kind].gbps
         bars = np.empty((JUDGED, len(gbps)))
         bars[:2] = config.waiting_share * gbps * 1e9 / _PAUSE_BITS
         bars[2:] = np.array([[config.drops_per_s, config.wait_ticks_per_s, config.drops_per_s, _MARKS_PER_S]]).T
@@ -286,8 +285,7 @@ class Congestion:
         for case in cases:
             near, latest = set(case.memo["near"]), -1
             for kind, side in self._fabric.sides.items():
-                here = np.array([place[0] in near for place in side.places], bool)
-                latest = max(latest, int(self._flows[kind].looks.last_hot[here].max(initial=-1)))
+                latest = max(latest, int(self._flows[kind].looks.last_hot[side.on(near)].max(initial=-1)))
             if now - latest >= self._config.release_s * 1000:
                 found.append(self._book.resolve(case, now, "the switches around are calm again"))
         return found

@@ -1,11 +1,12 @@
 """Where every port is in the fabric: on which switch, of what kind and speed, and what is at its cable's other end."""
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 
 from detectors.congestion.flows import Peers
-from detectors.contract import Entity, Kind
+from detectors.contract import BoolArray, Entity, FloatArray, IntArray, Kind
 from detectors.fleet import Fleet
 
 Port = tuple[str, str]
@@ -22,11 +23,13 @@ class Side:
         """The port that each speaks of: a NIC of the switch port that it is plugged into."""
         self.hosts: list[str] = []
         """The node at each; "" at cables between switches."""
-        self.gbps: list[float] = []
+        self._gbps: list[float] = []
         self._unit: list[int] = []
         self._kind_of: list[int] = []
         self._units: dict[tuple[str, str], int] = {}
         self._kinds: dict[str, int] = {}
+        nothing = np.empty(0, np.int64)
+        self._arrays: tuple[IntArray, IntArray, FloatArray] = nothing, nothing, np.empty(0)
 
     def add(self, place: Port, owner: str, kind: str, host: str, gbps: float) -> None:
         """Take note of the next port, which is of a kind and on `owner`."""
@@ -35,13 +38,30 @@ class Side:
             self._kind_of.append(self._kinds.setdefault(kind, len(self._kinds)))
         self.places.append(place)
         self.hosts.append(host)
-        self.gbps.append(gbps)
+        self._gbps.append(gbps)
         self._unit.append(unit)
 
     def peers(self, job_of: dict[str, int]) -> Peers:
         """Return who is compared with whom; `job_of` numbers the jobs, by node."""
-        jobs = np.array([job_of.get(host, -1) for host in self.hosts], np.int64)
-        return Peers(np.array(self._unit, np.int64), np.array(self._kind_of, np.int64), jobs)
+        units, kinds, _ = self._settled()
+        return Peers(units, kinds, np.array([job_of.get(host, -1) for host in self.hosts], np.int64))
+
+    @property
+    def gbps(self) -> FloatArray:
+        """The speed of each, (ports,)."""
+        return self._settled()[2]
+
+    def on(self, switches: Collection[str]) -> BoolArray:
+        """Return which of them are on some switches, (ports,)."""
+        if not switches:
+            return np.zeros(len(self.places), bool)
+        return np.array([place[0] in switches for place in self.places], bool)
+
+    def _settled(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return each port's unit, each unit's kind, and each port's speed, as arrays."""
+        if len(self._arrays[0]) < len(self._unit):
+            self._arrays = np.array(self._unit), np.array(self._kind_of), np.array(self._gbps)
+        return self._arrays
 
 
 class Fabric:

@@ -36,6 +36,8 @@ _TRACE: Final = 0.1
 _COOLING: Final = 0.5
 """A calm second takes back half of a hot one: what comes and goes adds up, a burst in every three minutes does not."""
 _FRESH_MS: Final = 150_000
+_IDLE_PER_S: Final = 1e6
+"""Bytes or words a second: management traffic stays far below it, work does not."""
 _ODD: Final = 0.01
 JUDGED: Final = len(SIGNALS) - 1
 """All signals but traffic."""
@@ -46,7 +48,8 @@ WAITS: Final = ("rx", "tx", "drop", "wait", "retry")
 class Looks(Columns):
     """By port: `strength` at the last look (signals, n), its `change` against its habit (ln), the `odds` of each by
     chance, for how many seconds it has been `hot` (calm ones taken off), since when and until when;
-    `burst` the largest residual of what is not known yet to be a burst or a fault.
+    its `busiest` traffic, by how much the last one was a `surge` over it (ln); `burst` the largest residual of what is
+    not known yet to be a burst or a fault.
     """
 
     BLANK: ClassVar[Declaration] = {
@@ -58,6 +61,8 @@ class Looks(Columns):
         "hot_s": (np.float64, 0.0),
         "hot_since": (np.int64, -1),
         "last_hot": (np.int64, -1),
+        "busiest": (np.float64, np.nan),
+        "surge": (np.float64, np.nan),
     }
     strength: FloatArray
     change: FloatArray
@@ -67,6 +72,8 @@ class Looks(Columns):
     hot_s: FloatArray
     hot_since: IntArray
     last_hot: IntArray
+    busiest: FloatArray
+    surge: FloatArray
 
 
 class Flows:
@@ -102,6 +109,7 @@ class Flows:
         rates, spent_s = self._counters.rates(ports)
         looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
+        self._load(now, ports, rates[JUDGED], peers)
         level = np.log(looks.strength[:, ports] + _TRACE)
         for row in self._judged:
             habit = self.habits[row]
@@ -112,6 +120,24 @@ class Flows:
             looks.odds[row, ports] = self._tails[self._name(row)].odds(residual[row])
         self._weigh(ports, spent_s)
         self._learn(ports, spent_s, level, residual, known)
+
+    def _load(self, now: Instant, ports: IntArray, traffic: FloatArray, peers: "Peers") -> None:
+        """Forget what ports are used to whose traffic, and their peers', is twice what it ever was: a job has begun.
+
+        Not what they drop, for which no load is an excuse. Traffic that doubles at one port alone is no load.
+        """
+        looks = self.looks
+        busiest = np.where(np.isnan(looks.busiest[ports]), traffic, looks.busiest[ports])
+        looks.surge[ports] = np.log((traffic + _IDLE_PER_S) / (busiest + _IDLE_PER_S))
+        surge = np.where(now - looks.at <= _FRESH_MS, looks.surge, np.nan)
+        surging = surge[ports] > np.log(2)
+        loaded = surging & (peers.common(surge, alike=True)[ports] > np.log(2)) if surging.any() else surging
+        for row in self._judged if loaded.any() else ():
+            if SIGNALS[row] not in {"drop", "retry"}:
+                self.habits[row].forget(ports[loaded])
+        looks.hot_s[ports[loaded]] = 0.0
+        self.evidence.forget(ports[loaded])
+        looks.busiest[ports] = np.where(surging & ~loaded, busiest, np.fmax(busiest, traffic))
 
     def _name(self, row: int) -> str:
         return f"{self._kind}.{SIGNALS[row]}"

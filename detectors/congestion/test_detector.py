@@ -125,6 +125,18 @@ def test_counters_collected_every_30_s_and_scraped_every_5_s_still_tell() -> Non
     assert entities(tape) == [PORT]
 
 
+def test_a_job_that_begins_and_pauses_its_ports_unevenly_is_load() -> None:
+    chance = np.random.default_rng(3)
+    tape = tape_of(replace(SCENE, nodes=12, minutes=14, pauses=[(0, 240)]))
+    for leaf in ("leaf-1", "leaf-2", "leaf-3"):
+        for port in range(12):
+            rate = 1200 * chance.lognormal(0, 1)
+            tape = growing(tape, "switch", RX, rate, 240, 900, switch=leaf, port=f"Ethernet{port}")
+    assert entities(tape) == []
+    storm = growing(tape, "switch", RX, 11_000, 500, 900, **PORT)
+    assert entities(storm) == [PORT]
+
+
 def test_bursts_are_nothing_short_or_everywhere() -> None:
     assert entities(incast(tape_of(SCENE), until_s=AT_S + 40)) == []
     assert entities(tape_of(replace(SCENE, bursts=[(60, 320)]))) == []
