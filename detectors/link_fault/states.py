@@ -78,7 +78,8 @@ class States(Columns):
             self._take_states(ports[fine], at[fine], value[fine] > 0)
         counter, unit = _TRAFFIC[self.kind]
         fine, grown = self._grown(batch, tick, here, counter, self.sent)
-        self.used[ports[fine & (grown * unit * 1000 > _IDLE_BYTES_PER_S * (at - before))]] = at.max(initial=-1)
+        works = fine & (grown * unit * 1000 > _IDLE_BYTES_PER_S * (at - before))
+        self.used[ports[works]] = at[works]
         _, grown = self._grown(batch, tick, here, "link_downed", self.downed)
         grown[anew] = 0.0
         for least in range(1, 4) if np.count_nonzero(grown > 0) else ():
