@@ -134,7 +134,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
   it("says what the telemetry can show, and what to add", async () => {
     const { page, base, wrong } = served;
     await page.goto(`${base}#/library`);
-    await page.locator("article", { hasText: "sakuraone-job-hang" }).getByRole("link", { name: "can show" }).click();
+    await page.locator("article", { hasText: "sakuraone-job-hang" }).getByRole("link", { name: "Coverage" }).click();
     const faults = page.locator("section[aria-label=Faults] tbody tr");
     await faults.first().waitFor();
     expect(await faults.count()).toBe(19);

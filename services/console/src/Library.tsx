@@ -111,7 +111,7 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
               {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}
             </a>
           )}
-          <a class="small" href={href("coverage", [one.name])} aria-label={`What the telemetry of ${one.name} can show`}>
+          <a class="small" href={href("coverage", [one.name])} aria-label={`Coverage of ${one.name}`}>
             Coverage
           </a>
           <Operators>
