@@ -5,7 +5,7 @@ import pytest
 from detectors.contract import DetectorSpec, Rung
 from detectors.coverage import Seen, additions, closing, coverage, csv_lines
 from detectors.exporters import exporters
-from detectors.registry import needs
+from detectors.registry import discover, needs
 
 REASONS, CLOCK, LIMIT = (
     f"dcgm.DCGM_FI_DEV_{name}" for name in ("CLOCK_THROTTLE_REASONS", "SM_CLOCK", "ENFORCED_POWER_LIMIT")
@@ -82,6 +82,15 @@ def test_a_fault_without_a_ladder_is_told_of_as_such() -> None:
     rows = coverage([spec(power_throttle=LADDER)], Seen({REASONS: 1.0}))
     assert [(row.fault, row.verdict) for row in rows] == [("power_throttle", "sees"), ("job_hang", "undeclared")]
     assert closing(rows) == []
+
+
+def test_every_detector_says_of_each_of_its_faults_what_it_needs() -> None:
+    silent = {
+        name: faults
+        for name, kind in discover().items()
+        if (faults := [fault for fault in kind.spec.faults if not kind.spec.ladders.get(fault)])
+    }
+    assert silent == {}
 
 
 def test_every_need_of_every_ladder_has_words_and_a_source() -> None:
