@@ -11,12 +11,13 @@ It is wrong about a job that pauses for five minutes for the first time, idle, a
 that hangs before its first eight steps, and one without steps whose GPUs idle.
 
 Loss and gradient norm are compared, as logarithms, with the job's own course: the lower quantile of its last medians
-of a minute (8 steps at least). How improbable a look is says the tail of such residuals here; evidence adds up to the
-false alarms allowed. A finding needs a rise that stays for `stays_s` and 8 steps: of `loss_rise`, of `grad_rise`, or
-part of both; the gradient counts for nothing while the loss still falls fast. Not a number is stated: a loss twice in
-a row (the weights are spoilt), a gradient 32 times (every loss scale is exhausted; single overflows are how fp16
-works). Going back to an earlier iteration, and other work a step, begin a new course. It is wrong where the data
-change for good at the same size of a step, and in reinforcement learning; it misses what creeps up over hours.
+of a minute (8 steps at least), or their highest while it still falls fast. How improbable a look is says the tail of
+such residuals here; evidence adds up to the false alarms allowed. A finding needs a rise that stays for `stays_s` and
+8 steps: of `loss_rise`, of `grad_rise`, or part of both; the gradient counts for nothing while the loss still falls
+fast. Not a number is stated: a loss twice in a row (the weights are spoilt), a gradient 32 times (every loss scale is
+exhausted; single overflows are how fp16 works). Going back to an earlier iteration, and other work a step, begin a new
+course. It is wrong where the data change for good at the same size of a step, and in reinforcement learning; it misses
+what creeps up over hours.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ from detectors.job_health.loss import SIGNALS, Course, Steps
 from detectors.job_health.pace import NEVER, Pace
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.statistics import known_or
+from detectors.statistics import known_or, median_of
 
 _FORGET_MS: Final = 3_600_000
 _RESUMED = 2
@@ -293,7 +294,8 @@ class JobHealth:
         for name, course in self._courses.items():
             (level,), (noise,) = course.level(one)
             rise = course.rise()[0][number]
-            figures = {name: np.exp(level + rise), f"{name}_before": np.exp(level), f"{name}_noise": noise}
+            figures = {name: np.exp(level + rise), f"{name}_before": np.exp(median_of(course.blocks[-5:, number]))}
+            figures[f"{name}_noise"] = noise
             evidence |= {key: float(value) for key, value in figures.items() if np.isfinite(value)}
         iteration = self._courses["loss"].iteration[number]
         return evidence | ({"iteration": int(iteration)} if np.isfinite(iteration) else {})

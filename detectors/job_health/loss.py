@@ -188,10 +188,14 @@ class Course(Evidence):
         self.block[:, done], self.block_looks[done], self.block_steps[done] = np.nan, 0, 0
 
     def level(self, jobs: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the level (n,) of each of `jobs` and the noise of a look at it, in logarithms; NaN until known."""
+        """Return the level (n,) of each of `jobs` and the noise of a look at it, in logarithms; NaN until known.
+
+        Of what still falls fast it is the highest block: a young job's loss wanders by as much as it has fallen.
+        """
         ranked = np.sort(self.blocks[:, jobs], axis=0)  # NaN last
         count = np.count_nonzero(np.isfinite(ranked), axis=0)
-        level = ranked[np.maximum((_LOW * (count - 1)).astype(np.int64), 0), np.arange(len(jobs))]
+        place = np.where(self.falling_fast()[jobs], count - 1, (_LOW * (count - 1)).astype(np.int64))
+        level = ranked[np.maximum(place, 0), np.arange(len(jobs))]
         spreads = np.sort(self.spreads[:, jobs], axis=0)
         noise = spreads[np.maximum(count - 1, 0) // 2, np.arange(len(jobs))]
         known = count >= self._known
