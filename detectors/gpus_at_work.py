@@ -246,14 +246,17 @@ class GpusAtWork(Columns):
 
     def among_peers(self, values: FloatArray, those: BoolArray, share: float) -> FloatArray:
         """Return for every GPU what `share` of `those` of its job (or model) do not exceed; NaN: too few."""
-        found = np.full(self.count, np.nan)
+        found, asking = np.full(self.count, np.nan), np.ones(self.count, bool)
         own = np.where(those, values, np.nan)
-        for group in (self.model, self._of_job):
+        for group in (self._of_job, self.model):
             groups = int(group.max(initial=-1)) + 1
             quantiles, sizes = group_quantiles(own, group, groups, share)
-            enough = group >= 0
-            enough[enough] = sizes[group[enough]] >= FEWEST_PEERS
-            found[enough] = quantiles[group[enough]]
+            mine = asking & (group >= 0)
+            mine[mine] = sizes[group[mine]] >= FEWEST_PEERS
+            found[mine] = quantiles[group[mine]]
+            asking &= ~mine
+            if not (asking & self.busy).any():  # nobody at work is left to ask all of its model
+                break
         return found
 
     def expected(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:

@@ -39,7 +39,10 @@ def group_quantiles(values: FloatArray, group: IntArray, groups: int, share: flo
     """
     known = np.isfinite(values) & (group >= 0)
     of, sizes = group[known], np.bincount(group[known], minlength=groups)
-    ranked = values[known][np.lexsort((values[known], of))]
+    by_value = np.argsort(values[known])
+    # Of a few groups a stable sort of small integers takes a tenth of the time of one of both together.
+    small = of[by_value].astype(np.int16 if groups < 2**15 else np.int64)
+    ranked = values[known][by_value[np.argsort(small, kind="stable")]]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     found = np.full(groups, np.nan)
     some = sizes > 0

@@ -8,7 +8,7 @@ from detectors.contract import FloatArray
 from detectors.core.columns import Columns, Declaration
 from detectors.core.counting import Bursts, Counter
 from detectors.core.evidence import Evidence, bet, threshold, years_by_chance
-from detectors.core.residuals import Habit, group_medians, peer_residuals
+from detectors.core.residuals import Habit, group_medians, group_quantiles, peer_residuals
 from detectors.core.shares import Shares
 from detectors.core.tails import Tail, Tails
 
@@ -239,3 +239,14 @@ def test_who_share_what_is_between_them_are_given_some_looks() -> None:
     job.on(1800, patience=20)
     assert job.on(300, part, patience=20) == []
     assert job.on(600, part, patience=20) == [16, 17]
+
+
+def test_quantiles_of_groups_are_those_of_each_group_alone() -> None:
+    chance = np.random.default_rng(3)
+    values, group = chance.normal(size=400), chance.integers(-1, 5, 400)
+    values[::7] = np.nan
+    found, sizes = group_quantiles(values, group, 6, 0.25)
+    for number in range(5):
+        own = np.sort(values[(group == number) & np.isfinite(values)])
+        assert (found[number], sizes[number]) == (own[int(0.25 * (len(own) - 1))], len(own))
+    assert np.isnan(found[5])
