@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from detectors import registry
+from detectors.engine import Engine
 from detectors.power_throttle.detector import PowerThrottle
 from detectors.registry import BUDGET, RegistryError, choose, discover
 
@@ -59,3 +60,13 @@ def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.M
     assert "other" in text
     assert "no default for release_s" in text
     assert "fields of bmc" in text
+
+
+def test_what_is_inferred_can_be_calibrated() -> None:
+    """A detector with a share of the budget has tails where the engine looks, and begins with a site's own."""
+    usual = {"x": {"bins": [3], "counts": [5.0]}}
+    shared = {kind.spec.name for kind, _ in choose() if kind.spec.budget_share}
+    choices = choose(calibration=dict.fromkeys(shared, usual))
+    known = Engine(None, choices, ("dcgm",)).calibration()
+    assert set(known) == shared
+    assert all(tails["x"] == usual["x"] for tails in known.values())

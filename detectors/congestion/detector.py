@@ -75,7 +75,7 @@ class Congestion:
             raise TypeError(f"{type(config).__name__} is not a CongestionConfig")
         self._config, self._fleet = config, fleet
         self._fabric = Fabric(fleet)
-        self._tails = Tails(config.calibration) if tails is None else tails
+        self.tails = Tails(config.calibration) if tails is None else tails
         switch, nic = self.spec.fields["switch"], self.spec.fields["nic"]
         of_switch = {signal: list[str]() for signal in SIGNALS} | {
             "rx": [name for name in switch if name.endswith("RX_PKTS")],
@@ -93,8 +93,8 @@ class Congestion:
             "traffic": ["port_xmit_data"],
         }
         self._flows: dict[Kind, Flows] = {
-            "switch": Flows(config, "switch", of_switch, self._tails),
-            "nic": Flows(config, "nic", of_nic, self._tails),
+            "switch": Flows(config, "switch", of_switch, self.tails),
+            "nic": Flows(config, "nic", of_nic, self.tails),
         }
         self._looked = -1
         self._book = CaseBook(self.spec.name)
@@ -292,7 +292,7 @@ class Congestion:
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        document = {"book": self._book.snapshot(), "tails": self._tails.document(), "looked": self._looked}
+        document = {"book": self._book.snapshot(), "tails": self.tails.document(), "looked": self._looked}
         return pack(document, self._flows["switch"].snapshot() | self._flows["nic"].snapshot())
 
     @classmethod

@@ -80,7 +80,7 @@ class Flows:
     """Looks at the ports of a kind, `switch` or `nic`."""
 
     def __init__(self, config: CongestionConfig, kind: Kind, fields: Fields, tails: Tails) -> None:
-        self._config, self._kind, self._tails = config, kind, tails
+        self._config, self._kind, self.tails = config, kind, tails
         self._counters = Counters(fields)
         self._judged = [row for row in range(JUDGED) if fields[SIGNALS[row]]]
         self.looks, self.evidence = Looks(), Evidence()
@@ -117,7 +117,7 @@ class Flows:
             looks.change[row, ports] = level[row] - usual
         residual = self._residuals(now, ports, peers)
         for row in self._judged:
-            looks.odds[row, ports] = self._tails[self._name(row)].odds(residual[row])
+            looks.odds[row, ports] = self.tails[self._name(row)].odds(residual[row])
         self._weigh(ports, spent_s)
         self._learn(ports, spent_s, level, residual, known)
 
@@ -198,7 +198,7 @@ class Flows:
         # In eighths: sums of these are exact, in whatever order they are added up.
         weight = np.clip(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
         for row in self._judged:
-            tail, burst = self._tails[self._name(row)], looks.burst[row]
+            tail, burst = self.tails[self._name(row)], looks.burst[row]
             self.habits[row].learn(ports[steady], level[row][steady], spent_s[steady])
             calm = cool & ~(residual[row] >= 1)
             for share in np.unique(weight[calm]).tolist():

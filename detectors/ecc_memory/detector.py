@@ -88,8 +88,8 @@ class EccMemory:
         codes = self._catalogue.codes("uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory")
         self._xids = XidWatch(codes, self._layout)
         self._memory = MemoryReadings()
-        self._tails = Tails(config.calibration)
-        self._single = Bursts("single-bit errors", self._tails, config.false_alarms_per_100_node_days)
+        self.tails = Tails(config.calibration)
+        self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days)
         self._book = CaseBook(self.spec.name)
         self._over_at: dict[int, Instant] = {}
         """When a GPU's storm was last over, for the time in which a return is the same trouble."""
@@ -393,7 +393,7 @@ class EccMemory:
         document: dict[str, Any] = {
             "xids": xids,
             "book": self._book.snapshot(),
-            "tails": self._tails.document(),
+            "tails": self.tails.document(),
             "over_at": list(self._over_at.items()),
         }
         return pack(document, arrays | self._memory.arrays("memory_") | self._single.arrays("single_"))
@@ -407,7 +407,7 @@ class EccMemory:
         detector._xids.load(document["xids"], arrays)
         detector._memory.load(arrays, "memory_")
         detector._single.load(arrays, "single_")
-        detector._tails.merge(document["tails"])
+        detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
         detector._over_at = dict(document["over_at"])
         return detector

@@ -61,8 +61,8 @@ class LinkFault:
         self._cables = Cables(fleet)
         self._roster = Roster(fleet)
         self._states = {"nic": States("nic"), "switch": States("switch")}
-        self._tails = Tails(config.calibration) if tails is None else tails
-        self._errors = {"nic": Errors(config, "nic", self._tails), "switch": Errors(config, "switch", self._tails)}
+        self.tails = Tails(config.calibration) if tails is None else tails
+        self._errors = {"nic": Errors(config, "nic", self.tails), "switch": Errors(config, "switch", self.tails)}
         self._rails = Rails(config)
         self._gpus = Presence("dcgm")
         self._lines = Lines()
@@ -211,7 +211,7 @@ class LinkFault:
             "scheduler": self._scheduler.snapshot(),
             "flapped": [[list(end), at] for end, at in self._flapped.items()],
             "erred": [[list(end), at] for end, at in self._erred.items()],
-            "tails": self._tails.document(),
+            "tails": self.tails.document(),
             "book": self._book.snapshot(),
         }
         return pack(document, arrays)

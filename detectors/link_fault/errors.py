@@ -62,7 +62,7 @@ class Errors(Columns):
 
     def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
         super().__init__()
-        self.kind, self._config, self._tails = kind, config, tails
+        self.kind, self._config, self.tails = kind, config, tails
         self.counters = COUNTERS[kind]
         self.evidence = Evidence()
         self._habits = [Habit(_HABIT_S) for _ in range(_MOST)]
@@ -129,7 +129,7 @@ class Errors(Columns):
 
     def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
         """Return the odds of what `ports` counted by chance, and learn from it."""
-        habit, tail = self._habits[row], self._tails[f"{self.kind}.{name}"]
+        habit, tail = self._habits[row], self.tails[f"{self.kind}.{name}"]
         pace = np.where(np.isfinite(self.value[row, ports]) & counts, self.grown[row, ports] / minutes, np.nan)
         usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
         # One error more than usual, and than half of the ports count, is twice as much.

@@ -95,10 +95,10 @@ class Nvlink:
         self._catalogue = XidCatalogue(config.xid_overrides)
         watched = self._catalogue.codes("nvlink", "nvlink_leveled", "gpu_lost")
         self._xids = XidWatch(watched, self._layout)
-        self._tails = Tails(config.calibration)
+        self.tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
-        self._errors = LinkErrors(self._tails, budget)
-        tail = self._tails["NVLink traffic"]
+        self._errors = LinkErrors(self.tails, budget)
+        tail = self.tails["NVLink traffic"]
         self._traffic = shares.Shares(tail, budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False)
         self._carried = Counter()
         self._book = CaseBook(self.spec.name)
@@ -341,7 +341,7 @@ class Nvlink:
             "waiting": [asdict(sign) for sign in self._waiting],
             "lost_gpu": self._lost_gpu,
             "ended": self._ended,
-            "tails": self._tails.document(),
+            "tails": self.tails.document(),
         }
         arrays |= self._errors.arrays("errors_") | self._traffic.arrays("traffic_") | self._carried.arrays("carried_")
         return pack(document, arrays)
@@ -356,7 +356,7 @@ class Nvlink:
         detector._errors.load(arrays, "errors_")
         detector._traffic.load(arrays, "traffic_")
         detector._carried.load(arrays, "carried_")
-        detector._tails.merge(document["tails"])
+        detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
         detector._lines = [(at, node, text, address, code) for at, node, text, address, code in document["lines"]]
         detector._waiting = [_Sign(**sign) for sign in document["waiting"]]

@@ -69,11 +69,11 @@ class PcieDegradation:
         self._catalogue = XidCatalogue(config.xid_overrides)
         self._xids = XidWatch(self._catalogue.codes("pcie"), self._layout)
         self._links = Links()
-        self._tails = Tails(config.calibration)
+        self.tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
-        self._replays = counting.Bursts("PCIe replays", self._tails, budget)
+        self._replays = counting.Bursts("PCIe replays", self.tails, budget)
         self._moved = shares.Shares(
-            self._tails["PCIe peaks"], budget, ratio=config.bandwidth_left, least=_LEAST, peaks=True
+            self.tails["PCIe peaks"], budget, ratio=config.bandwidth_left, least=_LEAST, peaks=True
         )
         self._book = CaseBook(self.spec.name)
 
@@ -269,7 +269,7 @@ class PcieDegradation:
     def snapshot(self) -> bytes:
         """Return the whole state."""
         xids, arrays = self._xids.snapshot()
-        document: dict[str, Any] = {"xids": xids, "book": self._book.snapshot(), "tails": self._tails.document()}
+        document: dict[str, Any] = {"xids": xids, "book": self._book.snapshot(), "tails": self.tails.document()}
         arrays |= self._links.arrays("link_") | self._replays.arrays("replays_") | self._moved.arrays("moved_")
         return pack(document, arrays)
 
@@ -284,7 +284,7 @@ class PcieDegradation:
         detector._replays.load(arrays, "replays_")
         detector._moved.load(arrays, "moved_")
         detector._xids.load(document["xids"], arrays)
-        detector._tails.merge(document["tails"])
+        detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
         return detector
 

@@ -33,6 +33,7 @@ from detectors.contract import (
     IntArray,
     LogRecord,
 )
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.power_throttle.config import PowerThrottleConfig
@@ -80,6 +81,11 @@ class PowerThrottle:
         self._supplies = BmcAlarms(fleet, ["supply"])
         self._limits = Limits()
         self._book = CaseBook(self.spec.name)
+
+    @property
+    def tails(self) -> Tails:
+        """What is usual here: `hindcast calibrate` writes it down."""
+        return self._gpus.tails
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of power supplies."""

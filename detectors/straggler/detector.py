@@ -23,6 +23,7 @@ import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
@@ -74,6 +75,11 @@ class Straggler:
         self._numbers: dict[str, int] = {}
         self._job_of = np.empty(0, np.int64)
         self._rank_of = np.empty(0, np.int64)
+
+    @property
+    def tails(self) -> Tails:
+        """What is usual here: `hindcast calibrate` writes it down."""
+        return self._watch.tails
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what logs say of hardware faults."""

@@ -31,6 +31,7 @@ from detectors.contract import (
     IntArray,
     LogRecord,
 )
+from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, reported
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
@@ -70,6 +71,11 @@ class ThermalThrottle:
         self._heat = Heat(config, self._gpus)
         self._cooling = BmcAlarms(fleet, ["fan", "inlet"])
         self._book = CaseBook(self.spec.name)
+
+    @property
+    def tails(self) -> Tails:
+        """What is usual here: `hindcast calibrate` writes it down."""
+        return self._gpus.tails
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of fans and inlets."""
