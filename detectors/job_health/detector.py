@@ -35,7 +35,7 @@ from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
 from detectors.job_health.lines import Lines
-from detectors.job_health.loss import SIGNALS, Course, Steps
+from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps
 from detectors.job_health.pace import NEVER, Pace
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
@@ -285,7 +285,7 @@ class JobHealth:
             summary=what,
             action=_LOOK_IN,
             evidence={**evidence, "nodes": len(job.nodes) if job is not None else 0},
-            memo={"known": job is not None},
+            memo={"known": job is not None, "sound": 0},
         )
 
     def _figures(self, number: int) -> dict[str, float | int | str]:
@@ -307,12 +307,16 @@ class JobHealth:
             number = self._slots.find(job_id)
             courses = list(self._courses.values())
             last = max((int(course.last[number]) for course in courses), default=-1)
-            bad = any(course.bad[number] > 0 for course in courses)
+            sound = int(min(course.sound[number] for course in courses if course.last[number] >= 0)) if last >= 0 else 0
+            if any(course.bad[number] > 0 for course in courses) or sound < case.memo["sound"]:
+                case.memo["sound"] = sound
             if case.memo["known"] and job_id not in self._fleet.jobs:
                 over.append(self._book.resolve(case, now, "the job ended"))
+                for course in courses:
+                    course.forget(number)
             elif now - last > _FORGET_MS:
                 over.append(self._book.resolve(case, now, "the job reports no loss any more"))
-            elif not bad and float(shares[:, number].max()) < 0.5:
+            elif sound >= case.memo["sound"] + FEW_STEPS and float(shares[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over
 

@@ -222,6 +222,11 @@ def test_losses_that_are_no_anomaly(training: Training) -> None:
     assert found(tape_of(training)) == []
 
 
+def test_a_loss_that_is_no_number_to_the_jobs_end_is_one_finding() -> None:
+    spoilt = tape_of(replace(STEADY, loss=nan_from(420), ends_at=700))
+    assert found(spoilt) == [("loss_anomaly", "firing"), ("loss_anomaly", "resolved")]
+
+
 def test_losses_of_every_rank_count_once() -> None:
     tape = tape_of(replace(STEADY, loss=from_then(420, 1.2)))
     steps, dcgm = tape.rows
