@@ -42,8 +42,9 @@ class RowBuffer:
         self._names: list[EntityKey] = []
         self._key_of: dict[EntityKey, int] = {}
         self._categories: tuple[tuple[str | int, ...], ...] = ()
-        self._key_of_code: dict[int, int] = {}
-        """By the codes of those categories: rows mostly come with the same ones again and again."""
+        self._codes: IntArray = np.empty(0, np.int64)
+        self._key_of_code: IntArray = np.empty(0, np.int64)
+        """The codes of those categories that came, ascending, and their keys: mostly the same ones come again."""
         self._fleet_index = np.empty(0, np.int64)
         self._rows = self._block(0)
         self._order = np.empty(0, np.int64)
@@ -115,7 +116,9 @@ class RowBuffer:
         if np.count_nonzero(entities[1:] <= entities[:-1]):
             order = entities.argsort(kind="stable")  # rows are in order of time: each entity's stay so
             entities, rows = entities[order], rows[order]
-        block = self._rows.take(rows)
+        # Mostly the rows came by entity: what the two sorts made is then one stretch again, and needs no copy.
+        stretch = np.count_nonzero(np.diff(rows) == 1) == len(rows) - 1
+        block = self._rows.take(slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows)
         begins = np.empty(len(entities), bool)
         begins[0] = True
         np.not_equal(entities[1:], entities[:-1], out=begins[1:])
@@ -139,7 +142,9 @@ class RowBuffer:
         self, entities: IntArray, at: IntArray, present: BoolArray, values: FloatArray, valid: BoolArray
     ) -> Batch:
         """Return a batch of fields in rows, read-only: every detector sees the same one."""
-        sound = plausible(values, valid)
+        sound = np.full(values.shape, np.nan)
+        for number in np.flatnonzero(valid.any(axis=(1, 2))).tolist():  # many fields are reported by nobody
+            sound[number] = plausible(values[number], valid[number])
         for array in (entities, at, present, values, valid, sound):
             array.setflags(write=False)
         named = (dict(zip(self.fields, table, strict=True)) for table in (values, valid, sound))
@@ -164,15 +169,18 @@ class RowBuffer:
             code = code * len(part.categories) + part.codes
         categories = tuple(part.categories for part in parts)
         if categories != self._categories:
-            self._categories, self._key_of_code = categories, {}
-        distinct, inverse = np.unique(code, return_inverse=True)
-        known = self._key_of_code
-        codes: list[int] = distinct.tolist()
-        for combined in codes:
-            if combined not in known:
-                known[combined] = self._key(_name(categories, combined))
-        keys = np.fromiter((known[combined] for combined in codes), np.int64, len(codes))
-        return keys[inverse]
+            self._categories, self._codes, self._key_of_code = categories, code[:0], code[:0]
+        place = self._codes.searchsorted(code)
+        last = np.append(self._codes, -1)  # no code: where one higher than all is looked for
+        new = last.take(place) != code
+        if np.count_nonzero(new):
+            distinct = np.unique(code[new])
+            keys = np.array([self._key(_name(categories, combined)) for combined in distinct.tolist()], np.int64)
+            where = self._codes.searchsorted(distinct)
+            self._codes = np.insert(self._codes, where, distinct)
+            self._key_of_code = np.insert(self._key_of_code, where, keys)
+            place = self._codes.searchsorted(code)
+        return self._key_of_code[place]
 
     def _key(self, name: EntityKey) -> int:
         key = self._key_of.get(name)

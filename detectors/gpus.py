@@ -1,10 +1,9 @@
 """The GPUs of a fleet as arrays by index into ``fleet.entities("dcgm")``: where they sit, and what is kept of each."""
 
 import zlib
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, Entity, FloatArray, IntArray
 from detectors.fleet import Fleet
@@ -91,37 +90,6 @@ class GpuLayout:
     def named(self, node: str, gpu: int) -> Entity:
         """Return what a finding on a GPU names, or one on its node for `WHOLE_NODE`."""
         return {"node": node} if gpu == WHOLE_NODE else self.entity(gpu)
-
-
-class GpuColumns:
-    """Arrays by GPU that grow together; `BLANK` lists them with dtype and the value of a GPU unheard of."""
-
-    BLANK: ClassVar[dict[str, tuple[Any, float]]] = {}
-
-    def __init__(self) -> None:
-        for name, (dtype, _) in self.BLANK.items():
-            setattr(self, name, np.empty(0, dtype))
-        self.count = 0
-
-    def grow(self, count: int) -> None:
-        """Make room for `count` GPUs."""
-        more = count - self.count
-        if more <= 0:
-            return
-        for name, (dtype, blank) in self.BLANK.items():
-            setattr(self, name, np.concatenate([getattr(self, name), np.full(more, blank, dtype)]))
-        self.count = count
-
-    def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, for a snapshot."""
-        return {prefix + name: getattr(self, name) for name in self.BLANK}
-
-    def load(self, arrays: dict[str, NDArray[Any]], prefix: str = "") -> Self:
-        """Take what `arrays` returned."""
-        for name in self.BLANK:
-            setattr(self, name, arrays[prefix + name])
-        self.count = len(arrays[prefix + next(iter(self.BLANK))])
-        return self
 
 
 def reported(batch: Batch, name: str, tick: int, here: Any) -> FloatArray:

@@ -19,6 +19,7 @@ from detectors.core.residuals import Habit, group_quantiles
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
+from detectors.statistics import clamp, known_or
 from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, bits_of
 
 STALE_MS: Final = 90_000
@@ -225,14 +226,14 @@ class GpusAtWork(Columns):
         """Return the GPUs with a reading that was not judged yet, after taking note of what the reading says."""
         self._note_jobs()
         new = np.flatnonzero(self.at > self.taken)
-        self.throttled.take(new, self.at[new], self.counted[new])
-        idle = (self.reasons[new] > 0) & ((self.reasons[new] & GPU_IDLE) != 0)
-        self.busy[new] &= ~idle
+        self.throttled.take(new, self.at.take(new), self.counted.take(new))
+        reasons = self.reasons.take(new)
+        self.busy[new[(reasons > 0) & ((reasons & GPU_IDLE) != 0)]] = False
         return new
 
     def known(self, gpus: IntArray) -> BoolArray:
         """Return whether a GPU's own past suffices to say what is usual of it."""
-        return self.usual["clock"].learnt_s[gpus] >= _KNOWN_S
+        return np.asarray(self.usual["clock"].learnt_s.take(gpus) >= _KNOWN_S)
 
     def peers_of(self, gpu: int, now: Instant) -> IntArray:
         """Return the peers of a GPU: at work, not held down, on other nodes, of its job or else of its model."""
@@ -251,9 +252,9 @@ class GpusAtWork(Columns):
         for group in (self._of_job, self.model):
             groups = int(group.max(initial=-1)) + 1
             quantiles, sizes = group_quantiles(own, group, groups, share)
-            mine = asking & (group >= 0)
-            mine[mine] = sizes[group[mine]] >= FEWEST_PEERS
-            found[mine] = quantiles[group[mine]]
+            enough = np.append(sizes >= FEWEST_PEERS, False)  # the last stands for no group, -1
+            mine = asking & enough.take(group)
+            found = np.where(mine, np.append(quantiles, np.nan).take(group), found)
             asking &= ~mine
             if not (asking & self.busy).any():  # nobody at work is left to ask all of its model
                 break
@@ -261,7 +262,7 @@ class GpusAtWork(Columns):
 
     def expected(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:
         """Return the clock and power that GPUs should have: their own at work; else that of their faster peers."""
-        clock, power = self.usual["clock"].level[gpus].copy(), self.usual["power"].level[gpus].copy()
+        clock, power = self.usual["clock"].level.take(gpus), self.usual["power"].level.take(gpus)
         ask = ~self.known(gpus)
         if ask.any():
             those = self._comparable(now)
@@ -277,28 +278,33 @@ class GpusAtWork(Columns):
 
     def mark(self, gpus: IntArray, down: BoolArray, free: BoolArray) -> None:
         """Note which of `gpus`, judged now, are held down and which are free; learn what is usual of the others."""
-        at = self.at[gpus]
-        begins = down & (self.run[gpus] == 0)
-        self.since[gpus[begins]], self.before[gpus[begins]] = at[begins], self.taken[gpus[begins]]
-        self.run[gpus] = np.where(down, np.minimum(self.run[gpus] + 1, 2**31), 0)
-        since = self.free_since[gpus]
-        self.free_since[gpus] = np.where(free, np.where(since < 0, at, since), -1)
-        spent = np.where(self.taken[gpus] >= 0, np.clip(at - self.taken[gpus], 0, STALE_MS), 0) / 1000
-        learns = self.busy[gpus] & ~self.held[gpus]
-        weight = np.where(down, _DOUBTED, 1.0)
+        at, taken, run = self.at.take(gpus), self.taken.take(gpus), self.run.take(gpus)
+        begins = down & (run == 0)
+        self.since[gpus[begins]], self.before[gpus[begins]] = at[begins], taken[begins]
+        self.run[gpus] = np.minimum(run + 1, 2**31) * down
+        since = self.free_since.take(gpus)
+        since[~free] = -1
+        starts = free & (since < 0)
+        since[starts] = at[starts]
+        self.free_since[gpus] = since
+        spent = np.maximum(clamp(at - taken, 0, STALE_MS) * (taken >= 0) / 1000, 1.0)
+        spent[down] *= _DOUBTED
+        learns = np.flatnonzero(self.busy.take(gpus) & ~self.held.take(gpus))
+        those, spent = gpus.take(learns), spent.take(learns)
         for name, habit in self.usual.items():
-            habit.learn(gpus[learns], getattr(self, name)[gpus][learns], (weight * np.maximum(spent, 1.0))[learns])
+            habit.learn(those, getattr(self, name).take(those), spent)
         self.taken[gpus] = at
 
     def add(self, gpus: IntArray) -> None:
         """Add readings to the means that are looked at next: before `mark` learns them."""
-        useful = self.busy[gpus] & self.known(gpus) & np.isfinite(self.clock[gpus])
+        useful = self.busy.take(gpus) & self.known(gpus) & np.isfinite(self.clock.take(gpus))
         those = gpus[useful]
-        lost = np.log(self.usual["clock"].level[those] / self.clock[those])
-        power = np.log(self.usual["power"].level[those] / self.power[those])
-        self.sums[:, those] += np.stack(
-            [lost, np.nan_to_num(power), np.nan_to_num(self.activity[those]), np.ones(len(those))]
-        )
+        lost = np.log(self.usual["clock"].level.take(those) / self.clock.take(those))
+        power = np.log(self.usual["power"].level.take(those) / self.power.take(those))
+        for sums, more in zip(
+            self.sums, (lost, known_or(power, 0.0), known_or(self.activity.take(those), 0.0), 1.0), strict=True
+        ):
+            sums[those] += more
 
     def look(self, now: Instant) -> None:
         """Every 10 s: turn the means into residuals, and these into evidence."""
@@ -308,8 +314,8 @@ class GpusAtWork(Columns):
         those = np.flatnonzero(self.sums[3] > 0)
         if not len(those):
             return
-        lost, power, worked, _ = self.sums[:, those] / self.sums[3, those]
-        self.sums[:, those] = 0.0
+        lost, power, worked, _ = self.sums.take(those, axis=1) / self.sums[3].take(those)
+        self.sums[:] = 0.0
         self.lost[those], self.lost_power[those], self.worked[those] = lost, power, worked
         looked = np.zeros(self.count, bool)
         looked[those] = True

@@ -87,7 +87,7 @@ class Presence:
 
     def heard(self, entities: IntArray, at: IntArray) -> None:
         """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
-        before, usual = self.last[entities], self.usual[entities]
+        before, usual = self.last.take(entities), self.usual.take(entities)
         self.last[entities] = at
         self._rows += len(entities)
         gap = (at - before).astype(np.float64)
@@ -142,7 +142,7 @@ class Readings(Columns):
 
     def heard(self, entities: IntArray, at: IntArray) -> None:
         """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
-        self.gap[entities] = np.fmax(self.gap[entities], gap_since(self.last[entities], at))
+        self.gap[entities] = np.fmax(self.gap.take(entities), gap_since(self.last.take(entities), at))
         self.last[entities] = at
 
 
@@ -184,10 +184,10 @@ class Attendance(Columns):
         if not len(fresh):
             self.gap, self.late = np.full(owners, np.nan), np.full(owners, np.nan)
             return
-        own, at = owner[fresh], readings.last[fresh]
-        since = gap_since(self.last[own], at)
+        own, at = owner.take(fresh), readings.last.take(fresh)
+        since = gap_since(self.last.take(own), at)
         self.gap = np.full(owners, np.nan)
-        np.fmin.at(self.gap, own, np.fmin(readings.gap[fresh], since))
+        np.fmin.at(self.gap, own, np.fmin(readings.gap.take(fresh), since))
         np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
         self.late = np.where(missed > LATE, missed, np.nan)

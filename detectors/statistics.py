@@ -86,26 +86,12 @@ class CounterRate:
     value: FloatArray
     hold_ms: int
 
-    @classmethod
-    def empty(cls, entities: int, hold_ms: int, *counters: int) -> "CounterRate":
-        """Return the state before any reading; with `counters`, of so many counters of every entity."""
-        shape = (*counters, entities)
-        return cls(np.full(shape, -1, np.int64), np.zeros(shape), hold_ms)
-
-    def grow(self, entities: int) -> None:
-        """Make room for entities that were not known before."""
-        more = entities - self.at.shape[-1]
-        if more > 0:
-            shape = (*self.at.shape[:-1], more)
-            self.at = np.concatenate([self.at, np.full(shape, -1, np.int64)], axis=-1)
-            self.value = np.concatenate([self.value, np.zeros(shape)], axis=-1)
-
     def update(self, entities: IntArray, at: IntArray, value: FloatArray, valid: BoolArray) -> FloatArray:
         """Take one reading of each of `entities`; return their rates per millisecond, NaN where there is none.
 
         `entities` and `at` have shape (n,), every entity at most once; `value`, `valid` and the rates (..., n).
         """
-        since, before = self.at[..., entities], self.value[..., entities]
+        since, before = self.at.take(entities, axis=-1), self.value.take(entities, axis=-1)
         elapsed = at - since
         growth = value - before
         valid = valid & np.isfinite(growth)  # what is known before always is

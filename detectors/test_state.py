@@ -22,6 +22,29 @@ def test_what_goes_in_comes_out() -> None:
     back["floats"][0, 0] = 2.0
 
 
+def test_numbers_take_fewer_bytes_where_that_changes_none() -> None:
+    at = 1_760_000_000_000
+    arrays = {
+        "times": np.array([at, -1, at + 86_400_000, at + 5]),
+        "never": np.full(4, -1),
+        "late": np.array([-1, at]),
+        "wide": np.array([0, 2**62, -1]),
+        "below": np.array([-2, at, 3]),
+        "counts": np.arange(4),
+        "whole": np.array([1410.0, np.nan, -0.0, np.inf]),
+        "fine": np.array([0.1, np.nan, 1e300]),
+    }
+    state = pack({}, arrays)
+    _, back = unpack(state)
+    for name, array in arrays.items():
+        assert back[name].dtype == array.dtype
+        np.testing.assert_array_equal(back[name], array)
+        np.testing.assert_array_equal(np.signbit(back[name]), np.signbit(array))
+    many = np.tile(arrays["times"], 1000)
+    assert len(pack({}, {"times": many})) < 0.6 * many.nbytes
+    assert pack({}, unpack(state)[1]) == state
+
+
 def test_the_same_state_gives_the_same_bytes() -> None:
     left = pack({"b": 1, "a": 2}, {"y": np.arange(3), "x": np.arange(2)})
     right = pack({"a": 2, "b": 1}, {"x": np.arange(2), "y": np.arange(3)})

@@ -38,7 +38,7 @@ def test_no_peers_no_distance() -> None:
 
 
 def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:
-    counter = CounterRate.empty(1, hold_ms)
+    counter = CounterRate(np.array([-1]), np.zeros(1), hold_ms)
     one = np.array([0])
     return [
         float(counter.update(one, np.array([at]), np.array([value]), np.array([np.isfinite(value)]))[0])

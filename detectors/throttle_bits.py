@@ -53,8 +53,10 @@ class ThrottledTime(Columns):
         counter = CounterRate(self.at, self.value, _HOLD_MS)
         rate = counter.update(gpus, at, counted, np.isfinite(counted)) / _NS_PER_MS
         # A reading that repeats the one before has no rate of its own: the last one holds for so long.
-        repeats = np.isnan(rate) & np.isfinite(counted) & (at - self.at[gpus] <= _HOLD_MS)
-        self.rate[gpus] = np.where(repeats, self.rate[gpus], rate)
+        repeats = np.isnan(rate) & np.isfinite(counted) & (at - self.at.take(gpus) <= _HOLD_MS)
+        if np.count_nonzero(repeats):
+            rate[repeats] = self.rate[gpus[repeats]]
+        self.rate[gpus] = rate
         self.fastest = highest(rate, self.fastest)
 
     @property

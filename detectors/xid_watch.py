@@ -99,13 +99,16 @@ class XidWatch:
         if not len(gpus):
             return
         code = value.astype(np.int32)
-        before, since = gauge.code[gpus], gauge.at[gpus]
-        unheard = (before < 0) & (gauge.without_since[gpus] >= 0) & (code != 0)
-        unheard &= (at - gauge.without_since[gpus] >= SAME_MS) & (at - since <= SAME_MS)
-        changed = (code != before) & ((before >= 0) | unheard)
-        if np.count_nonzero(changed):
-            self._change(gpus[changed], at[changed], code[changed], since[changed])
-        gauge.code[gpus], gauge.at[gpus] = code, at
+        differs = np.flatnonzero(code != gauge.code.take(gpus))  # mostly none
+        if len(differs):
+            those, when, now = gpus[differs], at[differs], code[differs]
+            before, since, without = gauge.code[those], gauge.at[those], gauge.without_since[those]
+            unheard = (before < 0) & (without >= 0) & (now != 0)
+            unheard &= (when - without >= SAME_MS) & (when - since <= SAME_MS)
+            changed = (before >= 0) | unheard
+            self._change(those[changed], when[changed], now[changed], since[changed])
+            gauge.code[those] = now
+        gauge.at[gpus] = at
 
     def _change(self, gpus: IntArray, at: IntArray, code: NDArray[np.int32], since: IntArray) -> None:
         cleared = code == 0

@@ -74,21 +74,27 @@ class Counter(Columns):
         if not np.count_nonzero(known):
             return growth
         those, when, now = (entities, at, value) if known.all() else (entities[known], at[known], value[known])
-        change = now - self.value[those]
+        change = now - self.value.take(those)
+        stood = change >= 0
+        self.spent_ms[those] += (when - self.at.take(those)) * stood
+        self.at[those] = when
+        moves = change != 0  # or nothing is known yet; mostly few
+        if not np.count_nonzero(moves):
+            return growth
+        changed, then, reads, change = those[moves], when[moves], now[moves], change[moves]
         fell = change < 0
         if np.count_nonzero(fell):
-            down = those[fell]
-            self.high[down], self.fell_at[down] = self.value[down], when[fell]
-        falls = self.fell_at[those]
+            down = changed[fell]
+            self.high[down], self.fell_at[down] = self.value[down], then[fell]
+        falls = self.fell_at[changed]
         more = np.where(change > 0, change, 0.0)
-        blank = (falls >= 0) & (change > 0) & (when - falls <= _BLANK_MS) & (now >= self.high[those])
+        blank = (falls >= 0) & (change > 0) & (then - falls <= _BLANK_MS) & (reads >= self.high[changed])
         if np.count_nonzero(blank):
-            more[blank] = now[blank] - self.high[those[blank]]
-            self.fell_at[those[blank]] = -1
-        self.grown[those] += more
-        self.spent_ms[those] += np.where(change >= 0, when - self.at[those], 0)
-        self.value[those], self.at[those] = now, when
-        growth[known] = more
+            more[blank] = reads[blank] - self.high[changed[blank]]
+            self.fell_at[changed[blank]] = -1
+        self.grown[changed] += more
+        self.value[changed] = reads
+        growth[np.flatnonzero(known)[moves]] = more
         return growth
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray
 from detectors.core.columns import Columns, Declaration
+from detectors.statistics import clamp
 
 _DAY_S: Final = 86_400.0
 _LEAST_ODDS: Final = 1e-6
@@ -41,10 +42,14 @@ class Evidence(Columns):
         """
         seen = np.isfinite(odds)
         those, gain = entities[seen], bet(odds[seen]) * np.broadcast_to(weight, odds.shape)[seen]
-        before = self.wealth[those]
+        before = self.wealth.take(those)
         after = np.minimum(np.maximum(before + gain, 0.0), most)
-        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen]
-        begins = (before <= 0) & (after > 0)
+        moved = (before > 0) | (after > 0)  # mostly few: what was 0 and stays 0 needs no note
+        if not np.count_nonzero(moved):
+            return
+        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen][moved]
+        those, before, after = those[moved], before[moved], after[moved]
+        begins = before <= 0
         self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
         self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
         self.wealth[those] = after
@@ -52,7 +57,7 @@ class Evidence(Columns):
 
 def bet(odds: FloatArray) -> FloatArray:
     """Return the logarithm (n,) of what a bet against chance is worth that wins by `odds` in (0, 1]."""
-    p = np.clip(odds, _LEAST_ODDS, 1 - 1e-6)
+    p = clamp(odds, _LEAST_ODDS, 1 - 1e-6)
     log = np.log(p)
     gain: FloatArray = np.log1p(-p + p * log) - log - 2 * np.log(-log)
     return gain

@@ -6,6 +6,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray
 from detectors.core.columns import Columns, Declaration
+from detectors.statistics import clamp
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -19,11 +20,7 @@ def group_medians(
     `group` (n,) is the number of each value's group, negative where it belongs to none. Of an even number of values the
     median is the mean of the two in the middle, or the `lower` one: half of a group may then be high and not move it.
     """
-    known = np.isfinite(values) & (group >= 0)
-    of, sizes = group[known], np.bincount(group[known], minlength=groups)
-    order = np.lexsort((values[known], of))
-    ranked = values[known][order]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    ranked, starts, sizes = _ranked(values, group, groups)
     medians = np.full(groups, np.nan)
     some = sizes > 0
     low = starts[some] + (sizes[some] - 1) // 2
@@ -37,17 +34,23 @@ def group_quantiles(values: FloatArray, group: IntArray, groups: int, share: flo
 
     Of an even choice the lower; NaN where a group has none. `group` (n,) as in `group_medians`.
     """
-    known = np.isfinite(values) & (group >= 0)
-    of, sizes = group[known], np.bincount(group[known], minlength=groups)
-    by_value = np.argsort(values[known])
-    # Of a few groups a stable sort of small integers takes a tenth of the time of one of both together.
-    small = of[by_value].astype(np.int16 if groups < 2**15 else np.int64)
-    ranked = values[known][by_value[np.argsort(small, kind="stable")]]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    ranked, starts, sizes = _ranked(values, group, groups)
     found = np.full(groups, np.nan)
     some = sizes > 0
     found[some] = ranked[starts[some] + np.floor(share * (sizes[some] - 1)).astype(np.int64)]
     return found, sizes
+
+
+def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray, IntArray, IntArray]:
+    """Return the finite values in order of group and size, where each group begins, and how many it has (groups,)."""
+    known = (np.isfinite(values) & (group >= 0)).nonzero()[0]
+    of, some = group[known], values[known]
+    sizes = np.bincount(of, minlength=groups)
+    by_value = np.argsort(some)
+    # Of a few groups a stable sort of small integers takes a tenth of the time of one of both together.
+    small = of[by_value].astype(np.int16 if groups < 2**15 else np.int64)
+    ranked = some[by_value[np.argsort(small, kind="stable")]]
+    return ranked, np.cumsum(sizes) - sizes, sizes
 
 
 def peer_residuals(
@@ -89,17 +92,24 @@ class Habit(Columns):
     def learn(self, entities: IntArray, values: FloatArray, spent_s: float | FloatArray) -> None:
         """Take one value (n,) of each of `entities`, NaN left out, that stands for `spent_s` seconds."""
         known = np.isfinite(values)
-        those, value = entities[known], values[known]
-        spent = np.broadcast_to(np.asarray(spent_s, float), values.shape)[known]
-        learnt = self.learnt_s[those]
-        fresh = np.isnan(self.level[those])
-        level = np.where(fresh, value, self.level[those])
-        weight = spent / np.minimum(learnt + spent, self._memory_s)
-        reach = np.where(learnt >= 10 * spent, 3 * np.maximum(self.spread[those], 1e-3 * np.abs(level)), np.inf)
-        moved = np.clip(value - level, -reach, reach)
-        self.level[those] = level + np.minimum(weight, 1.0) * moved
-        self.spread[those] += np.minimum(weight, 1.0) * (np.abs(moved) - self.spread[those])
-        self.learnt_s[those] = np.minimum(learnt + spent, 1e9)
+        those, value, spent = entities, values, np.asarray(spent_s, float)
+        if np.count_nonzero(known) < len(known):
+            those, value = entities[known], values[known]
+            spent = spent[known] if spent.ndim else spent
+        learnt, level, spread = self.learnt_s.take(those), self.level.take(those), self.spread.take(those)
+        fresh = np.isnan(level)
+        if np.count_nonzero(fresh):
+            level[fresh] = value[fresh]
+        after = learnt + spent
+        weight = np.minimum(spent / np.minimum(after, self._memory_s), 1.0)
+        reach = 3 * np.maximum(spread, 1e-3 * np.abs(level))
+        young = learnt < 10 * spent
+        if np.count_nonzero(young):
+            reach[young] = np.inf
+        moved = clamp(value - level, -reach, reach)
+        self.level[those] = level + weight * moved
+        self.spread[those] = spread + weight * (np.abs(moved) - spread)
+        self.learnt_s[those] = np.minimum(after, 1e9)
 
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""

@@ -67,13 +67,15 @@ class Tail:
         """Return the probability (n,) of a residual at least as large: NaN where none is, 1 before any is known."""
         self._settle()
         known = np.isfinite(residuals)
-        scale = _scale(np.where(known, residuals, 0.0))
+        whole = np.count_nonzero(known) == len(known)
+        scale = _scale(residuals if whole else np.where(known, residuals, 0.0))
         rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), BINS - 1)] + 1) / (self._total + 1)
         if self._fit is not None:
             begins, share, mean = self._fit
-            beyond = share * np.exp(-np.maximum(scale - begins, 0.0) / mean)
-            rank = np.where(scale > begins, beyond, rank)
-        return np.where(known, np.clip(rank, _LEAST, 1.0), np.nan)
+            far = scale > begins
+            rank[far] = share * np.exp(-(scale[far] - begins) / mean)
+        rank = np.minimum(np.maximum(rank, _LEAST), 1.0)
+        return rank if whole else np.where(known, rank, np.nan)
 
     def quantile(self, share: float) -> float:
         """Return the residual that only `share` of them exceed, by the counts alone; NaN while nothing is known."""
