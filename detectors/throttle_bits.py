@@ -66,7 +66,7 @@ class ThrottledTime(Columns):
 
     def share(self, gpus: IntArray) -> FloatArray:
         """Return the part of the time (n,), 0 to 1, by the last reading; NaN where it is not known."""
-        return np.minimum(self.rate[gpus] * (1.0 if self.in_ns else 1000.0), 1.0)
+        return np.minimum(self.rate.take(gpus) * (1.0 if self.in_ns else 1000.0), 1.0)
 
     def snapshot(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""

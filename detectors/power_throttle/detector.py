@@ -124,19 +124,19 @@ class PowerThrottle:
         slow = self._fell(new, usual_clock, usual_power, _SLOWED, _SLOWED)
         cut = slow & (gpus.known(new) | brake)
         if (cut & ~brake).any():  # what took the clocks of the peers too is no brake of this GPU's
-            shared = np.log(usual_clock / gpus.clock[new]) - gpus.spread_of_job(new, now) < -np.log(_SLOWED)
+            shared = np.log(usual_clock / gpus.clock.take(new)) - gpus.spread_of_job(new, now) < -np.log(_SLOWED)
             cut &= brake | ~shared
         deep = self._fell(new, usual_clock, usual_power, self._config.clock_ratio, self._config.power_ratio)
         # Nobody to compare with: the brake's own bit, and power below what halved clocks can draw.
         alone = brake & np.isnan(usual_power) & np.isnan(usual_clock)
-        alone &= gpus.power[new] <= self._config.power_ratio**2 * gpus.limit[new]
-        down = gpus.busy[new] & (cut | (held & deep) | alone)
-        back = ~gpus.busy[new] | ~(gpus.clock[new] < _SLOWED * usual_clock)
+        alone &= gpus.power.take(new) <= self._config.power_ratio**2 * gpus.limit.take(new)
+        down = gpus.busy.take(new) & (cut | (held & deep) | alone)
+        back = ~gpus.busy.take(new) | ~(gpus.clock.take(new) < _SLOWED * usual_clock)
         gpus.mark(new, down, ~brake & ~down & back)
 
     def _stated(self, those: IntArray) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains."""
-        bits = np.maximum(self._gpus.reasons[those], 0)
+        bits = np.maximum(self._gpus.reasons.take(those), 0)
         held = self._gpus.throttled.share(those) >= _HELD_SHARE
         return (bits & HW_POWER_BRAKE) != 0, held & ((bits & _OTHERWISE) == 0)
 
@@ -148,8 +148,10 @@ class PowerThrottle:
         A GPU that has waited for others has a low power level of its own: it is not asked to fall below `power_ratio`
         of that, but of what its limit allows at full load.
         """
-        clock, power = self._gpus.clock[those], self._gpus.power[those]
-        full = np.fmax(usual_power, np.where(np.isfinite(usual_power), power_ratio * self._gpus.limit[those], np.nan))
+        clock, power = self._gpus.clock.take(those), self._gpus.power.take(those)
+        full = np.fmax(
+            usual_power, np.where(np.isfinite(usual_power), power_ratio * self._gpus.limit.take(those), np.nan)
+        )
         has_clock, has_power = np.isfinite(clock) & np.isfinite(usual_clock), np.isfinite(power) & np.isfinite(full)
         low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
         return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))

@@ -51,16 +51,23 @@ class Heat(Columns):
     def judge(self, now: Instant, new: IntArray) -> None:
         """Take the new readings (indices of GPUs) of `gpus`."""
         gpus, ratio = self._gpus, self._config.clock_ratio
-        temp, memory, clock, busy = gpus.temp[new], gpus.memory[new], gpus.clock[new], gpus.busy[new]
-        has_bits = gpus.reasons[new] >= 0
+        temp, memory, clock, busy = (
+            gpus.temp.take(new),
+            gpus.memory.take(new),
+            gpus.clock.take(new),
+            gpus.busy.take(new),
+        )
+        has_bits = gpus.reasons.take(new) >= 0
         says = (np.maximum(gpus.reasons[new], 0) & THERMAL) != 0
         near = self._config.near_limit_k
-        hot = (temp >= self.chip_limit[new] - near) | (memory >= self.memory_limit[new] - near)
+        hot = (temp >= self.chip_limit.take(new) - near) | (memory >= self.memory_limit.take(new) - near)
         counts = gpus.throttled.share(new) >= _THROTTLED_SHARE
         held, told = np.zeros(len(new), bool), np.zeros(len(new), bool)
-        own = gpus.usual["clock"].level[new]
+        own = gpus.usual["clock"].level.take(new)
         # Who may be held down is compared with the peers: where the driver says why a clock is low, it is asked alone.
-        ask = busy & (says | counts | (~has_bits & (hot | (clock <= ratio * own) | (gpus.lost[new] > -np.log(ratio)))))
+        ask = busy & (
+            says | counts | (~has_bits & (hot | (clock <= ratio * own) | (gpus.lost.take(new) > -np.log(ratio))))
+        )
         if ask.any():
             peers_clock, peers_temp, warmest = gpus.lacks(new, now)
             slow = clock <= ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
@@ -68,7 +75,7 @@ class Heat(Columns):
             # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
             blind = ~np.isfinite(temp) & ~np.isfinite(memory) & ~np.isfinite(clock)
             # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
-            sure = np.where(has_bits, self.run[new] > 0, slow | gpus.throttled.in_ns)
+            sure = np.where(has_bits, self.run.take(new) > 0, slow | gpus.throttled.in_ns)
             told = busy & ((says & (hot | beyond | slow | blind)) | (counts & hot & sure))
             # Peers that are as warm and do not lose their clocks show that this is not the limit.
             held = told | (busy & ~has_bits & (hot | beyond) & slow & ~(temp <= warmest))
@@ -78,9 +85,9 @@ class Heat(Columns):
 
     def _count(self, new: IntArray, held: BoolArray, told: BoolArray) -> None:
         gpus = self._gpus
-        at, last = gpus.at[new], gpus.taken[new]
+        at, last = gpus.at[new], gpus.taken.take(new)
         elapsed = np.where(last >= 0, np.clip(at - last, 0, STALE_MS), 0.0)
-        spent, run = self.spent_ms[new], self.run[new]
+        spent, run = self.spent_ms[new], self.run.take(new)
         starts = held & (spent <= 0)
         self.since[new[starts]], self.before[new[starts]] = at[starts], last[starts]
         # A run's first reading may be the sample of a moment: from then on the time between readings counts.
@@ -88,9 +95,9 @@ class Heat(Columns):
         spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
         self.spent_ms[new] = spent
         self.run[new] = np.where(spent > 0, np.minimum(run + held, 2**31), 0)
-        self.told[new] = (spent > 0) & (self.told[new] | told)
+        self.told[new] = (spent > 0) & (self.told.take(new) | told)
         part = np.where(gpus.busy[new], 1.0, self._config.release_s * 1000 / _IDLE_MS)
-        self.free_ms[new] = np.where(held, 0.0, np.minimum(self.free_ms[new] + part * elapsed, 1e9))
+        self.free_ms[new] = np.where(held, 0.0, np.minimum(self.free_ms.take(new) + part * elapsed, 1e9))
 
     def over(self, gpus: IntArray) -> None:
         """Let a run end: what comes after is another."""
