@@ -29,13 +29,12 @@ from detectors.core.tails import Tails
 
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
-CLOCK, POWER, TENSOR, MEMORY, BUSY, HEAT = range(6)
-_COMPARED: Final = 5
+CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL = range(6)
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL",
 )  # fmt: skip
-_UTIL: Final = 6
+_COMPARED: Final = len(_FIELDS)
 SLOW_CLOCK, LONG_WORK, STARVED = range(3)
 _WORKING: Final = 0.3
 """Below this share of the time at work a GPU says nothing of a job's pace."""
@@ -75,15 +74,16 @@ class Sums(Columns):
         """Return the means (6, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.where(self.read > 0, self.total / self.read, np.nan)
-        means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[_UTIL] / 100)
+        means[UTIL] /= 100
+        means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
         self.total[:], self.read[:] = 0.0, 0
-        return means[:_UTIL]
+        return means
 
 
 class _Marks(Columns):
     """By entity: the `job` it is compared in, how it is slow (`how`), by how much (`lag`, logarithm), and in which of
-    the last 64 windows (`odd`, the newest in the lowest bit); whether its habit was begun anew (`absolved`); since
-    it is odd, its highest temperature (`hottest`, degrees) and lowest clock beside its peers' (`lowest`, logarithm).
+    the last 64 windows (`odd`, the newest in the lowest bit); since it is odd, its `lowest` clock beside its peers'
+    (logarithm).
     """
 
     BLANK: ClassVar[Declaration] = {
@@ -91,23 +91,19 @@ class _Marks(Columns):
         "how": (np.int8, 0),
         "lag": (np.float32, 0.0),
         "odd": (np.uint64, 0),
-        "absolved": (np.bool_, False),
-        "hottest": (np.float32, np.nan),
         "lowest": (np.float32, 0.0),
     }
     job: IntArray
     how: NDArray[np.int8]
     lag: NDArray[np.float32]
     odd: NDArray[np.uint64]
-    absolved: BoolArray
-    hottest: NDArray[np.float32]
     lowest: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Look:
     """What is compared in a window: `who` (n,) entities in ascending order, the `job` of each (a number that no other
-    job has had), its `group` of peers out of `groups`, the logarithms of the signals, (5, n), and the temperature (n,).
+    job has had), its `group` of peers out of `groups`, and the logarithms of the signals, (rows, n).
     """
 
     who: IntArray
@@ -115,7 +111,6 @@ class Look:
     group: IntArray
     groups: int
     signals: FloatArray
-    heat: FloatArray
 
 
 class Comparison:
@@ -145,18 +140,15 @@ class Comparison:
         """Take what some entities are like now for their habit."""
         job = self.marks.job[who]
         self.forget(who)
-        self.marks.job[who], self.marks.absolved[who] = job, True
+        self.marks.job[who] = job
 
     def over(self, who: IntArray, enough: float) -> IntArray:
         """Return the places in `who` of those that are odd now, with evidence enough."""
         odd = (self.marks.odd[who] & np.uint64(1)) > 0
         return np.flatnonzero(odd & (self.evidence.wealth[who] >= enough))
 
-    def look(self, now: Instant, look: Look, held: BoolArray) -> FloatArray:
-        """Take a look at a window; `held` (n,) are under a finding, and teach nothing.
-
-        Returns by how much each signal (5, n) differs from the group's median.
-        """
+    def look(self, now: Instant, look: Look, held: BoolArray) -> None:
+        """Take a look at a window; `held` (n,) are under a finding, and teach nothing."""
         who = look.who
         self.forget(who[self.marks.job[who] != look.job])
         self.marks.job[who] = look.job
@@ -165,12 +157,14 @@ class Comparison:
         ready = self._habit.learnt_s[places] >= _LEARN_S
         apart = np.where(ready, beside - self._habit.level[places], np.nan)
         distance = self._distance(apart, places, look)
-        scores = _scores(distance)[: self._kinds]
+        waits = beside[CLOCK] > self._least_lag  # its peers are the slow ones, whatever holds them
+        scores = np.where(waits, np.nan, _scores(distance)[: self._kinds])
         lags = _lags(apart)[: self._kinds]
         tails = [self.tails[f"{self._name}/{kind}"] for kind in range(self._kinds)]
         odds = np.array([tail.odds(score) for tail, score in zip(tails, scores, strict=True)])
         filled = np.where(np.isfinite(odds), odds, 2.0)
         how = filled.argmin(axis=0)
+        filled[:, waits] = 1.0
         least = filled.min(axis=0)
         self.evidence.look(
             who, np.where(least <= 1, np.minimum(self._kinds * least, 1.0), np.nan), now, most=_MOST_WEALTH
@@ -183,20 +177,11 @@ class Comparison:
         self.marks.how[who] = np.where(odd, how, self.marks.how[who])
         self.marks.odd[who] = (self.marks.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
         fresh = self.evidence.looks[who] <= 1
-        self.marks.hottest[who] = np.where(fresh, look.heat, np.fmax(self.marks.hottest[who], look.heat))
         self.marks.lowest[who] = np.where(fresh, beside[CLOCK], np.fmin(self.marks.lowest[who], beside[CLOCK]))
         calm = ~held & (self.evidence.looks[who] < _DOUBTED)
         for tail, score in zip(tails, scores, strict=True):
             tail.learn(score[calm], _INDEPENDENT)
         self._habit.learn(places[:, calm].ravel(), beside[:, calm].ravel(), float(WINDOW_S))
-        return beside
-
-    def habits(self, who: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return by how much each signal of some entities has always differed from the peers' (5, n), and for how
-        long (s, the longest of the signals).
-        """
-        places = _places(who)
-        return self._habit.level[places], self._habit.learnt_s[places].max(axis=0, initial=0.0)
 
     def _distance(self, apart: FloatArray, places: IntArray, look: Look) -> FloatArray:
         """Return residuals in deviations: the entity's own, or its group's in this window where that is more; NaN where
@@ -224,10 +209,10 @@ class Comparison:
 
 
 def logarithms(means: FloatArray) -> FloatArray:
-    """Return the logarithms (5, GPUs) of what is compared, NaN of GPUs that are not at work."""
+    """Return the logarithms (6, GPUs) of what is compared, NaN of GPUs that are not at work."""
     with np.errstate(invalid="ignore"):
         idle = means[BUSY] < _WORKING
-        compared = np.where(means[:_COMPARED] > _LEAST, means[:_COMPARED], np.nan)
+        compared = np.where(means > _LEAST, means, np.nan)
     compared[:, idle] = np.nan
     result: FloatArray = np.log(compared)
     return result
@@ -242,20 +227,22 @@ def medians(signals: FloatArray, group: IntArray, groups: int) -> tuple[FloatArr
 
 
 def _places(who: IntArray) -> IntArray:
-    """Return where the habits of some entities are kept, (5, n)."""
+    """Return where the habits of some entities are kept, (6, n)."""
     return _COMPARED * who[None, :] + np.arange(_COMPARED)[:, None]
 
 
 def _scores(z: FloatArray) -> FloatArray:
-    """Return how far each signature (3, n) goes, from residuals in deviations (5, n)."""
+    """Return how far each signature (3, n) goes, from residuals in deviations (6, n)."""
     active = np.fmax(z[TENSOR], z[MEMORY])
     worked = np.where(np.isfinite(active), active, z[POWER])
     beside = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
     slow = np.where(np.isfinite(beside), np.minimum(-z[CLOCK], beside), -z[CLOCK])
-    return np.array([slow, worked, -z[BUSY]])
+    return np.array([slow, worked, np.fmax(-z[BUSY], -z[UTIL])])
 
 
 def _lags(apart: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
     active = np.fmax(apart[TENSOR], apart[MEMORY])
-    return np.array([-apart[CLOCK], np.where(np.isfinite(active), active, apart[POWER]), -apart[BUSY]])
+    return np.array(
+        [-apart[CLOCK], np.where(np.isfinite(active), active, apart[POWER]), np.fmax(-apart[BUSY], -apart[UTIL])]
+    )

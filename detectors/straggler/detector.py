@@ -10,9 +10,9 @@ others wait (`activity`, `watch`), and what the job lost by it: in the job's ste
 
 It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
 is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
-a single node has the whole job and all its GPUs slow down alike (nobody to compare with), where a node is slow by its
-GPUs' readings from the job's first minute on (taken for its habit), and where a fault that has a name leaves no trace
-in DCGM or the logs. A rank that alone reports of its node stands for the node, as tensor-parallel neighbours count the
+a single node has the whole job and all its GPUs slow down alike (nobody to compare with), where a GPU or a
+node is slow by its readings from the job's first minutes on (taken for its habit), and where a fault that has a name
+leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as tensor-parallel neighbours count the
 wait for each other as computation; the GPU is named where its own readings make it the one.
 """
 
@@ -28,6 +28,7 @@ from detectors.fleet import Fleet, Job
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.statistics import median_of
 from detectors.straggler import says
 from detectors.straggler.activity import CLOCK, MEMORY, POWER, SLOW_CLOCK, TENSOR, WINDOW_S
 from detectors.straggler.config import StragglerConfig
@@ -200,9 +201,13 @@ class Straggler:
         peers = gpus_of(job, self._layout)
         if self._is_open(entity) or self._excuses.to_come(mine, onset, now):
             return []
+        clock = self._excuses.clock
+        own = median_of(clock[mine].astype(np.float64))
+        ratio = own / median_of(clock[np.setdiff1d(peers, mine)].astype(np.float64))
+        if self._excuses.unread(mine, peers, own, ratio, now):
+            return []
         if self._excuses.of(node, mine, peers, onset, now) is not None:
             return []
-        clock = self._excuses.clock
         told = says.of_ranks(job.job_id, _words(entity), pace, ranks, (now - onset) / 1000, clock[mine], clock[peers])
         return self._fire(now, job, entity, gpu, told, onset, [int(rank) for rank in ranks])
 
@@ -238,8 +243,8 @@ class Straggler:
     def _excused(self, now: Instant, suspect: Suspect) -> bool:
         those = self._layout.members(suspect.node) if suspect.gpu is None else np.array([suspect.gpu])
         peers = gpus_of(suspect.job, self._layout)
-        unread = self._excuses.unread(those, float(suspect.own[CLOCK]), suspect.clock, suspect.hottest)
-        return unread is not None or self._excuses.of(suspect.node, those, peers, suspect.since, now) is not None
+        unread = self._excuses.unread(those, peers, float(suspect.own[CLOCK]), suspect.clock, now)
+        return unread or self._excuses.of(suspect.node, those, peers, suspect.since, now) is not None
 
     def _holds_up(self, suspect: Suspect) -> bool:
         """Return whether its job lost by it as much as counts, and no more than its lag explains.
@@ -253,7 +258,8 @@ class Straggler:
             waits = np.fmax(ratio[TENSOR], ratio[MEMORY]) - 1 >= suspect.lag / 2 or ratio[POWER] < 1
             return bool(suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share and waits)
         explained = np.log1p(suspect.lag) >= np.log1p(effect.slower) / 2
-        return bool(effect.slower >= self._config.job_share and explained)
+        counts = max(suspect.lag, effect.slower) >= self._config.effect_share
+        return bool(effect.slower >= self._config.job_share and explained and counts)
 
     def _entity(self, node: str, gpu: int | None) -> dict[str, str | int]:
         return {"node": node} if gpu is None else dict(self._layout.entity(gpu))

@@ -14,15 +14,17 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, Declaration
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout, reported
+from detectors.statistics import median_of
+from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.xid import XIDS, parse_line
 
-# Bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
-_HW_SLOWDOWN, _SW_THERMAL, _HW_THERMAL, _HW_BRAKE = 0x08, 0x20, 0x40, 0x80
-_NAMED: Final = _HW_SLOWDOWN | _SW_THERMAL | _HW_THERMAL | _HW_BRAKE
+_NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _HALVED: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); peers under a power cap run below the full clock."""
 _HOT_C: Final = 85.0
 """The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
+_WARMER_C: Final = 10.0
+"""GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _LOWERED: Final = 0.95
 """At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
@@ -30,6 +32,8 @@ _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _HOLDS_MS: Final = 180_000
 """Throttling by heat comes and goes within some scrapes; three minutes hold at 60 s scrapes."""
+_MEAN_MS: Final = 60_000.0
+"""Clocks under a cap, or in heat, move by some per cent from one reading to the next."""
 _LINES_MS: Final = 600_000
 """A line about a fault comes minutes before or after what it does to a job."""
 _KEEP_MS: Final = 86_400_000
@@ -46,7 +50,8 @@ _RETRIES: Final = (
 class Excuses(Columns):
     """Columns over all GPUs.
 
-    `at` last reading (ms); `clock` MHz then and its `peak`; `named_at` when it last read as held by something that has
+    `at` last reading (ms); `clock` its mean over a minute (MHz) and its `peak`; `heat` its temperature
+    (degrees); `named_at` when it last read as held by something that has
     a name, and `why`; `told` whether it ever gave its reasons; `limit` of its power (W); `link` what its host link
     should carry (2^generation times lanes) or once did; `crc` and `retries` NVLink's counts.
     """
@@ -55,6 +60,7 @@ class Excuses(Columns):
         "at": (np.int64, -1),
         "clock": (np.float32, np.nan),
         "peak": (np.float32, np.nan),
+        "heat": (np.float32, np.nan),
         "named_at": (np.int64, -(2**61)),
         "why": (np.int8, 0),
         "told": (np.bool_, False),
@@ -66,6 +72,7 @@ class Excuses(Columns):
     at: IntArray
     clock: NDArray[np.float32]
     peak: NDArray[np.float32]
+    heat: NDArray[np.float32]
     named_at: IntArray
     why: NDArray[np.int8]
     told: BoolArray
@@ -100,11 +107,13 @@ class Excuses(Columns):
             gpus, at = batch.entities[here], batch.at[tick, here]
             reasons = reported(batch, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", tick, here)
             told = np.isfinite(reasons)
-            self._mark(gpus, at, (np.where(told, reasons, 0).astype(np.int64) & _NAMED) != 0, 1)
+            self._mark(gpus, at, told & ((bits_of(reasons) & _NAMED) != 0), 1)
             self.told[gpus] |= told
             clock = reported(batch, "DCGM_FI_DEV_SM_CLOCK", tick, here)
-            _keep(self.clock, gpus, clock)
+            moved = -np.expm1(-np.clip(at - self.at[gpus], 0, _HOLDS_MS) / _MEAN_MS) * (clock - self.clock[gpus])
+            _keep(self.clock, gpus, np.where(np.isfinite(moved), self.clock[gpus] + moved, clock))
             _keep(self.peak, gpus, np.fmax(self.peak[gpus], clock))
+            _keep(self.heat, gpus, reported(batch, "DCGM_FI_DEV_GPU_TEMP", tick, here))
             _keep(self.limit, gpus, reported(batch, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", tick, here))
             gen = reported(batch, "DCGM_FI_DEV_PCIE_LINK_GEN", tick, here)
             lanes = reported(batch, "DCGM_FI_DEV_PCIE_LINK_WIDTH", tick, here)
@@ -165,18 +174,21 @@ class Excuses(Columns):
             return _WHY[3]
         return None
 
-    def unread(self, those: IntArray, clock_mhz: float, clock_ratio: float, heat_c: float) -> str | None:
-        """Return what may hold the clock of GPUs that give no reasons, so that it is no straggler: hardware that halves
-        it, heat, or, of a whole node, its power.
+    def unread(self, those: IntArray, peers: IntArray, clock_mhz: float, clock_ratio: float, now: Instant) -> bool:
+        """Return whether something else may hold the clock of GPUs that give no reasons: hardware that halves it, heat,
+        or, of a whole node, its power. It is as good as named then, and holds for as long. `clock_ratio` is theirs to
+        that of `peers`.
         """
-        if self.told[those].any():
-            return None
-        if min(clock_ratio, clock_mhz / float(np.median(self.peak[those]))) <= _HALVED:
-            return "its clock is halved, as hardware does it"
-        if heat_c >= _HOT_C:
-            return "it is as hot as it may be"
-        low = len(those) > 1 and clock_ratio <= _LOWERED
-        return "all GPUs of a node with low clocks share its power and air" if low else None
+        if not len(those) or self.told[those].any():
+            return False
+        halved = min(clock_ratio, clock_mhz / float(np.median(self.peak[those]))) <= _HALVED
+        heat = median_of(self.heat[those].astype(np.float64))
+        others = np.setdiff1d(peers, those)
+        hotter = heat - median_of(self.heat[others].astype(np.float64)) >= _WARMER_C
+        held = halved or heat >= _HOT_C or (clock_ratio <= _LOWERED and (hotter or len(those) > 1))
+        if held:
+            self.named_at[those], self.why[those] = now, 1
+        return held
 
     def to_come(self, those: IntArray, onset: Instant, now: Instant) -> bool:
         """Return whether GPUs that do report have not done so since `onset`, and may still give a reason."""

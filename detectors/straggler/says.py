@@ -90,8 +90,7 @@ def of_readings(suspect: Suspect, where: str, slow_for_s: float, harmless: bool)
         return Saying("info", 0.5, named, kept)
     held = f"{where} holds up job {suspect.job.job_id}: {told}"
     if effect is None or effect.slower == 0:
-        last = "it has since the job was first seen" if suspect.always else "the others wait for it"
-        return Saying("ticket", 0.6, f"{held}; {last}", kept)
+        return Saying("ticket", 0.6, f"{held}; the others wait for it", kept)
     kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
     kept["job_slower_share"] = effect.slower
     severity: Severity = "page" if effect.slower >= _PAGE_SHARE else "ticket"

@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.evidence import odds_in_words, threshold
-from detectors.core.residuals import MAD_TO_SIGMA, group_medians
+from detectors.core.residuals import group_medians
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout
 from detectors.statistics import median_of
 from detectors.straggler.activity import (
-    CLOCK,
-    HEAT,
     MEMORY,
     POWER,
-    SLOW_CLOCK,
     STARVED,
     TENSOR,
     WINDOW_S,
@@ -35,11 +32,6 @@ from detectors.straggler.effect import KEPT, Effect, History
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
-_ALWAYS_S: Final = 360.0
-_SETTLED_S: Final = 3600.0
-_APART: Final = 5.0
-_HARMLESS: Final = 15
-"""Windows after which what is odd and slows nobody is called so, and becomes its habit."""
 Held = tuple[str, int | None]
 """A node, and the index of its GPU or None for all of it, on which a finding is open."""
 
@@ -50,8 +42,8 @@ class Suspect:
 
     It has been suspected for `windows`, at most the last 64, and was slow in `odd` of them. `lag` is by how much longer
     its work takes, a share; `own` and `peers` the window's means by signal (clock MHz, power W, tensor, memory, busy
-    share, GPU temperature); since it is odd, `clock` the lowest of its peers' it had, a share, and `hottest` its
-    temperature. `effect` is None where nothing is known of before.
+    share); `clock` the lowest of its peers' it had since it is odd, a share. `effect` is None where nothing is known of
+    before.
     """
 
     job: Job
@@ -65,10 +57,8 @@ class Suspect:
     own: FloatArray
     peers: FloatArray
     clock: float
-    hottest: float
     by_chance: str
     effect: Effect | None
-    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,6 @@ class Watch:
         self._starts: dict[str, Instant] = {}
         self._window: int | None = None
         self._cast: _Cast | None = None
-        self._beside = np.empty(0)
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""
@@ -142,8 +131,7 @@ class Watch:
         """Return whether a GPU, or a node, was slow in the window that ended last."""
         if gpu is None:
             return bool(self._nodes.marks.odd[self._layout.number(node)] & np.uint64(1))
-        always = len(self._beside) > gpu and self._beside[gpu] <= -np.log1p(self._config.effect_share) / 2
-        return bool(self._gpus.marks.odd[gpu] & np.uint64(1)) or bool(always)
+        return bool(self._gpus.marks.odd[gpu] & np.uint64(1))
 
     def absolve(self, node: str, gpu: int | None) -> None:
         """Begin anew with a GPU, or a node: what it is like now is its habit."""
@@ -189,12 +177,10 @@ class Watch:
         self, now: Instant, cast: _Cast, means: FloatArray, x: FloatArray, held: AbstractSet[Held]
     ) -> list[Suspect]:
         who = np.flatnonzero(cast.job >= 0)
-        self._beside = np.full(len(cast.job), np.nan)
         if not len(who):
             return []
-        look = Look(who, cast.number[who], cast.mates[who], cast.groups, x[:, who], means[HEAT, who])
-        beside = self._gpus.look(now, look, np.isin(who, [gpu for _, gpu in held if gpu is not None]))
-        self._beside[who] = beside[CLOCK]
+        look = Look(who, cast.number[who], cast.mates[who], cast.groups, x[:, who])
+        self._gpus.look(now, look, np.isin(who, [gpu for _, gpu in held if gpu is not None]))
         self._end_histories(cast, means)
         found = []
         for place, wealth in self._over(self._gpus, who, len(who)):
@@ -203,33 +189,6 @@ class Watch:
             alike = int(np.count_nonzero(cast.job == cast.job[gpu]))
             share = 0.0 if cast.many[gpu] else 1 / alike  # among many, it does not move the median of its node
             found.append(self._suspect(cast, self._gpus, gpu, gpu, peers, means, share, len(who), wealth))
-        return found + self._always(now, cast, who, means)
-
-    def _always(self, now: Instant, cast: _Cast, who: IntArray, means: FloatArray) -> list[Suspect]:
-        """Return the GPUs that have been slow among their mates since their job was first seen.
-
-        Peers are all there is to compare with, so three signals must agree: the clock lower by the share that counts,
-        activity higher, and power no higher: a GPU that its chip or its heat lets clock lower at the same power cap
-        draws as much as its mates.
-        """
-        level, learnt = self._gpus.habits(who)
-        spread = MAD_TO_SIGMA * median_of(np.abs(level[CLOCK]))
-        slow = float(np.log1p(self._config.effect_share))
-        with np.errstate(invalid="ignore"):
-            low = (level[CLOCK] <= -max(slow, _APART * spread)) & (level[POWER] <= -slow / 4)
-            low &= np.fmax(level[TENSOR], level[MEMORY]) >= slow / 2
-            low &= (learnt >= _ALWAYS_S) & (learnt < _SETTLED_S) & (self._beside[who] <= -slow)
-            low &= ~self._gpus.marks.absolved[who]
-        found = []
-        for place in np.flatnonzero(low):
-            gpu = int(who[place])
-            job, node = cast.jobs[cast.job[gpu]], self._layout.names[self._layout.node[gpu]]
-            peers = np.flatnonzero((cast.mates == cast.mates[gpu]) & (np.arange(len(cast.job)) != gpu))
-            lag, windows = float(np.expm1(-level[CLOCK, place])), int(learnt[place] / WINDOW_S)
-            since = max(now - int(learnt[place] * 1000), job.start)
-            clock, heat = float(np.exp(level[CLOCK, place])), float(means[HEAT, gpu])
-            figures = means[:, gpu], _medians(means, peers), clock, heat, "", None, True
-            found.append(Suspect(job, node, gpu, SLOW_CLOCK, lag, since, windows, windows, *figures))
         return found
 
     def _look_at_nodes(
@@ -246,11 +205,9 @@ class Watch:
         job[layout.node[member]] = cast.job[member]
         number = np.zeros(nodes, np.int64)
         number[layout.node[member]] = cast.number[member]
-        signals = np.array(
-            [group_medians(row[member], layout.node[member], nodes)[0][who] for row in (*x, means[HEAT])]
-        )
+        signals = np.array([group_medians(row[member], layout.node[member], nodes)[0][who] for row in x])
         groups, group = np.unique(job[who] * nodes + cast.model[who], return_inverse=True)
-        look = Look(who, number[who], group, len(groups), signals[:HEAT], signals[HEAT])
+        look = Look(who, number[who], group, len(groups), signals)
         self._nodes.look(now, look, np.isin(who, [layout.number(node) for node, gpu in held if gpu is None]))
         found = []
         for place, wealth in self._over(self._nodes, who, len(who)):
@@ -281,7 +238,7 @@ class Watch:
             job, self._layout.names[self._layout.node[those[0]]], gpu, how, float(np.expm1(lag)),
             max(int(evidence.since[entity]) - 1000 * WINDOW_S, job.start), windows, bits.bit_count(),
             _medians(means, those), _medians(means, peers),
-            float(np.exp(marks.lowest[entity])), float(marks.hottest[entity]),
+            float(np.exp(marks.lowest[entity])),
             odds_in_words(wealth, entities, WINDOW_S), effect,
         )  # fmt: skip
 
