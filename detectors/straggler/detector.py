@@ -254,7 +254,8 @@ class Straggler:
         """
         effect = suspect.effect
         if effect is None or (effect.slower == 0 and effect.seen >= suspect.lag / 3):
-            ratio = suspect.own / suspect.peers
+            with np.errstate(divide="ignore", invalid="ignore"):  # peers that stand still have a signal of 0
+                ratio = suspect.own / suspect.peers
             waits = np.fmax(ratio[TENSOR], ratio[MEMORY]) - 1 >= suspect.lag / 2 or ratio[POWER] < 1
             return bool(suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share and waits)
         explained = np.log1p(suspect.lag) >= np.log1p(effect.slower) / 2
