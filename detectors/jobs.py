@@ -1,8 +1,7 @@
-"""Which jobs run where no scheduler says so: from labels of exporters, from the ranks' steps, else from work in step.
+"""Which jobs run where no scheduler says so: from the ranks' steps, else from work in step.
 
 The scheduler's word counts alone where there is any. Without it:
 
-- *labels*: an exporter that names the job of a GPU (`hpc_job`, or namespace and pod) is believed;
 - *steps*: ranks that report their steps name their job and their node;
 - *work in step*: GPUs of a synchronous job rise and fall together, so the half-minute means of their nodes' activity
   are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
@@ -10,6 +9,7 @@ The scheduler's word counts alone where there is any. Without it:
   too high for chance (Fisher's z transform, corrected for all pairs of a day), and what is linked, by however many
   others, is one job.
 
+Where an exporter names a GPU's job (`hpc_job`), capture and import have made a job of it before.
 What was inferred is approximate: a job is known some minutes after its start, and one smaller than a node is that node.
 """
 
@@ -72,9 +72,8 @@ class JobFinder:
         self._gpus, self._nodes = _Gpus(), _Nodes()
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._window = 0
         self._named: dict[str, dict[str, Instant]] = {}
-        """By job that a label or a rank names: from when on each of its nodes is known."""
+        """By job that ranks name: from when on each of its nodes is known."""
         self._minutes: dict[str, set[int]] = {}
         """In which minutes such a job was heard of."""
         self._jobs: dict[str, Job] = {}
@@ -86,23 +85,22 @@ class JobFinder:
         self._jobs.clear()
         self._named.clear()
         self._minutes.clear()
+        self._gpus, self._nodes = _Gpus(), _Nodes()
         return events
 
     def take_rows(self, rows: Rows, after: Instant) -> None:
-        """Take rows as they arrive, for the labels beside their keys; those up to `after` are too late.
+        """Take rows as they arrive, for the nodes that ranks run on; those up to `after` are too late.
 
         Rows may be ahead of event time: what is kept of them are the first time of each pair and the minutes in which a
         job was heard of, of which only those that event time has passed are looked at.
         """
-        label = rows.label
-        if self._scheduled or label is None or rows.kind not in {"steps", "dcgm"}:
+        if self._scheduled or rows.node is None:
             return
-        own, width = rows.keys["job_id" if rows.kind == "steps" else "node"], len(label.categories)
-        good = np.flatnonzero((label.codes >= 0) & (rows.times > after))
-        pairs, minutes = own.codes[good] * width + label.codes[good], rows.times[good] // _MINUTE_MS
+        jobs, width = rows.keys["job_id"], len(rows.node.categories)
+        good = np.flatnonzero((rows.node.codes >= 0) & (rows.times > after))
+        pairs, minutes = jobs.codes[good] * width + rows.node.codes[good], rows.times[good] // _MINUTE_MS
         for pair, minute in np.unique(np.stack([pairs, minutes], axis=1), axis=0).tolist():
-            names = str(own.categories[pair // width]), str(label.categories[pair % width])
-            job, node = names if rows.kind == "steps" else reversed(names)
+            job, node = str(jobs.categories[pair // width]), str(rows.node.categories[pair % width])
             nodes = self._named.setdefault(job, {})
             nodes[node] = min((minute + 1) * _MINUTE_MS, nodes.get(node, _NEVER))
             self._minutes.setdefault(job, set()).add(minute)

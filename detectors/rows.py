@@ -26,5 +26,5 @@ class Rows:
     keys: Mapping[str, KeyColumn]
     values: Mapping[str, NDArray[np.float64]]
     valid: Mapping[str, NDArray[np.bool_]]
-    label: KeyColumn | None = None
-    """Beside the keys, code -1 for none: of steps the rank's node, of dcgm the job that the exporter names."""
+    node: KeyColumn | None = None
+    """Of steps: the node that each row's rank runs on, code -1 for none."""

@@ -58,7 +58,7 @@ def take(rows: Rows, which: IntArray) -> Rows:
         {name: KeyColumn(column.codes[which], column.categories) for name, column in rows.keys.items()},
         {name: values[which] for name, values in rows.values.items()},
         {name: valid[which] for name, valid in rows.valid.items()},
-        KeyColumn(rows.label.codes[which], rows.label.categories) if rows.label is not None else None,
+        KeyColumn(rows.node.codes[which], rows.node.categories) if rows.node is not None else None,
     )
 
 

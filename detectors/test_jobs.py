@@ -48,10 +48,10 @@ def played(engine: Engine, rows: Rows, until: int, cut: int | None = None) -> En
     for upto in ([cut] if cut else []) + [until]:
         which = np.flatnonzero(rows.times <= upto)
         taken = {name: KeyColumn(column.codes[which], column.categories) for name, column in rows.keys.items()}
-        label = KeyColumn(rows.label.codes[which], rows.label.categories) if rows.label else None
+        node = KeyColumn(rows.node.codes[which], rows.node.categories) if rows.node else None
         values = {name: column[which] for name, column in rows.values.items()}
         valid = {name: column[which] for name, column in rows.valid.items()}
-        engine.feed(Rows(rows.kind, rows.times[which], taken, values, valid, label))
+        engine.feed(Rows(rows.kind, rows.times[which], taken, values, valid, node))
         for stream in ("dcgm", "jobs", "logs", "steps"):
             engine.mark(stream, upto)
         engine.process()
@@ -107,12 +107,3 @@ def test_ranks_that_name_their_node_make_the_job_at_once() -> None:
     done = played(engine(), steps, int(at[-1]))
     assert jobs_in(done) == [{"n03", "n04"}]
     assert done.pending("steps") == 0
-
-
-def test_a_job_that_an_exporter_names_is_believed() -> None:
-    rows = cluster(6, 1)
-    labelled = Rows(
-        rows.kind, rows.times, rows.keys, rows.values, rows.valid,
-        KeyColumn(np.where(rows.keys["node"].codes < 3, 0, -1), ("train-17",)),
-    )  # fmt: skip
-    assert jobs_in(played(engine(), labelled, _START + 6 * _MINUTE)) == [{"n00", "n01", "n02"}]

@@ -1,6 +1,6 @@
 """Arrow record batches and JSON rows to the engine's columns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,6 @@ from detectors.rows import KeyColumn, Rows
 from services.kit.errors import UserError
 from services.kit.times import parse_time
 from services.kit.wire import WireError
-
-LABELS: Mapping[str, tuple[str, ...]] = {"steps": ("node",), "dcgm": ("hpc_job", "pod")}
-"""Columns beside the keys that the engine reads where they are: of each kind the first that there is."""
 
 
 def rows_of(kind: Kind, batch: pa.RecordBatch, fields: Collection[str] | None = None) -> Rows:
@@ -40,19 +37,17 @@ def rows_of(kind: Kind, batch: pa.RecordBatch, fields: Collection[str] | None = 
             valid[name] = column.is_valid().to_numpy(zero_copy_only=False)
             values[name] = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
     stamps = times.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
-    return Rows(kind, stamps, keys, values, valid, _label(kind, batch))
+    return Rows(kind, stamps, keys, values, valid, _rank_nodes(kind, batch))
 
 
-def _label(kind: Kind, batch: pa.RecordBatch) -> KeyColumn | None:
-    """Return what stands beside the keys: of steps the rank's node, of dcgm the job that the exporter names."""
-    names = batch.schema.names
-    for name in LABELS.get(kind, ()):
-        if name in names:
-            column: Any = batch.column(name)
-            encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
-            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-            return KeyColumn(codes, tuple(encoded.dictionary.to_pylist()))
-    return None
+def _rank_nodes(kind: Kind, batch: pa.RecordBatch) -> KeyColumn | None:
+    """Return the nodes that ranks run on, code -1 for the job as a whole; None where the column is missing."""
+    if kind != "steps" or "node" not in batch.schema.names:
+        return None
+    column: Any = batch.column("node")
+    encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return KeyColumn(codes, tuple(encoded.dictionary.to_pylist()))
 
 
 def _key(name: str, column: Any) -> KeyColumn:

@@ -11,7 +11,7 @@ from detectors.fleet import Job, JobEvent
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.registry import choose
-from services.kit.columns import LABELS, rows_of
+from services.kit.columns import rows_of
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import STREAMS
 
@@ -76,7 +76,7 @@ def _feed_rows(engine: Engine, recording: Recording, kind: Kind) -> Iterator[Ins
     """Feed one stream batch by batch; yield the time up to which all of it was fed."""
     wanted = engine.fields[kind]
     with open_stream(recording.path / STREAMS[kind].file) as file:
-        columns = [name for name in file.schema_arrow.names if name in wanted or name in LABELS.get(kind, ())]
+        columns = [name for name in file.schema_arrow.names if name in wanted or (kind == "steps" and name == "node")]
     start, end = recording.manifest.start, recording.manifest.end + 1
     for batch in recording.batches(kind, start, end, max_rows=_ROWS, columns=columns):
         rows = rows_of(kind, batch, wanted)

@@ -13,7 +13,6 @@ from detectors.engine import Choice
 from detectors.exporters import exporters
 from detectors.jobs import FIELDS
 from detectors.registry import discover
-from services.kit.columns import LABELS
 from services.recording.faults import FAULTS
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import STREAMS
@@ -34,7 +33,7 @@ def seen_in(recording: Recording) -> Seen:
     shares["topology.links"] = float(bool(topology.links))
     shares["topology.nics"] = float(any(nic.switch is not None for node in topology.nodes for nic in node.nics))
     listed = next(iter(recording.jobs()), None) is not None
-    named = shares.get("steps.ranks", 0.0) > 0 or any(shares.get(f"dcgm.{label}") for label in LABELS["dcgm"])
+    named = shares.get("steps.ranks", 0.0) > 0
     found = any(shares.get(f"dcgm.{field}") for field in FIELDS)
     shares["jobs"] = float(listed or named or found)
     intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
