@@ -52,6 +52,8 @@ _STALE_MS: Final = 300_000
 """Five readings of 60 s, the usual interval of BMC telemetry: after that a sensor's word holds no longer."""
 _HABIT_MS: Final = 2 * 3_600_000
 """The time constant with which an inlet's usual temperature is learnt: aisles follow the weather within hours."""
+_CRITICAL: Final = 2
+"""States are 0 nominal, 1 warning, 2 critical (ipmi_exporter); another number is none."""
 _INLET_RANGE_C: Final = (-20.0, 90.0)
 _INLET_MOST_C: Final = 35.0
 """ASHRAE class A2 allows 35 degrees at the inlet."""
@@ -159,6 +161,7 @@ class BmcAlarms:
         kept = self._sensors
         fan, inlet = kept.part[sensors] == PARTS.index("fan"), kept.part[sensors] == PARTS.index("inlet")
         value = np.where(inlet & ((value < _INLET_RANGE_C[0]) | (value > _INLET_RANGE_C[1])), np.nan, value)
+        state = np.where((state >= 0) & (state <= _CRITICAL), state, np.nan)
         told = np.isfinite(value) | np.isfinite(state)
         if not told.all():
             sensors, at, value, state = sensors[told], at[told], value[told], state[told]
@@ -167,7 +170,7 @@ class BmcAlarms:
         still = fan & (value == 0) & kept.turned[sensors]
         warm = inlet & ((value >= _INLET_MOST_C) | (value >= habit + _INLET_RISE_K))
         # A fan whose speed is low for a moment says so as a warning: only a critical one has failed.
-        bad = still | warm | (state >= np.where(fan, 2, 1))
+        bad = still | warm | (state >= np.where(fan, _CRITICAL, 1))
         # What the sensor reads while it is bad is not what it usually reads.
         part = clamp((at - kept.last_at[sensors]) / _HABIT_MS, 0.0, 1.0)
         learnt = np.where(np.isfinite(habit), habit + part * (value - habit), value)
@@ -224,7 +227,7 @@ class BmcAlarms:
     def worst_state(self, node: str) -> int | None:
         """Return the worst state of a node's sensors (0 nominal, 1 warning, 2 critical); None: none says."""
         states = [self._sensors.state[sensor] for sensor in self._of_node.get(node, ())]
-        return max((int(min(state, 2)) for state in states if np.isfinite(state)), default=None)
+        return max((int(state) for state in states if np.isfinite(state)), default=None)
 
     def _bad(self, node: str, now: Instant) -> list[int]:
         kept = self._sensors
