@@ -6,24 +6,22 @@ AllocTRES tells the GPUs. Which GPUs of a node a job had, accounting does not sa
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
+from services.recording.importers.parts.allocations import RUNNING, Allocation, fill
 from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.moments import parse_stamp, zone_of
 from services.recording.importers.parts.slurm_json import read_json
 from services.recording.importers.parts.slurm_record import Record, is_step
-from services.recording.model import Event, Gpu, Job, Node, Topology
+from services.recording.model import Job
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"
 _NEEDED = ("JobID", "State", "Start", "End", "NodeList")
-_RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED"}
 _WAITING = {"PENDING", "REVOKED"}
 # sacct.1, JOB STATE CODES: the short forms
 _CODES = {
@@ -43,28 +41,9 @@ _CODES = {
     "S": "SUSPENDED",
     "TO": "TIMEOUT",
 }
-_SEVERITIES = {
-    "NODE_FAIL": "error",
-    "BOOT_FAIL": "error",
-    "FAILED": "warning",
-    "OUT_OF_MEMORY": "warning",
-    "TIMEOUT": "info",
-    "DEADLINE": "info",
-    "PREEMPTED": "info",
-    "CANCELLED": "info",
-}
+_SHOWN = ("JobID", "State", "ExitCode", "Reason", "FailedNode", "End", "NodeList")
 _STATE = re.compile(r"[A-Z_]{1,40}")
 _GPUS = re.compile(r"(?:^|,)gres/gpu(?::(?P<model>[^=,]+))?=(?P<count>\d{1,9})(?=,|$)")
-
-
-@dataclass
-class _Allocation:
-    """A job of the accounting and what its times and nodes came out as."""
-
-    record: Record
-    job: Job
-    gpus_per_node: int
-    gpu_model: str | None
 
 
 def convert(
@@ -82,7 +61,7 @@ def convert(
     clock = zone_of(zone)
     report = Report()
     paths = _files(source)
-    found: list[_Allocation] = []
+    found: list[Allocation] = []
     with Draft(out, report) as draft:
         for done, path in enumerate(paths):
             report.read["files"] += 1
@@ -91,22 +70,12 @@ def convert(
                 if allocation is not None:
                     found.append(allocation)
         progress(1.0)
-        found = _distinct(found, report)
-        topology, shared = _machines(found)
-        draft.add_jobs(_with_parts(allocation, shared) for allocation in found)
-        for allocation in found:
-            draft.add_events(_ending(allocation))
-        if shared:
-            report.notes.append(
-                "several jobs had parts of one node at the same time: `gpus` is empty for them on that node, because "
-                "accounting does not tell which GPUs they had"
-            )
-        report.notes.append("nodes are those that jobs ran on, with as many GPUs as jobs had of them at once")
+        topology, jobs = fill(draft, found, report)
         report.notes.append(f"times without a zone were taken as {zone}")
         header = {
             "name": out.resolve().name,
             "title": f"Slurm accounting of {cluster}",
-            "summary": f"{len(found)} jobs on {len(topology.nodes)} nodes, as Slurm's accounting has them.",
+            "summary": f"{jobs} jobs on {len(topology.nodes)} nodes, as Slurm's accounting has them.",
             "origin": "imported",
             "source": {"document": "Slurm accounting (sacct)", "section": source.name},
             "cluster": {"name": cluster},
@@ -197,7 +166,7 @@ def _folded(rows: Iterator[tuple[str, Record]], report: Report) -> Iterator[tupl
         yield current
 
 
-def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> _Allocation | None:
+def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> Allocation | None:
     """Return what one job came to; None, with the reason counted, where it never held a node."""
     words = record.text("State").split()
     state = _CODES.get(words[0], words[0]) if words else ""
@@ -209,8 +178,8 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> _Al
     if state in _WAITING or start is None:
         report.skip("the job never started", where)
         return None
-    end = None if state in _RUNNING else parse_stamp(record.text("End"), zone)
-    if (end is None) != (state in _RUNNING) or (end is not None and end < start):
+    end = None if state in RUNNING else parse_stamp(record.text("End"), zone)
+    if (end is None) != (state in RUNNING) or (end is not None and end < start):
         report.skip("the job is over, and its end is missing or before its start", where)
         return None
     try:
@@ -235,7 +204,8 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> _Al
         end=end,
         state=state,
     )
-    return _Allocation(record, job, -(-total // len(nodes)), model)
+    told = " ".join(f"{name}={record.text(name)[:400]}" for name in _SHOWN if record.text(name))
+    return Allocation(job, -(-total // len(nodes)), model, f"sacct {told}", record.text("FailedNode"))
 
 
 def _gpus(tres: str) -> tuple[int, str | None]:
@@ -250,84 +220,3 @@ def _gpus(tres: str) -> tuple[int, str | None]:
     count = total or typed
     # A uint8 numbers the GPUs of a node; a count that no node can have is a damaged line.
     return (count, models[0] if len(models) == 1 else None) if count < 1_000_000 else (0, None)
-
-
-def _distinct(found: list[_Allocation], report: Report) -> list[_Allocation]:
-    """Give every run of a requeued job an id of its own, the last one keeping the plain id; drop repeats."""
-    by_id: dict[str, dict[int, _Allocation]] = defaultdict(dict)
-    for allocation in found:
-        runs = by_id[allocation.job.job_id]
-        if allocation.job.start in runs:
-            report.skip("the job was there already", f"job {allocation.job.job_id}")
-        runs[allocation.job.start] = allocation  # the later account knows more
-    kept = []
-    for job_id, runs in by_id.items():
-        ordered = [runs[start] for start in sorted(runs)]
-        for number, allocation in enumerate(ordered[:-1], start=1):
-            renamed = allocation.job.model_copy(update={"job_id": f"{job_id}#run{number}"})
-            kept.append(replace(allocation, job=renamed))
-        kept.append(ordered[-1])
-    return kept
-
-
-def _machines(found: list[_Allocation]) -> tuple[Topology, dict[str, set[str]]]:
-    """Return the nodes, and by node the jobs that had it together with others."""
-    spans: dict[str, list[tuple[int, int, _Allocation]]] = defaultdict(list)
-    models: dict[str, str] = {}
-    for allocation in found:
-        job = allocation.job
-        for node in job.nodes:
-            spans[node].append((job.start, 2**62 if job.end is None else job.end, allocation))
-            if allocation.gpu_model is not None:
-                models.setdefault(node, allocation.gpu_model)
-    nodes, shared = [], {}
-    for name in sorted(spans):
-        together, gpus = _together(spans[name])
-        if together:
-            shared[name] = together
-        nodes.append(
-            Node(name=name, gpu_model=models.get(name), gpus=[Gpu(gpu=index) for index in range(min(gpus, 256))])
-        )
-    return Topology(nodes=nodes), shared
-
-
-def _together(spans: list[tuple[int, int, _Allocation]]) -> tuple[set[str], int]:
-    """Return the jobs of a node that were on it with others, and the most GPUs of it in use at once."""
-    together: set[str] = set()
-    running: list[tuple[int, _Allocation]] = []
-    most = 0
-    for start, end, allocation in sorted(spans, key=lambda span: (span[0], span[1], span[2].job.job_id)):
-        running = [(until, other) for until, other in running if until > start]
-        if running:
-            together.add(allocation.job.job_id)
-            together.update(other.job.job_id for _, other in running)
-        running.append((end, allocation))
-        most = max(most, sum(other.gpus_per_node for _, other in running))
-    return together, most
-
-
-def _with_parts(allocation: _Allocation, shared: dict[str, set[str]]) -> Job:
-    """Return the job; on nodes that it shared, its GPUs are given as unknown."""
-    job = allocation.job
-    parts: dict[str, list[int]] = {node: [] for node in job.nodes if job.job_id in shared.get(node, ())}
-    return job.model_copy(update={"gpus": parts}) if parts else job
-
-
-def _ending(allocation: _Allocation) -> Iterator[Event]:
-    """Yield the scheduler event of a job that did not end by its own success."""
-    job, record = allocation.job, allocation.record
-    severity = _SEVERITIES.get(job.state)
-    if severity is None or job.end is None:
-        return
-    failed = record.text("FailedNode")
-    node = failed if failed in job.nodes else job.nodes[0] if len(job.nodes) == 1 else None
-    shown = ("JobID", "State", "ExitCode", "Reason", "FailedNode", "End", "NodeList")
-    text = " ".join(f"{name}={record.text(name)[:400]}" for name in shown if record.text(name))
-    yield Event(
-        timestamp=job.end,
-        source="scheduler",
-        node=node if job.state in {"NODE_FAIL", "BOOT_FAIL"} else None,
-        job_id=job.job_id,
-        severity=severity,
-        message=f"sacct {text}",
-    )
