@@ -3,13 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet
 from detectors.statistics import clamp
 
@@ -88,22 +88,13 @@ def _about(part: Part, text: str) -> str:
 
 
 class _Sensors(Columns):
-    BLANK: ClassVar[Declaration] = {
-        "part": (np.int64, -1),
-        "turned": (np.bool_, False),
-        "bad_since": (np.int64, -1),
-        "last_at": (np.int64, -1),
-        "reading": (np.float64, np.nan),
-        "habit": (np.float64, np.nan),
-        "state": (np.float64, np.nan),
-    }
-    part: IntArray
-    turned: BoolArray
-    bad_since: IntArray
-    last_at: IntArray
-    reading: FloatArray
-    habit: FloatArray
-    state: FloatArray
+    part: IntArray = column(-1)
+    turned: BoolArray = column(False)
+    bad_since: IntArray = column(-1)
+    last_at: IntArray = column(-1)
+    reading: FloatArray = column(np.nan)
+    habit: FloatArray = column(np.nan)
+    state: FloatArray = column(np.nan)
 
 
 class BmcAlarms:

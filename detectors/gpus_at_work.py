@@ -7,13 +7,13 @@ of all down says nothing of anyone. Residuals are looked at as means over 10 s, 
 (`detectors.core.evidence`) by how seldom such residuals occur in this cluster (`detectors.core.tails`).
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit, group_quantiles
 from detectors.core.tails import Tails
@@ -59,52 +59,28 @@ class GpusAtWork(Columns):
     activity; `sums` of the look to come; `peak` the highest residual of a run of suspicion.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, -1),
-        "taken": (np.int64, -1),
-        "power": (np.float64, np.nan),
-        "clock": (np.float64, np.nan),
-        "temp": (np.float64, np.nan),
-        "memory": (np.float64, np.nan),
-        "activity": (np.float64, np.nan),
-        "counted": (np.float64, np.nan),
-        "reasons": (np.int64, -1),
-        "busy": (np.bool_, False),
-        "job": (np.int64, -1),
-        "held": (np.bool_, False),
-        "run": (np.int64, 0),
-        "since": (np.int64, -1),
-        "before": (np.int64, -1),
-        "free_since": (np.int64, -1),
-        "ended": (np.int64, -1),
-        "lost": (np.float64, np.nan),
-        "lost_power": (np.float64, np.nan),
-        "worked": (np.float64, np.nan),
-        "sums": (np.float64, 0.0, 4),
-        "peak": (np.float64, 0.0),
-    }
-    at: IntArray
-    taken: IntArray
-    power: FloatArray
-    clock: FloatArray
-    temp: FloatArray
-    memory: FloatArray
-    activity: FloatArray
-    counted: FloatArray
-    reasons: IntArray
-    busy: BoolArray
-    job: IntArray
-    held: BoolArray
-    run: IntArray
-    since: IntArray
-    before: IntArray
-    free_since: IntArray
-    ended: IntArray
-    lost: FloatArray
-    lost_power: FloatArray
-    worked: FloatArray
-    sums: FloatArray
-    peak: FloatArray
+    at: IntArray = column(-1)
+    taken: IntArray = column(-1)
+    power: FloatArray = column(np.nan)
+    clock: FloatArray = column(np.nan)
+    temp: FloatArray = column(np.nan)
+    memory: FloatArray = column(np.nan)
+    activity: FloatArray = column(np.nan)
+    counted: FloatArray = column(np.nan)
+    reasons: IntArray = column(-1)
+    busy: BoolArray = column(False)
+    job: IntArray = column(-1)
+    held: BoolArray = column(False)
+    run: IntArray = column(0)
+    since: IntArray = column(-1)
+    before: IntArray = column(-1)
+    free_since: IntArray = column(-1)
+    ended: IntArray = column(-1)
+    lost: FloatArray = column(np.nan)
+    lost_power: FloatArray = column(np.nan)
+    worked: FloatArray = column(np.nan)
+    sums: FloatArray = column(0.0, 4)
+    peak: FloatArray = column(0.0)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, *, own_past: bool = True) -> None:
         """Begin with nothing; `counter` is the field of the throttled time that matters.
@@ -159,8 +135,8 @@ class GpusAtWork(Columns):
             "busy": ~(util < IDLE_UTILISATION),
         }
         whole = np.count_nonzero(telling) == len(telling)
-        for name, column in columns.items():
-            getattr(self, name)[gpus if whole else gpus[telling]] = column if whole else column[telling]
+        for name, values in columns.items():
+            getattr(self, name)[gpus if whole else gpus[telling]] = values if whole else values[telling]
 
     def extend(self, count: int) -> None:
         """Take note of GPUs that were not known before."""

@@ -15,12 +15,12 @@ What was inferred is approximate: a job is known some minutes after its start, a
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet, Job, JobEvent
 from detectors.rows import Rows
 
@@ -49,18 +49,16 @@ _BLOCK: Final = 1024
 class _Gpus(Columns):
     """By GPU: sums and counts of the readings in this window, of utilisation, power and tensor activity."""
 
-    BLANK: ClassVar[Declaration] = {"sums": (np.float64, 0.0, 3), "counts": (np.int64, 0, 3), "node": (np.int64, -1)}
-    sums: FloatArray
-    counts: IntArray
-    node: IntArray
+    sums: FloatArray = column(0.0, 3)
+    counts: IntArray = column(0, 3)
+    node: IntArray = column(-1)
 
 
 class _Nodes(Columns):
     """By node: its activity in the last `_WINDOWS` windows (NaN unknown), and how long it has idled (windows)."""
 
-    BLANK: ClassVar[Declaration] = {"activity": (np.float32, np.nan, _WINDOWS), "idle": (np.int64, 0)}
-    activity: Any
-    idle: IntArray
+    activity: Any = column(np.nan, _WINDOWS, dtype=np.float32)
+    idle: IntArray = column(0)
 
 
 class JobFinder:

@@ -8,13 +8,13 @@ on the grid, so that it does not matter where the stream is cut.
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.tails import Tail
 from detectors.fleet import Fleet
 
@@ -126,9 +126,8 @@ def gap_since(before: IntArray, at: IntArray) -> FloatArray:
 class Readings(Columns):
     """By entity: its `last` reading (ms; -1 never) and the longest `gap` between two since the last look (ms; NaN)."""
 
-    BLANK: ClassVar[Declaration] = {"last": (np.int64, NEVER), "gap": (np.float64, np.nan)}
-    last: IntArray
-    gap: FloatArray
+    last: IntArray = column(NEVER)
+    gap: FloatArray = column(np.nan)
 
     def take(self, batch: Batch, present: BoolArray | None = None) -> None:
         """Take note of who is heard in a batch; `present` (ticks, entities) tells which of its rows count."""
@@ -153,16 +152,10 @@ class Attendance(Columns):
     since the look before (ms; NaN: none came); `back_at` when it came back after readings were missing (-1 never).
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "last": (np.int64, NEVER),
-        "usual": (np.float64, np.nan),
-        "gap": (np.float64, np.nan),
-        "back_at": (np.int64, NEVER),
-    }
-    last: IntArray
-    usual: FloatArray
-    gap: FloatArray
-    back_at: IntArray
+    last: IntArray = column(NEVER)
+    usual: FloatArray = column(np.nan)
+    gap: FloatArray = column(np.nan)
+    back_at: IntArray = column(NEVER)
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """Why a GPU's clock is held down, as DCGM says it: the bits of its reasons, and the counters of throttled time."""
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.statistics import CounterRate, highest
 
 # DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
@@ -39,10 +39,9 @@ def named(bits: int) -> str:
 class ThrottledTime(Columns):
     """For which part of the time each GPU was held down, by a counter of ns (or, in older DCGM, of us)."""
 
-    BLANK: ClassVar[Declaration] = {"at": (np.int64, -1), "value": (np.float64, 0.0), "rate": (np.float64, np.nan)}
-    at: IntArray
-    value: FloatArray
-    rate: FloatArray
+    at: IntArray = column(-1)
+    value: FloatArray = column(0.0)
+    rate: FloatArray = column(np.nan)
 
     def __init__(self) -> None:
         super().__init__()

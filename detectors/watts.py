@@ -1,12 +1,12 @@
 """What a node draws, as its BMC says: the one sign of life that does not go through the node itself."""
 
 import re
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet
 from detectors.presence import NEVER, Roster
 
@@ -27,22 +27,13 @@ class Watts(Columns):
     `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, NEVER),
-        "watts": (np.float64, np.nan),
-        "before": (np.float64, np.nan),
-        "level": (np.float64, np.nan),
-        "fell_at": (np.int64, NEVER),
-        "drop": (np.float64, np.nan),
-        "counts": (np.bool_, 0),
-    }
-    at: IntArray
-    watts: FloatArray
-    before: FloatArray
-    level: FloatArray
-    fell_at: IntArray
-    drop: FloatArray
-    counts: BoolArray
+    at: IntArray = column(NEVER)
+    watts: FloatArray = column(np.nan)
+    before: FloatArray = column(np.nan)
+    level: FloatArray = column(np.nan)
+    fell_at: IntArray = column(NEVER)
+    drop: FloatArray = column(np.nan)
+    counts: BoolArray = column(False)
 
     def __init__(self, fleet: Fleet, roster: Roster) -> None:
         super().__init__()

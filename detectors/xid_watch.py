@@ -8,13 +8,13 @@ What is taken between two points of the grid is handed out by `drain`, in order 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import FloatArray, Instant, IntArray, LogRecord
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.gpus import GpuLayout
 from detectors.xid import parse_line
 
@@ -45,16 +45,10 @@ class _Gauge(Columns):
     Until there is one, `at` is the GPU's last reading without it, and `without_since` the first.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "code": (np.int32, -1),
-        "at": (np.int64, -1),
-        "cleared_at": (np.int64, -1),
-        "without_since": (np.int64, -1),
-    }
-    code: NDArray[np.int32]
-    at: IntArray
-    cleared_at: IntArray
-    without_since: IntArray
+    code: NDArray[np.int32] = column(-1, dtype=np.int32)
+    at: IntArray = column(-1)
+    cleared_at: IntArray = column(-1)
+    without_since: IntArray = column(-1)
 
 
 class XidWatch:

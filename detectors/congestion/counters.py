@@ -5,12 +5,12 @@ nothing moved is such a copy, and is passed over unless it goes on for longer th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 
 SIGNALS: Final = ("rx", "tx", "drop", "wait", "retry", "mark", "traffic")
 """Pauses received and sent, packets dropped, ticks without credit, retransmissions, ECN marks (of a NIC: congestion
@@ -29,20 +29,12 @@ class Counters(Columns):
     that has not been looked at yet began (`anchor`, `anchor_at`); -1 and NaN where there is none.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "value": (np.float64, np.nan, len(SIGNALS)),
-        "which": (np.int64, 0, len(SIGNALS)),
-        "anchor": (np.float64, np.nan, len(SIGNALS)),
-        "at": (np.int64, -1),
-        "moved": (np.int64, -1),
-        "anchor_at": (np.int64, -1),
-    }
-    value: FloatArray
-    which: IntArray
-    anchor: FloatArray
-    at: IntArray
-    moved: IntArray
-    anchor_at: IntArray
+    value: FloatArray = column(np.nan, len(SIGNALS))
+    which: IntArray = column(0, len(SIGNALS))
+    anchor: FloatArray = column(np.nan, len(SIGNALS))
+    at: IntArray = column(-1)
+    moved: IntArray = column(-1)
+    anchor_at: IntArray = column(-1)
 
     def __init__(self, fields: Fields) -> None:
         super().__init__()

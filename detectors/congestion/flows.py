@@ -8,7 +8,7 @@ evidence adds up over looks (`detectors.core.evidence`).
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS, Counters, Fields
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet
 from detectors.core.residuals import Habit, group_medians
 from detectors.core.tails import Tails
@@ -52,28 +52,16 @@ class Looks(Columns):
     not known yet to be a burst or a fault.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "strength": (np.float64, np.nan, JUDGED),
-        "change": (np.float64, np.nan, JUDGED),
-        "odds": (np.float64, np.nan, JUDGED),
-        "burst": (np.float64, np.nan, JUDGED),
-        "at": (np.int64, -1),
-        "hot_s": (np.float64, 0.0),
-        "hot_since": (np.int64, -1),
-        "last_hot": (np.int64, -1),
-        "busiest": (np.float64, np.nan),
-        "surge": (np.float64, np.nan),
-    }
-    strength: FloatArray
-    change: FloatArray
-    odds: FloatArray
-    burst: FloatArray
-    at: IntArray
-    hot_s: FloatArray
-    hot_since: IntArray
-    last_hot: IntArray
-    busiest: FloatArray
-    surge: FloatArray
+    strength: FloatArray = column(np.nan, JUDGED)
+    change: FloatArray = column(np.nan, JUDGED)
+    odds: FloatArray = column(np.nan, JUDGED)
+    burst: FloatArray = column(np.nan, JUDGED)
+    at: IntArray = column(-1)
+    hot_s: FloatArray = column(0.0)
+    hot_since: IntArray = column(-1)
+    last_hot: IntArray = column(-1)
+    busiest: FloatArray = column(np.nan)
+    surge: FloatArray = column(np.nan)
 
 
 class Flows:

@@ -1,27 +1,45 @@
 """Columns over entities: declared once; growth, snapshot and restore follow from the declaration."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Declaration = Mapping[str, tuple[Any, float] | tuple[Any, float, int]]
-"""By name: dtype, the value of an entity of which nothing is known yet, and how many rows, where more than one."""
+
+class Column(NamedTuple):
+    """What is declared of a column: see `column`."""
+
+    blank: float
+    dtype: Any
+    rows: tuple[int, ...]
+
+
+def column(blank: float, rows: int | None = None, *, dtype: Any = None) -> Any:
+    """Declare a column by the value of an entity of which nothing is known yet, and `rows` where more than one.
+
+    It has the type of the blank (bool, int64, float64) if no other `dtype` is given.
+    """
+    own = np.bool_ if isinstance(blank, bool) else np.int64 if isinstance(blank, int) else np.float64
+    return Column(blank, dtype or own, () if rows is None else (rows,))
 
 
 class Columns:
     """Arrays by entity that grow together, of shape (count,), or (rows, count) where rows are declared.
 
-    A subclass declares them in `BLANK` and annotates each by its name; `grow` makes room, `arrays` and `load` carry
-    them over a snapshot.
+    A subclass declares them as attributes, each by `column`; `grow` makes room, `arrays` and `load` carry them over a
+    snapshot.
     """
 
-    BLANK: ClassVar[Declaration] = {}
+    COLUMNS: ClassVar[Mapping[str, Column]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own = {name: declared for name, declared in vars(cls).items() if isinstance(declared, Column)}
+        cls.COLUMNS = {**cls.COLUMNS, **own}
 
     def __init__(self) -> None:
         self.count = 0
-        for name in self.BLANK:
+        for name in self.COLUMNS:
             setattr(self, name, self._blank(name, 0))
 
     def __len__(self) -> int:
@@ -32,26 +50,26 @@ class Columns:
         more = count - self.count
         if more <= 0:
             return
-        for name in self.BLANK:
+        for name in self.COLUMNS:
             setattr(self, name, np.concatenate([getattr(self, name), self._blank(name, more)], axis=-1))
         self.count = count
 
     def forget(self, entities: Any) -> None:
         """Set everything that is kept of some entities (an index or a mask) back to what it is of a new one."""
-        for name, (_, blank, *_rest) in self.BLANK.items():
-            getattr(self, name)[..., entities] = blank
+        for name, declared in self.COLUMNS.items():
+            getattr(self, name)[..., entities] = declared.blank
 
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""
-        return {prefix + name: getattr(self, name) for name in self.BLANK}
+        return {prefix + name: getattr(self, name) for name in self.COLUMNS}
 
     def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Self:
         """Take what `arrays` returned."""
-        for name in self.BLANK:
+        for name in self.COLUMNS:
             setattr(self, name, arrays[prefix + name])
             self.count = getattr(self, name).shape[-1]
         return self
 
     def _blank(self, name: str, count: int) -> NDArray[Any]:
-        dtype, blank, *rows = self.BLANK[name]
+        blank, dtype, rows = self.COLUMNS[name]
         return np.full((*rows, count), blank, dtype)

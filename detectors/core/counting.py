@@ -6,13 +6,13 @@ all entities (`detectors.core.tails`), apart for those that err now and then and
 on for some looks is one event: it counts once in the tail, by its worst look, and only where it was no fault.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, threshold
 from detectors.core.tails import Tail, Tails
 
@@ -52,20 +52,12 @@ class Counter(Columns):
     `grown` by how much it grew since the last look, in `spent_ms` between readings.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "value": (np.float64, np.nan),
-        "at": (np.int64, -1),
-        "high": (np.float64, np.nan),
-        "fell_at": (np.int64, -1),
-        "grown": (np.float64, 0.0),
-        "spent_ms": (np.float64, 0.0),
-    }
-    value: FloatArray
-    at: IntArray
-    high: FloatArray
-    fell_at: IntArray
-    grown: FloatArray
-    spent_ms: FloatArray
+    value: FloatArray = column(np.nan)
+    at: IntArray = column(-1)
+    high: FloatArray = column(np.nan)
+    fell_at: IntArray = column(-1)
+    grown: FloatArray = column(0.0)
+    spent_ms: FloatArray = column(0.0)
 
     def take(self, entities: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
         """Take one reading (n,) of each of `entities`, NaN left out; return by how much each has grown (n,)."""
@@ -105,20 +97,12 @@ class Bursts(Columns):
     `recent` errors, forgotten over `RECENT_S`; `now` errors in the last look; `hot_at` when it was last far too many.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "level": (np.float64, 0.0),
-        "learnt": (np.int32, 0),
-        "worst": (np.float32, 0.0),
-        "recent": (np.float32, 0.0),
-        "now": (np.float32, 0.0),
-        "hot_at": (np.int64, -1),
-    }
-    level: FloatArray
-    learnt: NDArray[np.int32]
-    worst: NDArray[np.float32]
-    recent: NDArray[np.float32]
-    now: NDArray[np.float32]
-    hot_at: IntArray
+    level: FloatArray = column(0.0)
+    learnt: NDArray[np.int32] = column(0, dtype=np.int32)
+    worst: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    recent: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    now: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    hot_at: IntArray = column(-1)
 
     def __init__(self, name: str, tails: Tails, budget: float) -> None:
         """Bet with `budget` false alarms in 100 node-days; `name` is the signal's in `tails`."""

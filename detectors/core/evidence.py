@@ -9,12 +9,12 @@ and from nothing else.
 """
 
 import math
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
 from detectors.contract import FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.statistics import clamp
 
 _DAY_S: Final = 86_400.0
@@ -26,10 +26,9 @@ _YEAR_DAYS: Final = 365.25
 class Evidence(Columns):
     """By entity: the `wealth` (natural logarithm) of the bet against chance, above 0 `since` (ms), for `looks`."""
 
-    BLANK: ClassVar[Declaration] = {"wealth": (np.float64, 0.0), "since": (np.int64, -1), "looks": (np.int64, 0)}
-    wealth: FloatArray
-    since: IntArray
-    looks: IntArray
+    wealth: FloatArray = column(0.0)
+    since: IntArray = column(-1)
+    looks: IntArray = column(0)
 
     def look(
         self, entities: IntArray, odds: FloatArray, at: Any, *, most: float = 60.0, weight: float | FloatArray = 1.0

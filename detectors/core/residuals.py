@@ -1,11 +1,11 @@
 """Residuals: how far a reading lies from its peers' at the same time, and from the entity's own past."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.statistics import clamp
 
 MAD_TO_SIGMA: Final = 1.4826
@@ -76,14 +76,9 @@ class Habit(Columns):
     three deviations, so that one outlier moves little; what the caller holds to be a fault must not be learnt at all.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "level": (np.float64, np.nan),
-        "spread": (np.float64, 0.0),
-        "learnt_s": (np.float64, 0.0),
-    }
-    level: FloatArray
-    spread: FloatArray
-    learnt_s: FloatArray
+    level: FloatArray = column(np.nan)
+    spread: FloatArray = column(0.0)
+    learnt_s: FloatArray = column(0.0)
 
     def __init__(self, memory_s: float) -> None:
         super().__init__()

@@ -7,13 +7,13 @@ carry what they always do, does the look count against it: by how improbable its
 share that was small from the job's beginning is a role in the job.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.counting import ONE_EVENT_MS, credible
 from detectors.core.evidence import Evidence, threshold
 from detectors.core.residuals import Habit, group_medians, peer_residuals
@@ -46,36 +46,20 @@ class Shares(Columns):
     compared, `well` looks since it was low; `alone` low looks that its neighbours explain.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "sum": (np.float64, 0.0),
-        "work": (np.float32, 0.0),
-        "readings": (np.int32, 0),
-        "value": (np.float64, np.nan),
-        "value_at": (np.int64, -1),
-        "job": (np.int64, 0),
-        "now": (np.float32, np.nan),
-        "usual": (np.float32, np.nan),
-        "peers": (np.float32, np.nan),
-        "worst": (np.float32, 0.0),
-        "low_at": (np.int64, -1),
-        "judged_at": (np.int64, -1),
-        "well": (np.int32, 0),
-        "excused": (np.int32, 0),
-    }
-    sum: FloatArray
-    work: NDArray[np.float32]
-    readings: NDArray[np.int32]
-    value: FloatArray
-    value_at: IntArray
-    job: IntArray
-    now: NDArray[np.float32]
-    usual: NDArray[np.float32]
-    peers: NDArray[np.float32]
-    worst: NDArray[np.float32]
-    low_at: IntArray
-    judged_at: IntArray
-    well: NDArray[np.int32]
-    excused: NDArray[np.int32]
+    sum: FloatArray = column(0.0)
+    work: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    readings: NDArray[np.int32] = column(0, dtype=np.int32)
+    value: FloatArray = column(np.nan)
+    value_at: IntArray = column(-1)
+    job: IntArray = column(0)
+    now: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    usual: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    peers: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    worst: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    low_at: IntArray = column(-1)
+    judged_at: IntArray = column(-1)
+    well: NDArray[np.int32] = column(0, dtype=np.int32)
+    excused: NDArray[np.int32] = column(0, dtype=np.int32)
 
     def __init__(self, tail: Tail, budget: float, *, ratio: float, least: float, peaks: bool) -> None:
         """Bet with `budget` false alarms in 100 node-days on falls below `ratio`, where peers carry `least` or more.

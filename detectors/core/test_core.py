@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from detectors.contract import FloatArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.counting import Bursts, Counter
 from detectors.core.evidence import Evidence, bet, threshold, years_by_chance
 from detectors.core.residuals import Habit, group_medians, group_quantiles, peer_residuals
@@ -14,9 +14,8 @@ from detectors.core.tails import Tail, Tails
 
 
 class Pair(Columns):
-    BLANK: ClassVar[Declaration] = {"one": (np.int64, -1), "many": (np.float64, 0.0, 3)}
-    one: Any
-    many: Any
+    one: Any = column(-1)
+    many: Any = column(0.0, 3)
 
 
 def test_columns_grow_with_blanks_and_survive_a_snapshot() -> None:

@@ -1,12 +1,12 @@
 """What the memory counters and gauges of every GPU say, reading by reading: what grew, what was set, what was reset."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.gpus import reported
 
@@ -25,40 +25,22 @@ class MemoryReadings(Columns):
     `failure_known` whether it was ever reported. `volatile` whether counts since the driver's load were.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, -1),
-        "first_at": (np.int64, -1),
-        "uncorrected": (np.float32, 0.0),
-        "uncorrected_at": (np.int64, -1),
-        "uncorrected_last": (np.int64, -1),
-        "doubtful": (np.int64, -1),
-        "worn": (np.float32, 0.0),
-        "reset_at": (np.int64, -1),
-        "pending_at": (np.int64, -1),
-        "failure_at": (np.int64, -1),
-        "pending_clear": (np.int8, 0),
-        "failure_clear": (np.int8, 0),
-        "pending_known": (np.bool_, False),
-        "failure_known": (np.bool_, False),
-        "volatile_double": (np.bool_, False),
-        "volatile_single": (np.bool_, False),
-    }
-    at: IntArray
-    first_at: IntArray
-    uncorrected: NDArray[np.float32]
-    uncorrected_at: IntArray
-    uncorrected_last: IntArray
-    doubtful: IntArray
-    worn: NDArray[np.float32]
-    reset_at: IntArray
-    pending_at: IntArray
-    failure_at: IntArray
-    pending_clear: NDArray[np.int8]
-    failure_clear: NDArray[np.int8]
-    pending_known: BoolArray
-    failure_known: BoolArray
-    volatile_double: BoolArray
-    volatile_single: BoolArray
+    at: IntArray = column(-1)
+    first_at: IntArray = column(-1)
+    uncorrected: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    uncorrected_at: IntArray = column(-1)
+    uncorrected_last: IntArray = column(-1)
+    doubtful: IntArray = column(-1)
+    worn: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    reset_at: IntArray = column(-1)
+    pending_at: IntArray = column(-1)
+    failure_at: IntArray = column(-1)
+    pending_clear: NDArray[np.int8] = column(0, dtype=np.int8)
+    failure_clear: NDArray[np.int8] = column(0, dtype=np.int8)
+    pending_known: BoolArray = column(False)
+    failure_known: BoolArray = column(False)
+    volatile_double: BoolArray = column(False)
+    volatile_single: BoolArray = column(False)
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,13 +4,13 @@ A scrape of a node is known by its other GPUs: while none of them reports, nothi
 stops altogether is no GPU's silence; and when it comes back, GPUs may come back one after the other.
 """
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpus import GpuLayout, reported
 from detectors.presence import NEVER, Attendance, Lapses, chance_allowed
@@ -33,8 +33,7 @@ _KNOWN: Final = 5
 class _Nodes(Columns):
     """By node: when its GPUs were last heard again after none was for longer than a collection (ms; -1 never)."""
 
-    BLANK: ClassVar[Declaration] = {"back_at": (np.int64, NEVER)}
-    back_at: IntArray
+    back_at: IntArray = column(NEVER)
 
 
 class RollCall(Columns):
@@ -45,24 +44,14 @@ class RollCall(Columns):
     a reading that is never 0; `worked`: whether it did at the last.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "heard": (np.int64, 0),
-        "came": (np.int64, 0),
-        "missed": (np.int64, 0),
-        "answered": (np.int64, 0),
-        "answers_at": (np.int64, NEVER),
-        "returned_at": (np.int64, NEVER),
-        "vital": (np.bool_, 0),
-        "worked": (np.bool_, 0),
-    }
-    heard: IntArray
-    came: IntArray
-    missed: IntArray
-    answered: IntArray
-    answers_at: IntArray
-    returned_at: IntArray
-    vital: BoolArray
-    worked: BoolArray
+    heard: IntArray = column(0)
+    came: IntArray = column(0)
+    missed: IntArray = column(0)
+    answered: IntArray = column(0)
+    answers_at: IntArray = column(NEVER)
+    returned_at: IntArray = column(NEVER)
+    vital: BoolArray = column(False)
+    worked: BoolArray = column(False)
 
     def __init__(self, config: GpuLostConfig, layout: GpuLayout, lapses: Lapses) -> None:
         super().__init__()

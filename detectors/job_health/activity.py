@@ -1,13 +1,13 @@
 """What the GPUs of jobs do: work, spin in a collective, idle, or are not heard."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
@@ -34,39 +34,30 @@ _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
 
 
-class _Gpus(Columns):
-    BLANK: ClassVar[Declaration] = dict.fromkeys(FIELDS, (np.float64, np.nan))
-    power: FloatArray
-    util: FloatArray
-    tensor: FloatArray
+class _Readings(Columns):
+    power: FloatArray = column(np.nan)
+    util: FloatArray = column(np.nan)
+    tensor: FloatArray = column(np.nan)
 
 
-class Activity(Columns):
+class Activity(_Readings):
     """By job: means over its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1); NaN unknown.
 
     `power_level` and `tensor_level` are these while it works; `low` and `high` bound its power since it last did.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        **_Gpus.BLANK,
-        **dict.fromkeys(("power_level", "tensor_level", "low", "high"), (np.float64, np.nan)),
-        "heard": (np.int64, 0),
-    }
-    power: FloatArray
-    util: FloatArray
-    tensor: FloatArray
-    power_level: FloatArray
-    tensor_level: FloatArray
-    low: FloatArray
-    high: FloatArray
-    heard: IntArray
+    power_level: FloatArray = column(np.nan)
+    tensor_level: FloatArray = column(np.nan)
+    low: FloatArray = column(np.nan)
+    high: FloatArray = column(np.nan)
+    heard: IntArray = column(0)
 
     def __init__(self, fleet: Fleet, slots: Slots) -> None:
         super().__init__()
         self._fleet, self._slots = fleet, slots
         self._layout = GpuLayout(fleet)
         self._presence = Presence("dcgm")
-        self._last = _Gpus()
+        self._last = _Readings()
         self._known: tuple[object, ...] = ()
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)

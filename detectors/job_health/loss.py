@@ -1,12 +1,12 @@
 """The course of jobs' loss and gradient norm, and when they leave it: by their logarithms, against their own past."""
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-from detectors.core.columns import Declaration
+from detectors.core.columns import column
 from detectors.core.evidence import Evidence
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.tails import Tails
@@ -52,43 +52,23 @@ class Steps:
 class Course(Evidence):
     """One signal of every job: its past, its last looks, and the bet that chance made what they show."""
 
-    BLANK: ClassVar[Declaration] = {
-        **Evidence.BLANK,
-        "voice": (np.int64, _NOBODY),
-        "iteration": (np.float64, np.nan),
-        "last": (np.int64, -1),
-        "block": (np.float64, np.nan, _BLOCK),
-        "block_looks": (np.int64, 0),
-        "block_steps": (np.int64, 0),
-        "block_since": (np.int64, -1),
-        "blocks": (np.float64, np.nan, _BLOCKS),
-        "spreads": (np.float64, np.nan, _BLOCKS),
-        "recent": (np.float64, np.nan, WINDOW),
-        "recent_at": (np.int64, -1, WINDOW),
-        "phase": (np.float64, np.nan),
-        "off_phase": (np.int64, 0),
-        "sound": (np.int64, 0),
-        "bad": (np.int64, 0),
-        "bad_since": (np.int64, -1),
-        "held_since": (np.int64, -1),
-    }
-    voice: IntArray
-    iteration: FloatArray
-    last: IntArray
-    block: FloatArray
-    block_looks: IntArray
-    block_steps: IntArray
-    block_since: IntArray
-    blocks: FloatArray
-    spreads: FloatArray
-    recent: FloatArray
-    recent_at: IntArray
-    phase: FloatArray
-    off_phase: IntArray
-    sound: IntArray
-    bad: IntArray
-    bad_since: IntArray
-    held_since: IntArray
+    voice: IntArray = column(_NOBODY)
+    iteration: FloatArray = column(np.nan)
+    last: IntArray = column(-1)
+    block: FloatArray = column(np.nan, _BLOCK)
+    block_looks: IntArray = column(0)
+    block_steps: IntArray = column(0)
+    block_since: IntArray = column(-1)
+    blocks: FloatArray = column(np.nan, _BLOCKS)
+    spreads: FloatArray = column(np.nan, _BLOCKS)
+    recent: FloatArray = column(np.nan, WINDOW)
+    recent_at: IntArray = column(-1, WINDOW)
+    phase: FloatArray = column(np.nan)
+    off_phase: IntArray = column(0)
+    sound: IntArray = column(0)
+    bad: IntArray = column(0)
+    bad_since: IntArray = column(-1)
+    held_since: IntArray = column(-1)
 
     def __init__(self, name: str, tails: Tails, stays_s: float) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
 """How jobs get on: when each last reported a step, how often it usually does, and how long its pauses are."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from detectors.contract import FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.presence import learnt_interval
 
 NEVER = -1
@@ -22,18 +22,11 @@ class Pace(Columns):
     `steps` is how many intervals were seen, `pauses` (8, jobs) the lengths of the last pauses.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "heard": (np.int64, NEVER),
-        "settled": (np.int64, NEVER),
-        "usual": (np.float64, np.nan),
-        "steps": (np.int64, 0),
-        "pauses": (np.int64, 0, 8),
-    }
-    heard: IntArray
-    settled: IntArray
-    usual: FloatArray
-    steps: IntArray
-    pauses: IntArray
+    heard: IntArray = column(NEVER)
+    settled: IntArray = column(NEVER)
+    usual: FloatArray = column(np.nan)
+    steps: IntArray = column(0)
+    pauses: IntArray = column(0, 8)
 
     def take(self, jobs: IntArray, at: Any) -> None:
         """Take note of steps (n,) that ended at `at`."""

@@ -5,13 +5,13 @@ what is improbable here adds up (`detectors.core`). One burst is an event: it is
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet
 from detectors.core.residuals import Habit
 from detectors.core.tails import Tails
@@ -37,28 +37,16 @@ class Errors(Columns):
     (`total`); by port: when it was read (`at`), looked at (`looked`), and last erred unusually (`odd`); -1 never.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "value": (np.float64, np.nan, _MOST),
-        "moved": (np.int64, -1, _MOST),
-        "rate": (np.float64, 0.0, _MOST),
-        "fast": (np.int64, 0, _MOST),
-        "grown": (np.float64, 0.0, _MOST),
-        "total": (np.float64, 0.0, _MOST),
-        "burst": (np.float64, np.nan, _MOST),
-        "at": (np.int64, -1),
-        "looked": (np.int64, -1),
-        "odd": (np.int64, -1),
-    }
-    value: FloatArray
-    moved: IntArray
-    rate: FloatArray
-    fast: IntArray
-    grown: FloatArray
-    total: FloatArray
-    burst: FloatArray
-    at: IntArray
-    looked: IntArray
-    odd: IntArray
+    value: FloatArray = column(np.nan, _MOST)
+    moved: IntArray = column(-1, _MOST)
+    rate: FloatArray = column(0.0, _MOST)
+    fast: IntArray = column(0, _MOST)
+    grown: FloatArray = column(0.0, _MOST)
+    total: FloatArray = column(0.0, _MOST)
+    burst: FloatArray = column(np.nan, _MOST)
+    at: IntArray = column(-1)
+    looked: IntArray = column(-1)
+    odd: IntArray = column(-1)
 
     def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
         super().__init__()

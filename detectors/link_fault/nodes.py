@@ -1,11 +1,11 @@
 """Whether the nodes at the ends of cables live: a port whose node is down, booting or drained is no link fault."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.presence import NEVER, Presence, Roster
 from detectors.scheduling import Scheduler
 
@@ -18,9 +18,8 @@ _BOOT_GRACE_MS: Final = 180_000
 class Nodes(Columns):
     """When every node was last heard in band, and when it came back after a silence (-1: it was never away)."""
 
-    BLANK: ClassVar[Declaration] = {"last": (np.int64, NEVER), "back": (np.int64, NEVER)}
-    last: IntArray
-    back: IntArray
+    last: IntArray = column(NEVER)
+    back: IntArray = column(NEVER)
 
     def __init__(self, roster: Roster, streams: list[Presence], scheduler: Scheduler) -> None:
         super().__init__()

@@ -1,11 +1,9 @@
 """Rails that fall silent: a NIC that moves nothing any more while its siblings on the node, and its like, go on."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.link_fault.config import LinkFaultConfig
 
 _DATA = ("port_xmit_data", "port_rcv_data")
@@ -28,24 +26,14 @@ class Rails(Columns):
     a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "value": (np.float64, np.nan),
-        "at": (np.int64, -1),
-        "row": (np.int64, -1),
-        "level": (np.float64, 0.0),
-        "learnt": (np.int64, 0),
-        "moved": (np.int64, -1),
-        "run": (np.int64, -1),
-        "carried": (np.float64, 0.0),
-    }
-    value: FloatArray
-    at: IntArray
-    row: IntArray
-    level: FloatArray
-    learnt: IntArray
-    moved: IntArray
-    run: IntArray
-    carried: FloatArray
+    value: FloatArray = column(np.nan)
+    at: IntArray = column(-1)
+    row: IntArray = column(-1)
+    level: FloatArray = column(0.0)
+    learnt: IntArray = column(0)
+    moved: IntArray = column(-1)
+    run: IntArray = column(-1)
+    carried: FloatArray = column(0.0)
 
     def __init__(self, config: LinkFaultConfig) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
 """Whether every port of a kind is up, since when, how often it lost its link lately, and whether anybody uses it."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.presence import Presence
 from detectors.statistics import known_or
 
@@ -30,26 +30,15 @@ class States(Columns):
     counter `downed` of lost links.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "state": (np.int8, UNKNOWN),
-        "down_since": (np.int64, -1),
-        "heard_since": (np.int64, -1),
-        "low": (np.int32, 0),
-        "downed": (np.float64, np.nan),
-        "sent": (np.float64, np.nan),
-        "used": (np.int64, -1),
-        "lost": (np.int64, -1, _KEPT_DOWNS),
-        "counted": (np.int64, -1, _KEPT_DOWNS),
-    }
-    state: NDArray[np.int8]
-    down_since: IntArray
-    heard_since: IntArray
-    low: NDArray[np.int32]
-    downed: FloatArray
-    sent: FloatArray
-    used: IntArray
-    lost: IntArray
-    counted: IntArray
+    state: NDArray[np.int8] = column(UNKNOWN, dtype=np.int8)
+    down_since: IntArray = column(-1)
+    heard_since: IntArray = column(-1)
+    low: NDArray[np.int32] = column(0, dtype=np.int32)
+    downed: FloatArray = column(np.nan)
+    sent: FloatArray = column(np.nan)
+    used: IntArray = column(-1)
+    lost: IntArray = column(-1, _KEPT_DOWNS)
+    counted: IntArray = column(-1, _KEPT_DOWNS)
 
     def __init__(self, kind: Kind) -> None:
         super().__init__()

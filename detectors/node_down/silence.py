@@ -1,13 +1,13 @@
 """How long every node has been silent, over all its in-band streams, in intervals of its own."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.node_down.config import NodeDownConfig
 from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
 
@@ -27,26 +27,15 @@ class Silence(Columns):
     ended did so at `ended_at` (ms; -1 never), after `ended_ms`.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "last": (np.int64, NEVER),
-        "usual": (np.float64, np.nan),
-        "silent_ms": (np.float64, 0.0),
-        "missed": (np.float64, 0.0),
-        "needed": (np.float64, np.inf),
-        "ended_at": (np.int64, NEVER),
-        "ended_ms": (np.float64, 0.0),
-        "known": (np.bool_, 0, len(IN_BAND)),
-        "there": (np.bool_, 0, len(IN_BAND)),
-    }
-    last: IntArray
-    usual: FloatArray
-    silent_ms: FloatArray
-    missed: FloatArray
-    needed: FloatArray
-    ended_at: IntArray
-    ended_ms: FloatArray
-    known: BoolArray
-    there: BoolArray
+    last: IntArray = column(NEVER)
+    usual: FloatArray = column(np.nan)
+    silent_ms: FloatArray = column(0.0)
+    missed: FloatArray = column(0.0)
+    needed: FloatArray = column(np.inf)
+    ended_at: IntArray = column(NEVER)
+    ended_ms: FloatArray = column(0.0)
+    known: BoolArray = column(False, len(IN_BAND))
+    there: BoolArray = column(False, len(IN_BAND))
 
     def __init__(self, config: NodeDownConfig, roster: Roster, lapses: Lapses) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """The error counters of every GPU's NVLinks: sums over its links, through resets, and readings that lack one."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, Bursts, Counter
 from detectors.core.tails import Tails
 from detectors.gpus import reported
@@ -27,22 +27,13 @@ class LinkErrors(Columns):
     silence.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, -1),
-        "has": (np.int8, 0),
-        "fatal": (np.int8, 0),
-        "retrained": (np.float32, 0.0),
-        "retrained_at": (np.int64, -1),
-        "retrained_last": (np.int64, -1),
-        "reset_at": (np.int64, -1),
-    }
-    at: IntArray
-    has: NDArray[np.int8]
-    fatal: NDArray[np.int8]
-    retrained: NDArray[np.float32]
-    retrained_at: IntArray
-    retrained_last: IntArray
-    reset_at: IntArray
+    at: IntArray = column(-1)
+    has: NDArray[np.int8] = column(0, dtype=np.int8)
+    fatal: NDArray[np.int8] = column(0, dtype=np.int8)
+    retrained: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    retrained_at: IntArray = column(-1)
+    retrained_last: IntArray = column(-1)
+    reset_at: IntArray = column(-1)
 
     def __init__(self, tails: Tails, budget: float) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
 """What is known of every GPU's host link: generation and width beside what they should be, while the GPU is at work."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.shares import FEWEST
 from detectors.gpus import reported
 
@@ -37,34 +37,19 @@ class Links(Columns):
     last came back from a silence.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, -1),
-        "busy": (np.bool_, False),
-        "gen": (np.float32, np.nan),
-        "width": (np.float32, np.nan),
-        "should_gen": (np.float32, np.nan),
-        "should_width": (np.float32, np.nan),
-        "low": (np.bool_, False),
-        "low_ms": (np.float32, 0.0),
-        "low_run": (np.int32, 0),
-        "low_since": (np.int64, -1),
-        "low_at": (np.int64, -1),
-        "well_ms": (np.float32, 0.0),
-        "returned_at": (np.int64, -1),
-    }
-    at: IntArray
-    busy: BoolArray
-    gen: NDArray[np.float32]
-    width: NDArray[np.float32]
-    should_gen: NDArray[np.float32]
-    should_width: NDArray[np.float32]
-    low: BoolArray
-    low_ms: NDArray[np.float32]
-    low_run: NDArray[np.int32]
-    low_since: IntArray
-    low_at: IntArray
-    well_ms: NDArray[np.float32]
-    returned_at: IntArray
+    at: IntArray = column(-1)
+    busy: BoolArray = column(False)
+    gen: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    width: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    should_gen: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    should_width: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    low: BoolArray = column(False)
+    low_ms: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    low_run: NDArray[np.int32] = column(0, dtype=np.int32)
+    low_since: IntArray = column(-1)
+    low_at: IntArray = column(-1)
+    well_ms: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    returned_at: IntArray = column(-1)
 
     def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""

@@ -5,12 +5,12 @@ were first seen: no fault, and at most worth a note. What harms is one that was 
 node, and that binds: the card draws what it may, and its clock stays below its peers'.
 """
 
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.gpus import reported
 from detectors.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.statistics import median_of
@@ -30,14 +30,9 @@ _STANDS_MS: Final = 30_000
 class Limits(Columns):
     """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`."""
 
-    BLANK: ClassVar[Declaration] = {
-        "enforced": (np.float64, np.nan),
-        "since": (np.int64, -1),
-        "first": (np.float64, np.nan),
-    }
-    enforced: FloatArray
-    since: IntArray
-    first: FloatArray
+    enforced: FloatArray = column(np.nan)
+    since: IntArray = column(-1)
+    first: FloatArray = column(np.nan)
 
     def take(self, batch: Batch, count: int) -> None:
         """Take a batch; `count` GPUs are known."""

@@ -1,12 +1,12 @@
 """What the clients of every mount last reported: latencies, requests that wait, bytes moved."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.residuals import group_medians
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet
@@ -48,22 +48,13 @@ class Looks:
 class Clients(Columns):
     """By (node, mount), as in ``fleet.entities("storage")``; `latency` and `rate` (2, clients) by direction."""
 
-    BLANK: ClassVar[Declaration] = {
-        "last": (np.int64, -1),
-        "usual": (np.float64, np.nan),
-        "latency": (np.float64, np.nan, 2),
-        "rate": (np.float64, np.nan, 2),
-        "waiters": (np.float64, np.nan),
-        "counted_at": (np.int64, -1, 2),
-        "counted": (np.float64, 0.0, 2),
-    }
-    last: IntArray
-    usual: FloatArray
-    latency: FloatArray
-    rate: FloatArray
-    waiters: FloatArray
-    counted_at: IntArray
-    counted: FloatArray
+    last: IntArray = column(-1)
+    usual: FloatArray = column(np.nan)
+    latency: FloatArray = column(np.nan, 2)
+    rate: FloatArray = column(np.nan, 2)
+    waiters: FloatArray = column(np.nan)
+    counted_at: IntArray = column(-1, 2)
+    counted: FloatArray = column(0.0, 2)
 
     def __init__(self, fleet: Fleet, mounts: Slots) -> None:
         super().__init__()

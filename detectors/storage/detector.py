@@ -34,7 +34,7 @@ from detectors.contract import (
     IntArray,
     LogRecord,
 )
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
@@ -79,14 +79,9 @@ _ACTION = (
 
 
 class _Mounts(Columns):
-    BLANK: ClassVar[Declaration] = {
-        "looked": (np.int64, -1),
-        "starving": (np.int64, 0),
-        "starving_since": (np.int64, -1),
-    }
-    looked: IntArray
-    starving: IntArray
-    starving_since: IntArray
+    looked: IntArray = column(-1)
+    starving: IntArray = column(0)
+    starving_since: IntArray = column(-1)
 
 
 class Storage:

@@ -4,12 +4,12 @@ The load is the throughput of all clients, in powers of two. Latency rises with 
 is the highest level known at this load or below. At a load that was never seen nothing is expected.
 """
 
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 
 IDLE: Final = 1e4
 """Bytes a second of all clients; less is nothing."""
@@ -25,16 +25,10 @@ _KNOWN = 3
 class LoadHabit(Columns):
     """By mount and direction: the level of log(latency) by load, and how far a look usually lies from it."""
 
-    BLANK: ClassVar[Declaration] = {
-        "levels": (np.float64, np.nan, _STEPS + 1),
-        "seen": (np.int64, 0, _STEPS + 1),
-        "spread": (np.float64, 0.1),
-        "looks": (np.int64, 0),
-    }
-    levels: FloatArray
-    seen: IntArray
-    spread: FloatArray
-    looks: IntArray
+    levels: FloatArray = column(np.nan, _STEPS + 1)
+    seen: IntArray = column(0, _STEPS + 1)
+    spread: FloatArray = column(0.1)
+    looks: IntArray = column(0)
 
     def expected(self, entities: IntArray, load: FloatArray) -> FloatArray:
         """Return log(latency) to expect (n,) of each of `entities`; NaN where its load was never seen."""

@@ -1,11 +1,11 @@
 """How much of their steps the jobs wait for data, and how long these take: sums over a window, however it is cut."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
 
@@ -28,22 +28,13 @@ class Waits(Columns):
     step (s), and by how much of a step the first and the last rose above the job's habit.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "sums": (np.int64, 0, 6),
-        "at": (np.int64, -1),
-        "share": (np.float64, np.nan),
-        "wide": (np.float64, np.nan),
-        "step_s": (np.float64, np.nan),
-        "wait_rise": (np.float64, 0.0),
-        "step_rise": (np.float64, 0.0),
-    }
-    sums: IntArray
-    at: IntArray
-    share: FloatArray
-    wide: FloatArray
-    step_s: FloatArray
-    wait_rise: FloatArray
-    step_rise: FloatArray
+    sums: IntArray = column(0, 6)
+    at: IntArray = column(-1)
+    share: FloatArray = column(np.nan)
+    wide: FloatArray = column(np.nan)
+    step_s: FloatArray = column(np.nan)
+    wait_rise: FloatArray = column(0.0)
+    step_rise: FloatArray = column(0.0)
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,13 +16,13 @@ cluster say, and the evidence adds up from window to window.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence
 from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
 from detectors.core.tails import Tails
@@ -55,19 +55,18 @@ _ODD: Final = 0.1
 class Sums(Columns):
     """By GPU: the sum of each signal's readings since the window began, and their number."""
 
-    BLANK: ClassVar[Declaration] = {"total": (np.float64, 0.0, len(_FIELDS)), "read": (np.int32, 0, len(_FIELDS))}
-    total: FloatArray
-    read: NDArray[np.int32]
+    total: FloatArray = column(0.0, len(_FIELDS))
+    read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
 
     def take(self, batch: Batch) -> None:
         """Add the readings of a batch."""
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
             gpus = batch.entities[here]
-            for row, column in known:
-                values = column[tick][here]
-                finite = np.isfinite(values)
-                self.total[row, gpus] += np.where(finite, values, 0.0)
+            for row, values in known:
+                now = values[tick][here]
+                finite = np.isfinite(now)
+                self.total[row, gpus] += np.where(finite, now, 0.0)
                 self.read[row, gpus] += finite
 
     def means(self) -> FloatArray:
@@ -86,18 +85,11 @@ class _Marks(Columns):
     (logarithm).
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "job": (np.int64, -1),
-        "how": (np.int8, 0),
-        "lag": (np.float32, 0.0),
-        "odd": (np.uint64, 0),
-        "lowest": (np.float32, 0.0),
-    }
-    job: IntArray
-    how: NDArray[np.int8]
-    lag: NDArray[np.float32]
-    odd: NDArray[np.uint64]
-    lowest: NDArray[np.float32]
+    job: IntArray = column(-1)
+    how: NDArray[np.int8] = column(0, dtype=np.int8)
+    lag: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    odd: NDArray[np.uint64] = column(0, dtype=np.uint64)
+    lowest: NDArray[np.float32] = column(0.0, dtype=np.float32)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ down, NVLink errors); the kernel's and the fabric manager's logs say the rest, o
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout, reported
 from detectors.statistics import median_of
@@ -56,30 +56,17 @@ class Excuses(Columns):
     should carry (2^generation times lanes) or once did; `crc` and `retries` NVLink's counts.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "at": (np.int64, -1),
-        "clock": (np.float32, np.nan),
-        "peak": (np.float32, np.nan),
-        "heat": (np.float32, np.nan),
-        "named_at": (np.int64, -(2**61)),
-        "why": (np.int8, 0),
-        "told": (np.bool_, False),
-        "limit": (np.float32, np.nan),
-        "link": (np.float32, np.nan),
-        "crc": (np.float64, np.nan),
-        "retries": (np.float64, np.nan),
-    }
-    at: IntArray
-    clock: NDArray[np.float32]
-    peak: NDArray[np.float32]
-    heat: NDArray[np.float32]
-    named_at: IntArray
-    why: NDArray[np.int8]
-    told: BoolArray
-    limit: NDArray[np.float32]
-    link: NDArray[np.float32]
-    crc: FloatArray
-    retries: FloatArray
+    at: IntArray = column(-1)
+    clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    peak: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    heat: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    named_at: IntArray = column(-(2**61))
+    why: NDArray[np.int8] = column(0, dtype=np.int8)
+    told: BoolArray = column(False)
+    limit: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    link: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    crc: FloatArray = column(np.nan)
+    retries: FloatArray = column(np.nan)
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()

@@ -7,13 +7,13 @@ ranks form a pipeline stage. Who computes no longer than its peers holds up nobo
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, threshold
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.tails import Tails
@@ -65,46 +65,25 @@ class Pace(Columns):
     time since; its `first` begin; `computes_s` and `waits_s` in its last beat, s a step, NaN where it had none.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "compute": (np.float64, 0),
-        "step": (np.float64, 0),
-        "wait": (np.float64, 0),
-        "steps": (np.int64, 0),
-        "begun": (np.int64, -1),
-        "at": (np.int64, -1),
-        "seen": (np.int64, 0),
-        "level": (np.float64, np.nan),
-        "learnt": (np.int64, 0),
-        "behind": (np.float64, 0),
-        "score": (np.float64, 0),
-        "slow_beats": (np.int64, 0),
-        "always": (np.bool_, False),
-        "onset": (np.int64, -1),
-        "slow_at": (np.int64, -1),
-        "kept_up": (np.int64, 0),
-        "first": (np.int64, -1),
-        "computes_s": (np.float64, np.nan),
-        "waits_s": (np.float64, np.nan),
-    }
-    compute: FloatArray
-    step: FloatArray
-    wait: FloatArray
-    steps: IntArray
-    begun: IntArray
-    at: IntArray
-    seen: IntArray
-    level: FloatArray
-    learnt: IntArray
-    behind: FloatArray
-    score: FloatArray
-    slow_beats: IntArray
-    always: BoolArray
-    onset: IntArray
-    slow_at: IntArray
-    kept_up: IntArray
-    first: IntArray
-    computes_s: FloatArray
-    waits_s: FloatArray
+    compute: FloatArray = column(0.0)
+    step: FloatArray = column(0.0)
+    wait: FloatArray = column(0.0)
+    steps: IntArray = column(0)
+    begun: IntArray = column(-1)
+    at: IntArray = column(-1)
+    seen: IntArray = column(0)
+    level: FloatArray = column(np.nan)
+    learnt: IntArray = column(0)
+    behind: FloatArray = column(0.0)
+    score: FloatArray = column(0.0)
+    slow_beats: IntArray = column(0)
+    always: BoolArray = column(False)
+    onset: IntArray = column(-1)
+    slow_at: IntArray = column(-1)
+    kept_up: IntArray = column(0)
+    first: IntArray = column(-1)
+    computes_s: FloatArray = column(np.nan)
+    waits_s: FloatArray = column(np.nan)
 
     def __init__(self, config: StragglerConfig, tails: Tails, start: Instant) -> None:
         super().__init__()

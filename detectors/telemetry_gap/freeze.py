@@ -5,13 +5,13 @@ entity usually goes without a change, and that is learnt of itself.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.presence import NEVER, Attendance
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
@@ -22,18 +22,11 @@ _LEARNT = 5
 class _Counts(Columns):
     """By entity: `changes` so far, `repeats` in a row; the meter's value, when it last moved and how often it did."""
 
-    BLANK: ClassVar[Declaration] = {
-        "changes": (np.int64, 0),
-        "repeats": (np.int64, 0),
-        "meter": (np.float64, np.nan),
-        "meter_at": (np.int64, NEVER),
-        "meter_moves": (np.int64, 0),
-    }
-    changes: IntArray
-    repeats: IntArray
-    meter: FloatArray
-    meter_at: IntArray
-    meter_moves: IntArray
+    changes: IntArray = column(0)
+    repeats: IntArray = column(0)
+    meter: FloatArray = column(np.nan)
+    meter_at: IntArray = column(NEVER)
+    meter_moves: IntArray = column(0)
 
 
 class Freeze:

@@ -1,13 +1,13 @@
 """When every node and switch was last heard in each stream, how long it may be away, and what says that it lives."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
@@ -25,9 +25,8 @@ _DARK: Final = 2.5
 class Links(Columns):
     """By NIC or switch port: whether it is up, and when it last came up (ms; -1 never)."""
 
-    BLANK: ClassVar[Declaration] = {"up": (np.bool_, 1), "rose_at": (np.int64, NEVER)}
-    up: BoolArray
-    rose_at: IntArray
+    up: BoolArray = column(True)
+    rose_at: IntArray = column(NEVER)
 
     def take(self, batch: Batch, name: str) -> None:
         """Take note of which links are up."""

@@ -1,11 +1,11 @@
 """For how long heat has held every GPU's clock down: by the driver's word, by its counter, or as heat shows itself."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, Declaration
+from detectors.core.columns import Columns, column
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.throttle_bits import THERMAL
@@ -25,24 +25,14 @@ class Heat(Columns):
     last; `chip_limit`, `memory_limit` highest operating temperatures, degrees.
     """
 
-    BLANK: ClassVar[Declaration] = {
-        "spent_ms": (np.float64, 0.0),
-        "run": (np.int64, 0),
-        "since": (np.int64, -1),
-        "before": (np.int64, -1),
-        "told": (np.bool_, False),
-        "free_ms": (np.float64, 0.0),
-        "chip_limit": (np.float64, np.nan),
-        "memory_limit": (np.float64, np.nan),
-    }
-    spent_ms: FloatArray
-    run: IntArray
-    since: IntArray
-    before: IntArray
-    told: BoolArray
-    free_ms: FloatArray
-    chip_limit: FloatArray
-    memory_limit: FloatArray
+    spent_ms: FloatArray = column(0.0)
+    run: IntArray = column(0)
+    since: IntArray = column(-1)
+    before: IntArray = column(-1)
+    told: BoolArray = column(False)
+    free_ms: FloatArray = column(0.0)
+    chip_limit: FloatArray = column(np.nan)
+    memory_limit: FloatArray = column(np.nan)
 
     def __init__(self, config: ThermalThrottleConfig, gpus: GpusAtWork) -> None:
         super().__init__()
