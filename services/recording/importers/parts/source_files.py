@@ -15,6 +15,8 @@ from services.recording.importers.contract import Progress, Report
 
 MAX_LINE_BYTES = 65_536
 """What is longer is cut: no log writer writes longer records."""
+HEAD_BYTES = 65_536
+"""Enough to tell what kind of file it is."""
 MAX_DOCUMENT_BYTES = 64 << 20
 """A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
@@ -42,6 +44,14 @@ class SourceFiles:
         self._report, self._progress = report, progress
         self._total = sum(_size(path) for path in self.paths) or 1
         self._done = 0
+
+    def head(self, path: Path) -> str:
+        """Return how a file begins, in no more than `HEAD_BYTES`; nothing of one that cannot be read."""
+        try:
+            with path.open("rb") as raw, _opened(raw, path) as file:
+                return file.read(HEAD_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
+        except _BROKEN:
+            return ""
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
         """Yield the lines of a file with their numbers, from 1; what is no UTF-8 in them is replaced.
