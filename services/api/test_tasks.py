@@ -127,9 +127,9 @@ def test_what_others_recorded_is_imported(api: Client) -> None:
     listed = {one["name"]: one for one in api.get("/api/v1/importers").json()}
     assert {"slurm", "redfish", "dcgm-text"} <= set(listed)
     assert "prometheus" not in listed
-    zone = next(one for one in listed["slurm"]["options"] if one["name"] == "zone")
+    zone = next(one for one in listed["slurm"]["options"] if one["name"] == "timezone")
     assert (zone["type"], zone["default"]) == ("str", "UTC")
-    wanted = {"name": "zipped", "filename": "sacct.txt", "option": ["cluster=lab", "zone=Europe/Zurich"]}
+    wanted = {"name": "zipped", "filename": "sacct.txt", "option": ["cluster=lab", "timezone=Europe/Zurich"]}
     task = over(api, api.post("/api/v1/imports/slurm", params=wanted, content=gzip.compress(SACCT.encode())))
     assert task["state"] == "done", task
     assert task["result"]["recording"] == "zipped"
@@ -166,7 +166,7 @@ def test_foreign_uploads_are_no_way_out(api: Client, tmp_path: Path) -> None:
         ({"name": "../up"}, 400),
         ({"name": "x", "option": ["trial=../../etc"]}, 400),
         ({"name": "x", "option": ["nonsense=1"]}, 400),
-        ({"name": "x", "option": ["zone"]}, 400),
+        ({"name": "x", "option": ["timezone"]}, 400),
     ):
         answer = api.post("/api/v1/imports/slurm", params=wrong, content=b"x")
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), wrong

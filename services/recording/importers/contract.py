@@ -121,7 +121,7 @@ class Draft:
         """Write the recording; `header` as for `RecordingWriter.finish`.
 
         ``start`` and ``end`` may be left out: they are then the first and last time of what was added. What the
-        report says is put into ``source.import``.
+        report says is put into ``source``, and what the header notes into the report.
         """
         first: list[int] = []
         last: list[int] = []
@@ -152,7 +152,8 @@ class Draft:
         source = dict(header.get("source", {}))
         if self._report.skipped:
             source["skipped"] = dict(self._report.skipped)
+        self._report.notes[:0] = source.get("notes", [])
         if self._report.notes:
-            source["notes"] = [*source.get("notes", []), *self._report.notes]
+            source["notes"] = list(self._report.notes)
         span = {"start": min(first), "end": max(last)}
         return self._writer.finish({**span, **header, "source": source}, topology)

@@ -2,7 +2,7 @@
 
 Old and new field names, old and new label names, a sample for every job on a GPU, an XID series for every code: all
 become the same rows. Scrapes of node_exporter, ipmi_exporter and sonic-exporter in the same folder are taken too. A
-file's time is that of its lines; else ``--at``, the time in its name, or its modification time.
+file's time is that of its lines; else ``--start``, the time in its name, or its modification time.
 """
 
 import math
@@ -80,9 +80,9 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node; else the label Hostname, else the file's or folder's name"] = "",
-    at: Annotated[str, "time of the first file of a node (RFC 3339), where lines have none"] = "",
-    every_s: Annotated[float, "seconds between a node's files, with --at"] = 0.0,
-    zone: Annotated[str, "time zone of times in file names that name none"] = "UTC",
+    start: Annotated[str, "time of the first file of a node (RFC 3339), where lines have none"] = "",
+    every: Annotated[float, "seconds between a node's files, with --start"] = 0.0,
+    timezone: Annotated[str, "time zone of times in file names that name none"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -93,14 +93,14 @@ def convert(
     """
     report = Report()
     files = SourceFiles(source, report, progress)
-    work = _Import(files, dump_clock(files.root, at, every_s, zone), node, report)
-    every: dict[str, float | None] = {}
+    work = _Import(files, dump_clock(files.root, start, every, timezone), node, report)
+    intervals: dict[str, float | None] = {}
     with Draft(out, report) as draft:
         for path in files.paths:
             _file(work, path)
             if sum(wide.samples for wide in work.wide.values()) >= _SAMPLES_AT_ONCE:
-                _flush(work, draft, every)
-        _flush(work, draft, every)
+                _flush(work, draft, intervals)
+        _flush(work, draft, intervals)
         topology = work.census.topology()
         draft.add_jobs(work.jobs.jobs(work.latest, topology, report))
         repeated = sum(wide.repeated for wide in work.wide.values())
@@ -108,9 +108,9 @@ def convert(
             reason = "another sample had that reading already (dcgm-exporter repeats it for every job on a GPU)"
             report.skip(reason, files.root.name, repeated)
         told = {
-            "option": "files' times are counted from --at",
-            "name": f"files' times are those in their names ({zone})",
-            "mtime": "files' times are when they were last modified",
+            "option": "files' times are counted from --start",
+            "name": f"files' times are those in their names ({timezone})",
+            "mtime": "files' times are those of their last change: nothing else tells them",
         }
         header = imported(
             out,
@@ -240,10 +240,10 @@ def _settle(work: _Import, scrape: _Scrape, moment: int) -> None:
         work.jobs.seen(owner.reading.stream, owner, first, last)
 
 
-def _flush(work: _Import, draft: Draft, every: dict[str, float | None]) -> None:
+def _flush(work: _Import, draft: Draft, intervals: dict[str, float | None]) -> None:
     for stream, wide in work.wide.items():
         batch = wide.rows()
         if batch is not None and batch.num_rows:
             keys = [name for name in STREAMS[stream].key_names if name != "iteration"]
-            every[stream] = every.get(stream) or interval_s(batch, keys)
-            draft.add(stream, batch, interval_s=every[stream] if stream != "steps" else None)
+            intervals[stream] = intervals.get(stream) or interval_s(batch, keys)
+            draft.add(stream, batch, interval_s=intervals[stream] if stream != "steps" else None)

@@ -31,9 +31,9 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node, for sysfs trees, ibstat and ports that no wiring names"] = "",
-    at: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
-    every_s: Annotated[float, "seconds between dumps that have different times in their names, with --at"] = 0.0,
-    zone: Annotated[str, "time zone of times in names: UTC, Europe/Zurich, +02:00"] = "UTC",
+    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
+    every: Annotated[float, "seconds between dumps that have different times in their names, with --start"] = 0.0,
+    timezone: Annotated[str, "time zone of times in names: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -43,7 +43,7 @@ def convert(
     """
     report = Report()
     files = SourceFiles(source, report, progress)
-    clock = dump_clock(files.root, at, every_s, zone)
+    clock = dump_clock(files.root, start, every, timezone)
     fabric = Fabric()
     discovered = [path for path in files.paths if not sysfs_place(path.as_posix()) and _DISCOVERED.search(_head(path))]
     for path in discovered:

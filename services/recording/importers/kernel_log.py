@@ -15,8 +15,9 @@ from services.recording.importers.contract import Draft, Progress, Report, silen
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.log_judgement import interesting, severity_of
 from services.recording.importers.parts.log_lines import NO_TIME, LogLine, LogLines
-from services.recording.importers.parts.moments import instant_option, zone_of
+from services.recording.importers.parts.moments import instant_option
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
+from services.recording.importers.parts.zones import assumed_zone, zone_of
 from services.recording.model import Event, Gpu, Node, Topology
 
 _BATCH = 10_000
@@ -34,7 +35,7 @@ def convert(
     node: Annotated[str, "the node, for lines that carry no host"] = "",
     year: Annotated[int, "year of the first line, for times without one"] = 0,
     boot: Annotated[str, "time of boot (RFC 3339), for lines in seconds since boot"] = "",
-    zone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
+    timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     only_interesting: Annotated[bool, "keep only lines about GPUs, links, memory, PCIe and storage"] = False,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
@@ -45,10 +46,10 @@ def convert(
     """
     if year and not 1970 <= year < 2100:
         raise UserError(f"--year {year}: is not from 1970 to 2099", remedy="correct the year", exit_code=2)
-    booted, times = instant_option(boot, "--boot"), zone_of(zone)
+    booted, times = instant_option(boot, "--boot"), zone_of(timezone)
     report = Report()
     files = SourceFiles(source, report, progress)
-    fleet, taken = _Fleet(), 0
+    fleet, taken, zoneless = _Fleet(), 0, 0
     with Draft(out, report) as draft:
         for path in files.paths:
             lines = LogLines(times, year or None, booted)
@@ -74,7 +75,8 @@ def convert(
                     draft.add_events(events)
                     events = []
             draft.add_events(events)
-        notes = [f"times that name no zone are taken as {zone}"]
+            zoneless += lines.zoneless
+        notes = assumed_zone(zoneless, timezone)
         if not node:
             notes.append("lines that carry no host are given to a node by the name of their file or folder")
         if year:

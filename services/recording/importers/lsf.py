@@ -15,8 +15,8 @@ from services.recording.importers.parts.allocations import Allocation, fill
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.lsf_accounting import FINISHED, finished, records_of
 from services.recording.importers.parts.lsf_text import listed, reported
-from services.recording.importers.parts.moments import zone_of
 from services.recording.importers.parts.source_files import SourceFiles, where
+from services.recording.importers.parts.zones import zone_of
 
 Found = tuple[str, Allocation | str]
 
@@ -25,7 +25,7 @@ def convert(
     source: Annotated[Path, "lsb.acct, or what bhist -l, bjobs -l or bjobs -json printed, or a folder of them"],
     out: Path,
     *,
-    zone: Annotated[str, "time zone of printed times: UTC, Europe/Zurich, +02:00"] = "UTC",
+    timezone: Annotated[str, "time zone of printed times: UTC, Europe/Zurich, +02:00"] = "UTC",
     year: Annotated[int, "year of printed times that have none"] = 0,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
@@ -34,7 +34,7 @@ def convert(
 
     UserError: the source does not exist, no job that ever started, or ``out`` exists.
     """
-    clock, report = zone_of(zone), Report()
+    clock, report = zone_of(timezone), Report()
     files = SourceFiles(source, report, progress)
     jobs: list[Allocation] = []
     with Draft(out, report) as draft:
@@ -51,7 +51,7 @@ def convert(
             title=f"LSF accounting of {cluster}",
             summary=f"{count} jobs on {len(topology.nodes)} hosts, as LSF's accounting has them.",
             document="LSF accounting (lsb.acct, bhist, bjobs)",
-            notes=[f"printed times are taken as {zone}; lsb.acct counts seconds since 1970"],
+            notes=[f"printed times are taken as {timezone}; lsb.acct counts seconds since 1970"],
         )
         draft.finish(header, topology)
     return report

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import interval_s, plausible, to_ms, zone_of
+from services.recording.importers.parts.moments import interval_s, plausible, to_ms
 from services.recording.importers.parts.pivot import Wide
 from services.recording.importers.parts.smi_fields import facts_of, is_whole, moment_of, readings_of
 from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
+from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Gpu, Node, Topology
 
 _SAMPLES_AT_ONCE = 300_000
@@ -26,15 +27,15 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node; else the file's or folder's name"] = "",
-    zone: Annotated[str, "time zone of the logs' timestamps: UTC, Europe/Zurich, +02:00"] = "UTC",
+    timezone: Annotated[str, "time zone of the logs' timestamps: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
     """Convert printed logs into a recording at ``out``.
 
-    UserError: the source does not exist, ``--zone`` is none, no log could be imported, or ``out`` exists.
+    UserError: the source does not exist, ``--timezone`` is none, no log could be imported, or ``out`` exists.
     """
-    times = zone_of(zone)
+    times = zone_of(timezone)
     report = Report()
     files = SourceFiles(source, report, progress)
     fleet = _Fleet()
@@ -68,7 +69,7 @@ def convert(
         _flush(wide, draft, interval_s(moments.values()))
         for reason, count in sorted(left.items()):
             report.skip(reason, files.root.name, count)
-        notes = [f"the logs' timestamps are taken as {zone}"]
+        notes = [f"the logs' timestamps are taken as {timezone}"]
         if not node:
             notes.append("a log is given to a node by the name of its file or folder")
         header = imported(

@@ -37,9 +37,9 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node, where all is of one (else the name of the tree's folder)"] = "",
-    at: Annotated[str, "time of the first tree (RFC 3339), where names and Date headers do not tell it"] = "",
-    every_s: Annotated[float, "seconds between trees of a node, with --at"] = 0.0,
-    zone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
+    start: Annotated[str, "time of the first tree (RFC 3339), where names and Date headers do not tell it"] = "",
+    every: Annotated[float, "seconds between trees of a node, with --start"] = 0.0,
+    timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     clock_skew_s: Annotated[float, "seconds by which the BMC's clock is ahead of the collector's"] = 0.0,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
@@ -52,7 +52,7 @@ def convert(
         raise UserError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds", exit_code=2)
     report = Report()
     files = SourceFiles(source, report, progress)
-    clock = dump_clock(files.root, at, every_s, zone)
+    clock = dump_clock(files.root, start, every, timezone)
     with Draft(out, report) as draft:
         work = _Import(draft, report, clock)
         for snapshot in snapshots(files, node, clock.zone):
@@ -169,9 +169,10 @@ class _Import:
         node = snapshot.node
         index = self.told.get(node, 0)
         self.told[node] = index + 1
-        at, how = max((self._clock.of(path, index) for path in snapshot.paths), key=lambda told: told[0])
-        if how == "mtime" and dated is not None:
-            at, how = dated, "date"
+        told = [found for path in snapshot.paths if (found := self._clock.told(path, index)) is not None]
+        if not told:
+            told = [(dated, "date")] if dated is not None else [self._clock.of(path, index) for path in snapshot.paths]
+        at, how = max(told)
         self._told_by.add(how)
         for sensor, reading in readings.items():
             values: dict[str, Value] = {"reading": reading.reading, "unit": reading.unit, "state": reading.state}

@@ -1,4 +1,4 @@
-"""Imports what ipmitool prints: `sel list` and `sel elist` as events, `sdr` and `sensor` as readings of the BMC.
+"""Imports event logs and sensors of management controllers: ipmitool's `sel` and `sdr`, racadm's and iLO's logs.
 
 A SEL has only the BMC's own times, which drift: they are kept as the events' times, and ``--clock-skew-s`` says in
 recording.yaml by how much. A record from before the BMC's clock was set is put at the next record that has a time.
@@ -14,7 +14,8 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, to_ms
-from services.recording.importers.parts.sel_lines import SelRecord, read_line
+from services.recording.importers.parts.sel_blocks import RULE, Block, blocks_of
+from services.recording.importers.parts.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Event, Node, Topology
@@ -27,14 +28,14 @@ _NO_NEIGHBOUR = "a record without a time, with none in its log that has one"
 
 
 def convert(
-    source: Annotated[Path, "a file of ipmitool output, or a folder of them"],
+    source: Annotated[Path, "a file of ipmitool, racadm or iLO output, or a folder of them"],
     out: Path,
     *,
     node: Annotated[str, "the node, for lines without a host before them (else the file's name)"] = "",
     clock_skew_s: Annotated[float, "seconds by which the BMC's clock is ahead of the collector's"] = 0.0,
-    zone: Annotated[str, "time zone of the BMC's clock and of file names: UTC, Europe/Zurich, +02:00"] = "UTC",
-    at: Annotated[str, "time of the first sensor dump (RFC 3339), where its name and date do not tell it"] = "",
-    every_s: Annotated[float, "seconds between sensor dumps, with --at"] = 0.0,
+    timezone: Annotated[str, "time zone of the BMC's clock and of file names: UTC, Europe/Zurich, +02:00"] = "UTC",
+    start: Annotated[str, "time of the first sensor dump (RFC 3339), where its name and date do not tell it"] = "",
+    every: Annotated[float, "seconds between sensor dumps, with --start"] = 0.0,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -46,13 +47,16 @@ def convert(
         raise UserError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds", exit_code=2)
     report = Report()
     files = SourceFiles(source, report, progress)
-    clock = dump_clock(files.root, at, every_s, zone)
+    clock = dump_clock(files.root, start, every, timezone)
     with Draft(out, report) as draft:
         work = _Import(draft, report, clock)
         for path in files.paths:
             work.file(files, path, node or node_by_path(path, files.root))
         work.rows.finish()
-        notes = [f"times of the BMC are taken as {zone}", *work.notes()]
+        notes = [
+            f"times of the BMC that name no zone are taken as {timezone} (--timezone says otherwise)",
+            *work.notes(),
+        ]
         skew: dict[str, Any] = {}
         if clock_skew_s:
             skew["clock_skew_s"] = dict.fromkeys(sorted(work.with_log), clock_skew_s)
@@ -89,14 +93,16 @@ class _Import:
         moment: int | None = None
         seen: Counter[tuple[str, str]] = Counter()
         logs: dict[str, list[SelRecord]] = {}
-        for number, text in files.lines(path):
-            stamp = _STAMP.fullmatch(text) if len(text) < _LONGEST_STAMP else None
-            if stamp is not None:
-                moment, seen = self._stamped(stamp["time"]), Counter()
-                continue
-            if not text.strip():
-                continue
-            found = read_line(text, self._clock.zone)
+        for number, text in blocks_of(files.lines(path)):
+            if isinstance(text, Block):
+                found: SelRecord | SensorReading | str = text.record(self._clock.zone)
+            else:
+                stamp = _STAMP.fullmatch(text) if len(text) < _LONGEST_STAMP else None
+                if stamp is not None:
+                    moment, seen = self._stamped(stamp["time"]), Counter()
+                if stamp is not None or not text.strip() or RULE.fullmatch(text):
+                    continue
+                found = read_line(text, self._clock.zone)
             if isinstance(found, str):
                 self._report.skip(found, where(path, number))
                 continue

@@ -15,9 +15,10 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.allocations import RUNNING, Allocation, fill
 from services.recording.importers.parts.hostlist import HostListError, expand
-from services.recording.importers.parts.moments import parse_stamp, zone_of
+from services.recording.importers.parts.moments import parse_stamp
 from services.recording.importers.parts.slurm_json import read_json
 from services.recording.importers.parts.slurm_record import Record, is_step
+from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Job
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"
@@ -50,7 +51,7 @@ def convert(
     source: Annotated[Path, "a file made by sacct -P or sacct --json, or a folder of them"],
     out: Path,
     *,
-    zone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
+    timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -58,7 +59,7 @@ def convert(
 
     UserError: nothing there, a header without the needed fields, no job that ever started, or ``out`` exists.
     """
-    clock = zone_of(zone)
+    clock = zone_of(timezone)
     report = Report()
     paths = _files(source)
     found: list[Allocation] = []
@@ -71,7 +72,7 @@ def convert(
                     found.append(allocation)
         progress(1.0)
         topology, jobs = fill(draft, found, report)
-        report.notes.append(f"times without a zone were taken as {zone}")
+        report.notes.append(f"times without a zone were taken as {timezone}")
         header = {
             "name": out.resolve().name,
             "title": f"Slurm accounting of {cluster}",

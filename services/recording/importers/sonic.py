@@ -29,9 +29,9 @@ def convert(
     out: Path,
     *,
     switch: Annotated[str, "name of the switch, where all dumps are of one"] = "",
-    at: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
-    every_s: Annotated[float, "seconds between dumps of a switch, with --at"] = 0.0,
-    zone: Annotated[str, "time zone of times in file names: UTC, Europe/Zurich, +02:00"] = "UTC",
+    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
+    every: Annotated[float, "seconds between dumps of a switch, with --start"] = 0.0,
+    timezone: Annotated[str, "time zone of times in file names: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -41,7 +41,7 @@ def convert(
     """
     report = Report()
     files = SourceFiles(source, report, progress)
-    clock = dump_clock(files.root, at, every_s, zone)
+    clock = dump_clock(files.root, start, every, timezone)
     with Draft(out, report) as draft:
         work = _Import(StreamRows(draft, "switch"), report, clock)
         for path in sorted(files.paths, key=lambda path: (path.parent, not _MAPS_FIRST.search(path.name), path.name)):
@@ -104,9 +104,10 @@ class _Import:
             elif not dump.ports and not dump.oper_up and not dump.queues and not dump.queue_objects:
                 self._report.skip("a document without counters of ports", where(path))
             return
-        at, how = self._time(path, dump, state.dumps + (state.open_dump is not None))
+        repeats = state.open_dump is not None and state.open_dump.repeats(dump)
+        at, how = self._time(path, dump, state.dumps + repeats)
         other_time = how in {"document", "name"} and at != state.at
-        if state.open_dump is None or state.open_dump.repeats(dump) or other_time:
+        if state.open_dump is None or repeats or other_time:
             self._close(name.replace(":", "_"), state)
             state.open_dump, state.at, state.path = dump, at, path
             self.told_by.add(how)

@@ -123,15 +123,29 @@ def test_lines_may_have_times_of_their_own(tmp_path: Path, stamp: str) -> None:
     assert [ms(row) for row in rows(tmp_path / "mine")] == [START + 123]
 
 
-def test_times_can_be_given_or_taken_from_the_file(tmp_path: Path) -> None:
-    source = write(tmp_path, {f"n1/{name}.prom": scrape(OLD, "n1") for name in ("a", "b")})
-    convert(source, tmp_path / "given", at="2024-04-01T08:00:00Z", every_s=15)
-    assert sorted({ms(row) for row in rows(tmp_path / "given")}) == [START, START + 15_000]
-    for number, name in enumerate(("a", "b")):
-        os.utime(source / "n1" / f"{name}.prom", (1_711_958_400 + number,) * 2)
-    convert(source, tmp_path / "modified")
-    assert sorted({ms(row) for row in rows(tmp_path / "modified")}) == [START, START + 1000]
-    assert "last modified" in Recording.open(tmp_path / "modified").manifest.source["notes"][0]
+def test_times_can_be_given_and_are_never_those_of_copied_files(tmp_path: Path) -> None:
+    names = [f"{number}.prom" for number in range(1, 12)]
+    source = write(tmp_path, {f"n1/{name}": scrape(OLD, "n1").replace("} 41", f"}} {name[:-5]}") for name in names})
+    convert(source, tmp_path / "given", start="2024-04-01T08:00:00Z", every=15)
+    temperatures = {ms(row): row["DCGM_FI_DEV_GPU_TEMP"] for row in rows(tmp_path / "given")}
+    assert temperatures == {START + number * 15_000: number + 1 for number in range(11)}, "in order of their numbers"
+    with pytest.raises(UserError, match=r"n1/2\.prom: the second of several dumps.* cannot be known") as refused:
+        convert(source, tmp_path / "guessed")
+    assert "--every 15" in (refused.value.remedy or "")
+    with pytest.raises(UserError, match="all at --start"):
+        convert(source, tmp_path / "half", start="2024-04-01T08:00:00Z")
+    for number, name in enumerate(names):
+        os.utime(source / "n1" / name, (1_711_958_400 + number * 30,) * 2)
+    convert(source, tmp_path / "modified", start="mtime")
+    assert sorted({ms(row) for row in rows(tmp_path / "modified")}) == [START + n * 30_000 for n in range(11)]
+
+
+def test_one_scrape_without_a_time_is_that_of_its_files_last_change_and_says_so(tmp_path: Path) -> None:
+    source = write(tmp_path, {"n1.prom": scrape(OLD, "n1")})
+    os.utime(source / "n1.prom", (1_711_958_400,) * 2)
+    convert(source, tmp_path / "mine")
+    assert {ms(row) for row in rows(tmp_path / "mine")} == {START}
+    assert "last change" in Recording.open(tmp_path / "mine").manifest.source["notes"][0]
 
 
 def test_other_exporters_in_the_folder_are_taken_too(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_nothing_usable(tmp_path: Path) -> None:
 def test_real_dumps(tmp_path: Path, source: str, made: dict[str, int]) -> None:
     if not (DATA / source).exists():
         pytest.skip(f"the public InfiniBand dumps are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / source, tmp_path / "out", at="2024-04-01T08:00:00Z")
+    report = convert(DATA / source, tmp_path / "out", start="2024-04-01T08:00:00Z")
     assert {what: count for what, count in report.made.items() if count} == made
     assert validate_recording(tmp_path / "out") == []
     assert format_instant(Recording.open(tmp_path / "out").manifest.start) == "2024-04-01T08:00:00Z"

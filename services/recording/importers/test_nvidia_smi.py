@@ -106,7 +106,7 @@ def test_a_gpu_keeps_its_number_when_another_is_lost(tmp_path: Path) -> None:
 
 def test_a_time_zone_is_taken_off(tmp_path: Path) -> None:
     (tmp_path / "n7.xml").write_text(document("10:00:00"))
-    convert(tmp_path / "n7.xml", tmp_path / "mine", zone="Europe/Zurich", node="other")
+    convert(tmp_path / "n7.xml", tmp_path / "mine", timezone="Europe/Zurich", node="other")
     (row, _) = rows(tmp_path / "mine")
     assert (row["timestamp"].astimezone(UTC).hour, row["node"]) == (8, "other")
 

@@ -192,7 +192,7 @@ def test_log_entries_by_the_clock_of_the_bmc(tmp_path: Path) -> None:
 def test_trees_that_options_or_headers_date(tmp_path: Path) -> None:
     one = {"Chassis/1/Sensors/P/index.json": sensor("1", "P", 10, "W")}
     files = {f"{tree}/redfish/v1/{name}": value for tree in ("v1/a", "v1/b") for name, value in one.items()}
-    _, recording = imported(tmp_path, files, node="v1", at="2024-04-01T08:00:00Z", every_s=60)
+    _, recording = imported(tmp_path, files, node="v1", start="2024-04-01T08:00:00Z", every=60)
     rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
     assert [row["timestamp"].isoformat()[11:19] for row in rows] == ["08:00:00", "08:01:00"]
 
@@ -226,7 +226,7 @@ def test_nothing_usable(tmp_path: Path) -> None:
 def test_real_trees(tmp_path: Path, source: str, made: dict[str, int]) -> None:
     if not (DATA / source).exists():
         pytest.skip(f"the public Redfish trees are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / source, tmp_path / "out", at="2024-04-01T08:00:00Z")
+    report = convert(DATA / source, tmp_path / "out", start="2024-04-01T08:00:00Z")
     assert {what: count for what, count in report.made.items() if count} == made
     assert validate_recording(tmp_path / "out") == []
 
@@ -234,7 +234,7 @@ def test_real_trees(tmp_path: Path, source: str, made: dict[str, int]) -> None:
 def test_a_host_does_not_overrule_its_baseboard(tmp_path: Path) -> None:
     if not DATA.exists():
         pytest.skip(f"the public Redfish trees are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    convert(DATA / "lambdalabs" / "gb300_happypath", tmp_path / "out", at="2024-04-01T08:00:00Z")
+    convert(DATA / "lambdalabs" / "gb300_happypath", tmp_path / "out", start="2024-04-01T08:00:00Z")
     rows = [row for batch in Recording.open(tmp_path / "out").batches("dcgm") for row in batch.to_pylist()]
     # The host's copy of the same memory says 0 of GPU 0.
     assert {row["gpu"]: row["DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"] for row in rows}[0] == 1

@@ -207,7 +207,7 @@ def test_times_without_a_year_need_one(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text(bhist([RUN]).replace(" 2024:", ":"))
     with pytest.raises(UserError, match="give --year"):
         lsf.convert(tmp_path / "jobs", tmp_path / "out")
-    lsf.convert(tmp_path / "jobs", tmp_path / "out", year=2024, zone="+02:00")
+    lsf.convert(tmp_path / "jobs", tmp_path / "out", year=2024, timezone="+02:00")
     (job,) = Recording.open(tmp_path / "out").jobs()
     assert job.start == (DAY + 60 - 7200) * 1000
 

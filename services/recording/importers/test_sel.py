@@ -102,7 +102,7 @@ def test_an_event_log(tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_dates(tmp_path: Path, line: str, zone: str, time: str) -> None:
-    _, recording = imported(tmp_path, {"a.txt": line}, zone=zone)
+    _, recording = imported(tmp_path, {"a.txt": line}, timezone=zone)
     assert [format_instant(event.timestamp) for event in events_of(recording)] == [time]
 
 
@@ -147,7 +147,7 @@ def test_hosts_before_the_lines_and_dumps_in_one_file(tmp_path: Path) -> None:
 
 def test_dumps_that_only_options_date(tmp_path: Path) -> None:
     files = {"v1/a.txt": SDR, "v1/b.txt": SDR, "v2/a.txt": SDR}
-    _, recording = imported(tmp_path, files, at="2024-04-01T08:00:00Z", every_s=30)
+    _, recording = imported(tmp_path, files, start="2024-04-01T08:00:00Z", every=30)
     rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
     assert {(row["timestamp"].isoformat()[14:19], row["node"]) for row in rows if row["sensor"] == "12V"} == {
         ("00:00", "a"), ("00:00", "b"), ("00:30", "a"),
@@ -180,8 +180,8 @@ def test_nothing_usable(tmp_path: Path) -> None:
         convert(tmp_path / "a", tmp_path / "out")
     with pytest.raises(UserError, match="--clock-skew-s"):
         convert(tmp_path / "a", tmp_path / "out", clock_skew_s=float("nan"))
-    with pytest.raises(UserError, match="--every-s without --at"):
-        convert(tmp_path / "a", tmp_path / "out", every_s=3)
+    with pytest.raises(UserError, match="--every without --start"):
+        convert(tmp_path / "a", tmp_path / "out", every=3)
 
 
 @pytest.mark.parametrize(

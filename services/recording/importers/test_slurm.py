@@ -66,7 +66,7 @@ def test_jobs_nodes_and_events_of_a_table(tmp_path: Path) -> None:
 
 def test_fields_in_any_order_with_closing_bars_and_zones(tmp_path: Path) -> None:
     text = "End|NodeList|Start|State|JobID|\n2024-04-01T11:00:00+0200|a,b|2024-04-01T08:00:00|TO|7|\n"
-    recording, _ = imported(tmp_path, text, zone="-01:00")
+    recording, _ = imported(tmp_path, text, timezone="-01:00")
     (job,) = recording.jobs()
     assert (job.start, job.end) == (parse_instant("2024-04-01T09:00:00Z"),) * 2
     assert (job.state, job.nodes, job.gpus_per_node) == ("TIMEOUT", ["a", "b"], None)

@@ -118,7 +118,7 @@ def test_a_port_that_only_the_file_names_and_its_queues(tmp_path: Path) -> None:
             "Ethernet8:4:periodic": {"SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES": "3"},
         },
     }
-    _, recording = imported(tmp_path, files, at="2024-04-01T08:00:00Z", switch="leaf1")
+    _, recording = imported(tmp_path, files, start="2024-04-01T08:00:00Z", switch="leaf1")
     assert rows_of(recording) == {("leaf1", "Ethernet8", "08:00:00"): {IN: 7, ECN: 5}}
 
 
@@ -148,7 +148,7 @@ def test_cables_between_imported_switches(tmp_path: Path) -> None:
 
 def test_dumps_that_only_options_date(tmp_path: Path) -> None:
     files = {"leaf1/a.json": DATABASE, "leaf1/b.json": DATABASE, "leaf2/a.json": DATABASE}
-    _, recording = imported(tmp_path, {f"x/{name}": value for name, value in files.items()}, at="2024-04-01T08:00:00Z", every_s=10, switch="s")  # fmt: skip  # noqa: E501
+    _, recording = imported(tmp_path, {f"x/{name}": value for name, value in files.items()}, start="2024-04-01T08:00:00Z", every=10, switch="s")  # fmt: skip  # noqa: E501
     assert {time for _, _, time in rows_of(recording)} == {"08:00:00", "08:00:10", "08:00:20"}
 
 
@@ -190,7 +190,7 @@ def test_real_dumps(tmp_path: Path, source: str, rows: int) -> None:
 def test_a_folder_of_all_kinds_of_real_answers(tmp_path: Path) -> None:
     if not (DATA / "sonic-gnmi").exists():
         pytest.skip(f"the public switch fixtures are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / "sonic-gnmi", tmp_path / "out")
+    report = convert(DATA / "sonic-gnmi", tmp_path / "out", start="mtime")
     assert report.made["switch"] > 60
     assert validate_recording(tmp_path / "out") == []
 

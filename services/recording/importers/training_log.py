@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.moments import LATEST, instant_option, zone_of
+from services.recording.importers.parts.moments import LATEST, instant_option
 from services.recording.importers.parts.training_facts import LogFile, facts_of
 from services.recording.importers.parts.training_lines import (
     LONGEST_STEP_S,
@@ -31,6 +31,7 @@ from services.recording.importers.parts.training_lines import (
     step_of,
     unprefixed,
 )
+from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column
 
@@ -66,7 +67,7 @@ def convert(
     out: Path,
     *,
     start: Annotated[str, "when the job began, for a log without wall time (RFC 3339)"] = "",
-    zone: Annotated[str, "time zone of the log's own times: UTC, Europe/Zurich, +02:00"] = "UTC",
+    timezone: Annotated[str, "time zone of the log's own times: UTC, Europe/Zurich, +02:00"] = "UTC",
     job_id: Annotated[str | None, "take all files as parts of this one job"] = None,
     gpus_per_node: Annotated[int, "GPUs of a node, where the log does not tell"] = 8,
     cluster: Annotated[str, "name of the cluster"] = "imported",
@@ -76,7 +77,7 @@ def convert(
 
     UserError: no log there, no line of a step in any, no time to begin from, or ``out`` exists.
     """
-    begin, clock = instant_option(start, "--start"), zone_of(zone)
+    begin, clock = instant_option(start, "--start"), zone_of(timezone)
     if not 1 <= gpus_per_node <= 64:
         raise UserError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number", exit_code=2)
     report = Report()
@@ -99,7 +100,7 @@ def convert(
                 f"{source}: the log has no wall time", remedy="give --start, such as --start 2024-04-01T08:00:00Z"
             )
         draft.add_jobs(_records(told))
-        report.notes += _notes(told, zone)
+        report.notes += _notes(told, timezone)
         dialects = sorted({name for job in told for file in job.files for name in file.dialects})
         header = {
             "name": out.resolve().name,
@@ -355,15 +356,15 @@ def _records(jobs: list[_JobLog]) -> list[Job]:
     return records
 
 
-def _notes(jobs: list[_JobLog], zone: str) -> list[str]:
+def _notes(jobs: list[_JobLog], timezone: str) -> list[str]:
     placed = sum((job.placed for job in jobs), Counter[str]())
     notes = []
     if placed["stamped"]:
-        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {zone}")
+        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {timezone}")
     if placed["added up"]:
         notes.append(
             f"{placed['added up']:,} step reports carry no time: they were placed by adding up step times from the "
-            f"job's start (--start, or the first time in the log, taken as {zone}), and moved on where a later "
+            f"job's start (--start, or the first time in the log, taken as {timezone}), and moved on where a later "
             "line names a time; pauses that the log does not count (validation, checkpoints) are missing from it"
         )
     if any("Megatron" in file.dialects for job in jobs for file in job.files):

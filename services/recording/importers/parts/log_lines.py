@@ -2,18 +2,20 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any, Literal
 
 from services.recording.importers.parts.moments import plausible, to_ms
 from services.recording.importers.parts.source_files import clean, parse_json
+from services.recording.importers.parts.zones import ABBREVIATION, ZoneError, placed
 
 Source = Literal["kernel", "fabricmanager"]
 
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
-_CLOCK = r"(?P<clock>\d\d:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d{1,9}))?"
+_CLOCK = r"(?P<clock>\d\d?:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d{1,9}))?(?: (?P<half>[AP]M))?"
+_ZONE = rf"(?P<zone>{ABBREVIATION}|[+-]\d\d(?::?\d\d)?)"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}")
 _HOST = re.compile(
     r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}) (?P<tag>[^\s:\[]{1,64})(?P<pid>\[\d*\])?: ?(?P<text>.*)", re.DOTALL
@@ -23,13 +25,14 @@ _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:1 (?=\d{4}-))?")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 _DECODED = re.compile(r"[a-z]{2,8}\d? *:(?P<level>" + "|".join(_LEVELS) + r") *: ?")  # dmesg --decode
 _UPTIME = re.compile(r"\[ *(?P<seconds>\d{1,9})\.(?P<fraction>\d{1,9})\] ?(?:\[ *[TC]\d+\] ?)?")
-_CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(?P<day>\d\d?) {_CLOCK} (?P<year>\d{{4}})\] ?")  # dmesg -T
+# dmesg -T, whose times are the machine's own and name no zone
+_CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(?P<day>\d\d?) {_CLOCK}(?: {_ZONE})? (?P<year>\d{{4}})\] ?")
 _FABRIC = re.compile(
     rf"\[{_MONTH} +(?P<day>\d\d?) (?P<year>\d{{4}}) {_CLOCK}\] \[(?P<level>[A-Z]{{4,8}})\] ?(?:\[tid \d+\] ?)?"
 )
-_ISO = re.compile(rf"(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d)? *")
+_ISO = re.compile(rf"(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?:{_ZONE}(?![\w.:]))? *")
 _FULL = re.compile(rf"[A-Z][a-z]{{2}} (?P<date>\d{{4}}-\d\d-\d\d) {_CLOCK} (?P<zone>[A-Z]{{1,5}}|[+-]\d\d(?:\d\d)?) ")
-_SYSLOG = re.compile(rf"{_MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} ")
+_SYSLOG = re.compile(rf"{_MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} (?:{_ZONE} )?")
 _UNIX = re.compile(r"(?P<seconds>\d{9,10})\.(?P<fraction>\d{3,9}) ")
 _STRUCTURED = re.compile(
     r"(?P<host>\S+) (?P<tag>\S+) (?P<pid>\S+) \S+ (?:-|(?:\[[^\]]*\])+) ?(?:\ufeff)?(?P<text>.*)", re.DOTALL
@@ -74,6 +77,8 @@ class LogLines:
     def __init__(self, zone: tzinfo, year: int | None, boot: int | None) -> None:
         self._zone, self._year, self._boot = zone, year, boot
         self._latest: int | None = None
+        self.zoneless = 0
+        """Times so far that named no zone."""
 
     def read(self, line: str) -> LogLine | str:
         """Return a line's record, or why it is none (one of the texts of this module)."""
@@ -165,11 +170,7 @@ class LogLines:
     def _moment(self, match: re.Match[str]) -> int | str:
         """Return the time that a match's date and clock say, by its own zone or else the log's."""
         found = match.groupdict()
-        zone: tzinfo = self._zone
-        named = found.get("zone")
         try:
-            if named is not None and (named in {"Z", "UTC", "GMT"} or named[0] in "+-"):
-                zone = UTC if named[0] not in "+-" else _offset(named)
             if found.get("date"):
                 year, month, day = (int(part) for part in found["date"].split("-"))
             else:
@@ -177,15 +178,27 @@ class LogLines:
                 year = int(found["year"]) if found.get("year") else self._year or 0
                 if not year:
                     return NO_YEAR
-            at = _instant(year, month, day, match, zone)
+            at = self._instant(year, month, day, found)
             if not found.get("date") and not found.get("year"):
                 if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
                     self._year = year + 1
-                    at = _instant(year + 1, month, day, match, zone)
+                    at = self._instant(year + 1, month, day, found)
                 self._latest = at
+        except ZoneError as error:
+            return str(error)
         except (ValueError, OverflowError):
             return BAD_TIME
+        self.zoneless += not found.get("zone")
         return at if plausible(at) else BAD_TIME
+
+    def _instant(self, year: int, month: int, day: int, found: dict[str, str | None]) -> int:
+        hour, minute, second = (int(part) for part in (found["clock"] or "").split(":"))
+        if found["half"]:
+            hour = hour % 12 + (12 if found["half"] == "PM" else 0)
+        # A leap second is the last that datetime knows.
+        moment = datetime(year, month, day, hour, minute, min(second, 59))  # noqa: DTZ001 - its zone follows
+        whole = to_ms(placed(moment, found.get("zone"), self._zone))
+        return whole + int((found["fraction"] or "0").ljust(3, "0")[:3])
 
     def _journal(self, line: str) -> LogLine | str:
         """Read an entry of ``journalctl -o json``."""
@@ -205,19 +218,6 @@ class LogLines:
             return LogLine(at, host, level, text)
         source: Source = "fabricmanager" if tag in _FABRIC_TAGS else "kernel"
         return LogLine(at, host, level, f"{tag}[{pid}]: {text}" if pid else f"{tag}: {text}", source)
-
-
-def _instant(year: int, month: int, day: int, match: re.Match[str], zone: tzinfo) -> int:
-    hour, minute, second = (int(part) for part in match["clock"].split(":"))
-    # A leap second is the last that datetime knows.
-    whole = to_ms(datetime(year, month, day, hour, minute, min(second, 59), tzinfo=zone))
-    return whole + int((match["fraction"] or "0").ljust(3, "0")[:3])
-
-
-def _offset(text: str) -> timezone:
-    """Return the zone of ``+02:00``, ``+0200`` or ``+02``; ValueError where it is none."""
-    shift = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]) if len(text) > 3 else 0)
-    return timezone(-shift if text[0] == "-" else shift)
 
 
 def _journal_text(message: Any) -> str | None:

@@ -3,19 +3,18 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.kit.errors import UserError
 from services.recording.importers.parts.source_files import where
+from services.recording.importers.parts.zones import zone_of
 from services.recording.instants import parse_instant
 
 LATEST = 4_102_444_800_000
 """2100-01-01: a time after it, or before 1970, is a clock that was never set or a damaged line."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)")
 # Not inside of a longer number or of a hexadecimal one, such as a port's GUID.
 _IN_NAME = re.compile(
     r"(?<![0-9a-fA-FxX])(?P<year>20\d\d)-?(?P<month>[01]\d)-?(?P<day>[0-3]\d)[T_ .-]?"
@@ -56,21 +55,6 @@ def parse_stamp(text: str, zone: tzinfo) -> int | None:
     return at if at and plausible(at) else None
 
 
-def zone_of(text: str) -> tzinfo:
-    """Return the time zone that an option names: ``UTC``, ``Europe/Zurich`` or ``+02:00``. UserError for all else."""
-    if text.upper() in {"UTC", "GMT", "Z"}:
-        return UTC
-    match = _OFFSET.fullmatch(text)
-    if match is not None and int(match[2]) < 24 and int(match[3]) < 60:
-        offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
-        return timezone(-offset if match[1] == "-" else offset)
-    try:
-        return ZoneInfo(text)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        remedy = "write a name such as Europe/Zurich, or an offset such as +02:00"
-        raise UserError(f"--zone {text}: no time zone that is known here", remedy=remedy, exit_code=2) from None
-
-
 def instant_option(text: str, option: str) -> int | None:
     """Return the time an option gives, None where it was not given. UserError where it is no RFC 3339 time."""
     if not text:
@@ -99,45 +83,73 @@ def time_in_name(name: str, zone: tzinfo = UTC) -> int | None:
     return None if unix is None else int(unix[1]) * 1000 + int(unix[2] or 0)
 
 
+MODIFIED = "mtime"
+"""As ``--start``: the files' last change is when they were written."""
+
+
 @dataclass(frozen=True)
 class DumpClock:
     """When dumps were taken: told by options, by the name of the file or of a folder above it, or by the file's time.
 
     `at` is the time of the first dump, in milliseconds, and `every_ms` the time between dumps, where options say so.
+    `modified`: the user says that the files' last changes are the times.
     """
 
     root: Path
     zone: tzinfo = UTC
     at: int | None = None
     every_ms: int = 0
+    modified: bool = False
 
-    def of(self, path: Path, index: int = 0) -> tuple[int, str]:
-        """Return the time of dump number `index` at `path`, and whether ``option``, ``name`` or ``mtime`` tells it."""
+    def told(self, path: Path, index: int = 0) -> tuple[int, str] | None:
+        """Return what an ``option`` or a ``name`` says of dump number `index` at `path`; None where neither does."""
         if self.at is not None:
+            if index and not self.every_ms:
+                remedy = "say with --every how many seconds lie between them; they are taken in order of their names"
+                raise UserError(f"{where(path)}: the second of several dumps, all at --start", remedy=remedy)
             return self.at + index * self.every_ms, "option"
         inside = path.relative_to(self.root).parts if path.is_relative_to(self.root) else (path.name,)
         for name in (*reversed(inside), self.root.name):
             found = time_in_name(name, self.zone)
             if found is not None and plausible(found):
                 return found, "name"
+        return None
+
+    def of(self, path: Path, index: int = 0) -> tuple[int, str]:
+        """Return the time of dump number `index` at `path`, and whether ``option``, ``name`` or ``mtime`` tells it.
+
+        A file's last change may be when it was copied: it tells the time of a single dump, never the time between
+        several. UserError where nothing tells it.
+        """
+        known = self.told(path, index)
+        if known is not None:
+            return known
+        if index and not self.modified:
+            remedy = (
+                "say with --start 2024-04-01T08:00:00Z --every 15 when the first was taken and how many seconds lie "
+                f"between them (in order of names), or --start {MODIFIED} if the files' last changes are the times"
+            )
+            problem = "the second of several dumps, and neither lines nor names tell when they were taken"
+            raise UserError(f"{where(path)}: {problem}: that cannot be known", remedy=remedy)
         try:
-            modified = int(path.stat().st_mtime * 1000)
+            changed = int(path.stat().st_mtime * 1000)
         except OSError:
-            modified = 0
-        if not plausible(modified):
-            remedy = "say with --at when the dump was taken"
+            changed = -1
+        if not plausible(changed):
+            remedy = "say with --start when the dump was taken"
             raise UserError(f"{where(path)}: neither its name nor its date tells its time", remedy=remedy)
-        return modified, "mtime"
+        return changed, "mtime"
 
 
-def dump_clock(root: Path, at: str, every_s: float, zone: str) -> DumpClock:
-    """Return the clock that the options ``--at``, ``--every-s`` and ``--zone`` describe. UserError for bad ones."""
-    if not 0 <= every_s <= 1e8:
-        raise UserError(f"--every-s {every_s:g}: not a time between dumps", remedy="give seconds", exit_code=2)
-    first = instant_option(at, "--at")
-    if first is None and every_s:
-        raise UserError("--every-s without --at", remedy="say with --at when the first was taken", exit_code=2)
-    return DumpClock(root, zone_of(zone), first, round(every_s * 1000))
+def dump_clock(root: Path, start: str, every: float, timezone: str) -> DumpClock:
+    """Return the clock that ``--start``, ``--every`` and ``--timezone`` describe. UserError for bad ones."""
+    if not 0 <= every <= 1e8:
+        raise UserError(f"--every {every:g}: not a time between dumps", remedy="give seconds", exit_code=2)
+    modified = start == MODIFIED
+    first = None if modified else instant_option(start, "--start")
+    if first is None and every:
+        raise UserError("--every without --start", remedy="say with --start when the first was taken", exit_code=2)
+    return DumpClock(root, zone_of(timezone), first, round(every * 1000), modified)
 
 
 def interval_s(moments: Iterable[set[int]]) -> float | None:

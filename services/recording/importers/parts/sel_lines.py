@@ -2,26 +2,29 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import datetime, tzinfo
 from typing import Literal
 
 from services.recording.importers.parts.moments import plausible, to_ms
 from services.recording.importers.parts.source_files import number_of
+from services.recording.importers.parts.zones import ZoneError, placed
 
 Severity = Literal["info", "warning", "error", "critical"]
 
 _NEITHER = "a line that is neither a log record nor a sensor"
+BAD_TIME = "a time that cannot be"
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}):\s+(?=\S)")  # as pdsh and clush put it before each line
 _RECORD_ID = re.compile(r"[0-9a-fA-F]{1,5}")
 _DATES = (
-    (re.compile(r"(?P<month>\d\d?)/(?P<day>\d\d?)/(?P<year>\d{4}|\d\d)"), None),
-    (re.compile(r"(?P<year>\d{4})-(?P<month>\d\d?)-(?P<day>\d\d?)"), None),
-    (re.compile(r"(?P<name>[A-Z][a-z]{2})-(?P<day>\d\d?)-(?P<year>\d{4})"), "name"),  # FreeIPMI
+    re.compile(r"(?P<month>\d\d?)/(?P<day>\d\d?)/(?P<year>\d{4}|\d\d)"),
+    re.compile(r"(?P<day>\d\d?)\.(?P<month>\d\d?)\.(?P<year>\d{4}|\d\d)"),  # ipmitool in a German or Swiss locale
+    re.compile(r"(?P<year>\d{4})-(?P<month>\d\d?)-(?P<day>\d\d?)"),
+    re.compile(r"(?P<name>[A-Z][a-z]{2})-(?P<day>\d\d?)-(?P<year>\d{4})"),  # FreeIPMI
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = re.compile(
-    r"(?P<hour>\d\d?):(?P<minute>\d\d):(?P<second>\d\d)(?: (?P<half>[AP]M))?"
-    r"(?: (?:(?P<utc>UTC|GMT)|(?P<shift>[+-]\d{4})|[A-Z]{1,5}))?"
+    r"(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?(?: (?P<half>[AP]M))?"
+    r"(?: (?P<zone>[+-]\d{4}|[+-]\d\d|[A-Z]{1,5}))?"
 )
 _PRE_INIT = re.compile(r"Pre-?Init.*", re.IGNORECASE)
 _UNDATED = re.compile(r"(?:OEM record|Unspecified|Record type) ?[0-9a-fA-Fx]{0,6}", re.IGNORECASE)
@@ -82,9 +85,9 @@ def read_line(line: str, zone: tzinfo) -> SelRecord | SensorReading | str:
     if _RECORD_ID.fullmatch(fields[0]):
         if _PRE_INIT.fullmatch(fields[1]) or _UNDATED.fullmatch(fields[1]):
             return SelRecord(name, None, severity_of(text), text.strip())
-        if any(form.fullmatch(fields[1]) for form, _ in _DATES):
-            at = _time(fields[1], fields[2], zone)
-            return "a time that cannot be" if at is None else SelRecord(name, at, severity_of(text), text.strip())
+        if any(form.fullmatch(fields[1]) for form in _DATES):
+            at = time_of(fields[1], fields[2], zone)
+            return at if isinstance(at, str) else SelRecord(name, at, severity_of(text), text.strip())
     if not fields[0]:
         return "a sensor without a name"
     return _sensor(name, fields)
@@ -104,30 +107,29 @@ def severity_of(record: str) -> Severity:
     return "error" if _ERROR.search(record) else "info"
 
 
-def _time(date: str, clock: str, zone: tzinfo) -> int | None:
+def time_of(date: str, clock: str, zone: tzinfo) -> int | str:
+    """Return a time in ms, or why it is none."""
     moment = _CLOCK.fullmatch(clock)
-    day = next((found for form, _ in _DATES if (found := form.fullmatch(date)) is not None), None)
+    day = next((found for form in _DATES if (found := form.fullmatch(date)) is not None), None)
     if moment is None or day is None:
-        return None
+        return BAD_TIME
     parts = day.groupdict()
     if "name" in parts and parts["name"] not in _MONTHS:
-        return None
+        return BAD_TIME
     month = _MONTHS.index(parts["name"]) + 1 if "name" in parts else int(parts["month"])
     year = int(parts["year"]) + (2000 if len(parts["year"]) == 2 else 0)
     hour = int(moment["hour"])
     if moment["half"]:
         hour = hour % 12 + (12 if moment["half"] == "PM" else 0)
-    if moment["utc"]:
-        zone = UTC
     try:
-        if moment["shift"]:
-            hours, minutes = int(moment["shift"][:3]), int(moment["shift"][0] + moment["shift"][3:])
-            zone = timezone(timedelta(hours=hours, minutes=minutes))
-        second = min(int(moment["second"]), 59)
-        at = to_ms(datetime(year, month, int(parts["day"]), hour, int(moment["minute"]), second, tzinfo=zone))
+        second = min(int(moment["second"] or 0), 59)
+        plain = datetime(year, month, int(parts["day"]), hour, int(moment["minute"]), second)  # noqa: DTZ001 - below
+        at = to_ms(placed(plain, moment["zone"], zone))
+    except ZoneError as error:
+        return str(error)
     except (ValueError, OverflowError):
-        return None
-    return at if plausible(at) else None
+        return BAD_TIME
+    return at if plausible(at) else BAD_TIME
 
 
 def _sensor(host: str | None, fields: list[str]) -> SensorReading | str:

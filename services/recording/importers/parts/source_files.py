@@ -22,9 +22,15 @@ MAX_DOCUMENT_BYTES = 64 << 20
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
 _KIND = (
     r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
-    r"|sel|e?list|sdr|sensors?|bmc|ipmi|redfish|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt)"
+    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|smi|dcgmi?|dmon|query|gpus?|csv"
+    r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt)"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)
+_KIND_BEFORE = re.compile(
+    r"(?:(?:dmesg|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|sdr|racadm|getsel|lclog|idrac|ilo|iml|redfish"
+    r"|perfquery|ibstat|nvidia-smi|smi|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
+    re.IGNORECASE,
+)
 _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
 _STAMP = re.compile(
     r"(?<!\d)(?:20\d\d-?[01]\d-?[0-3]\d(?:[T_ .-]?\d\d[-:._]?\d\d(?:[-:._]?\d\d)?Z?)?|1\d{9}(?:\d{3})?)(?!\d)"
@@ -151,7 +157,7 @@ def node_by_path(path: Path, root: Path) -> str:
     for name in (stem, *(clean(part) for part in reversed(inside))):
         plain = _STAMP.sub("", name).strip("-_. ")
         if plain and not _GENERIC.fullmatch(plain):
-            return _KIND_AFTER.sub("", plain)
+            return _KIND_AFTER.sub("", _KIND_BEFORE.sub("", plain))
     return "node"
 
 
@@ -162,11 +168,16 @@ def _found(source: Path) -> list[Path]:
         raise UserError(f"{where(source)}: no such file or folder", remedy="correct the path", exit_code=2)
     paths: list[Path] = []
     for folder, folders, names in os.walk(source):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths.extend(Path(folder) / name for name in sorted(names) if not name.startswith("."))
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_counted)
+        paths.extend(Path(folder) / name for name in sorted(names, key=_counted) if not name.startswith("."))
     if not paths:
         raise UserError(f"{where(source)}: holds no files", remedy="give the folder that has them", exit_code=2)
     return paths
+
+
+def _counted(name: str) -> list[tuple[int, str]]:
+    """Return what orders names as people number files: ``scrape-2`` before ``scrape-10``."""
+    return [(int(part) if place % 2 else 0, part) for place, part in enumerate(re.split(r"([0-9]{1,300})", name))]
 
 
 def _size(path: Path) -> int:

@@ -10,8 +10,8 @@ from services.recording.importers.parts.moments import (
     instant_option,
     interval_s,
     time_in_name,
-    zone_of,
 )
+from services.recording.importers.parts.zones import zone_of
 from services.recording.instants import format_instant
 
 
@@ -43,7 +43,7 @@ def test_a_name_without_a_zone_is_read_in_the_zone_given() -> None:
 
 @pytest.mark.parametrize("text", ["Mars/Base", "+25:00", "+01:99", "../../etc/passwd", "\x00", ""])
 def test_zones_that_are_none(text: str) -> None:
-    with pytest.raises(UserError, match="--zone"):
+    with pytest.raises(UserError, match="--timezone"):
         zone_of(text)
 
 
@@ -59,12 +59,12 @@ def test_what_tells_the_time_of_a_dump(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "every_s"), [("", 5.0), ("2024-04-01", 0.0), ("2024-04-01T08:00:00Z", -1.0), ("1900-01-01T00:00:00Z", 0.0)]
+    ("at", "every"), [("", 5.0), ("2024-04-01", 0.0), ("2024-04-01T08:00:00Z", -1.0), ("1900-01-01T00:00:00Z", 0.0)]
 )
-def test_bad_options_of_time(at: str, every_s: float) -> None:
+def test_bad_options_of_time(at: str, every: float) -> None:
     with pytest.raises(UserError):
-        dump_clock(Path(), at, every_s, "UTC")
-    assert instant_option("", "--at") is None
+        dump_clock(Path(), at, every, "UTC")
+    assert instant_option("", "--start") is None
 
 
 def test_the_interval_is_the_median_of_each_entitys_own() -> None:
