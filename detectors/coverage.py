@@ -29,6 +29,8 @@ class Seen:
     shares: Mapping[str, float]
     intervals_s: Mapping[str, float] = field(default_factory=dict)
     inferred_jobs: bool = False
+    amd: bool = False
+    """Whether the GPUs are AMD's: other exporters give their readings, and not all of them."""
 
     def of(self, rung: Rung) -> float:
         """Return the share of the cluster that has all that a rung needs: at most, for who lacks what may differ."""
@@ -149,9 +151,11 @@ def additions(rows: Iterable[Row]) -> list[Addition]:
     return sorted(listed, key=lambda one: (len(one.needs), -len(one.gives), one.needs))
 
 
-def csv_lines(rows: Iterable[Row]) -> list[str]:
-    """Return the lines that give dcgm-exporter every field that would add something."""
-    return exporters().csv(sorted({need for row in rows for gain in row.gains for need in gain.lacks}))
+def csv_lines(rows: Iterable[Row], seen: Seen) -> list[str]:
+    """Return the lines that give dcgm-exporter every field that would add something; none for AMD's GPUs."""
+    return (
+        [] if seen.amd else exporters().csv(sorted({need for row in rows for gain in row.gains for need in gain.lacks}))
+    )
 
 
 _CLOSING: Final[Mapping[Verdict, str]] = {

@@ -34,6 +34,8 @@ class Exporters(_Part):
 
     dcgm: Mapping[str, CsvField]
     others: Mapping[str, Source]
+    amd: Mapping[str, str]
+    """By DCGM field the field of AMD's device-metrics-exporter that means the same."""
 
     @property
     def dcgm_default(self) -> frozenset[str]:
@@ -49,9 +51,12 @@ class Exporters(_Part):
             return self.others[need].words
         return field if kind in {"logs", "topology"} or not field else f"{self.words(kind)} ({field})"
 
-    def source(self, need: str) -> str:
-        """Return what gives it; of a DCGM field the exporter."""
-        kind = need.partition(".")[0]
+    def source(self, need: str, *, amd: bool = False) -> str:
+        """Return what gives it; of a DCGM field the exporter, for AMD's GPUs theirs."""
+        kind, _, field = need.partition(".")
+        if amd and field.startswith("DCGM_"):
+            given = self.amd.get(field)
+            return f"device-metrics-exporter: {given}" if given else "nothing: no reading of AMD's GPUs means the same"
         known = self.others.get(need) or self.others.get(kind)
         return known.from_ if known is not None else need
 

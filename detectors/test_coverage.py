@@ -46,12 +46,14 @@ def test_a_fault_is_seen_as_the_best_rung_there_is_telemetry_for(
 
 
 def test_what_would_be_seen_with_more_names_only_what_is_missing() -> None:
-    rows = coverage([spec(power_throttle=LADDER)], Seen({"dcgm": 1.0, CLOCK: 1.0, "jobs": 1.0}))
+    seen = Seen({"dcgm": 1.0, CLOCK: 1.0, "jobs": 1.0})
+    rows = coverage([spec(power_throttle=LADDER)], seen)
     assert [gain.lacks for gain in rows[0].gains] == [(REASONS,)]
     assert [(one.needs, [fault for fault, _ in one.gives]) for one in additions(rows)] == [
         ((REASONS,), ["power_throttle"])
     ]
-    assert csv_lines(rows) == ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, Why clocks are held down (bit mask)."]
+    assert csv_lines(rows, Seen(seen.shares, amd=True)) == []
+    assert csv_lines(rows, seen) == ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, Why clocks are held down (bit mask)."]
 
 
 def test_a_lesser_rung_is_proposed_where_it_lacks_less() -> None:

@@ -78,8 +78,8 @@ def coverage(
     rows = coverage_of(choices, seen)
     console = Console(highlight=False)
     _print_matrix(console, opened, rows, seen)
-    _print_additions(console, rows)
-    if lines := csv_lines(rows):
+    _print_additions(console, rows, seen)
+    if lines := csv_lines(rows, seen):
         console.print("\nLines for dcgm-exporter's CSV (its option -f):", style="bold")
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
@@ -152,7 +152,7 @@ def _blind(row: "Row") -> str:
     return f"needs {', '.join(dict.fromkeys(exporters().words(need) for need in row.gains[-1].lacks))}"
 
 
-def _print_additions(console: "Console", rows: "Sequence[Row]") -> None:
+def _print_additions(console: "Console", rows: "Sequence[Row]", seen: "Seen") -> None:
     from rich.padding import Padding
 
     from detectors.coverage import additions
@@ -165,7 +165,7 @@ def _print_additions(console: "Console", rows: "Sequence[Row]") -> None:
     for one in listed:
         named = ", ".join(need.removeprefix("dcgm.") for need in one.needs)
         console.print(f"+ {named}", markup=False, style="bold")
-        for source in dict.fromkeys(exporters().source(need) for need in one.needs):
+        for source in dict.fromkeys(exporters().source(need, amd=seen.amd) for need in one.needs):
             console.print(Padding(f"from {source}", (0, 0, 0, 4)), markup=False)
         for fault, gain in one.gives:
             console.print(Padding(f"{fault} within {gain.within_s:g} s: {gain.sees}", (0, 0, 0, 4)), markup=False)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from services.gateway.remote_write import Ints, MalformedError, Pairs, Protocol, Request, Symbols
+from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.census import Census, Key
 from services.recording.importers.parts.known_series import stream_of
 from services.recording.schema import STREAMS, TIMESTAMP, name_column
@@ -230,7 +231,8 @@ class Places:
                 made[name] = pa.array(np.where(there, cells, 0).astype(np.int64), mask=~there)
             else:
                 made[name] = pa.array(cells, mask=~there)
-        return pa.RecordBatch.from_pydict(made)
+        batch = pa.RecordBatch.from_pydict(made)
+        return folded(batch) if stream == "dcgm" else batch
 
 
 def _wrong(metric: str, labels: Mapping[str, str], count: int) -> str:

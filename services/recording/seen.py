@@ -1,5 +1,6 @@
 """What arrived in a recording, as `detectors.coverage` asks for it: each field and log source, on how many entities."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -21,6 +22,9 @@ _OF: Final = {"bmc": ("node",), "switch": ("switch",), "steps": ("job_id",)}
 """Whose readings a field's are, where it is not all of the keys: one sensor of a node has a state, another none."""
 
 
+_AMD = re.compile(r"\bAMD\b|\bInstinct\b|\bMI[23]\d\d[A-Z]?\b")
+
+
 def seen_in(recording: Recording) -> Seen:
     """Return what arrived. UserError: a stream cannot be read.
 
@@ -37,7 +41,9 @@ def seen_in(recording: Recording) -> Seen:
     found = any(shares.get(f"dcgm.{field}") for field in FIELDS)
     shares["jobs"] = float(listed or named or found)
     intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
-    return Seen(shares, intervals, inferred_jobs=found and not listed and not named)
+    models = {node.gpu_model for node in topology.nodes if node.gpu_model}
+    amd = bool(models) and all(_AMD.search(model) for model in models)
+    return Seen(shares, intervals, inferred_jobs=found and not listed and not named, amd=amd)
 
 
 def _log_sources(recording: Recording) -> set[str]:
@@ -171,11 +177,11 @@ def coverage_json(rows: Sequence[Row], seen: Seen) -> dict[str, Any]:
         "additions": [
             {
                 "needs": list(one.needs),
-                "from": list(dict.fromkeys(words.source(need) for need in one.needs)),
+                "from": list(dict.fromkeys(words.source(need, amd=seen.amd) for need in one.needs)),
                 "gives": [{"fault": fault, "sees": gain.sees, "within_s": gain.within_s} for fault, gain in one.gives],
             }
             for one in additions(rows)
         ],
-        "csv": csv_lines(rows),
+        "csv": csv_lines(rows, seen),
         "closing": closing(rows),
     }

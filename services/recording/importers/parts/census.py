@@ -15,6 +15,8 @@ _EXPORTER_POD = re.compile(r".*(dcgm|exporter).*-[a-z0-9]{5}")
 """dcgm-exporter in Kubernetes gives its own pod as the host, unless it is told the node's name."""
 _DEVICE = re.compile(r"nvidia(\d+)")
 _PORT = re.compile(r"(.*):\d+")
+_MODELS = ("modelName", "model_name", "card_series", "card_model")
+"""NVIDIA's and AMD's labels with what a GPU is called."""
 _OF_AN_INSTANCE = ("DCGM_FI_PROF_", "DCGM_FI_DEV_FB_")
 """Fields that a MIG instance has for itself; the others it repeats from its GPU."""
 
@@ -77,7 +79,9 @@ class Census:
             return made
         if reading.stream == "steps" and made[2]:
             self._machine(str(made[2]))
-        return Place(reading, made, labels.get("hpc_job") or None)
+        # AMD's exporter calls Slurm's job by its number.
+        job = labels.get("hpc_job") or (labels.get("job_id") if reading.stream == "dcgm" else None)
+        return Place(reading, made, job or None)
 
     def host(self, labels: Labels) -> str | None:
         """Return the name of the node that a series is of, None where its labels do not tell."""
@@ -110,6 +114,8 @@ class Census:
             return "a series of one link, switch chip or CPU: a recording holds a GPU's sums"
         if labels.get("GPU_I_ID") and reading.column.startswith(_OF_AN_INSTANCE):
             return "a series of a MIG instance: a recording holds whole GPUs"
+        if labels.get("gpu_partition_id", "0") not in {"0", "NA"}:
+            return "a series of a partition of a GPU: a recording holds whole GPUs"
         uuid = next((labels[name] for name in ("UUID", "gpu_uuid", "uuid") if labels.get(name)), "")
         # An exporter that names its pod only: a pod started anew has the same GPUs as the one before.
         node = self.host(labels) or self._gpu_nodes.get(uuid) or labels.get("Hostname") or labels.get("hostname")
@@ -118,7 +124,7 @@ class Census:
         if uuid:
             self._gpu_nodes.setdefault(uuid, node)
         device = _DEVICE.fullmatch(labels.get("device", ""))
-        number = labels.get("gpu") or (device[1] if device else "")
+        number = labels.get("gpu") or labels.get("gpu_id") or (device[1] if device else "")
         if not (number.isascii() and number.isdigit() and int(number) < 256):
             return "the labels number no GPU"
         machine = self._machine(node)
@@ -126,7 +132,7 @@ class Census:
         for fact, value in (("uuid", uuid), ("pci_bus_id", labels.get("pci_bus_id"))):
             if value:
                 facts.setdefault(fact, value)
-        machine.model = machine.model or labels.get("modelName") or labels.get("model_name")
+        machine.model = machine.model or next((labels[name] for name in _MODELS if labels.get(name)), None)
         return node, int(number)
 
     def _nic(self, _reading: Reading, labels: Labels) -> Key | str:

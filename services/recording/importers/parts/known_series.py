@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from services.kit.series import table
+from services.recording.importers.parts import amd_series
 
 RENAMED_FIELDS: Mapping[str, str] = {
     # DCGM 4.6 and its alias section "renamed per DCGM Field Naming Standard": new name to classic one.
@@ -108,7 +109,10 @@ class Reading:
     sensor: str = ""
 
 
-KNOWN_METRICS = "DCGM_FI_.+|dcgm_.+|node_infiniband_.+|sonic_interface_.+|ipmi_.+|hindcast_job_.+|hindcast_storage_.+"
+KNOWN_METRICS = (
+    "|".join(f"{head}_.+" for head in ("DCGM_FI", "dcgm", "node_infiniband", "sonic_interface", "ipmi", "hindcast_job"))
+    + f"|hindcast_storage_.+|{amd_series.NAMES}"
+)
 """A regular expression of the metric names that are worth asking a server for."""
 
 
@@ -117,6 +121,8 @@ def stream_of(metric: str) -> str | None:
     """Return the stream that a metric belongs to, None where a recording has no place for it."""
     if metric in _patterns():
         return _patterns()[metric][0]
+    if amd_series.is_amd(metric):
+        return "dcgm"
     found = reading_of(metric)
     return found.stream if found else None
 
@@ -137,6 +143,9 @@ def reading_of(metric: str, more: tuple[tuple[str, str], ...] = ()) -> Reading |
         return known
     if metric in _DCMI_POWER:
         return Reading("bmc", "reading", unit="W", sensor="dcmi_power")
+    if amd_series.is_amd(metric):
+        found = amd_series.column_of(metric, dict(more).get(amd_series.naming_label(metric) or "", ""))
+        return Reading("dcgm", *found) if found else None
     return _dcgm(metric) or _by_rule(metric)
 
 
@@ -144,7 +153,8 @@ def naming_labels(metric: str, labels: Mapping[str, str]) -> tuple[tuple[str, st
     """Return the labels of a series that say which column it is, such as the priority of a PFC counter."""
     patterns = _patterns().get(metric)
     if patterns is None:
-        return ()
+        label = amd_series.naming_label(metric)
+        return ((label, labels.get(label, "")),) if label else ()
     return tuple((name, labels.get(name, "")) for name in _GROUP.findall(patterns[1]))
 
 

@@ -15,7 +15,7 @@ _FATAL_XIDS = frozenset({46, 48, 54, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120,
 _NVLINK5_XIDS = range(144, 151)
 
 _INTERESTING = re.compile(
-    r"NVRM|nvidia-nvswitch|nvidia-peermem|\bS?Xid\b|nvlink|fabric ?manager"  # GPUs, NVLink
+    r"NVRM|amdgpu|nvidia-nvswitch|nvidia-peermem|\bS?Xid\b|nvlink|fabric ?manager"  # GPUs, NVLink
     r"|mlx5|mlx4|infiniband|\bib\d+: |lost carrier|link (?:is )?(?:down|up)\b"  # network ports
     r"|\bmce: |machine check|hardware error|\bEDAC\b|\bGHES\b"  # memory and processors
     r"|\bAER: |PCIe Bus Error|pcieport"  # PCIe

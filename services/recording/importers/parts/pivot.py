@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.census import Key
 from services.recording.schema import TIMESTAMP, name_column
 
@@ -92,6 +93,8 @@ class Wide:
             columns["reading"] = pa.nulls(len(times), pa.float64())
         if self.stream == "steps":
             return _steps(columns)
+        if self.stream == "dcgm":
+            return folded(pa.RecordBatch.from_pydict(columns))
         return pa.RecordBatch.from_pydict(columns)
 
 
