@@ -208,7 +208,7 @@ class Grouped:
     """What there is to look at, with findings one by one and as incidents."""
 
     events: int = 0
-    """Faults that are owed an alert; those of one incident of the labels count as one."""
+    """Faults that require an alert; those of one incident of the labels count as one."""
     findings: int = 0
     pages: int = 0
     incidents: int = 0
@@ -219,8 +219,8 @@ class Grouped:
         """Add one recording; `incidents` are all revisions."""
         raised = [finding for finding in findings if finding.state == "firing"]
         kept = latest(incidents)
-        owed = [label for label in labels if not (label.distractor or label.optional)]
-        self.events += len({label.incident or label.id for label in owed})
+        required = [label for label in labels if not (label.distractor or label.optional)]
+        self.events += len({label.incident or label.id for label in required})
         self.findings += len(raised)
         self.pages += sum(finding.severity == "page" for finding in raised)
         self.incidents += len(kept)

@@ -126,8 +126,10 @@ def show(heard: Heard) -> None:
     print(f"{format_time(recording.manifest.end)[11:19]}, {recording.manifest.cluster.gpus} GPUs")
     for label in recording.labels():
         if not label.distractor:
-            owed = "not owed" if label.optional else f"due within {label.within_s:.0f} s"
-            print(f"  label     {format_time(label.onset)[11:19]}  {label.fault} of {words_of(label.entity)}, {owed}")
+            required = "not required" if label.optional else f"due within {label.within_s:.0f} s"
+            print(
+                f"  label     {format_time(label.onset)[11:19]}  {label.fault} of {words_of(label.entity)}, {required}"
+            )
     repeats = Counter((one.voice, one.name) for one in heard.opinions if one.verdict == "repeat")
     for one in heard.opinions:
         if one.verdict == "repeat":

@@ -165,6 +165,8 @@ class Default(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     value: float | int | str | bool
+    fires: Literal["above", "below", "within", "after"] | None = None
+    """How what is seen must compare with it: exceed it; fall below this share; come so near; last so long or often."""
     unit: str
     source: str
 

@@ -23,7 +23,7 @@ def test_every_fault_has_the_labels_asked_for_from_several_stories() -> None:
     assert len(set(plan.cases)) == len(plan.cases)
     assert {case.seed for case in plan.cases}.isdisjoint(TEST_SEEDS)
     stories = {name: outline(Case("faults", name, 700, 0.1)) for name in {case.scenario for case in plan.cases}}
-    tellers = Counter(fault for known in stories.values() if known is not None for fault in known.owed)
+    tellers = Counter(fault for known in stories.values() if known is not None for fault in known.required)
     assert tellers["straggler"] >= 2
     few = faults_plan(1, 700, 0.1, ["job_hang"])
     assert few.labels["job_hang"] == len(few.cases) == 1

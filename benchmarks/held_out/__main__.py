@@ -54,7 +54,7 @@ def main() -> None:
     console = Console(width=None if os.isatty(1) else 140)
     console.print(lead, highlight=False)
     if plan.labels:
-        console.print(f"labels owed: {_counted(plan.labels)}", highlight=False)
+        console.print(f"labels required: {_counted(plan.labels)}", highlight=False)
     if asked.plan:
         for case in plan.cases:
             console.print(f"  {case.cell + ': ' if case.cell else ''}{case.name}", highlight=False)
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     )
     what.add_argument("--grid", action="store_true", help="other clusters, cadences, sizes and noise instead")
     parser.add_argument(
-        "--labels", type=int, help="owed labels of every fault, at least (30; of each cell of the grid 2)"
+        "--labels", type=int, help="required labels of every fault, at least (30; of each cell of the grid 2)"
     )
     parser.add_argument("--worlds", type=int, default=0, help="make each recording in the next of so many worlds")
     parser.add_argument("--first-world", type=int, default=FINAL_WORLDS, help=f"below {FINAL_WORLDS} while developing")

@@ -17,9 +17,9 @@ from services.synth.labels import labels_of
 from services.synth.library import LIBRARY, scenario_paths
 from services.synth.make import Variant, stage_of
 from services.synth.outages import outages_of
-from services.synth.owed import labels_in_world
 from services.synth.scenario import Scenario
 from services.synth.world import World
+from services.synth.world_labels import labels_in_world
 
 Part = Literal["faults", "healthy", "grid"]
 Class = Literal["event", "sudden", "gradual"]
@@ -94,9 +94,9 @@ def _without_faults(path: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a recording before it is made: labels owed by fault, how each fault comes, its size."""
+    """What is known of a recording before it is made: labels required by fault, how each fault comes, its size."""
 
-    owed: Mapping[str, int]
+    required: Mapping[str, int]
     classes: Mapping[str, Class]
     nodes: int
     hours: float
@@ -117,8 +117,8 @@ def outline(case: Case) -> Outline | None:
         classes = dict(_classes(scenario, world))
     except UserError:
         return None
-    owed = Counter(label.fault for label in labels if not label.distractor and not label.optional)
-    return Outline(owed, classes, world.profile.nodes, world.duration_s / 3600)
+    required = Counter(label.fault for label in labels if not label.distractor and not label.optional)
+    return Outline(required, classes, world.profile.nodes, world.duration_s / 3600)
 
 
 def _classes(scenario: Scenario, world: World) -> Iterator[tuple[str, Class]]:

@@ -42,7 +42,7 @@ def summed(cases: Iterable[Case]) -> Plan:
     for case in listed:
         seed = _ANY_SEED if case.world is None else case.seed
         if (known := outline(replace(case, seed=seed, budget=None))) is not None:
-            labels.update(known.owed)
+            labels.update(known.required)
             seconds += cost_s(known)
     return Plan(listed, labels, seconds / 60)
 
@@ -55,16 +55,16 @@ def choose(
     variety: int = 3,
     worlds: Sequence[int] = (),
 ) -> Plan:
-    """Return recordings with at least `labels` owed labels of each of `faults`, as far as there are scenarios of it.
+    """Return recordings with at least `labels` required labels of each of `faults`, where scenarios have it.
 
     `case_of` gives the case of a scenario by its name, seed apart; None: not to be used. Greedy by labels still wanted
     per CPU second. Of a fault that several scenarios have no scenario gives more than an even share of the first
     `variety` of them: thirty cases of one story are one case thirty times. Each is made in the next of `worlds`, where
-    some labels may not be owed.
+    some labels may not be required.
     """
     cases_of = {name: case for name in scenario_paths() if (case := case_of(name)) is not None}
-    usable = {name: known for name, case in cases_of.items() if (known := outline(case)) is not None and known.owed}
-    tellers = Counter(fault for known in usable.values() for fault in known.owed)
+    usable = {name: known for name, case in cases_of.items() if (known := outline(case)) is not None and known.required}
+    tellers = Counter(fault for known in usable.values() for fault in known.required)
     most = {fault: math.ceil(labels / max(1, min(variety, tellers[fault]))) for fault in faults}
     have: Counter[str] = Counter()
     by: Counter[tuple[str, str]] = Counter()
@@ -74,7 +74,7 @@ def choose(
         worth = {
             name: sum(
                 max(0, min(count, labels - have[fault], most[fault] - by[name, fault]))
-                for fault, count in known.owed.items()
+                for fault, count in known.required.items()
                 if fault in faults
             )
             / cost_s(known)
@@ -90,9 +90,9 @@ def choose(
         if known is None:
             continue
         cases.append(case)
-        owed = known.owed
-        have.update(owed)
-        by.update({(best, fault): count for fault, count in owed.items()})
+        required = known.required
+        have.update(required)
+        by.update({(best, fault): count for fault, count in required.items()})
 
 
 def faults_plan(

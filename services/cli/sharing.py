@@ -102,7 +102,7 @@ def _add(
     incident: Annotated[str | None, typer.Option(help="the incident it belongs to")] = None,
     impact: Annotated[str | None, typer.Option(help="gpus=8,jobs=1,step_time_factor=3,gpu_hours_lost=40")] = None,
     root: Annotated[_Flag, typer.Option("--root", help="it is the incident's root cause")] = None,
-    optional: Annotated[_Flag, typer.Option("--optional", help="right, but not owed")] = None,
+    optional: Annotated[_Flag, typer.Option("--optional", help="right, but not required")] = None,
     distractor: Annotated[_Flag, typer.Option("--distractor", help="looks wrong and is not")] = None,
 ) -> None:
     """Add a label."""
@@ -132,7 +132,7 @@ def _edit(
     incident: Annotated[str | None, typer.Option(help="the incident it belongs to")] = None,
     impact: Annotated[str | None, typer.Option(help="gpus=8,jobs=1,step_time_factor=3,gpu_hours_lost=40")] = None,
     root: Annotated[_Flag, typer.Option("--root/--no-root", help="it is the incident's root cause")] = None,
-    optional: Annotated[_Flag, typer.Option("--optional/--owed", help="right, but not owed")] = None,
+    optional: Annotated[_Flag, typer.Option("--optional/--required", help="right, but not required")] = None,
     clear: Annotated[list[str] | None, typer.Option(help="a field to take away; may be given again")] = None,
 ) -> None:
     """Change what is given of a label; the rest stays."""

@@ -61,7 +61,7 @@ def tell(path: Path) -> None:
     for happening, truth in truths:
         where = f"{truth.fault} at {_place(happening)}" if _place(happening) else truth.fault
         root = f", root of {truth.incident}" if truth.root else ""
-        optional = " (not owed)" if truth.optional else ""
+        optional = " (not required)" if truth.optional else ""
         _item(console, truth.id, f"{where}: an alert is due within {truth.within_s:g} s{optional}{root}. {truth.note}")
     if not truths:
         console.print("none: every alert is a false alarm")

@@ -1,6 +1,5 @@
-"""How each signal is shown, and which settings of a detector decide how soon it finds a fault."""
+"""How each signal is shown."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from detectors.contract import Kind
@@ -77,44 +76,3 @@ _BY_COLUMN = {
 def signals_of(fault: str) -> tuple[Signal, ...]:
     """Return the signals that show a fault, as its detector's faults.yaml names them."""
     return tuple(_BY_COLUMN[column] for column in faults()[fault].signals)
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """A detector's settings that make it see less, or see it later, the higher they are.
-
-    `above`: what is seen must exceed them. `below`: it must fall under this share, so that a higher one sees more.
-    `within`: it must come so near, so that a higher one sees more. `patience`: for how long or how often it must last.
-    """
-
-    above: tuple[str, ...] = ()
-    below: tuple[str, ...] = ()
-    within: tuple[str, ...] = ()
-    patience: tuple[str, ...] = ()
-
-
-SENSITIVITIES: Mapping[str, Sensitivity] = {
-    "congestion": Sensitivity(above=("waiting_share", "wait_ticks_per_s", "drops_per_s"), patience=("sustain_s",)),
-    "ecc_memory": Sensitivity(above=("storm_errors",)),
-    "gpu_lost": Sensitivity(patience=("least_s", "least_readings")),
-    "job_health": Sensitivity(
-        above=("loss_rise", "grad_rise"),
-        patience=("hang_spinning_s", "hang_s", "stays_s"),
-    ),
-    "link_fault": Sensitivity(above=("errors_per_s", "errors", "flap_downs"), patience=("confirm_s", "rail_quiet_s")),
-    "node_down": Sensitivity(patience=("least_s", "least_readings")),
-    "nvlink": Sensitivity(below=("traffic_left",)),
-    "pcie_degradation": Sensitivity(below=("bandwidth_left",)),
-    "power_throttle": Sensitivity(
-        below=("clock_ratio", "power_ratio", "limit_ratio"), patience=("confirm_readings",)
-    ),
-    "storage": Sensitivity(above=("latency_rise", "wait_rise", "starving_share")),
-    "straggler": Sensitivity(above=("effect_share",), patience=("confirm_s",)),
-    "telemetry_gap": Sensitivity(patience=("least_s", "least_readings")),
-    "thermal_throttle": Sensitivity(
-        above=("peer_excess_k",),
-        below=("clock_ratio",),
-        within=("near_limit_k",),
-        patience=("gpu_confirm_s",),
-    ),
-}  # fmt: skip

@@ -2,29 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from detectors.registry import choose, discover
+from detectors.engine import Choice
+from detectors.registry import choose
 from services.postmortem.case import Case
-from services.postmortem.catalogue import SENSITIVITIES
 from services.postmortem.whatif import eased, nearness, on_log, trials, without_streams
 
 
-def test_every_detector_has_settings_to_ease_and_each_is_one_of_its_own() -> None:
-    known = discover()
-    assert set(SENSITIVITIES) == set(known)
-    for name, sensitivity in SENSITIVITIES.items():
-        names = (*sensitivity.above, *sensitivity.below, *sensitivity.within, *sensitivity.patience)
-        assert names
-        assert set(names) <= set(known[name].spec.defaults), name
-
-
-@pytest.mark.parametrize("name", sorted(SENSITIVITIES))
-def test_easing_moves_every_setting_to_where_more_is_seen(name: str) -> None:
-    (choice,) = [choice for choice in choose() if choice[0].spec.name == name]
+@pytest.mark.parametrize("choice", choose(), ids=lambda choice: choice[0].spec.name)
+def test_easing_moves_every_setting_to_where_more_is_seen(choice: Choice) -> None:
     now, changed = choice[1].model_dump(), eased(*choice, 0.5, patience=True, level=True)
     assert changed
-    sensitivity = SENSITIVITIES[name]
     for setting, value in changed.items():
-        if setting in (*sensitivity.below, *sensitivity.within):
+        if choice[0].spec.defaults[setting].fires in ("below", "within"):
             assert value > now[setting]
         else:
             assert value < now[setting]

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from detectors.contract import Detector, DetectorConfig, Finding, Instant
 from detectors.spec import configure
 from services.postmortem.case import Case, related
-from services.postmortem.catalogue import SENSITIVITIES
 from services.recording.cut import cut_recording
 from services.recording.embedded import findings_of
 from services.recording.model import Event
@@ -83,17 +82,18 @@ def eased(
     kind: type[Detector], config: DetectorConfig, share: float, *, patience: bool, level: bool
 ) -> dict[str, float | int]:
     """Return the settings of a detector at `share` of its thresholds; empty where it has none of the kind."""
-    names = SENSITIVITIES.get(kind.spec.name)
-    if names is None:
-        return {}
     now = config.model_dump()
     wanted: dict[str, float | int] = {}
-    if level:
-        wanted |= {name: now[name] * share for name in names.above}
-        wanted |= {name: 1 - (1 - now[name]) * share for name in names.below}
-        wanted |= {name: now[name] / share for name in names.within}
-    if patience:
-        wanted |= {name: now[name] * share for name in names.patience}
+    for name, default in kind.spec.defaults.items():
+        match default.fires:
+            case "above" if level:
+                wanted[name] = now[name] * share
+            case "below" if level:
+                wanted[name] = 1 - (1 - now[name]) * share
+            case "within" if level:
+                wanted[name] = now[name] / share
+            case "after" if patience:
+                wanted[name] = now[name] * share
     found: dict[str, float | int] = {}
     for name, value in wanted.items():
         rounded = max(1, round(value)) if isinstance(now[name], int) and now[name] >= 1 else float(f"{value:.4g}")

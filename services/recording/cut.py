@@ -16,7 +16,7 @@ def cut_recording(
     """Write the rows and log records with ``start <= timestamp < end`` (ms) to ``out`` and return ``out``.
 
     None leaves that side as it is. Jobs that overlap the stretch are kept whole. Labels that overlap it are clipped:
-    a fault under way at the cut begins with the cut, one whose alert would be due after the cut is no longer owed,
+    a fault under way at the cut begins with the cut, one whose alert would be due after the cut is no longer required,
     and a clipped one loses its ``gpu_hours_lost``. Topology is kept whole. UserError: the stretch is empty or lies
     outside the recording, or ``out`` exists.
     """

@@ -21,7 +21,7 @@ _INSIDE = ({"node", "gpu"}, {"node", "nic"}, {"switch", "port"})
 _UNMATCHED = 1e15
 """Costs more than all delays together: a match is always worth more than any delay."""
 _OPTIONAL = 1e12
-"""A finding that could answer for an owed label is not spent on an optional one."""
+"""A finding that could answer for a required label is not spent on an optional one."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def about(label: Label, entity: Entity) -> bool:
 
 
 def judge(findings: Sequence[Finding], labels: Sequence[Label]) -> list[Outcome]:
-    """Return the outcome of every label that is owed and of every firing finding, fault by fault.
+    """Return the outcome of every label that is required and of every firing finding, fault by fault.
 
     Findings that are resolved or alert nobody (severity info), and distractors, play no part: an alert on a distractor
     explains no label.

@@ -51,7 +51,7 @@ class Tally:
 
     @property
     def labels(self) -> int:
-        """Labels that were owed an alert."""
+        """Labels that require an alert."""
         return self.hits + self.misses
 
     @property

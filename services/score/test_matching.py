@@ -77,8 +77,8 @@ def test_optional_labels_and_distractors() -> None:
     assert kinds(judge([], [optional, distractor])) == []
     assert kinds(judge([finding(110)], [optional])) == ["optional"]
     assert kinds(judge([finding(110)], [distractor])) == ["false"]
-    owed = label(within=30, entity={"node": "n1"})
-    assert kinds(judge([finding(110)], [optional, owed])) == ["hit"]
+    required = label(within=30, entity={"node": "n1"})
+    assert kinds(judge([finding(110)], [optional, required])) == ["hit"]
 
 
 def test_two_labels_get_a_finding_each_even_if_that_takes_longer() -> None:

@@ -67,8 +67,8 @@ class Told(Strict):
     """One label to be: the entity (keys of labels.jsonl), the span in seconds, and what the scenario says of it.
 
     `nodes` are the indices of the nodes whose jobs feel it (their steps give the impact); `jobs` names them instead.
-    What shows `in_traffic` alone is not owed where no job of these has a node elsewhere: a leaf between its own nodes
-    never fills. Nor is a limit that `allows_w` a GPU more than any of these jobs draws.
+    What shows `in_traffic` alone is not required where no job of these has a node elsewhere: a leaf between its own
+    nodes never fills. Nor is a limit that `allows_w` a GPU more than any of these jobs draws.
     """
 
     truth: Truth

@@ -28,7 +28,6 @@ from services.synth.logs import Logs
 from services.synth.mix import jobs_of
 from services.synth.outages import Outages, outages_of
 from services.synth.overheating import heat_limits
-from services.synth.owed import labels_in_world
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile, load_profile
 from services.synth.randomness import generator
@@ -38,6 +37,7 @@ from services.synth.steps import StepsModel
 from services.synth.storage import StorageModel
 from services.synth.thermal import ThermalModel
 from services.synth.world import World
+from services.synth.world_labels import labels_in_world
 from services.synth.worlds import TABLE, changes_to, draw
 
 _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what else decides a recording's bytes

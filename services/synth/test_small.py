@@ -23,8 +23,8 @@ def test_a_committed_recording_is_small_valid_and_worth_having(small: Small) -> 
     assert validate_recording(committed) == []
     assert sum(path.stat().st_size for path in committed.iterdir()) < MOST_BYTES
     recording = Recording.open(committed)
-    owed = [label for label in recording.labels() if not label.distractor and not label.optional]
-    assert bool(owed) != ("healthy" in small.name)
+    required = [label for label in recording.labels() if not label.distractor and not label.optional]
+    assert bool(required) != ("healthy" in small.name)
     assert any(label.distractor for label in recording.labels())
     assert {"dcgm", "steps", "bmc", "storage"} <= set(recording.streams())
     assert list(recording.jobs())

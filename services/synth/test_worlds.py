@@ -72,10 +72,10 @@ def test_a_recording_of_any_world_is_valid_and_says_which_it_is(write: Write, tm
     told = Telemetry(made)
     assert (told.recording.manifest.model_extra or {})["world"] == draw(world).document()
     assert told.recording.manifest.streams["dcgm"].interval_s == draw(world).values["cadence.dcgm_s"]
-    owed = [label for label in told.recording.labels() if not label.distractor]
-    assert [label.fault for label in owed] == ["power_throttle"]
-    assert not owed[0].optional
-    assert owed[0].within_s >= 6 * draw(world).number("cadence.dcgm_s")
+    required = [label for label in told.recording.labels() if not label.distractor]
+    assert [label.fault for label in required] == ["power_throttle"]
+    assert not required[0].optional
+    assert required[0].within_s >= 6 * draw(world).number("cadence.dcgm_s")
 
 
 def test_what_is_not_gathered_is_not_there(write: Write, tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_what_nothing_reflects_is_not_owed_and_stays_a_label(tmp_path: Path) -> 
 
 def test_where_all_is_gathered_all_is_owed(tmp_path: Path) -> None:
     rich = world_with(fields="all", logs__kernel=True)
-    owed = [label for label in labels_of_year(tmp_path, rich).values() if not label.distractor]
-    assert owed
-    assert not any(label.optional for label in owed)
+    required = [label for label in labels_of_year(tmp_path, rich).values() if not label.distractor]
+    assert required
+    assert not any(label.optional for label in required)
 
 
 def test_what_else_goes_on_keeps_clear_of_the_story() -> None:

@@ -17,7 +17,7 @@ _CONGESTED_WITHIN_S = 300.0
 
 
 class SpineLoss(OnSwitch):
-    """`congests`: the other spines are so full then that to say so is right, though not owed."""
+    """`congests`: the other spines are so full then that to say so is right, though not required."""
 
     kind: Literal["spine_loss"]
     congests: bool = Field(default=True)
