@@ -1,35 +1,48 @@
 """Rows of one kind that wait for the watermark, in order of event time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import EXACT, Batch, BoolArray, FloatArray, Instant, IntArray, Kind, plausible
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind, plausible
 from detectors.fleet import KEYS, EntityKey, Fleet
 from detectors.rows import KeyColumn, Rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """n rows: `times` and `keys` (n,), `values` and `valid` (fields, n)."""
+    """n rows: `times` and `keys` (n,), and of each field that they have its `values` and `valid` (n,)."""
 
     times: IntArray
     keys: IntArray
-    values: FloatArray
-    valid: BoolArray
+    values: Mapping[str, FloatArray]
+    valid: Mapping[str, BoolArray]
 
     def take(self, which: Any) -> "_Block":
-        if isinstance(which, slice):
-            return _Block(self.times[which], self.keys[which], self.values[:, which], self.valid[:, which])
-        values, valid = self.values.take(which, axis=1), self.valid.take(which, axis=1)
+        values = {name: column[which] for name, column in self.values.items()}
+        valid = {name: column[which] for name, column in self.valid.items()}
         return _Block(self.times[which], self.keys[which], values, valid)
+
+    @classmethod
+    def joined(cls, blocks: Sequence["_Block"]) -> "_Block":
+        """Return the rows of some blocks, one after the other."""
+        names = dict.fromkeys(name for block in blocks for name in block.values)
+        none = [(np.zeros(len(block.times)), np.zeros(len(block.times), bool)) for block in blocks]
+        lacking = list(zip(blocks, none, strict=True))
+        return cls(
+            np.concatenate([block.times for block in blocks]),
+            np.concatenate([block.keys for block in blocks]),
+            {name: np.concatenate([block.values.get(name, value) for block, (value, _) in lacking]) for name in names},
+            {name: np.concatenate([block.valid.get(name, never) for block, (_, never) in lacking]) for name in names},
+        )
 
 
 class RowBuffer:
-    """Takes rows in any order, hands them out in order of time, one row a (time, entity).
+    """Takes rows in any order, hands them out in order of time, one row a (time, entity). It keeps their columns, and
+    does not copy them: they must not change.
 
     Of several rows of the same time and entity the first reading of each field to come counts: what a live cluster's
     Prometheus reads at once it may send in parts. Entities get their index in the fleet when
@@ -46,7 +59,7 @@ class RowBuffer:
         self._key_of_code: IntArray = np.empty(0, np.int64)
         """The codes of those categories that came, ascending, and their keys: mostly the same ones come again."""
         self._fleet_index = np.empty(0, np.int64)
-        self._rows = self._block(0)
+        self._rows = _Block(np.empty(0, np.int64), np.empty(0, np.int64), {}, {})
         self._order = np.empty(0, np.int64)
         """Which of `_rows` comes first, second, ...; by time and key; before `_start` they were handed out."""
         self._times = np.empty(0, np.int64)
@@ -65,16 +78,16 @@ class RowBuffer:
     def add(self, rows: Rows, after: Instant) -> int:
         """Take the rows that are later than `after`; return how many were not."""
         fresh = rows.times > after
-        kept = int(fresh.sum())
+        kept = int(np.count_nonzero(fresh))
         if not kept:
             return len(fresh)
-        block = self._block(len(fresh))
-        block.times[:] = rows.times
-        block.keys[:] = self._encode(rows.keys)
-        for number, name in enumerate(self.fields):
-            if name in rows.values:
-                block.values[number] = rows.values[name]
-                block.valid[number] = rows.valid[name]
+        told = [name for name in self.fields if name in rows.values]
+        block = _Block(
+            np.asarray(rows.times, np.int64),
+            self._encode(rows.keys),
+            {name: np.asarray(rows.values[name], np.float64) for name in told},
+            {name: rows.valid[name] for name in told},
+        )
         self._came.append(block if kept == len(fresh) else block.take(fresh.nonzero()[0]))
         return len(fresh) - kept
 
@@ -88,11 +101,13 @@ class RowBuffer:
         self._settle()
         hits = self._hits.get((field, bits))
         if hits is None:
-            row = self.fields.index(field)
-            value = self._rows.values[row]
-            whole = self._rows.valid[row] & (value >= 0) & (value < EXACT)
-            having = np.where(whole, value, 0).astype(np.int64) & bits
-            hits = self._hits[field, bits] = np.flatnonzero(having[self._order])
+            hits = np.empty(0, np.int64)
+            if field in self._rows.values:
+                value = plausible(self._rows.values[field], self._rows.valid[field])
+                having = np.where(np.isnan(value), 0, value).astype(np.int64) & bits
+                if np.count_nonzero(having):
+                    hits = np.flatnonzero(having[self._order])
+            self._hits[field, bits] = hits
         if not len(hits):
             return None
         coming = int(hits.searchsorted(self._start))
@@ -123,32 +138,30 @@ class RowBuffer:
         begins[0] = True
         np.not_equal(entities[1:], entities[:-1], out=begins[1:])
         if np.count_nonzero(begins) == len(begins):
-            at, present = block.times[None, :], np.ones((1, len(begins)), bool)
-            return self._sealed(entities, at, present, block.values[:, None, :], block.valid[:, None, :])
+            return self._sealed(entities, block, np.ones((1, len(begins)), bool), lambda cells: cells[None, :])
         first = begins.nonzero()[0]
         column = np.cumsum(begins) - 1
         tick = np.arange(len(begins)) - first[column]
         shape = (int(tick.max()) + 1, len(first))
 
         def spread(cells: NDArray[Any]) -> Any:
-            grid = np.zeros((*cells.shape[:-1], *shape), cells.dtype)
-            grid[..., tick, column] = cells
+            grid = np.zeros(shape, cells.dtype)
+            grid[tick, column] = cells
             return grid
 
-        present = spread(np.ones(len(begins), bool))
-        return self._sealed(entities[first], spread(block.times), present, spread(block.values), spread(block.valid))
+        return self._sealed(entities[first], block, spread(np.ones(len(begins), bool)), spread)
 
     def _sealed(
-        self, entities: IntArray, at: IntArray, present: BoolArray, values: FloatArray, valid: BoolArray
+        self, entities: IntArray, block: _Block, present: BoolArray, shaped: Callable[[NDArray[Any]], NDArray[Any]]
     ) -> Batch:
-        """Return a batch of fields in rows, read-only: every detector sees the same one."""
-        sound = np.full(values.shape, np.nan)
-        for number in np.flatnonzero(valid.any(axis=(1, 2))).tolist():  # many fields are reported by nobody
-            sound[number] = plausible(values[number], valid[number])
-        for array in (entities, at, present, values, valid, sound):
+        """Return a batch of the columns of a block, `shaped` as `present` is; read-only: every detector sees it."""
+        none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
+        values = {name: shaped(block.values[name]) if name in block.values else none for name in self.fields}
+        valid = {name: shaped(block.valid[name]) if name in block.valid else never for name in self.fields}
+        batch = Batch(self.kind, entities, shaped(block.times), present, values, valid)
+        for array in (entities, batch.at, present, *values.values(), *valid.values(), *batch.sound.values()):
             array.setflags(write=False)
-        named = (dict(zip(self.fields, table, strict=True)) for table in (values, valid, sound))
-        return Batch(self.kind, entities, at, present, *named)
+        return batch
 
     def _enter(self, rows: IntArray, fleet: Fleet) -> IntArray:
         every = self._rows.keys[rows]
@@ -199,36 +212,27 @@ class RowBuffer:
             return
         rest = self._rows.take(self._order[self._start :])
         blocks = [rest, *self._came] if len(rest.times) else self._came
-        merged = blocks[0]
-        if len(blocks) > 1:
-            merged = _Block(
-                np.concatenate([block.times for block in blocks]),
-                np.concatenate([block.keys for block in blocks]),
-                np.concatenate([block.values for block in blocks], axis=1),
-                np.concatenate([block.valid for block in blocks], axis=1),
-            )
+        merged = blocks[0] if len(blocks) == 1 else _Block.joined(blocks)
         order = np.lexsort((merged.keys, merged.times))  # stable: of equal rows the first to come stays the first
         times, keys = merged.times[order], merged.keys[order]
         again = (times[1:] == times[:-1]) & (keys[1:] == keys[:-1])
         if np.count_nonzero(again):
             once = np.concatenate([[True], ~again])
-            _complete(merged, order, once)
+            merged = _completed(merged, order, once)
             order, times = order[once], times[once]
         self._rows, self._order, self._times = merged, order, times
         self._start = 0
         self._came = []
         self._hits = {}
 
-    def _block(self, rows: int) -> _Block:
-        shape = (len(self.fields), rows)
-        return _Block(np.empty(rows, np.int64), np.empty(rows, np.int64), np.zeros(shape), np.zeros(shape, bool))
-
     def snapshot(self) -> tuple[list[EntityKey], dict[str, NDArray[Any]]]:
         """Return the names of the entities, and the rows that wait as arrays."""
         self._settle()
         rest = self._rows.take(self._order[self._start :])
         index = self._fleet_index[: len(self._names)]
-        arrays = {"times": rest.times, "keys": rest.keys, "values": rest.values, "valid": rest.valid, "index": index}
+        arrays: dict[str, NDArray[Any]] = {"times": rest.times, "keys": rest.keys, "index": index}
+        for name in rest.values:
+            arrays |= {f"values/{name}": rest.values[name], f"valid/{name}": rest.valid[name]}
         return self._names, arrays
 
     def restore(self, names: Iterable[Iterable[str | int]], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -236,25 +240,33 @@ class RowBuffer:
         for name in names:
             self._key(tuple(name))
         self._fleet_index[: len(self._names)] = arrays["index"]
-        self._rows = _Block(arrays["times"], arrays["keys"], arrays["values"], arrays["valid"])
+        values, valid = (
+            {name: arrays[f"{what}/{name}"] for name in self.fields if f"{what}/{name}" in arrays}
+            for what in ("values", "valid")
+        )
+        self._rows = _Block(arrays["times"], arrays["keys"], values, valid)
         self._order, self._times, self._start = np.arange(len(self._rows.times)), self._rows.times, 0
         self._hits = {}
 
 
-def _complete(block: _Block, order: IntArray, once: BoolArray) -> None:
-    """Give the first of equal rows, where it lacks a field, the reading of the next that has it.
+def _completed(block: _Block, order: IntArray, once: BoolArray) -> _Block:
+    """Return rows of which the first of equal ones has, for each field it lacks, the reading of the next that has it.
 
     `order` (n,) is the rows with equal ones together, `once` (n,) which of them are the first of their kind.
     """
     first = order[once][np.cumsum(once) - 1]
     place = np.arange(len(once))
     rank = place - np.maximum.accumulate(np.where(once, place, 0))
+    values = {name: column.copy() for name, column in block.values.items()}
+    valid = {name: column.copy() for name, column in block.valid.items()}
     for number in range(1, int(rank.max()) + 1):
         here = rank == number
         whole, part = first[here], order[here]
-        new = ~block.valid[:, whole] & block.valid[:, part]
-        block.values[:, whole] = np.where(new, block.values[:, part], block.values[:, whole])
-        block.valid[:, whole] |= new
+        for name, known in valid.items():
+            new = ~known[whole] & known[part]
+            values[name][whole[new]] = values[name][part[new]]
+            known[whole[new]] = True
+    return _Block(block.times, block.keys, values, valid)
 
 
 def _name(categories: tuple[tuple[str | int, ...], ...], combined: int) -> EntityKey:

@@ -57,12 +57,12 @@ class Batch:
     valid: Mapping[str, BoolArray]
     sound: Mapping[str, FloatArray] = field(default_factory=dict)
     """`values` with NaN wherever there is no plausible quantity: not reported, negative, infinite, or so big that a
-    float holds no counts any more. Made once for all detectors."""
+    float holds no counts any more. Made once for all detectors; without the fields that none of these rows reports."""
 
     def __post_init__(self) -> None:
         if not self.sound and self.values:
-            made = {name: plausible(value, self.valid[name]) for name, value in self.values.items()}
-            object.__setattr__(self, "sound", made)
+            told = [name for name, valid in self.valid.items() if np.count_nonzero(valid)]
+            object.__setattr__(self, "sound", {name: plausible(self.values[name], self.valid[name]) for name in told})
 
     def ticks(self) -> Iterator[tuple[int, Any]]:
         """Yield the number of each tick and, as an index, the places of the entities that have a reading in it."""
@@ -71,9 +71,10 @@ class Batch:
 
 
 def plausible(value: FloatArray, valid: BoolArray) -> FloatArray:
-    """Return readings of a quantity, NaN where there is no plausible one; any shape."""
+    """Return readings of a quantity, NaN where there is no plausible one; any shape. Where all are, `value` itself."""
     with np.errstate(invalid="ignore"):
-        return np.where(valid & (value >= 0.0) & (value < EXACT), value, np.nan)
+        sound = valid & (value >= 0.0) & (value < EXACT)
+    return value if np.count_nonzero(sound) == sound.size else np.where(sound, value, np.nan)
 
 
 @dataclass(frozen=True, slots=True)

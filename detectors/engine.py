@@ -31,7 +31,7 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
-FORMAT = 3
+FORMAT = 4
 
 Choice = tuple[type[Detector], DetectorConfig]
 """A detector to run, and how it is configured."""
@@ -317,7 +317,9 @@ class Engine:
         if document["format"] != FORMAT or document["detectors"] != engine._fingerprint():
             raise StateError("the state was written by other detectors, or with another configuration")
         for kind, buffer in engine._buffers.items():
-            own = {name: arrays[f"{kind}/{name}"] for name in ("times", "keys", "values", "valid", "index")}
+            own = {
+                name.removeprefix(f"{kind}/"): array for name, array in arrays.items() if name.startswith(f"{kind}/")
+            }
             buffer.restore(document["names"][kind], own)
         engine._fleet = Fleet.restore(topology, document["fleet"])
         engine._finder = JobFinder(engine._fleet)

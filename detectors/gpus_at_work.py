@@ -42,6 +42,8 @@ _CORRELATED_LOOKS: Final = 6.0
 _EQUAL_WORK: Final = 0.8
 """At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
 others falls in the proportion of the wait, while its clock stays."""
+_LEAST: Final = 1e-6
+"""Of MHz and W: a clock or a power of 0 is none."""
 _DEGREES: Final = (5.0, 150.0)
 """A chip at work reads something between these; anything else is a misreading."""
 _SIGNAL: Final = "clock"
@@ -55,8 +57,9 @@ class GpusAtWork(Columns):
     `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1 none); `held` a finding on it is open, so
     that nothing is learnt from it; `run` judged readings in a row that were held down, `since` the first of them,
     `before` the reading before it, `free_since` the first of the latest that were free (-1: is not), `ended` when a
-    finding on it was over. Of the last look: `lost` and `lost_power`, logarithms of how far below usual, `worked`
-    activity; `sums` of the look to come; `peak` the highest residual of a run of suspicion.
+    finding on it was over. Of the last look, at readings up to `looked_at`: `lost` and `lost_power`, logarithms of how
+    far below usual, `worked` activity; of the look to come: `sums` of clock, power and activity at work, over `seen`
+    readings each; `peak` the highest residual of a run of suspicion.
     """
 
     at: IntArray = column(-1)
@@ -79,7 +82,9 @@ class GpusAtWork(Columns):
     lost: FloatArray = column(np.nan)
     lost_power: FloatArray = column(np.nan)
     worked: FloatArray = column(np.nan)
-    sums: FloatArray = column(0.0, 4)
+    looked_at: IntArray = column(-1)
+    sums: FloatArray = column(0.0, 3)
+    seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)
     peak: FloatArray = column(0.0)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, *, own_past: bool = True) -> None:
@@ -113,30 +118,34 @@ class GpusAtWork(Columns):
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        def of(name: str) -> FloatArray:
-            return reported(batch, name, tick, here)
+        def of(name: str, least: float = 0.0, most: float = np.inf) -> FloatArray:
+            value = reported(batch, name, tick, here)
+            sound = (value >= least) & (value <= most)
+            return value if np.count_nonzero(sound) == len(sound) else np.where(sound, value, np.nan)
 
-        clock, power, temp = of("DCGM_FI_DEV_SM_CLOCK"), of("DCGM_FI_DEV_POWER_USAGE"), of("DCGM_FI_DEV_GPU_TEMP")
-        bits = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
-        telling = np.isfinite(clock) | np.isfinite(power) | np.isfinite(temp) | np.isfinite(bits)
-        gpus, at = batch.entities[here], batch.at[tick, here]
-        util = of("DCGM_FI_DEV_GPU_UTIL")
-        tensor, engine = of("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"), of("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
-        activity = np.where(np.isfinite(tensor), tensor, np.where(np.isfinite(engine), engine, util / 100))
+        util, activity = of("DCGM_FI_DEV_GPU_UTIL"), of("DCGM_FI_DEV_GPU_UTIL") / 100
+        for name in ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"):
+            if name in batch.sound:
+                better = of(name)
+                activity = np.where(np.isnan(better), activity, better)
+        reasons = bits_of(of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"))
         columns = {
-            "at": at,
-            "clock": np.where(clock > 0, clock, np.nan),
-            "power": np.where(power > 0, power, np.nan),
-            "temp": _degrees(temp),
-            "memory": _degrees(of("DCGM_FI_DEV_MEMORY_TEMP")),
+            "clock": of("DCGM_FI_DEV_SM_CLOCK", _LEAST),
+            "power": of("DCGM_FI_DEV_POWER_USAGE", _LEAST),
+            "temp": of("DCGM_FI_DEV_GPU_TEMP", *_DEGREES),
+            "memory": of("DCGM_FI_DEV_MEMORY_TEMP", *_DEGREES),
             "activity": activity,
             "counted": of(self._field),
-            "reasons": bits_of(bits),
-            "busy": ~(util < IDLE_UTILISATION),
+            "reasons": reasons,
+            "busy": ~(util < IDLE_UTILISATION) & ((reasons < 0) | ((reasons & GPU_IDLE) == 0)),
+            "at": batch.at[tick, here],
         }
-        whole = np.count_nonzero(telling) == len(telling)
+        gpus = batch.entities[here]
+        silent = np.isnan(columns["clock"]) & np.isnan(columns["power"]) & np.isnan(columns["temp"]) & (reasons < 0)
+        if np.count_nonzero(silent):
+            gpus, columns = gpus[~silent], {name: values[~silent] for name, values in columns.items()}
         for name, values in columns.items():
-            getattr(self, name)[gpus if whole else gpus[telling]] = values if whole else values[telling]
+            getattr(self, name)[gpus] = values
 
     def extend(self, count: int) -> None:
         """Take note of GPUs that were not known before."""
@@ -198,18 +207,17 @@ class GpusAtWork(Columns):
         """Return which GPUs reported lately."""
         return (self.at >= 0) & (now - self.at <= STALE_MS)
 
-    def settle(self) -> IntArray:
-        """Return the GPUs with a reading that was not judged yet, after taking note of what the reading says."""
+    def settle(self) -> BoolArray:
+        """Return which GPUs have a reading that was not judged yet, after taking note of what their counters say."""
         self._note_jobs()
-        new = np.flatnonzero(self.at > self.taken)
-        self.throttled.take(new, self.at.take(new), self.counted.take(new))
-        reasons = self.reasons.take(new)
-        self.busy[new[(reasons > 0) & ((reasons & GPU_IDLE) != 0)]] = False
+        new = self.at > self.taken
+        self.throttled.take(new, self.at, self.counted)
         return new
 
-    def known(self, gpus: IntArray) -> BoolArray:
-        """Return whether a GPU's own past suffices to say what is usual of it."""
-        return np.asarray(self.usual["clock"].learnt_s.take(gpus) >= _KNOWN_S)
+    @property
+    def known(self) -> BoolArray:
+        """Whether each GPU's own past suffices to say what is usual of it."""
+        return self.usual["clock"].learnt_s >= _KNOWN_S
 
     def peers_of(self, gpu: int, now: Instant) -> IntArray:
         """Return the peers of a GPU: at work, not held down, on other nodes, of its job or else of its model."""
@@ -236,68 +244,69 @@ class GpusAtWork(Columns):
                 break
         return found
 
-    def expected(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:
-        """Return the clock and power that GPUs should have: their own at work; else that of their faster peers."""
-        clock, power = self.usual["clock"].level.take(gpus), self.usual["power"].level.take(gpus)
-        ask = ~self.known(gpus)
-        if ask.any():
+    def expected(self, now: Instant) -> tuple[FloatArray, FloatArray]:
+        """Return the clock and power that GPUs should have: their own at work; else, of who is at work, its peers'."""
+        known = self.known
+        clock = np.where(known, self.usual["clock"].level, np.nan)
+        power = np.where(known, self.usual["power"].level, np.nan)
+        ask = self.busy & ~known
+        if np.count_nonzero(ask):
             those = self._comparable(now)
-            clock[ask] = self.among_peers(self.clock, those, 0.75)[gpus[ask]]
-            power[ask] = self.among_peers(self.power, those, 0.75)[gpus[ask]]
+            clock[ask] = self.among_peers(self.clock, those, 0.75)[ask]
+            power[ask] = self.among_peers(self.power, those, 0.75)[ask]
         return clock, power
 
     def spread_of_job(self, gpus: IntArray, now: Instant) -> FloatArray:
         """Return by how much (logarithm) the least affected quarter of the peers of GPUs has lost clock; 0 without."""
         lost = np.log(self.usual["clock"].level / self.clock)
-        all_of = self.among_peers(lost, self.fresh(now) & self.busy & self.known(np.arange(self.count)), 0.25)
-        return np.nan_to_num(all_of[gpus], nan=0.0)
+        all_of = self.among_peers(lost, self.fresh(now) & self.busy & self.known, 0.25)
+        return known_or(all_of[gpus], 0.0)
 
-    def mark(self, gpus: IntArray, down: BoolArray, free: BoolArray) -> None:
-        """Note which of `gpus`, judged now, are held down and which are free; learn what is usual of the others."""
-        at, taken, run = self.at.take(gpus), self.taken.take(gpus), self.run.take(gpus)
-        begins = down & (run == 0)
-        self.since[gpus[begins]], self.before[gpus[begins]] = at[begins], taken[begins]
-        self.run[gpus] = np.minimum(run + 1, 2**31) * down
-        since = self.free_since.take(gpus)
-        since[~free] = -1
-        starts = free & (since < 0)
-        since[starts] = at[starts]
-        self.free_since[gpus] = since
-        spent = np.maximum(clamp(at - taken, 0, STALE_MS) * (taken >= 0) / 1000, 1.0)
-        spent[down] *= _DOUBTED
-        learns = np.flatnonzero(self.busy.take(gpus) & ~self.held.take(gpus))
-        those, spent = gpus.take(learns), spent.take(learns)
-        for name, habit in self.usual.items():
-            habit.learn(those, getattr(self, name).take(those), spent)
-        self.taken[gpus] = at
+    def mark(self, new: BoolArray, down: BoolArray, free: BoolArray) -> None:
+        """Note which GPUs, with `new` readings judged now, are held down and which are free; gather their means.
 
-    def add(self, gpus: IntArray) -> None:
-        """Add readings to the means that are looked at next: before `mark` learns them."""
-        useful = self.busy.take(gpus) & self.known(gpus) & np.isfinite(self.clock.take(gpus))
-        those = gpus[useful]
-        lost = np.log(self.usual["clock"].level.take(those) / self.clock.take(those))
-        power = np.log(self.usual["power"].level.take(those) / self.power.take(those))
-        for sums, more in zip(
-            self.sums, (lost, known_or(power, 0.0), known_or(self.activity.take(those), 0.0), 1.0), strict=True
-        ):
-            sums[those] += more
+        All (count,).
+        """
+        moved = np.flatnonzero(new & (down | (self.run > 0)))  # mostly few
+        if len(moved):
+            begins = moved[self.run[moved] == 0]
+            self.since[begins], self.before[begins] = self.at[begins], self.taken[begins]
+            self.run[moved] = np.minimum(self.run[moved] + 1, 2**31) * down[moved]
+        moved = np.flatnonzero(new & (free != (self.free_since >= 0)))
+        self.free_since[moved] = np.where(free[moved], self.at[moved], -1)
+        useful = new & self.busy
+        for name, total, seen in zip(self.usual, self.sums, self.seen, strict=True):
+            value = getattr(self, name)
+            known = useful & np.isfinite(value)
+            np.add(total, value, out=total, where=known)
+            np.add(seen, known, out=seen)
+        np.copyto(self.taken, self.at)
 
     def look(self, now: Instant) -> None:
-        """Every 10 s: turn the means into residuals, and these into evidence."""
+        """Every 10 s: turn the means into residuals, and these into evidence; then learn what is usual."""
         if self._looked >= 0 and now - self._looked < _LOOK_MS:
             return
         self._looked = now
-        those = np.flatnonzero(self.sums[3] > 0)
+        those = np.flatnonzero(self.seen.any(axis=0))
         if not len(those):
             return
-        lost, power, worked, _ = self.sums.take(those, axis=1) / self.sums[3].take(those)
-        self.sums[:] = 0.0
-        self.lost[those], self.lost_power[those], self.worked[those] = lost, power, worked
-        looked = np.zeros(self.count, bool)
-        looked[those] = True
-        relative = self.lost if self._own_past else self.lost - np.log(self.usual["clock"].level)
-        least = self.among_peers(relative, looked, 0.25)[those]
-        residual = np.where(np.isfinite(least), relative[those] - least, lost) / _STEP
+        seen = self.seen.take(those, axis=1)
+        means = self.sums.take(those, axis=1) / np.where(seen > 0, seen, np.nan)
+        self.sums[:, those], self.seen[:, those] = 0.0, 0
+        told = self.known.take(those) & np.isfinite(means[0])
+        if np.count_nonzero(told):
+            self._judge(now, *((those, means) if told.all() else (those[told], means[:, told])))
+        self._learn(those, means)
+
+    def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
+        usual = np.log(self.usual["clock"].level.take(those))
+        lost = usual - np.log(means[0])
+        self.lost[those], self.worked[those] = lost, known_or(means[2], 0.0)
+        self.lost_power[those] = known_or(np.log(self.usual["power"].level.take(those) / means[1]), 0.0)
+        relative = np.full(self.count, np.nan)
+        relative[those] = lost if self._own_past else -np.log(means[0])
+        own, least = relative[those], self.among_peers(relative, np.isfinite(relative), 0.25)[those]
+        residual = np.where(np.isfinite(least), own - least, lost) / _STEP
         tail, before = self.tails[_SIGNAL], self.evidence.looks[those]
         self.evidence.look(those, tail.odds(residual), now)
         calm = self.evidence.wealth[those] <= 0
@@ -305,6 +314,17 @@ class GpusAtWork(Columns):
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
         tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
         self.peak[those] = np.where(calm, 0.0, np.maximum(self.peak[those], residual))
+
+    def _learn(self, those: IntArray, means: FloatArray) -> None:
+        at, last = self.at.take(those), self.looked_at.take(those)
+        self.looked_at[those] = at
+        spent = np.maximum(clamp(at - last, 0, STALE_MS) * (last >= 0) / 1000, 1.0)
+        spent[self.run.take(those) > 0] *= _DOUBTED
+        held = self.held.take(those)
+        if np.count_nonzero(held):
+            those, means, spent = those[~held], means[:, ~held], spent[~held]
+        for mean, habit in zip(means, self.usual.values(), strict=True):
+            habit.learn(those, mean, spent)
 
     def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the median clock, and the median and the ninth decile of the temperature, of GPUs' free peers."""
@@ -348,7 +368,3 @@ class GpusAtWork(Columns):
         if self.count:
             self.layout.extend()
             self._describe()
-
-
-def _degrees(value: FloatArray) -> FloatArray:
-    return np.where((value >= _DEGREES[0]) & (value <= _DEGREES[1]), value, np.nan)

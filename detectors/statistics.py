@@ -1,4 +1,4 @@
-"""Statistics that detectors share: medians of what was reported, the distance to peers, the growth of counters."""
+"""Statistics that detectors share: medians of what was reported, and the growth of counters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-
-_MAD_TO_SIGMA = 1.4826
-"""A normal distribution's standard deviation over its median absolute deviation."""
 
 
 def clamp(values: NDArray[Any], least: Any, most: Any) -> Any:
@@ -22,12 +19,6 @@ def known_or(values: FloatArray, blank: float) -> FloatArray:
     filled = values.copy()
     filled[np.isnan(values)] = blank
     return filled
-
-
-def highest(values: FloatArray, least: float) -> float:
-    """Return the highest of some values that are finite, and at least `least`."""
-    known = values[np.isfinite(values)]
-    return max(float(known.max()), least) if len(known) else least
 
 
 def masked_median(values: FloatArray, valid: BoolArray) -> FloatArray:
@@ -58,18 +49,6 @@ def median_of(values: FloatArray) -> float:
     ranked.sort()
     low, high = float(ranked[(count - 1) // 2]), float(ranked[count // 2])
     return low if low == high else low / 2 + high / 2
-
-
-def peer_distance(value: FloatArray, peers: FloatArray, floor: float) -> FloatArray:
-    """Return how many robust deviations each of `value` lies above the median of `peers`; NaN without peers.
-
-    r = (x - median) / max(1.4826 MAD, floor). `floor`, in the unit of the values, is what keeps peers that all say
-    the same (clocks do) from making every trifle infinitely far.
-    """
-    known = np.isfinite(peers)
-    middle = masked_median(peers, known)
-    spread = _MAD_TO_SIGMA * masked_median(np.abs(np.where(known, peers, 0.0) - middle), known)
-    return (value - middle) / np.maximum(spread, floor)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.registry import choose
 from detectors.state import pack, unpack
 from detectors.tape import Handling, Tape
+from detectors.tapes_altered import spoiled
 
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
@@ -48,7 +49,7 @@ def test_findings_do_not_depend_on_cuts_order_repeats_or_restarts(choice: Choice
 @few
 @given(data=st.data())
 def test_spoiled_input_is_survived_and_handled_alike(choice: Choice, data: st.DataObject) -> None:
-    tape = laws.spoiled(data.draw(st.sampled_from(_tapes(choice))), data.draw(st.integers(0, 2**32)))
+    tape = spoiled(data.draw(st.sampled_from(_tapes(choice))), data.draw(st.integers(0, 2**32)))
     laws.sound(choice, tape)
     laws.deterministic_however_handled(choice, tape, data.draw(_handlings(tape)))
 
@@ -325,7 +326,7 @@ LAWS_AND_BREAKERS: list[tuple[type[Detector], Callable[[Choice, laws.Fault, Tape
     (_Panics, lambda c, _, healthy: laws.quiet(c, healthy)),
     (_Startles, lambda c, _, healthy: laws.unmoved_by_lost_scrapes(c, healthy)),
     (_Reads, lambda c, f, _: laws.pure(c, f.tape)),
-    (_Stumbles, lambda c, f, _: laws.sound(c, laws.spoiled(f.tape, 3))),
+    (_Stumbles, lambda c, f, _: laws.sound(c, spoiled(f.tape, 3))),
     (_Foresees, lambda c, f, _: laws.causal(c, f.tape, f.onset)),
     (_Nags, lambda c, f, _: laws.patient(c, f)),
     (_FearsCrowds, laws.unmoved_by_company),

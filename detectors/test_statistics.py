@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.statistics import CounterRate, masked_median, peer_distance
+from detectors.statistics import CounterRate, masked_median
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.booleans()), max_size=20))
@@ -21,20 +21,6 @@ def test_the_masked_median_goes_along_the_last_axis() -> None:
     values = np.array([[1.0, 2.0, np.nan], [9.0, np.inf, 7.0]])
     valid = np.array([[True, True, False], [True, False, True]])
     np.testing.assert_array_equal(masked_median(values, valid), [1.5, 8.0])
-
-
-def test_peers_that_all_say_the_same_do_not_make_a_trifle_infinite() -> None:
-    peers = np.full(7, 1410.0)
-    np.testing.assert_allclose(peer_distance(np.array([1410.0, 1395.0, 705.0]), peers, 15.0), [0.0, -1.0, -47.0])
-
-
-def test_a_spread_wider_than_the_floor_counts() -> None:
-    peers = np.array([300.0, 340.0, 380.0, np.nan])
-    assert peer_distance(np.array([340.0 - 5 * 1.4826 * 40]), peers, 1.0)[0] == pytest.approx(-5.0)
-
-
-def test_no_peers_no_distance() -> None:
-    assert np.isnan(peer_distance(np.array([1.0]), np.array([np.nan]), 1.0)).all()
 
 
 def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:

@@ -5,9 +5,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
-from detectors.statistics import CounterRate, highest
 
 # DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
 GPU_IDLE: Final = 0x001
@@ -37,7 +36,12 @@ def named(bits: int) -> str:
 
 
 class ThrottledTime(Columns):
-    """For which part of the time each GPU was held down, by a counter of ns (or, in older DCGM, of us)."""
+    """For which part of the time each GPU was held down, by a counter of ns (or, in older DCGM, of us).
+
+    `at` and `value` of the last reading that differed (-1: none yet), `rate` ns a ns. A counter that fell was reset:
+    that interval has no rate. A reading that repeats the one before may be a collector's cached copy: the last rate
+    holds, and only when the counter has stood for the collector's interval is it 0.
+    """
 
     at: IntArray = column(-1)
     value: FloatArray = column(0.0)
@@ -47,25 +51,29 @@ class ThrottledTime(Columns):
         super().__init__()
         self.fastest = 0.0
 
-    def take(self, gpus: IntArray, at: IntArray, counted: FloatArray) -> None:
-        """Take one reading of each of `gpus` (n,) at `at` (ms); NaN where the counter was not reported."""
-        counter = CounterRate(self.at, self.value, _HOLD_MS)
-        rate = counter.update(gpus, at, counted, np.isfinite(counted)) / _NS_PER_MS
-        # A reading that repeats the one before has no rate of its own: the last one holds for so long.
-        repeats = np.isnan(rate) & np.isfinite(counted) & (at - self.at.take(gpus) <= _HOLD_MS)
-        if np.count_nonzero(repeats):
-            rate[repeats] = self.rate[gpus[repeats]]
-        self.rate[gpus] = rate
-        self.fastest = highest(rate, self.fastest)
+    def take(self, new: BoolArray, at: IntArray, counted: FloatArray) -> None:
+        """Take a reading of each of the GPUs that are `new`, at `at` (ms); NaN where the counter was not reported.
+
+        All (count,).
+        """
+        told = new & np.isfinite(counted)
+        growth, elapsed = counted - self.value, at - self.at
+        known, moved = told & (self.at >= 0) & (elapsed > 0), told & ((growth != 0) | (self.at < 0))
+        known &= (growth > 0) | ((growth == 0) & (elapsed >= _HOLD_MS))
+        self.rate[new & ~told] = np.nan
+        np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
+        np.copyto(self.at, at, where=moved)
+        np.copyto(self.value, counted, where=moved)
+        self.fastest = float(np.fmax.reduce(self.rate, initial=self.fastest))
 
     @property
     def in_ns(self) -> bool:
         """Whether the counters have shown that they count ns."""
         return self.fastest > _US_COUNTERS_READ_AT_MOST
 
-    def share(self, gpus: IntArray) -> FloatArray:
+    def share(self, gpus: Any = slice(None)) -> FloatArray:
         """Return the part of the time (n,), 0 to 1, by the last reading; NaN where it is not known."""
-        return np.minimum(self.rate.take(gpus) * (1.0 if self.in_ns else 1000.0), 1.0)
+        return np.asarray(np.minimum(self.rate[gpus] * (1.0 if self.in_ns else 1000.0), 1.0))
 
     def snapshot(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""

@@ -20,6 +20,8 @@ from detectors.statistics import clamp
 _DAY_S: Final = 86_400.0
 _LEAST_ODDS: Final = 1e-6
 """No single look is believed to be less probable: one broken reading is not a fault."""
+_LOSES: Final = 0.2
+"""A bet that wins by such odds, or better ones, costs wealth (the worth of the bet is 1 at odds of 0.166)."""
 _YEAR_DAYS: Final = 365.25
 
 
@@ -39,16 +41,16 @@ class Evidence(Columns):
         looks that are no independent ones: of n within one burst each counts 1/n (a power below 1 of a bet whose
         expectation is at most 1 has such an expectation too, by Jensen's inequality).
         """
-        seen = np.isfinite(odds)
-        those, gain = entities[seen], bet(odds[seen]) * np.broadcast_to(weight, odds.shape)[seen]
-        before = self.wealth.take(those)
-        after = np.minimum(np.maximum(before + gain, 0.0), most)
-        moved = (before > 0) | (after > 0)  # mostly few: what was 0 and stays 0 needs no note
-        if not np.count_nonzero(moved):
+        before = self.wealth.take(entities)
+        # Mostly few: a bet that loses where there is no wealth needs no note.
+        seen = np.flatnonzero((odds < _LOSES) | ((before > 0) & np.isfinite(odds)))
+        if not len(seen):
             return
-        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen][moved]
-        those, before, after = those[moved], before[moved], after[moved]
-        begins = before <= 0
+        those, before = entities[seen], before[seen]
+        gain = bet(odds[seen]) * np.broadcast_to(weight, odds.shape)[seen]
+        after = np.minimum(np.maximum(before + gain, 0.0), most)
+        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen]
+        begins = (before <= 0) & (after > 0)
         self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
         self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
         self.wealth[those] = after

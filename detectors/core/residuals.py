@@ -10,6 +10,8 @@ from detectors.statistics import clamp
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
+_LARGE: Final = 8
+"""Groups of so many values, in the mean, are sorted one by one: values sort in a quarter of the time of places."""
 
 
 def group_medians(
@@ -46,11 +48,16 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
     known = (np.isfinite(values) & (group >= 0)).nonzero()[0]
     of, some = group[known], values[known]
     sizes = np.bincount(of, minlength=groups)
-    by_value = np.argsort(some)
-    # Of a few groups a stable sort of small integers takes a tenth of the time of one of both together.
-    small = of[by_value].astype(np.int16 if groups < 2**15 else np.int64)
-    ranked = some[by_value[np.argsort(small, kind="stable")]]
-    return ranked, np.cumsum(sizes) - sizes, sizes
+    starts = np.cumsum(sizes) - sizes
+    # A stable sort of small integers counts them: of a few groups it takes a tenth of the time of one by value.
+    small = of.astype(np.int16 if groups < 2**15 else np.int64)
+    if len(some) < _LARGE * groups:
+        by_value = np.argsort(some)
+        return some[by_value[np.argsort(small[by_value], kind="stable")]], starts, sizes
+    ranked = some[np.argsort(small, kind="stable")]
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        ranked[start : start + size].sort()
+    return ranked, starts, sizes
 
 
 def peer_residuals(

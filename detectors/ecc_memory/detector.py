@@ -24,10 +24,10 @@ from pydantic import Field
 
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Finding, Instant, LogRecord, Severity
-from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
-from detectors.core.evidence import odds_in_words
+from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
+from detectors.ecc_memory.storms import STORM, Storms, told_by
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
@@ -36,20 +36,11 @@ from detectors.xid import Xid, XidCatalogue, XidOverrides
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
-_STORM: Fault = "ecc_correctable_storm"
 _CLEAR_READINGS = 2
 """A flag that is 0 once may be the collector's blank of a GPU in reset."""
 _QUIET_MS = 3_600_000
 """What asks for no reset (a contained error), or whose GPU cannot be watched, is over when it stays away for an
 hour."""
-_CALM_MS = 240_000
-"""Bursts less than four minutes apart are one storm: it is over within the five minutes of a usual resolve."""
-_RETURN_MS = 3_600_000
-"""A storm that is back within the hour is the same trouble, and must stay away for `_RETURNED_CALM_MS` then."""
-_RETURNED_CALM_MS = 1_800_000
-_HABIT = "habit"
-_HABIT_LOOKS = 180
-"""After an hour, what a GPU always had is its habit."""
 _FLAGS: dict[Fault, tuple[str, Severity, str, str]] = {
     "row_remap_pending": (
         "pending", "ticket", "a row remap waits for a reset", "reset the GPU as soon as its node is free",
@@ -91,8 +82,7 @@ class EccMemory:
         self.tails = Tails(config.calibration)
         self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days)
         self._book = CaseBook(self.spec.name)
-        self._over_at: dict[int, Instant] = {}
-        """When a GPU's storm was last over, for the time in which a return is the same trouble."""
+        self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._book)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take the kernel's lines about XIDs; what follows from them is decided at the next point of the grid."""
@@ -121,7 +111,7 @@ class EccMemory:
             if group == "uncorrectable_memory":
                 found += self._error(now, event.node, event.gpu, event)
             elif group == "correctable_memory":
-                found += self._complaint(now, event)
+                found += self._storms.complaint(now, event, self._catalogue.of(event.code))
             else:
                 fault: Fault = "row_remap_pending" if group == "remap_recorded" else "row_remap_failure"
                 found += self._remap(now, fault, event)
@@ -132,7 +122,7 @@ class EccMemory:
         found += self._worn(now)
         for fault in _FLAGS:
             found += self._flag(now, fault)
-        return [*found, *self._over(now), *self._storms(now)]
+        return [*found, *self._over(now), *self._storms.advance(now)]
 
     def _error(self, now: Instant, node: str, gpu: int, event: XidEvent | None) -> list[Finding]:
         """Raise an uncorrectable error, or note that an open one goes on."""
@@ -182,10 +172,7 @@ class EccMemory:
 
     def _says(self, gpu: int, event: XidEvent | None, xid: Xid | None) -> dict[str, float | int | str]:
         said = self._memory.says(gpu, self._single.counter) if gpu >= 0 else {}
-        if event is not None and xid is not None:
-            told = {"xid_seen_in": event.seen_in, "xid_text": event.text, "pci_bus_id": event.address}
-            said |= xid.evidence() | {name: value for name, value in told.items() if value}
-        return said
+        return said | told_by(event, xid) if event is not None and xid is not None else said
 
     def _remap(self, now: Instant, fault: Fault, event: XidEvent) -> list[Finding]:
         """Raise what XID 63 or 64 says in words, where no flag is there to be asked; a failed remap in any case."""
@@ -270,7 +257,7 @@ class EccMemory:
         """Resolve what a reset has ended, or what has no reset to wait for and stays away."""
         over: list[Finding] = []
         for entry in self._book.cases():
-            if entry.fault == _STORM or entry.memo.get("by") == "flag":
+            if entry.fault == STORM or entry.memo.get("by") == "flag":
                 continue
             reset_at = -1
             if entry.gpu >= 0:
@@ -281,107 +268,6 @@ class EccMemory:
             elif not asks_reset and now - entry.last_at >= _QUIET_MS:
                 over.append(self._resolve(entry, now, "no further error"))
         return over
-
-    def _complaint(self, now: Instant, event: XidEvent) -> list[Finding]:
-        """Raise what the driver itself says of a GPU's rate of corrected errors."""
-        where, xid = self._layout.named(event.node, event.gpu), self._catalogue.of(event.code)
-        held = self._book.get(_STORM, where)
-        if held is not None:
-            held.last_at = max(held.last_at, event.at)
-            return []
-        if event.again:
-            return []
-        summary = f"{in_words(where)}: the driver reports a high rate of corrected memory errors (XID {event.code})"
-        return self._storm(now, event.node, event.gpu, event.at, summary, self._says(event.gpu, event, xid))
-
-    def _storms(self, now: Instant) -> list[Finding]:
-        single, found = self._single, self._calmed(now)
-        held = np.zeros(len(single), bool)
-        held[[entry.gpu for entry in self._book.cases(_STORM) if not entry.aspect and entry.gpu >= 0]] = True
-        if not single.look(now, len(self._layout.names), held):
-            return found
-        beyond = single.beyond_chance()
-        for gpu in beyond[(single.recent[beyond] >= self._config.storm_errors) & ~held[beyond]].tolist():
-            a_minute = 60_000 / LOOK_MS
-            where = in_words(self._layout.entity(gpu))
-            said = self._says(gpu, None, None) | {
-                "single_bit_errors_of_late": float(single.recent[gpu]),
-                "of_late_s": RECENT_S,
-                "single_bit_errors_per_min": float(single.now[gpu]) * a_minute,
-                "single_bit_errors_per_min_usual": float(single.level[gpu]) * a_minute,
-                "single_bit_errors_per_min_peers": single.usual_of_peers * a_minute,
-                "by_chance": odds_in_words(float(single.evidence.wealth[gpu]), single.watched, LOOK_MS / 1000),
-            }
-            summary = (
-                f"{where}: {single.recent[gpu]:.0f} single-bit memory errors within minutes, usually "
-                f"{single.level[gpu] * a_minute:.1f} a minute: uncorrectable ones may follow"
-            )
-            began = int(single.evidence.since[gpu]) - LOOK_MS
-            found += self._storm(now, self._layout.names[self._layout.node[gpu]], gpu, began, summary, said)
-        return found + self._habits(now)
-
-    def _storm(
-        self, now: Instant, node: str, gpu: int, at: Instant, summary: str, said: dict[str, float | int | str]
-    ) -> list[Finding]:
-        again = now - self._over_at.pop(gpu, -_RETURN_MS) < _RETURN_MS
-        return self._book.fire(
-            now,
-            _STORM,
-            self._layout.named(node, gpu),
-            gpu=gpu,
-            started_at=at,
-            severity="ticket",
-            score=0.8,
-            summary=summary,
-            action="watch for uncorrectable errors and a pending row remap; test the memory when the node is free",
-            evidence=said,
-            memo={"again": again},
-        )
-
-    def _calmed(self, now: Instant) -> list[Finding]:
-        over: list[Finding] = []
-        self._over_at = {gpu: at for gpu, at in self._over_at.items() if now - at < _RETURN_MS}
-        for entry in self._book.cases(_STORM):
-            if entry.aspect:
-                continue
-            heard = now
-            if entry.gpu >= 0:
-                entry.last_at = max(entry.last_at, int(self._single.hot_at[entry.gpu]))
-                if (at := int(self._single.counter.at[entry.gpu])) >= 0:
-                    heard = at  # a GPU that is silent has not calmed down
-            if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else _CALM_MS):
-                over.append(self._resolve(entry, now, "no more single-bit errors than usual"))
-                if entry.gpu >= 0:
-                    self._single.begin_anew(entry.gpu)
-                    self._over_at[entry.gpu] = now
-        return over
-
-    def _habits(self, now: Instant) -> list[Finding]:
-        """Tell once of a GPU that has always corrected errors, in number: it harms nobody."""
-        single = self._single
-        an_hour = single.level * 3_600_000 / LOOK_MS
-        found: list[Finding] = []
-        for gpu in np.flatnonzero((single.learnt >= _HABIT_LOOKS) & (an_hour >= self._config.storm_errors)).tolist():
-            where = self._layout.entity(gpu)
-            if self._book.get(_STORM, where, _HABIT) is not None:
-                continue
-            found += self._book.fire(
-                now,
-                _STORM,
-                where,
-                gpu=gpu,
-                started_at=int(self._memory.first_at[gpu]),
-                severity="info",
-                score=0.1,
-                summary=f"{in_words(where)}: corrects {an_hour[gpu]:.0f} single-bit memory errors an hour, by habit",
-                action="none: its habit is known, and what exceeds it is told",
-                evidence={
-                    "single_bit_errors_per_h": float(an_hour[gpu]),
-                    "single_bit_errors_per_h_peers": single.usual_of_peers * 3_600_000 / LOOK_MS,
-                },
-                aspect=_HABIT,
-            )
-        return found
 
     def _resolve(self, entry: OpenCase, now: Instant, reason: str) -> Finding:
         said = self._memory.says(entry.gpu, self._single.counter) if entry.gpu >= 0 else {}
@@ -394,7 +280,7 @@ class EccMemory:
             "xids": xids,
             "book": self._book.snapshot(),
             "tails": self.tails.document(),
-            "over_at": list(self._over_at.items()),
+            "over_at": list(self._storms.over_at.items()),
         }
         return pack(document, arrays | self._memory.arrays("memory_") | self._single.arrays("single_"))
 
@@ -409,5 +295,5 @@ class EccMemory:
         detector._single.load(arrays, "single_")
         detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
-        detector._over_at = dict(document["over_at"])
+        detector._storms.over_at = dict(document["over_at"])
         return detector

@@ -28,7 +28,6 @@ from detectors.contract import (
     Evidence,
     Fault,
     Finding,
-    FloatArray,
     Instant,
     IntArray,
     LogRecord,
@@ -36,24 +35,18 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.power_throttle.brake import OTHERWISE, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.statistics import median_of
-from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 _FAULT: Fault = "power_throttle"
 _LIMIT: Final = "limit"
 _SUPPLY: Final = "supply"
 """The aspects of findings that are about a power limit, or a supply whose load is carried, and not about a brake."""
-_OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
-"""What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
-_HELD_SHARE: Final = 0.5
-"""A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
-_SLOWED: Final = 0.9
-"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
 _HALVED: Final = 0.6
 """HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
 _HOLDS_MS: Final = 30_000
@@ -78,6 +71,7 @@ class PowerThrottle:
         self._config = config
         self._fleet = fleet
         self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION")
+        self._brake = Brake(config, self._gpus)
         self._supplies = BmcAlarms(fleet, ["supply"])
         self._limits = Limits()
         self._book = CaseBook(self.spec.name)
@@ -106,55 +100,14 @@ class PowerThrottle:
         gpus = self._gpus
         self._supplies.advance(now)
         new = gpus.settle()
-        if len(new):
-            self._mark(now, new)
+        if np.count_nonzero(new):
+            self._brake.judge(now, new)
         gpus.look(now)
         fresh = gpus.fresh(now)
         over = self._close(now, fresh)
         suspect = fresh & (gpus.run > 0)
         began = self._judge(now, fresh, suspect) if suspect.any() else []
         return [*over, *began, *self._judge_limits(now, fresh), *self._judge_supplies(now, fresh)]
-
-    def _mark(self, now: Instant, new: IntArray) -> None:
-        """Note which new readings are of GPUs whose clock and power are cut."""
-        gpus = self._gpus
-        gpus.add(new)
-        brake, held = self._stated(new)
-        usual_clock, usual_power = gpus.expected(new, now)
-        slow = self._fell(new, usual_clock, usual_power, _SLOWED, _SLOWED)
-        cut = slow & (gpus.known(new) | brake)
-        if (cut & ~brake).any():  # what took the clocks of the peers too is no brake of this GPU's
-            shared = np.log(usual_clock / gpus.clock.take(new)) - gpus.spread_of_job(new, now) < -np.log(_SLOWED)
-            cut &= brake | ~shared
-        deep = self._fell(new, usual_clock, usual_power, self._config.clock_ratio, self._config.power_ratio)
-        # Nobody to compare with: the brake's own bit, and power below what halved clocks can draw.
-        alone = brake & np.isnan(usual_power) & np.isnan(usual_clock)
-        alone &= gpus.power.take(new) <= self._config.power_ratio**2 * gpus.limit.take(new)
-        down = gpus.busy.take(new) & (cut | (held & deep) | alone)
-        back = ~gpus.busy.take(new) | ~(gpus.clock.take(new) < _SLOWED * usual_clock)
-        gpus.mark(new, down, ~brake & ~down & back)
-
-    def _stated(self, those: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains."""
-        bits = np.maximum(self._gpus.reasons.take(those), 0)
-        held = self._gpus.throttled.share(those) >= _HELD_SHARE
-        return (bits & HW_POWER_BRAKE) != 0, held & ((bits & _OTHERWISE) == 0)
-
-    def _fell(
-        self, those: IntArray, usual_clock: FloatArray, usual_power: FloatArray, clock_ratio: float, power_ratio: float
-    ) -> BoolArray:
-        """Return whether clock and power both lie so far below what they should be, as far as either is known.
-
-        A GPU that has waited for others has a low power level of its own: it is not asked to fall below `power_ratio`
-        of that, but of what its limit allows at full load.
-        """
-        clock, power = self._gpus.clock.take(those), self._gpus.power.take(those)
-        full = np.fmax(
-            usual_power, np.where(np.isfinite(usual_power), power_ratio * self._gpus.limit.take(those), np.nan)
-        )
-        has_clock, has_power = np.isfinite(clock) & np.isfinite(usual_clock), np.isfinite(power) & np.isfinite(full)
-        low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
-        return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
         found: list[Finding] = []
@@ -174,7 +127,7 @@ class PowerThrottle:
     ) -> list[Finding]:
         gpus = self._gpus
         alarm = self._supplies.alarm(node, now)
-        brake, held = self._stated(here)
+        brake, held = self._brake.stated(here)
         stated = brake | held
         often = gpus.run[here] >= self._config.confirm_readings
         soon = gpus.run[here] >= self._config.confirm_readings - (alarm is not None)
@@ -208,7 +161,7 @@ class PowerThrottle:
         """Return which GPUs have lost so much clock and power, at equal work, beyond what chance can bring."""
         gpus = self._gpus
         far = (gpus.lost[here] >= -np.log(clock_ratio)) & (gpus.lost_power[here] >= -np.log(power_ratio))
-        far &= (np.maximum(gpus.reasons[here], 0) & _OTHERWISE) == 0
+        far &= (np.maximum(gpus.reasons[here], 0) & OTHERWISE) == 0
         lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
         if not (far & lasting).any():
             return np.zeros(len(here), bool)
@@ -269,14 +222,14 @@ class PowerThrottle:
 
     def _close(self, now: Instant, fresh: BoolArray) -> list[Finding]:
         """Close what has been free of brake for long enough; what is silent stays open."""
-        free = np.where(self._gpus.free_since >= 0, now - self._gpus.free_since, -1)
         over: list[Finding] = []
         for case in self._brakes():
             heard = self._members(case) & fresh
+            since = self._gpus.free_since[heard]
             # Where the driver says that the brake is off, it is; else, and where it comes and goes, it may come back.
             sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
             patience = self._config.release_s * 1000 if sure and not case.memo else _RETURNS_MS
-            if heard.any() and (free[heard] >= patience).all():
+            if heard.any() and ((since >= 0) & (now - since >= patience)).all():
                 over.append(self._end(now, case, "clocks and power are free again"))
         return over
 

@@ -13,6 +13,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.gpus import reported
 from detectors.gpus_at_work import FEWEST_PEERS, GpusAtWork
+from detectors.power_throttle.brake import SLOWED
 from detectors.statistics import median_of
 
 FIELD: Final = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
@@ -21,8 +22,6 @@ _SAME_W: Final = 1.0
 _PLAUSIBLE_W: Final = 1e5
 _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
-_SLOWED: Final = 0.9
-"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
 _STANDS_MS: Final = 30_000
 """A limit is set once and stays: half a minute passes over a change that is being rolled out."""
 
@@ -50,11 +49,11 @@ class Limits(Columns):
 
     def lowered(self, now: Instant, gpus: GpusAtWork, ratio: float) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
-        below = np.zeros(self.count, bool)
-        known = gpus.fresh(now) & np.isfinite(self.enforced)
-        for model in np.unique(gpus.model[known & (now - self.since >= _STANDS_MS)]).tolist():
+        stands = gpus.fresh(now) & np.isfinite(self.enforced) & (now - self.since >= _STANDS_MS)
+        below, known = np.zeros(self.count, bool), gpus.fresh(now) & np.isfinite(self.enforced)
+        for model in np.unique(gpus.model[stands & ~(self.enforced >= ratio * gpus.limit)]).tolist():
             alike = known & (gpus.model == model)
-            below |= alike & (now - self.since >= _STANDS_MS) & (self.enforced < ratio * self.usual(alike))
+            below |= alike & stands & (self.enforced < ratio * self.usual(alike))
         below &= ~(self.enforced >= ratio * gpus.limit)
         if not below.any():
             return below, below
@@ -64,7 +63,7 @@ class Limits(Columns):
 
     def binds(self, gpus: GpusAtWork, clock_peers: FloatArray) -> BoolArray:
         """Return which GPUs their limit holds down: they draw it, at a clock well below their peers'."""
-        slow = gpus.clock <= _SLOWED * clock_peers
+        slow = gpus.clock <= SLOWED * clock_peers
         return np.asarray(gpus.busy & (gpus.power >= _BINDS * self.enforced) & slow)
 
     def usual(self, alike: BoolArray) -> float:

@@ -114,7 +114,7 @@ class ThermalThrottle:
         gpus = self._gpus
         self._cooling.advance(now)
         new = gpus.settle()
-        if len(new):
+        if np.count_nonzero(new):
             self._heat.judge(now, new)
         gpus.look(now)
         fresh = gpus.fresh(now)

@@ -1,6 +1,6 @@
 """For how long heat has held every GPU's clock down: by the driver's word, by its counter, or as heat shows itself."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,56 +38,63 @@ class Heat(Columns):
         super().__init__()
         self._config, self._gpus = config, gpus
 
-    def judge(self, now: Instant, new: IntArray) -> None:
-        """Take the new readings (indices of GPUs) of `gpus`."""
+    def judge(self, now: Instant, new: BoolArray) -> None:
+        """Take the readings of `gpus` that are `new` (count,)."""
         gpus, ratio = self._gpus, self._config.clock_ratio
-        temp, memory, clock, busy = (
-            gpus.temp.take(new),
-            gpus.memory.take(new),
-            gpus.clock.take(new),
-            gpus.busy.take(new),
-        )
-        has_bits = gpus.reasons.take(new) >= 0
-        says = (np.maximum(gpus.reasons[new], 0) & THERMAL) != 0
-        near = self._config.near_limit_k
-        hot = (temp >= self.chip_limit.take(new) - near) | (memory >= self.memory_limit.take(new) - near)
-        counts = gpus.throttled.share(new) >= _THROTTLED_SHARE
-        held, told = np.zeros(len(new), bool), np.zeros(len(new), bool)
-        own = gpus.usual["clock"].level.take(new)
+        has_bits, says = gpus.reasons >= 0, (np.maximum(gpus.reasons, 0) & THERMAL) != 0
+        counts = gpus.throttled.share() >= _THROTTLED_SHARE
         # Who may be held down is compared with the peers: where the driver says why a clock is low, it is asked alone.
-        ask = busy & (
-            says | counts | (~has_bits & (hot | (clock <= ratio * own) | (gpus.lost.take(new) > -np.log(ratio))))
-        )
-        if ask.any():
-            peers_clock, peers_temp, warmest = gpus.lacks(new, now)
-            slow = clock <= ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
-            beyond = temp >= peers_temp + self._config.peer_excess_k
-            # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
-            blind = ~np.isfinite(temp) & ~np.isfinite(memory) & ~np.isfinite(clock)
-            # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
-            sure = np.where(has_bits, self.run.take(new) > 0, slow | gpus.throttled.in_ns)
-            told = busy & ((says & (hot | beyond | slow | blind)) | (counts & hot & sure))
-            # Peers that are as warm and do not lose their clocks show that this is not the limit.
-            held = told | (busy & ~has_bits & (hot | beyond) & slow & ~(temp <= warmest))
+        may = says | counts
+        if np.count_nonzero(new & ~has_bits):
+            slower = (gpus.clock <= ratio * gpus.usual["clock"].level) | (gpus.lost > -np.log(ratio))
+            may |= ~has_bits & (slower | self._hot())
+        ask = np.flatnonzero(new & may & gpus.busy)
+        held, told = np.zeros(len(new), bool), np.zeros(len(new), bool)
+        if len(ask):
+            held[ask], told[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask])
         self._count(new, held, told)
-        gpus.add(new)
         gpus.mark(new, held | says, ~held)
 
-    def _count(self, new: IntArray, held: BoolArray, told: BoolArray) -> None:
+    def _held(
+        self, now: Instant, those: IntArray, has_bits: BoolArray, says: BoolArray, counts: BoolArray
+    ) -> tuple[BoolArray, BoolArray]:
+        """Return which of some GPUs at work heat holds down, and of which the driver says so."""
+        gpus, hot = self._gpus, self._hot(those)
+        temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
+        peers_clock, peers_temp, warmest = gpus.lacks(those, now)
+        slow = clock <= self._config.clock_ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
+        beyond = temp >= peers_temp + self._config.peer_excess_k
+        # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
+        blind = ~np.isfinite(temp) & ~np.isfinite(gpus.memory[those]) & ~np.isfinite(clock)
+        # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
+        sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled.in_ns)
+        told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
+        # Peers that are as warm and do not lose their clocks show that this is not the limit.
+        return told | (~has_bits & (hot | beyond) & slow & ~(temp <= warmest)), told
+
+    def _hot(self, gpus: Any = slice(None)) -> BoolArray:
+        """Return which GPUs are near the highest temperature that they may work at."""
+        near, known = self._config.near_limit_k, self._gpus
+        chip = known.temp[gpus] >= self.chip_limit[gpus] - near
+        return np.asarray(chip | (known.memory[gpus] >= self.memory_limit[gpus] - near))
+
+    def _count(self, new: BoolArray, held: BoolArray, told: BoolArray) -> None:
         gpus = self._gpus
-        at, last = gpus.at[new], gpus.taken.take(new)
-        elapsed = np.where(last >= 0, np.clip(at - last, 0, STALE_MS), 0.0)
-        spent, run = self.spent_ms[new], self.run.take(new)
-        starts = held & (spent <= 0)
-        self.since[new[starts]], self.before[new[starts]] = at[starts], last[starts]
+        elapsed = np.minimum(gpus.at - gpus.taken, STALE_MS) * (new & (gpus.taken >= 0)).astype(np.float64)
+        self.free_ms += np.where(gpus.busy, elapsed, self._config.release_s * 1000 / _IDLE_MS * elapsed)
+        moved = np.flatnonzero(new & (held | (self.spent_ms > 0)))  # mostly few
+        if not len(moved):
+            return
+        held, told, elapsed, spent = held[moved], told[moved], elapsed[moved], self.spent_ms[moved]
+        self.free_ms[moved[held]] = 0.0
+        begins = moved[held & (spent <= 0)]
+        self.since[begins], self.before[begins] = gpus.at[begins], gpus.taken[begins]
         # A run's first reading may be the sample of a moment: from then on the time between readings counts.
-        gain = np.where(starts, np.minimum(elapsed, 1.0), elapsed)
+        gain = np.where(spent <= 0, np.minimum(elapsed, 1.0), elapsed)
         spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
-        self.spent_ms[new] = spent
-        self.run[new] = np.where(spent > 0, np.minimum(run + held, 2**31), 0)
-        self.told[new] = (spent > 0) & (self.told.take(new) | told)
-        part = np.where(gpus.busy[new], 1.0, self._config.release_s * 1000 / _IDLE_MS)
-        self.free_ms[new] = np.where(held, 0.0, np.minimum(self.free_ms.take(new) + part * elapsed, 1e9))
+        self.spent_ms[moved] = spent
+        self.run[moved] = np.where(spent > 0, np.minimum(self.run[moved] + held, 2**31), 0)
+        self.told[moved] = (spent > 0) & (self.told[moved] | told)
 
     def over(self, gpus: IntArray) -> None:
         """Let a run end: what comes after is another."""
