@@ -18,6 +18,7 @@ FIELDS: Final = {
     "power": "DCGM_FI_DEV_POWER_USAGE",
     "util": "DCGM_FI_DEV_GPU_UTIL",
     "tensor": "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "memory": "DCGM_FI_DEV_FB_USED",
 }
 _STEP = 0.05
 """How far one point of the grid moves a job's level of power: a minute and a half of steps makes it."""
@@ -29,6 +30,8 @@ _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
 _STEADY = 0.05
 """Power of GPUs that only spin is constant; a load that is lower wanders."""
+_FREED = 0.2
+"""Of the memory in use at work: a process that ends gives all of it back, one that hangs none."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
 _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
@@ -38,16 +41,19 @@ class _Readings(Columns):
     power: FloatArray = column(np.nan)
     util: FloatArray = column(np.nan)
     tensor: FloatArray = column(np.nan)
+    memory: FloatArray = column(np.nan)
 
 
 class Activity(_Readings):
-    """By job: means over its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1); NaN unknown.
+    """By job: means over its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1; `memory`, MiB); NaN unknown.
 
-    `power_level` and `tensor_level` are these while it works; `low` and `high` bound its power since it last did.
+    `power_level`, `tensor_level` and `memory_level` are these while it works; `low` and `high` bound its power since it
+    last did.
     """
 
     power_level: FloatArray = column(np.nan)
     tensor_level: FloatArray = column(np.nan)
+    memory_level: FloatArray = column(np.nan)
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     heard: IntArray = column(0)
@@ -103,7 +109,7 @@ class Activity(_Readings):
 
     def learn(self, jobs: IntArray) -> None:
         """Learn what the GPUs of jobs that work draw."""
-        for name in ("power", "tensor"):
+        for name in ("power", "tensor", "memory"):
             seen, level = getattr(self, name)[jobs], getattr(self, f"{name}_level")[jobs]
             moved = np.where(np.isnan(level), seen, level + _STEP * (seen - level))
             getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
@@ -117,6 +123,11 @@ class Activity(_Readings):
         """Return which jobs' GPUs are busy at a fraction of the power they draw in steps."""
         spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
         return spins
+
+    def freed(self) -> BoolArray:
+        """Return which jobs' GPUs hold hardly any of the memory that they had in use at work: their processes ended."""
+        freed: BoolArray = self.memory < _FREED * self.memory_level
+        return freed
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can tell."""

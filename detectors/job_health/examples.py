@@ -40,6 +40,8 @@ class Training:
     dead_node_at: float | None = None
     """From here on the last node is not heard."""
     ends_at: float | None = None
+    freed_at: float = 1e9
+    """From here on its processes are gone, whatever anybody says of the job."""
     losses: bool = True
     noise: float = 0.01
     loss: Change = _as_it_is
@@ -73,8 +75,8 @@ def tape_of(training: Training) -> Tape:
 
 
 def line(at_s: float, message: str, source: str = "job", node: str | None = None) -> LogRecord:
-    """Return a log line; the job's own has its id."""
-    job_id = JOB if source == "job" else None
+    """Return a log line; the job's own and the scheduler's have its id."""
+    job_id = JOB if source == "job" or (source == "scheduler" and node is None) else None
     return LogRecord(START + int(at_s * 1000), source, message, "error", node, job_id)
 
 
@@ -137,7 +139,11 @@ def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
     if training.dead_node_at is not None:
         seen &= (gpu // training.gpus < training.nodes - 1) | (at < training.dead_node_at)
     power = power * (1 + 0.02 * chance.standard_normal(len(at)))
-    columns = {"DCGM_FI_DEV_POWER_USAGE": power[seen], "DCGM_FI_DEV_GPU_UTIL": util[seen]}
+    columns = {
+        "DCGM_FI_DEV_POWER_USAGE": power[seen],
+        "DCGM_FI_DEV_GPU_UTIL": util[seen],
+        "DCGM_FI_DEV_FB_USED": np.where(at >= training.freed_at, 4.0, 61_000.0)[seen],
+    }
     return _rows(START + np.round(at[seen] * 1000).astype(np.int64), gpu[seen], training, columns)
 
 

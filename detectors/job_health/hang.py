@@ -56,6 +56,7 @@ class HangJudge:
         reports = steps.settled >= 0
         silent = np.where(reports, steps.silent(now), work.silent(now))
         long = silent > 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
+        long &= ~(self._activity.freed() & ~self._activity.shared)
         long &= np.where(reports, (steps.steps >= MINIMUM_STEPS) & ~working, stuck)
         for number in np.flatnonzero(long).tolist():
             job, pace = self._fleet.jobs.get(self._slots.names[number] or ""), steps if reports[number] else work

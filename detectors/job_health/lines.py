@@ -29,6 +29,12 @@ _MATTERS = {
 """By the matter, in the order in which they are tried."""
 _FORMS = {matter: re.compile(form, re.IGNORECASE) for matter, form in _MATTERS.items()}
 _SUSPENDED = re.compile(r"\b(?:suspend\w*|preempt\w*|SSUSP|USUSP|bstop)\b", re.IGNORECASE)
+_ENDED = re.compile(
+    r"\bdone\b|\bcomplet(?:e|ed)\b|\bexit(?:ed|_status)?\b|\bcancel\w*|\bfinished\b|\bterminated\b|\bkilled\b|"
+    r"WEXITSTATUS|WTERMSIG|time ?limit exhausted|\bobit\b|job_complete",
+    re.IGNORECASE,
+)
+"""What slurmctld, mbatchd and pbs_server write of a job that is over, however it ended."""
 _HARMLESS = XidCatalogue({}).codes("information", "remap_recorded", "correctable_memory", "power")
 _KERNEL = re.compile(
     r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|kernel panic|hard LOCKUP|soft lockup|"
@@ -69,8 +75,9 @@ class Lines:
             self._jobs.setdefault(job_id, {})[matter] = record.at
             return job_id if matter == "watchdog" else None
         if record.source == "scheduler":
-            if record.job_id and _SUSPENDED.search(record.message):
-                self._jobs.setdefault(record.job_id, {})["suspended"] = record.at
+            for matter, form in (("suspended", _SUSPENDED), ("over", _ENDED)) if record.job_id else ():
+                if form.search(record.message):
+                    self._jobs.setdefault(str(record.job_id), {})[matter] = record.at
             for node, said in words_of(record):
                 if said in {"down", "suspect"}:
                     self._nodes[node] = record.at, record.message[:200]

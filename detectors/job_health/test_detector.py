@@ -100,6 +100,9 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(HUNG, dead_node_at=478, lines=[line(600, WATCHDOG)]),
         replace(HUNG, lines=[line(478, " iteration 100/ 100 | consumed samples: 1")]),
         replace(HUNG, ends_at=600),
+        replace(HUNG, spinning=False, freed_at=479),
+        replace(HUNG, spinning=False, lines=[line(480, "Job <812>: Done successfully.", "scheduler")]),
+        replace(HUNG, spinning=False, lines=[line(480, "_job_complete: JobId=812 WEXITSTATUS 1", "scheduler")]),
         replace(STEADY, evaluations=[(300, 840)]),
         replace(STEADY, pauses=[(300, 530)]),
         replace(STEADY, pauses=[(300, 840)], announced=True),
@@ -107,7 +110,8 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(HUNG, hang=(10, 1e9)),
     ],
     ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
-         "ends in time", "evaluation", "short checkpoint", "announced checkpoint", "longer pauses", "before it ran"],
+         "ends in time", "memory is free", "LSF says done", "Slurm says complete", "evaluation",
+         "short checkpoint", "announced checkpoint", "longer pauses", "before it ran"],
 )  # fmt: skip
 def test_what_stands_still_for_a_reason(training: Training) -> None:
     assert found(tape_of(training)) == []

@@ -67,8 +67,7 @@ class LinkFault:
         self._gpus = Presence("dcgm")
         self._lines = Lines()
         self._scheduler = Scheduler(fleet)
-        streams = [self._gpus, self._states["nic"].presence]
-        self._nodes = Nodes(self._roster, streams, self._scheduler)
+        self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
         self._judge = Judge(
             config, fleet, self._cables, self._states, self._errors, self._rails, self._lines, self._nodes
         )

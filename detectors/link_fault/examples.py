@@ -42,9 +42,21 @@ def cable_lowered(tape: Tape, stretches: Sequence[tuple[float, float]]) -> Tape:
     return lowered(lowered(tape, "nic", stretches, **NIC), "switch", stretches, **PORT)
 
 
+def collector_gone(tape: Tape, since_s: float, until_s: float) -> Tape:
+    """Return the tape with a node that nothing is read of for a while."""
+    return without(without(tape, "nic", since_s, until_s, node=name(1)), "dcgm", since_s, until_s, node=name(1))
+
+
 def node_gone(tape: Tape, since_s: float = AT_S, until_s: float = 1e9) -> Tape:
-    """Return the tape with a node dead: silent, and the switch ports to it down."""
-    tape = without(without(tape, "nic", since_s, until_s, node=name(1)), "dcgm", since_s, until_s, node=name(1))
+    """Return the tape with a node dead: silent, the switch ports to it down; its NICs count anew when it is back."""
+
+    def anew(rows: Rows, values: FloatArray) -> FloatArray:
+        values = values.copy()
+        after = where(rows, until_s, node=name(1))
+        values[after] -= values[after].min(initial=np.inf)
+        return values
+
+    tape = changed(collector_gone(tape, since_s, until_s), "nic", "port_xmit_data", anew)
     return lowered(tape, "switch", [(since_s, until_s)], switch=["leaf-1", "leaf-2"], port="Ethernet1")
 
 

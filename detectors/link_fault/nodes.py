@@ -1,4 +1,8 @@
-"""Whether the nodes at the ends of cables live: a port whose node is down, booting or drained is no link fault."""
+"""Whether the nodes at the ends of cables live: a port whose node is down, booting or drained is no link fault.
+
+A node that is heard again after a silence has booted, unless its NICs' counters went on: then only its collector was
+away.
+"""
 
 from typing import Final
 
@@ -6,6 +10,7 @@ import numpy as np
 
 from detectors.contract import Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.link_fault.states import States
 from detectors.presence import NEVER, Presence, Roster
 from detectors.scheduling import Scheduler
 
@@ -21,9 +26,13 @@ class Nodes(Columns):
     last: IntArray = column(NEVER)
     back: IntArray = column(NEVER)
 
-    def __init__(self, roster: Roster, streams: list[Presence], scheduler: Scheduler) -> None:
+    def __init__(self, roster: Roster, gpus: Presence, nics: States, scheduler: Scheduler) -> None:
         super().__init__()
-        self._roster, self._streams, self._scheduler = roster, streams, scheduler
+        self._roster, self._streams, self._scheduler = roster, [gpus, nics.presence], scheduler
+        self._nics = nics
+        self._counted_at: IntArray = np.empty(0, np.int64)
+        self._anew_at: IntArray = np.empty(0, np.int64)
+        """Of the NICs of each node, as in `States`."""
 
     def measure(self) -> None:
         """At a point of the grid: note who is heard, and who again."""
@@ -37,13 +46,20 @@ class Nodes(Columns):
         again = (self.last >= 0) & (last - self.last > away)
         self.back[again] = last[again]
         self.last = last
+        owner = self._roster.owners("nic", len(self._nics))
+        self._counted_at, self._anew_at = np.full((2, len(last)), NEVER)
+        np.maximum.at(self._counted_at, owner, self._nics.counted_at)
+        np.maximum.at(self._anew_at, owner, self._nics.anew_at)
 
     def settled_since(self, node: str) -> Instant:
         """Return since when a node that was away has been back for long enough for its links to have trained."""
         number = self._roster.number(node)
         if number >= len(self.back) or self.back[number] < 0:
             return NEVER
-        return int(self.back[number]) + _BOOT_GRACE_MS
+        back = int(self.back[number])
+        if self._counted_at[number] >= back and self._anew_at[number] < back - _SILENT_MS:
+            return NEVER
+        return back + _BOOT_GRACE_MS
 
     def lives(self, node: str, since: Instant, now: Instant) -> bool:
         """Return whether a node is at work, and was heard after `since`; a node that never is cannot be told."""

@@ -26,7 +26,8 @@ _PLAUSIBLE = 1e18
 class States(Columns):
     """Columns over ports: `state` (1 up, 0 down, -1 unknown); `down_since`, -1 unless it went down while heard;
     `heard_since` the first reading after a silence; `low` readings in a row that said down; `used` when it last
-    carried more than management traffic (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
+    carried more than management traffic (-1 never); when its traffic was last `counted_at`, and last counted `anew_at`
+    from a lower value, as after a boot (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
     counter `downed` of lost links.
     """
 
@@ -37,6 +38,8 @@ class States(Columns):
     downed: FloatArray = column(np.nan)
     sent: FloatArray = column(np.nan)
     used: IntArray = column(-1)
+    counted_at: IntArray = column(-1)
+    anew_at: IntArray = column(-1)
     lost: IntArray = column(-1, _KEPT_DOWNS)
     counted: IntArray = column(-1, _KEPT_DOWNS)
 
@@ -69,6 +72,8 @@ class States(Columns):
         fine, grown = self._grown(batch, tick, here, counter, self.sent)
         works = fine & (grown * unit * 1000 > _IDLE_BYTES_PER_S * (at - before))
         self.used[ports[works]] = at[works]
+        self.counted_at[ports[fine]] = at[fine]
+        self.anew_at[ports[grown < 0]] = at[grown < 0]
         _, grown = self._grown(batch, tick, here, "link_downed", self.downed)
         grown[anew] = 0.0
         for least in range(1, 4) if np.count_nonzero(grown > 0) else ():

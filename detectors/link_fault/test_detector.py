@@ -8,7 +8,17 @@ import pytest
 
 from detectors.contract import Finding, LogRecord
 from detectors.link_fault.detector import LinkFault
-from detectors.link_fault.examples import AT_S, NIC, PORT, SCENE, UNCORRECTABLE, cable_lowered, lowered, node_gone
+from detectors.link_fault.examples import (
+    AT_S,
+    NIC,
+    PORT,
+    SCENE,
+    UNCORRECTABLE,
+    cable_lowered,
+    collector_gone,
+    lowered,
+    node_gone,
+)
 from detectors.link_fault.lines import Lines
 from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
@@ -66,6 +76,13 @@ def test_links_that_train_after_a_boot_are_no_flap() -> None:
     for since_s in (265.0, 285.0, 305.0):
         tape = lowered(tape, "switch", [(since_s, since_s + 6)], **PORT)
     assert firing(tape) == []
+
+
+def test_links_that_flap_when_a_collector_is_back_are_a_flap_as_counters_went_on() -> None:
+    tape = collector_gone(tape_of(replace(SCENE, minutes=12)), 122.0, 260.0)
+    for since_s in (265.0, 285.0, 305.0):
+        tape = lowered(tape, "switch", [(since_s, since_s + 6)], **PORT)
+    assert firing(tape) == [("link_flap", NIC)]
 
 
 def test_a_drained_node_may_be_unplugged() -> None:

@@ -70,7 +70,8 @@ class Traffic:
         for run in self._workload.runs:
             self._collectives(run, grid, (tx, rx, far_tx, far_rx, bursts))
             self._storage(run, grid, (tx, rx, far_tx, far_rx))
-        noise = 1 + self._profile.noise * _WORKING_SET_NOISE * self._scatter.normal("ports", (steps, fabric.hosts))
+        scatter = self._profile.noise * _WORKING_SET_NOISE * self._scatter.normal("ports", (steps, fabric.hosts))
+        noise = np.maximum(1 + scatter, 0.0)  # its tails are heavy in some worlds, and no port sends less than nothing
         live, speed = self.live(grid), self._slow_share(grid)
         for moved, far, spread in ((tx, far_tx, self._spread[0]), (rx, far_rx, self._spread[1])):
             self._carried(moved, far, noise * spread, live, speed)
