@@ -23,7 +23,7 @@ _DUE_READINGS = 6
 _UNSTATED_S = 180.0
 """A fault that nothing states is asked for within three minutes, or six readings (as in `benchmarks.held_out`)."""
 _SILENCE_S = 300.0
-"""Silence alone: gaps, freezes and nodes of which nothing else is known are told after five minutes."""
+"""Silence alone: gaps, freezes, nodes and idle GPUs of which nothing else is known are reported after five minutes."""
 
 _STREAM = {
     "link_down": "switch", "link_flap": "switch", "link_errors": "switch", "fabric_congestion": "switch",
@@ -62,6 +62,13 @@ _MATTERS = {
     "loss_anomaly": {"job.loss_factor", "job.loss_nan", "job.grad_factor"},
 }  # fmt: skip
 """The quantities that show a fault, where not any of its effects does."""
+_STATES_A_LIMIT = (
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS",
+    "DCGM_FI_DEV_POWER_VIOLATION",
+)
+"""Where none of these is gathered a lowered power limit is what shows of it: a GPU that computes slower than its peers.
+Others who label recordings call a hidden limit a straggler, too."""
 _CODES = {
     "ecc_uncorrectable": {48, 63, 64, 94, 95},
     "ecc_correctable_storm": {92},
@@ -99,6 +106,8 @@ def labels_in_world(
         if label.id in by_id and not label.distractor:
             case, told = by_id[label.id]
             fields |= _due(label, case, told, world, outages, arrival)
+            if told.allows_w is not None and not arrival.has(*_STATES_A_LIMIT):
+                fields["fault"] = "straggler"
             if (why := _unseen(label, case, world, arrival)) is not None:
                 fields |= {"optional": True, "note": f"{label.note}; {why}".lstrip("; ")}
         yield Label.model_validate(fields)
@@ -114,8 +123,11 @@ def _due(
     within = told.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
     gathered = [line for line in case.lines if arrival.has(f"logs.{line.source}")]
     if not gathered and (case.lines or not arrival.whole):
-        within = max(within, _UNSTATED_S, _DUE_READINGS * every, _first_shown_s(label, case, gathered, every, arrival))
-    if label.fault == "telemetry_gap" or (label.fault == "node_down" and not gathered):
+        within = max(within, _UNSTATED_S, _DUE_READINGS * every)
+    if not arrival.whole:
+        within = max(within, _first_shown_s(label, case, gathered, every, arrival))
+    idle = label.fault == "gpu_lost" and label.job_id is None
+    if label.fault == "telemetry_gap" or (not gathered and (idle or label.fault == "node_down")):
         within = max(within, _SILENCE_S + _DUE_READINGS * every)
     off = [arrival.skew_s(line.node) for line in gathered if line.node is not None]
     late, early = max([0.0, *off]), -min([0.0, *off])
