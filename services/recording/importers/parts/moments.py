@@ -140,6 +140,18 @@ class DumpClock:
             raise UserError(f"{where(path)}: neither its name nor its date tells its time", remedy=remedy)
         return changed, "mtime"
 
+    def row(self, path: Path, index: int) -> int:
+        """Return the time of number `index` of the moments that follow each other in a file without times.
+
+        UserError where the options do not say it.
+        """
+        if self.at is None or (index and not self.every_ms):
+            remedy = (
+                "say with --start 2024-04-01T08:00:00Z --every 1 when it began and how many seconds lie between rows"
+            )
+            raise UserError(f"{where(path)}: its rows have no times: these cannot be known", remedy=remedy)
+        return self.at + index * self.every_ms
+
 
 def dump_clock(root: Path, start: str, every: float, timezone: str) -> DumpClock:
     """Return the clock that ``--start``, ``--every`` and ``--timezone`` describe. UserError for bad ones."""

@@ -137,7 +137,7 @@ _COUNTER_GROUPS = (
     "clocks_event_reasons_counters/clocks_event_reasons_counters_",
     "Clocks Event Reasons Counters/",
 )
-_NOT_THERE = re.compile(
+NOT_THERE = re.compile(
     r"|\[?(?:N/A|Not Supported|Not Available|GPU requires reset|Insufficient Permissions)\]?"
     r"|Requested functionality has been deprecated|None",
     re.IGNORECASE,
@@ -202,7 +202,7 @@ def facts_of(fields: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, paths in texts.items():
         value = next((fields[path] for path in paths if fields.get(path)), "")
-        if not _NOT_THERE.fullmatch(value):
+        if not NOT_THERE.fullmatch(value):
             found[name] = value[:200]
     for name, wanted in numbers.items():
         number = _first(fields, wanted, quiet)
@@ -220,16 +220,21 @@ def _first(fields: Mapping[str, str], paths: Sequence[str], left: Counter[str]) 
     return None
 
 
-def _number(text: str, path: str, left: Counter[str]) -> float | None:
+def value_of(text: str) -> float | None:
+    """Return a reading as nvidia-smi prints it, with its unit or without; None where it is neither number nor flag."""
     if text.lower() in _FLAGS:
         return _FLAGS[text.lower()]
-    if _NOT_THERE.fullmatch(text):
-        return None
     found = _NUMBER.fullmatch(text)
-    if found is None:
-        left[f"a reading that is no number: {path}"] += 1
+    return None if found is None else float(found[1])
+
+
+def _number(text: str, path: str, left: Counter[str]) -> float | None:
+    if NOT_THERE.fullmatch(text):
         return None
-    return float(found[1])
+    number = value_of(text)
+    if number is None:
+        left[f"a reading that is no number: {path}"] += 1
+    return number
 
 
 def _errors(
