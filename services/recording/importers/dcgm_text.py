@@ -15,7 +15,7 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.census import Census, Place
+from services.recording.importers.parts.census import FALLBACK, Census, Place
 from services.recording.importers.parts.derived_jobs import JobSpans
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import LATEST, DumpClock, dump_clock, plausible
@@ -34,7 +34,9 @@ _LINE = re.compile(
 )
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPED = re.compile(r"\\(.)")
-_SCRAPE = re.compile(r"(?:dcgm|metrics?|scrapes?|exporter|prom(?:etheus)?|[-_. \d])+", re.IGNORECASE)
+_SCRAPE = re.compile(
+    r"(?:dcgm|metrics?|scrapes?|exporter|prom(?:etheus)?|k8s|kube(?:rnetes)?|cluster|[-_. \d])+", re.IGNORECASE
+)
 """File names that say what kind of file it is and not which node's."""
 _BLANK = frozenset(
     {2147483632.0, 2147483633.0, 2147483634.0, 2147483635.0, float(0x7FFFFFFFFFFFFFF0), 140737488355328.0}
@@ -118,7 +120,7 @@ def convert(
             title=f"Scrapes of {len(topology.nodes)} nodes",
             summary="Saved scrapes of dcgm-exporter. What was wrong, if anything, is not known.",
             document="dcgm-exporter, text of /metrics",
-            notes=[words for kind, words in told.items() if work.told_by[kind]],
+            notes=[*(words for kind, words in told.items() if work.told_by[kind]), *work.census.notes()],
         )
         draft.finish(header, topology)
     return report
@@ -208,7 +210,7 @@ def _place(work: _Import, line: re.Match[str], fallback: str) -> Place | str:
     if work.node:
         labels["Hostname"] = work.node
     elif fallback != "node" or not (labels.keys() & {"Hostname", "hostname", "instance", "node"}):
-        labels.setdefault("node", fallback)
+        labels[FALLBACK] = fallback
     place = work.census.place(line["name"], labels)
     if isinstance(place, str):
         return f"{place} (samples)"

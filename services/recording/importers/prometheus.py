@@ -20,6 +20,7 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.census import Census
 from services.recording.importers.parts.derived_jobs import JobSpans
+from services.recording.importers.parts.held import nothing_captured
 from services.recording.importers.parts.known_series import KNOWN_METRICS, stream_of
 from services.recording.importers.parts.matrix import Matrix
 from services.recording.importers.parts.pivot import Wide, interval_s
@@ -114,6 +115,11 @@ def convert(
             _stream(capture, stream, names, (done / len(metrics), 1 / len(metrics)))
         for warning, count in api.warnings.items():
             report.notes.append(f"the server warned {count} times: {warning}")
+        if not report.read["samples"]:
+            given = ("--match", match), ("--cluster", cluster), ("--replay", replay)
+            filters = ", ".join(name for name, value in given if value)
+            raise nothing_captured(api, (span.start, span.end), filters)
+        report.notes += census.notes()
         topology = _with_links(census.topology(), capture.links)
         draft.add_jobs(capture.jobs.jobs(span.end - span.shift, topology, report))
         name = cluster or next(iter(clusters), "captured")
@@ -193,10 +199,13 @@ def _metrics(
 
 
 def _hosts(api: QueryApi, span: _Span) -> dict[str, str]:
-    """Return node names by the host part of ``instance``, where node_exporter tells them."""
+    """Return node names by host, where node_exporter tells them, and by exporters' pods and their addresses."""
     reach = f"[{min(span.end - span.start + 1, 3_600_000)}ms]"
-    found = api.instant(f"last_over_time(node_uname_info{reach})", span.end)
-    names = {re.sub(r":\d+$", "", one.get("instance", "")).strip("[]"): one.get("nodename", "") for one in found}
+    names: dict[str, str] = {}
+    for one in api.instant(f'last_over_time(kube_pod_info{{pod=~".*(dcgm|exporter).*"}}{reach})', span.end):
+        names |= {one.get(label, ""): one.get("node", "") for label in ("pod", "exported_pod", "pod_ip", "host_ip")}
+    for one in api.instant(f"last_over_time(node_uname_info{reach})", span.end):
+        names[re.sub(r":\d+$", "", one.get("instance", "")).strip("[]")] = one.get("nodename", "")
     return {host: name for host, name in names.items() if host and name}
 
 

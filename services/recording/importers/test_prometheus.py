@@ -83,10 +83,16 @@ class Server:
 
     def answer(self, path: str, fields: dict[str, str]) -> Answer:
         if path.startswith("/api/v1/label/"):
-            label = path.split("/")[4]
-            return self._good(sorted({labels[label] for labels, _ in self.held if label in labels}))
+            label, first, last = path.split("/")[4], float(fields["start"]) * 1000, float(fields["end"]) * 1000
+            named = re.search(r'__name__="([^"]+)"', fields["match[]"])
+            there = [
+                labels
+                for labels, samples in self.held
+                if any(first <= at <= last for at, _ in samples) and (not named or labels["__name__"] == named[1])
+            ]
+            return self._good(sorted({labels[label] for labels in there if label in labels}))
         query = fields["query"]
-        if "node_uname_info" in query:
+        if "node_uname_info" in query or "kube_pod_info" in query:
             return self._good({"resultType": "vector", "result": []})
         name = re.search(r'__name__="([^"]+)"', query)
         assert name is not None, query
@@ -259,7 +265,9 @@ def test_filters_are_part_of_every_query(server: Server, tmp_path: Path) -> None
         replay='a"b',
         match=["{rack=~'r1|r2',}", "up"],
     )
-    asked = [f.get("match[]") or f["query"] for _, f, _ in server.requests if "uname" not in f.get("query", "")]
+    asked = [
+        f.get("match[]") or f["query"] for _, f, _ in server.requests if "last_over_time" not in f.get("query", "")
+    ]
     assert all('cluster="v",replay="a\\"b"' in one for one in asked)
     assert any("rack=~'r1|r2',cluster=" in one for one in asked)
     with pytest.raises(UserError, match="is no selector"):
@@ -290,7 +298,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
         server.close()
     assert len(rows(tmp_path / "mine")) == 61
     counts = {reason.split(" ")[0] + reason[-12:]: count for reason, count in report.skipped.items()}
-    assert sorted(report.skipped.values()) == [1, 61, 61], counts
+    assert sorted(report.skipped.values()) == [1, 61], counts
     (job,) = Recording.open(tmp_path / "mine").jobs()
     assert (job.job_id, job.nodes, job.gpus, job.state) == ("812", ["n1"], None, "RUNNING")
 
@@ -323,13 +331,31 @@ def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any]) -> Non
     assert (raised.value.exit_code, bool(raised.value.remedy)) == (2, True)
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
-    server = Server([])
+def test_an_empty_stretch_is_answered_with_what_the_server_holds(tmp_path: Path) -> None:
+    server = Server([gpu("DCGM_FI_DEV_GPU_TEMP"), gpu("DCGM_FI_DEV_POWER_USAGE"), gpu("up")])
     try:
-        with pytest.raises(UserError, match="nothing in the source"):
-            convert(tmp_path / "none", url=server.url, from_=FROM, to=TO)
+        with pytest.raises(UserError) as raised:
+            convert(tmp_path / "none", url=server.url, from_="2024-03-01T08:00:00Z", to="2024-03-01T09:00:00Z")
+        held = "holds such from 2024-04-01T07:59:55Z to 2024-04-01T08:05:05Z"
+        assert held in raised.value.message
+        assert "(dcgm: DCGM_FI_DEV_GPU_TEMP, DCGM_FI_DEV_POWER_USAGE)" in raised.value.message
+        assert "--from and --to" in (raised.value.remedy or "")
+        with pytest.raises(UserError, match=held) as raised:
+            convert(tmp_path / "none", url=server.url, from_=FROM, to=TO, match=["up"])
+        assert raised.value.remedy == "correct --match"
     finally:
         server.close()
+
+
+def test_a_server_without_series_that_we_know_is_told_by_what_it_has(tmp_path: Path) -> None:
+    for held, words in (([gpu("up"), gpu("go_threads")], "it holds go_threads, up"), ([], "it holds no series at all")):
+        server = Server(held)
+        try:
+            with pytest.raises(UserError, match=words) as raised:
+                convert(tmp_path / "none", url=server.url, from_=FROM, to=TO)
+            assert "dcgm-exporter" in (raised.value.remedy or "")
+        finally:
+            server.close()
 
 
 @given(body=mangled(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [

@@ -2,23 +2,27 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.recording.importers.parts.known_series import Reading, naming_labels, reading_of
+from services.recording.importers.parts.pod_labels import NODE_LABELS, is_exporters, job_of
 from services.recording.model import Gpu, Mount, Nic, Node, Switch, Topology
 
 Labels = Mapping[str, str]
 Key = tuple[str | int, ...]
 """An entity: the stream's key columns without those that are read as values (`unit` stands beside a sensor)."""
 
-_EXPORTER_POD = re.compile(r".*(dcgm|exporter).*-[a-z0-9]{5}")
-"""dcgm-exporter in Kubernetes gives its own pod as the host, unless it is told the node's name."""
 _DEVICE = re.compile(r"nvidia(\d+)")
 _PORT = re.compile(r"(.*):\d+")
 _MODELS = ("modelName", "model_name", "card_series", "card_model")
 """NVIDIA's and AMD's labels with what a GPU is called."""
 _OF_AN_INSTANCE = ("DCGM_FI_PROF_", "DCGM_FI_DEV_FB_")
-"""Fields that a MIG instance has for itself; the others it repeats from its GPU."""
+"""Fields that a MIG instance has for itself; the others it repeats from its GPU.
+
+An instance's are columns of their own, with its number: ``DCGM_FI_DEV_FB_USED_MIG3``.
+"""
+FALLBACK = "__node__"
+"""A label for the node that a series is of where its own labels name none."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,9 @@ class Place:
     reading: Reading
     key: Key
     job: str | None = None
-    """The batch job that the exporter says uses the GPU."""
+    """The batch job or pod that the exporter says uses the GPU."""
+    part: bool = False
+    """Whether it uses an instance of the GPU (MIG), and others may use the rest."""
 
 
 @dataclass
@@ -41,7 +47,8 @@ class _Machine:
 class Census:
     """Counts the machines by the labels of their series.
 
-    `hosts` gives a node's name by the host part of ``instance``; `node` is the name of those series that name none.
+    `hosts` gives a node's name by the host part of ``instance``, or by the exporter's pod; `node` is the name of those
+    series that name none.
     """
 
     def __init__(self, hosts: Mapping[str, str] | None = None, node: str | None = None) -> None:
@@ -53,6 +60,8 @@ class Census:
         self._managed: set[str] = set()
         self._sensors: dict[tuple[str, str, str], str] = {}
         self._gpu_nodes: dict[str, str] = {}
+        self.called_by_pods: set[str] = set()
+        """Nodes that no label names: they have the name of the exporter's pod."""
         self._known: dict[frozenset[tuple[str, str]], Place | str] = {}
 
     def place(self, metric: str, labels: Labels) -> Place | str:
@@ -80,22 +89,36 @@ class Census:
         if reading.stream == "steps" and made[2]:
             self._machine(str(made[2]))
         # AMD's exporter calls Slurm's job by its number.
-        job = labels.get("hpc_job") or (labels.get("job_id") if reading.stream == "dcgm" else None)
-        return Place(reading, made, job or None)
+        job = labels.get("hpc_job")
+        if reading.stream != "dcgm":
+            return Place(reading, made, job or None)
+        instance = labels.get("GPU_I_ID", "")
+        if instance and reading.column.startswith(_OF_AN_INSTANCE):
+            reading = replace(reading, column=f"{reading.column}_MIG{instance}")
+        return Place(reading, made, job or labels.get("job_id") or job_of(labels), bool(instance))
 
     def host(self, labels: Labels) -> str | None:
         """Return the name of the node that a series is of, None where its labels do not tell."""
         named = labels.get("Hostname") or labels.get("hostname")
-        if named and not _EXPORTER_POD.fullmatch(named):
+        if named and not is_exporters(named, labels):
             return named
-        for label in ("node", "kubernetes_node", "nodename"):
+        for label in (*NODE_LABELS, FALLBACK):
             if labels.get(label):
                 return labels[label]
+        if named in self._hosts:
+            return self._hosts[named]
         instance = labels.get("instance", "")
         if instance:
             host = _PORT.sub(r"\1", instance).strip("[]")
             return self._hosts.get(host, host) or None
         return self._node
+
+    def notes(self) -> list[str]:
+        """Return what was assumed of the machines."""
+        pods = ", ".join(sorted(self.called_by_pods)[:3])
+        return (
+            [f"no label names the node of {pods}: it is called by the exporter's pod (--node names it)"] if pods else []
+        )
 
     def topology(self) -> Topology:
         """Return the machines seen so far."""
@@ -109,18 +132,21 @@ class Census:
     def _machine(self, node: str) -> _Machine:
         return self._machines.setdefault(node, _Machine())
 
-    def _gpu(self, reading: Reading, labels: Labels) -> Key | str:
+    def _gpu(self, _reading: Reading, labels: Labels) -> Key | str:
         if any(labels.get(name) for name in ("nvlink", "nvswitch", "cpu", "cpucore")):
             return "a series of one link, switch chip or CPU: a recording holds a GPU's sums"
-        if labels.get("GPU_I_ID") and reading.column.startswith(_OF_AN_INSTANCE):
-            return "a series of a MIG instance: a recording holds whole GPUs"
+        if labels.get("GPU_I_ID") and not re.fullmatch(r"\d{1,2}", labels["GPU_I_ID"]):
+            return "the labels number no MIG instance"
         if labels.get("gpu_partition_id", "0") not in {"0", "NA"}:
             return "a series of a partition of a GPU: a recording holds whole GPUs"
         uuid = next((labels[name] for name in ("UUID", "gpu_uuid", "uuid") if labels.get(name)), "")
         # An exporter that names its pod only: a pod started anew has the same GPUs as the one before.
-        node = self.host(labels) or self._gpu_nodes.get(uuid) or labels.get("Hostname") or labels.get("hostname")
+        node = self.host(labels) or self._gpu_nodes.get(uuid)
         if not node:
-            return "the labels name no node"
+            node = labels.get("Hostname") or labels.get("hostname")
+            if not node:
+                return "the labels name no node"
+            self.called_by_pods.add(node)
         if uuid:
             self._gpu_nodes.setdefault(uuid, node)
         device = _DEVICE.fullmatch(labels.get("device", ""))

@@ -17,6 +17,8 @@ class _Traces:
     last: int
     nodes: set[str] = field(default_factory=set)
     gpus: dict[str, set[int]] = field(default_factory=dict)
+    parts: set[str] = field(default_factory=set)
+    """Nodes where the job has instances of GPUs: which GPUs are its own, the format cannot say."""
 
 
 class JobSpans:
@@ -35,7 +37,10 @@ class JobSpans:
         if stream == "steps" and place.key[2]:
             traces.nodes.add(str(place.key[2]))
         if stream == "dcgm":
-            traces.gpus.setdefault(str(place.key[0]), set()).add(int(place.key[1]))
+            node = str(place.key[0])
+            traces.gpus.setdefault(node, set()).add(int(place.key[1]))
+            if place.part:
+                traces.parts.add(node)
 
     def jobs(self, end_ms: int, topology: Topology, report: Report) -> list[Job]:
         """Return the jobs; a GPU that several are said to have at once stays with the one that was first."""
@@ -47,6 +52,9 @@ class JobSpans:
             until = 2**62 if running else traces.last
             parts: dict[str, set[int]] = {}
             for node in sorted(traces.nodes | set(traces.gpus)):
+                if node in traces.parts:
+                    parts[node] = set()
+                    continue
                 asked = traces.gpus.get(node) or whole.get(node, set())
                 free = {gpu for gpu in asked if held.get((node, gpu), -1) <= traces.first}
                 if len(free) < len(asked):

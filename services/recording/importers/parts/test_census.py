@@ -1,3 +1,5 @@
+import pytest
+
 from services.recording.importers.parts.census import Census, Place
 from services.recording.importers.parts.known_series import RENAMED_FIELDS, reading_of, stream_of
 
@@ -58,15 +60,68 @@ def test_a_pod_started_anew_has_the_same_gpus() -> None:
     assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **labels, Hostname="dcgm-exporter-bbbbb").key == first.key
 
 
-def test_links_switch_chips_and_mig_instances_are_left_out_with_a_reason() -> None:
+def test_links_and_switch_chips_are_left_out_with_a_reason() -> None:
     census = Census()
     gpu = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1"}
     assert "one link" in str(census.place("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0", {**gpu, "nvlink": "0"}))
     assert "one link" in str(census.place("DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT", {"nvswitch": "0"}))
-    assert "MIG" in str(census.place("DCGM_FI_PROF_SM_ACTIVE", {**gpu, "GPU_I_ID": "1"}))
-    assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **gpu, GPU_I_ID="1").key == ("n1", 0)
     assert "no GPU" in str(census.place("DCGM_FI_DEV_GPU_TEMP", {"Hostname": "n1", "gpu": "many"}))
     assert "no node" in str(census.place("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}))
+
+
+def test_the_instances_of_a_gpu_are_told_apart_and_its_own_readings_are_one() -> None:
+    census = Census()
+    gpu = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1", "GPU_I_PROFILE": "1g.10gb"}
+    one, two = (placed(census, "DCGM_FI_PROF_SM_ACTIVE", **gpu, GPU_I_ID=number) for number in ("1", "7"))
+    assert (one.key, one.reading.column, two.reading.column) == (
+        ("n1", 0), "DCGM_FI_PROF_SM_ACTIVE_MIG1", "DCGM_FI_PROF_SM_ACTIVE_MIG7"
+    )  # fmt: skip
+    assert reading_of(one.reading.column) == one.reading, "it comes back from a server under that name"
+    heat = placed(census, "DCGM_FI_DEV_GPU_TEMP", **gpu, GPU_I_ID="7")
+    assert (heat.key, heat.reading.column, heat.part) == (("n1", 0), "DCGM_FI_DEV_GPU_TEMP", True)
+    assert "MIG" in str(census.place("DCGM_FI_PROF_SM_ACTIVE", {**gpu, "GPU_I_ID": "x"}))
+
+
+NAMED = {"gpu": "0", "UUID": "GPU-a"}
+POD = "nvidia-dcgm-exporter-x7k2p"
+
+
+@pytest.mark.parametrize(
+    ("labels", "node", "job"),
+    [
+        # dcgm-exporter itself, with and without NODE_NAME, before Prometheus
+        ({"Hostname": "worker7", "pod": "llm-0", "namespace": "ml", "container": "main"}, "worker7", "ml/llm-0"),
+        ({"Hostname": POD, "pod": "llm-worker-3", "namespace": "ml", "container": "m", "node": "w7"}, "w7", "ml/llm"),
+        ({"hostname": "gpu-metrics-7x9kq", "nodename": "w7"}, "w7", None),
+        # scraped by the operator: the exporter's own labels go before, the user's pod stands aside
+        (
+            {"Hostname": POD, "pod": POD, "namespace": "gpu-operator", "container": "nvidia-dcgm-exporter",
+             "instance": "10.0.0.7:9400", "exported_pod": "llm-0", "exported_namespace": "ml"},
+            "10.0.0.7", "ml/llm-0",
+        ),
+        (
+            {"Hostname": "w7", "pod": "gpu-metrics-7x9kq", "namespace": "monitoring", "container": "dcgm-exporter",
+             "instance": "10.0.0.7:9400"},
+            "w7", None,
+        ),
+        ({"Hostname": "exporter-of-gpus-7x9kq", "pod": "exporter-of-gpus-7x9kq", "instance": "w7"}, "w7", None),
+        # a host may well be called as a pod is
+        ({"Hostname": "gpu-node-bcdfg", "instance": "10.0.0.7:9400"}, "gpu-node-bcdfg", None),
+        ({"Hostname": "w7", "hpc_job": "812", "pod": "llm-0", "namespace": "ml"}, "w7", "812"),
+    ],
+)  # fmt: skip
+def test_nodes_and_pods_as_kubernetes_labels_them(labels: dict[str, str], node: str, job: str | None) -> None:
+    found = placed(Census(), "DCGM_FI_DEV_GPU_TEMP", **NAMED, **labels)
+    assert (found.key, found.job) == ((node, 0), job)
+
+
+def test_a_pods_name_is_said_where_nothing_else_names_the_node() -> None:
+    census = Census(hosts={"dcgm-exporter-aaaaa": "w1"})
+    assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **NAMED, Hostname="dcgm-exporter-aaaaa").key == ("w1", 0)
+    assert census.notes() == []
+    other = {"gpu": "0", "UUID": "GPU-b", "Hostname": POD}
+    assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **other).key == (POD, 0)
+    assert POD in census.notes()[0]
 
 
 def test_an_address_becomes_a_name_where_node_exporter_told_it() -> None:

@@ -46,3 +46,13 @@ def test_a_gpu_of_two_jobs_at_once_stays_with_the_first() -> None:
     assert (after.job_id, after.gpus) == ("after", {"n1": [0]})
     assert list(report.skipped.values()) == [1]
     assert report.first["a job's GPU is another job's at the same time"] == "job late on n1"
+
+
+def test_pods_on_instances_of_one_gpu_are_jobs_beside_each_other() -> None:
+    spans, report = JobSpans(), Report()
+    for job in ("ml/a-0", "ml/b-0"):
+        reading = Reading("dcgm", "DCGM_FI_DEV_FB_USED_MIG1")
+        spans.seen("dcgm", Place(reading, ("n1", 0), job, part=True), 0, 5000)
+    one, two = spans.jobs(END, TOPOLOGY, report)
+    assert (one.nodes, two.nodes, one.gpus, two.gpus) == (["n1"], ["n1"], {"n1": []}, {"n1": []})
+    assert not report.skipped
