@@ -7,23 +7,17 @@ on the grid, so that it does not matter where the stream is cut.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.kept import Kept
 from detectors.core.tails import Tail
 from detectors.fleet import Fleet
 
 NEVER: Final = -1
-_OUTAGE = 5.5
-_PRIOR_LOST, _PRIOR_ROWS = 0.1, 200
-"""What `Presence` assumes of a stream before it is known: one scrape of two thousand gets lost."""
-_CHANCE = 1e-8
-_FEWEST, _MOST = 3, 8
 LATE: Final = 1.7
 """What was last heard more of its intervals ago has missed a reading; below lies jitter."""
 _STEP = 0.1
@@ -53,67 +47,6 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
         told = gap[unknown]
         moved[unknown] = np.where(np.isnan(told), usual[unknown], told)
     return moved
-
-
-class Presence:
-    """When each entity of a kind was last heard (`last`, ms; -1 never) and how often it is (`usual`, ms; NaN)."""
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.last = np.empty(0, np.int64)
-        self.usual = np.empty(0)
-        self._rows = 0
-        self._lost = 0
-
-    def __len__(self) -> int:
-        return len(self.last)
-
-    def grow(self, count: int) -> None:
-        """Make room for entities that were not known before."""
-        more = count - len(self)
-        if more > 0:
-            self.last = np.concatenate([self.last, np.full(more, NEVER, np.int64)])
-            self.usual = np.concatenate([self.usual, np.full(more, np.nan)])
-
-    def take(self, batch: Batch, present: BoolArray | None = None) -> None:
-        """Take note of who is heard in a batch; `present` (ticks, entities) tells which of its rows count."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
-        for tick, here in enumerate(batch.present if present is None else present):
-            if np.count_nonzero(here) == len(here):
-                self.heard(batch.entities, batch.at[tick])
-            else:
-                self.heard(batch.entities[here], batch.at[tick, here])
-
-    def heard(self, entities: IntArray, at: IntArray) -> None:
-        """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
-        before, usual = self.last.take(entities), self.usual.take(entities)
-        self.last[entities] = at
-        self._rows += len(entities)
-        gap = (at - before).astype(np.float64)
-        fresh = before < 0
-        if np.count_nonzero(fresh):
-            gap[fresh] = np.nan
-        self.usual[entities] = learnt_interval(usual, gap, _STEP)
-        missed = gap / usual
-        late = (missed > LATE) & (missed < _OUTAGE)
-        if np.count_nonzero(late):
-            self._lost += int(np.rint(missed[late] - 1).sum())
-
-    @property
-    def patience(self) -> int:
-        """Return how many readings in a row must be missing before that is no accident, as this stream goes."""
-        chance = min((self._lost + _PRIOR_LOST) / (self._rows + _PRIOR_ROWS), 0.5)
-        return min(max(math.ceil(math.log(_CHANCE) / math.log(chance)), _FEWEST), _MOST)
-
-    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        return [self._rows, self._lost], {f"{self.kind}_last": self.last, f"{self.kind}_usual": self.usual}
-
-    def load(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._rows, self._lost = numbers
-        self.last, self.usual = arrays[f"{self.kind}_last"], arrays[f"{self.kind}_usual"]
 
 
 def gap_since(before: IntArray, at: IntArray) -> FloatArray:
@@ -150,12 +83,15 @@ class Attendance(Columns):
 
     `last` reading of any of its entities (ms; -1 never); `usual` interval (ms; NaN unknown); `gap` before its readings
     since the look before (ms; NaN: none came); `back_at` when it came back after readings were missing (-1 never).
+    An entity may be its own owner.
     """
 
     last: IntArray = column(NEVER)
     usual: FloatArray = column(np.nan)
     gap: FloatArray = column(np.nan)
     back_at: IntArray = column(NEVER)
+
+    KEPT = ("readings", "_looked")
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -165,11 +101,14 @@ class Attendance(Columns):
         self.late: FloatArray = np.empty(0)
         """By how many of its intervals the gap before the newest readings exceeds jitter: NaN where it does not."""
 
-    def look(self, now: Instant, owner: IntArray, owners: int) -> None:
+    def look(self, now: Instant, owner: IntArray | None = None, owners: int = 0) -> None:
         """At a point of the grid: take note of who was heard; `owner` (entities,) says whose each entity is.
 
         One entity's lost reading is not its owner's: the owner's gap is the least of theirs.
         """
+        if owner is None:
+            owners = len(self.readings)
+            owner = np.arange(owners)
         self.grow(owners)
         readings = self.readings
         fresh = np.flatnonzero(readings.last > self._looked)
@@ -197,23 +136,19 @@ class Attendance(Columns):
         """Return how many of its intervals ago each owner was last heard; 0 where that cannot be told."""
         return np.fmax(self.silent(now) / np.maximum(self.usual, 1.0), 0.0)
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        arrays = self.arrays(f"{self.kind}_own_") | self.readings.arrays(f"{self.kind}_read_")
-        return {"looked": self._looked}, arrays
-
-    def take_state(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `state` returned."""
-        self._looked = document["looked"]
-        self.load(arrays, f"{self.kind}_own_")
-        self.readings.load(arrays, f"{self.kind}_read_")
+    def fresh(self, now: Instant, intervals: float, least_ms: float) -> BoolArray:
+        """Return who was heard in the last so many of its intervals, or in the last `least_ms`."""
+        reach = np.fmax(intervals * self.usual, least_ms)
+        return np.asarray((self.last >= 0) & (now - self.last <= reach))
 
 
-class Lapses:
+class Lapses(Kept):
     """How readings get lost here: how often a silence begins, and how many readings in a row are missing in it.
 
     What is counted is silences that ended by themselves; one silence of many owners at once, a collector's, is one.
     """
+
+    KEPT = ("readings",)
 
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
@@ -298,21 +233,35 @@ class Roster:
             known = self._owner[kind] = np.concatenate([known, more])
         return known[:count]
 
-    def latest(self, presence: Presence) -> tuple[IntArray, FloatArray]:
-        """Return when each of the owners was last heard in a stream (-1 never) and its interval there (ms; inf)."""
-        owner = self.owners(presence.kind, len(presence))
+    def latest(self, heard: Attendance) -> tuple[IntArray, FloatArray]:
+        """Return when each of the owners was last heard in a stream (-1 never) and its interval there (ms; inf).
+
+        `heard` is by entity.
+        """
+        owner = self.owners(heard.kind, len(heard))
         last = np.full(len(self), NEVER, np.int64)
         usual = np.full(len(self), np.inf)
-        np.maximum.at(last, owner, presence.last)
-        np.fmin.at(usual, owner, presence.usual)
+        np.maximum.at(last, owner, heard.last)
+        np.fmin.at(usual, owner, heard.usual)
         return last, usual
 
+    def snapshot(self) -> list[str]:
+        """Return the state as JSON can say it."""
+        return self.names
 
-class Progress:
+    def load(self, names: list[str]) -> None:
+        """Take what `snapshot` returned."""
+        for name in names:
+            self.number(name)
+
+
+class Progress(Kept):
     """How the jobs that report steps get on: when each was last heard, and how often it usually is.
 
     In a synchronous job a step of any rank says that all of them live.
     """
+
+    KEPT = ("_jobs", "_steps")
 
     def __init__(self, fleet: Fleet) -> None:
         self._jobs = Roster(fleet)
@@ -354,17 +303,6 @@ class Progress:
         """Return whether any job at all was heard lately."""
         late = self._steps.silent(now) > (_STEPS_LATE + 0.5) * np.fmax(self._steps.usual, 0.0) + _STEPS_SLACK_MS
         return bool(((self._steps.last >= 0) & ~late).any())
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document, arrays = self._steps.state()
-        return {**document, "jobs": self._jobs.names}, arrays
-
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        for name in document["jobs"]:
-            self._jobs.number(name)
-        self._steps.take_state(document, arrays)
 
 
 def reported(batch: Batch) -> BoolArray:

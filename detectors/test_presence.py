@@ -3,45 +3,39 @@ import pytest
 
 from detectors.contract import Batch
 from detectors.fleet import Fleet
-from detectors.presence import Presence, Progress, Roster
+from detectors.presence import Attendance, Progress, Roster
 
 
-def heard(times_s: list[float], entity: int = 0) -> Presence:
-    presence = Presence("dcgm")
-    presence.grow(entity + 1)
+def heard(times_s: list[float], entity: int = 0) -> Attendance:
+    attendance = Attendance("dcgm")
+    attendance.readings.grow(entity + 1)
     for at in times_s:
-        presence.heard(np.array([entity]), np.array([int(at * 1000)]))
-    return presence
+        attendance.readings.heard(np.array([entity]), np.array([int(at * 1000)]))
+        attendance.look(int(at * 1000))
+    return attendance
 
 
 @pytest.mark.parametrize("interval_s", [1.0, 5.0, 30.0, 60.0])
 def test_the_interval_is_learnt_and_an_outage_moves_it_little(interval_s: float) -> None:
     times = [n * interval_s for n in range(20)]
-    presence = heard([*times, times[-1] + 40 * interval_s])
-    assert presence.last[0] == int((times[-1] + 40 * interval_s) * 1000)
-    assert presence.usual[0] == pytest.approx(interval_s * 1000, rel=0.11)
+    attendance = heard([*times, times[-1] + 40 * interval_s])
+    assert attendance.last[0] == int((times[-1] + 40 * interval_s) * 1000)
+    assert attendance.usual[0] == pytest.approx(interval_s * 1000, rel=0.11)
 
 
 def test_a_new_cadence_is_learnt_within_some_readings() -> None:
-    presence = heard([*(n * 5.0 for n in range(20)), *(95 + n * 10.0 for n in range(1, 15))])
-    assert presence.usual[0] == pytest.approx(10_000, rel=0.05)
-
-
-def test_patience_grows_with_the_scrapes_that_get_lost() -> None:
-    chance = np.random.default_rng(1)
-    steady = heard([n * 5.0 for n in range(1000)])
-    lossy = heard([n * 5.0 for n in range(1000) if chance.random() > 0.05])
-    assert steady.patience == 3
-    assert 6 <= lossy.patience <= 8
+    attendance = heard([*(n * 5.0 for n in range(20)), *(95 + n * 10.0 for n in range(1, 15))])
+    assert attendance.usual[0] == pytest.approx(10_000, rel=0.05)
 
 
 def test_a_node_is_heard_when_any_of_its_entities_is() -> None:
     fleet = Fleet({"nodes": [{"name": "a", "gpus": [{"gpu": 0}, {"gpu": 1}]}, {"name": "b", "gpus": [{"gpu": 0}]}]})
-    roster, presence = Roster(fleet), Presence("dcgm")
-    presence.grow(3)
-    presence.heard(np.array([1, 2]), np.array([5000, 7000]))
+    roster, attendance = Roster(fleet), Attendance("dcgm")
+    attendance.readings.grow(3)
+    attendance.readings.heard(np.array([1, 2]), np.array([5000, 7000]))
+    attendance.look(10_000)
     roster.owners("dcgm", 3)
-    last, _ = roster.latest(presence)
+    last, _ = roster.latest(attendance)
     assert dict(zip(roster.names, last.tolist(), strict=True)) == {"a": 5000, "b": 7000}
 
 
@@ -59,5 +53,5 @@ def test_a_job_goes_on_while_steps_come_and_has_stopped_when_the_next_is_overdue
     assert progress.stopped("812", 115_000) is True
     assert progress.stopped("999", 115_000) is None
     again = Progress(fleet)
-    again.load(*progress.snapshot())
+    again.take_saved(*progress.saved())
     assert again.of("812") == progress.of("812")

@@ -17,11 +17,12 @@ and not those beside it, which nobody minds.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
-from detectors.case_book import CaseBook, OpenCase
+from detectors.base import BaseDetector
+from detectors.case_book import OpenCase
 from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS
 from detectors.congestion.fabric import Fabric
@@ -36,13 +37,10 @@ from detectors.contract import (
     FloatArray,
     Instant,
     Kind,
-    LogRecord,
 )
 from detectors.core.evidence import odds_in_words, threshold
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
@@ -64,18 +62,18 @@ _ACTION: Final = (
 )
 
 
-class Congestion:
+class Congestion(BaseDetector):
     """See the module; the settings are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = CongestionConfig
 
-    def __init__(self, config: DetectorConfig, fleet: Fleet, tails: Tails | None = None) -> None:
-        if not isinstance(config, CongestionConfig):
-            raise TypeError(f"{type(config).__name__} is not a CongestionConfig")
-        self._config, self._fleet = config, fleet
+    KEPT = ("_flows", "_looked")
+    _config: CongestionConfig
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
+        super().__init__(config, fleet)
         self._fabric = Fabric(fleet)
-        self.tails = Tails(config.calibration) if tails is None else tails
         switch, nic = self.spec.fields["switch"], self.spec.fields["nic"]
         of_switch = {signal: list[str]() for signal in SIGNALS} | {
             "rx": [name for name in switch if name.endswith("RX_PKTS")],
@@ -93,16 +91,10 @@ class Congestion:
             "traffic": ["port_xmit_data"],
         }
         self._flows: dict[Kind, Flows] = {
-            "switch": Flows(config, "switch", of_switch, self.tails),
-            "nic": Flows(config, "nic", of_nic, self.tails),
+            "switch": Flows(self._config, "switch", of_switch, self.tails),
+            "nic": Flows(self._config, "nic", of_nic, self.tails),
         }
         self._looked = -1
-        self._book = CaseBook(self.spec.name)
-
-    def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
-        """Take no notice: switches' counters tell it."""
-        del records
-        return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next look."""
@@ -290,19 +282,7 @@ class Congestion:
                 found.append(self._book.resolve(case, now, "the switches around are calm again"))
         return found
 
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        document = {"book": self._book.snapshot(), "tails": self.tails.document(), "looked": self._looked}
-        return pack(document, self._flows["switch"].snapshot() | self._flows["nic"].snapshot())
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config, fleet, Tails(document["tails"]))
-        for kind, flows in detector._flows.items():
-            flows.load(arrays)
-            detector._fabric.sync(kind, len(flows))
-        detector._looked = document["looked"]
-        detector._book.load(document["book"])
-        return detector
+    def restored(self) -> None:
+        """Find again where every port is."""
+        for kind, flows in self._flows.items():
+            self._fabric.sync(kind, len(flows))

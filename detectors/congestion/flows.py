@@ -7,17 +7,16 @@ what rises everywhere is nobody's. How often changes as large occur in this clus
 evidence adds up over looks (`detectors.core.evidence`).
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS, Counters, Fields
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet
+from detectors.core.kept import Kept
 from detectors.core.residuals import Habit, group_medians
 from detectors.core.tails import Tails
 from detectors.statistics import clamp
@@ -62,17 +61,25 @@ class Looks(Columns):
     last_hot: IntArray = column(-1)
     busiest: FloatArray = column(np.nan)
     surge: FloatArray = column(np.nan)
+    BESIDE = ("evidence", "habits")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evidence = Evidence()
+        self.habits = [Habit(_HABIT_S) for _ in range(JUDGED)]
 
 
-class Flows:
+class Flows(Kept):
     """Looks at the ports of a kind, `switch` or `nic`."""
+
+    KEPT = ("_counters", "looks")
 
     def __init__(self, config: CongestionConfig, kind: Kind, fields: Fields, tails: Tails) -> None:
         self._config, self._kind, self.tails = config, kind, tails
         self._counters = Counters(fields)
         self._judged = [row for row in range(JUDGED) if fields[SIGNALS[row]]]
-        self.looks, self.evidence = Looks(), Evidence()
-        self.habits = [Habit(_HABIT_S) for _ in range(JUDGED)]
+        self.looks = Looks()
+        self.evidence, self.habits = self.looks.evidence, self.looks.habits
 
     def __len__(self) -> int:
         return len(self.looks)
@@ -80,8 +87,7 @@ class Flows:
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         self._counters.take(batch)
-        for columns in (self.looks, self.evidence, *self.habits):
-            columns.grow(len(self._counters))
+        self.looks.grow(len(self._counters))
 
     def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray) -> None:
         """Look at every port that has been read since the last look.
@@ -212,20 +218,6 @@ class Flows:
         """Return what each port is used to, in strengths, (signals, ports); NaN where that is not known yet."""
         rows = [np.where(h.learnt_s >= _HABIT_LEAST_S, np.exp(h.level) - _TRACE, np.nan) for h in self.habits]
         return np.asarray(np.maximum(np.array(rows), 0.0))
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return the state as arrays."""
-        return {name: array for prefix, part in self._parts() for name, array in part.arrays(prefix).items()}
-
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        for prefix, part in self._parts():
-            part.load(arrays, prefix)
-
-    def _parts(self) -> list[tuple[str, Columns]]:
-        named: dict[str, Columns] = {"counters": self._counters, "looks": self.looks, "evidence": self.evidence}
-        named |= {f"habit_{SIGNALS[row]}": habit for row, habit in enumerate(self.habits)}
-        return [(f"{self._kind}_{name}_", part) for name, part in named.items()]
 
 
 class Peers:

@@ -1,10 +1,12 @@
 """Columns over entities: declared once; growth, snapshot and restore follow from the declaration."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from detectors.core.kept import Kept
 
 
 class Column(NamedTuple):
@@ -24,18 +26,21 @@ def column(blank: float, rows: int | None = None, *, dtype: Any = None) -> Any:
     return Column(blank, dtype or own, () if rows is None else (rows,))
 
 
-class Columns:
+class Columns(Kept):
     """Arrays by entity that grow together, of shape (count,), or (rows, count) where rows are declared.
 
-    A subclass declares them as attributes, each by `column`; `grow` makes room, `arrays` and `load` carry them over a
-    snapshot.
+    A subclass declares them as attributes, each by `column`, and names in `BESIDE` the attributes that are `Columns` of
+    the same entities (or lists of such). `grow` makes room, `forget` makes entities new again; the state is all of it.
     """
 
     COLUMNS: ClassVar[Mapping[str, Column]] = {}
+    BESIDE: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         own = {name: declared for name, declared in vars(cls).items() if isinstance(declared, Column)}
         cls.COLUMNS = {**cls.COLUMNS, **own}
+        inherited, more = super(cls, cls).KEPT, vars(cls).get("KEPT", ())
+        cls.KEPT = tuple(dict.fromkeys((*inherited, "count", *own, *cls.BESIDE, *more)))
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,22 +58,39 @@ class Columns:
         for name in self.COLUMNS:
             setattr(self, name, np.concatenate([getattr(self, name), self._blank(name, more)], axis=-1))
         self.count = count
+        for _, part in self._beside():
+            part.grow(count)
 
     def forget(self, entities: Any) -> None:
         """Set everything that is kept of some entities (an index or a mask) back to what it is of a new one."""
         for name, declared in self.COLUMNS.items():
             getattr(self, name)[..., entities] = declared.blank
+        for _, part in self._beside():
+            part.forget(entities)
 
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""
-        return {prefix + name: getattr(self, name) for name in self.COLUMNS}
+        own = {prefix + name: getattr(self, name) for name in self.COLUMNS}
+        for name, part in self._beside():
+            own |= part.arrays(f"{prefix}{name}_")
+        return own
 
     def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Self:
         """Take what `arrays` returned."""
         for name in self.COLUMNS:
             setattr(self, name, arrays[prefix + name])
             self.count = getattr(self, name).shape[-1]
+        for name, part in self._beside():
+            part.load(arrays, f"{prefix}{name}_")
         return self
+
+    def _beside(self) -> Iterator[tuple[str, "Columns"]]:
+        for name in self.BESIDE:
+            held = getattr(self, name)
+            if isinstance(held, list):
+                yield from ((f"{name}{place}", part) for place, part in enumerate(held))
+            else:
+                yield name, held
 
     def _blank(self, name: str, count: int) -> NDArray[Any]:
         blank, dtype, rows = self.COLUMNS[name]

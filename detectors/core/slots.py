@@ -60,6 +60,10 @@ class Slots:
                 self.names[number] = None
                 self._of_entity[self._of_entity == number] = _UNKNOWN
 
+    def snapshot(self) -> list[str | None]:
+        """Return the state as JSON can say it."""
+        return self.names
+
     def load(self, names: Sequence[str | None]) -> None:
         """Take the `names` of a snapshot."""
         self.names = list(names)

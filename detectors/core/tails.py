@@ -137,6 +137,8 @@ class Tails:
         for name, counts in document.items():
             self[name].merge(counts)
 
+    snapshot, load = document, merge
+
 
 def _scale(residuals: FloatArray) -> FloatArray:
     return np.log1p(np.maximum(residuals, 0.0))

@@ -207,7 +207,7 @@ class GpuLost:
     def snapshot(self) -> bytes:
         """Return the whole state."""
         xids, arrays = self._xids.snapshot()
-        calls, own = self._calls.snapshot()
+        calls, own = self._calls.saved()
         document: dict[str, Any] = {
             "xids": xids,
             "calls": calls,
@@ -225,7 +225,7 @@ class GpuLost:
         detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
         detector._layout.extend()
         detector._xids.load(document["xids"], arrays)
-        detector._calls.restore(document["calls"], arrays)
+        detector._calls.take_saved(document["calls"], arrays)
         detector._scheduler.load(document["scheduler"])
         detector._tenancy.load(document["tenancy"])
         detector._book.load(document["book"])

@@ -7,7 +7,6 @@ stops altogether is no GPU's silence; and when it comes back, GPUs may come back
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
@@ -52,6 +51,8 @@ class RollCall(Columns):
     returned_at: IntArray = column(NEVER)
     vital: BoolArray = column(False)
     worked: BoolArray = column(False)
+
+    KEPT = ("lapses", "_nodes", "_back")
 
     def __init__(self, config: GpuLostConfig, layout: GpuLayout, lapses: Lapses) -> None:
         super().__init__()
@@ -156,16 +157,3 @@ class RollCall(Columns):
         usual = np.nan_to_num(self._nodes.usual[self._layout.node[members]])
         fresh = known & (self.missed[members] == 0) & (now - self.last[members] <= 3 * np.maximum(usual, 10_000.0))
         return int(fresh.sum()), int(known.sum())
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document, arrays = self._nodes.state()
-        arrays |= self.arrays("call_") | self._back.arrays("call_node_")
-        return {**document, "readings": self.lapses.readings}, arrays
-
-    def restore(self, document: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self.load(arrays, "call_")
-        self._back.load(arrays, "call_node_")
-        self._nodes.take_state(document, arrays)
-        self.lapses.readings = document["readings"]

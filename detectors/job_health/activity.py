@@ -1,18 +1,15 @@
 """What the GPUs of jobs do: work, spin in a collective, idle, or are not heard."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
-from detectors.presence import Presence
-from detectors.statistics import known_or
+from detectors.presence import Attendance
 
 FIELDS: Final = {
     "power": "DCGM_FI_DEV_POWER_USAGE",
@@ -57,12 +54,13 @@ class Activity(_Readings):
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     heard: IntArray = column(0)
+    KEPT = ("_attendance", "_last")
 
     def __init__(self, fleet: Fleet, slots: Slots) -> None:
         super().__init__()
         self._fleet, self._slots = fleet, slots
         self._layout = GpuLayout(fleet)
-        self._presence = Presence("dcgm")
+        self._attendance = Attendance("dcgm")
         self._last = _Readings()
         self._known: tuple[object, ...] = ()
         self._gpu: IntArray = np.empty(0, np.int64)
@@ -73,8 +71,8 @@ class Activity(_Readings):
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
-        self._presence.take(batch)
-        self._last.grow(len(self._presence))
+        self._attendance.readings.take(batch)
+        self._last.grow(len(self._attendance.readings))
         for tick, here in batch.ticks():
             for name, field in FIELDS.items():
                 value = reported(batch, field, tick, here)
@@ -83,11 +81,10 @@ class Activity(_Readings):
 
     def look(self, now: Instant) -> None:
         """At a point of the grid: see what the GPUs of every running job do."""
+        self._attendance.look(now)
         self._assign()
-        count, last = len(self), self._presence.last
-        usual = known_or(self._presence.usual, 0.0)
-        fresh = (last >= 0) & (now - last <= np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS))
-        here = fresh[self._gpu]
+        count = len(self)
+        here = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
         gpu, job = self._gpu[here], self._job[here]
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:
@@ -99,10 +96,9 @@ class Activity(_Readings):
 
     def lost(self, jobs: IntArray, now: Instant, since: IntArray) -> IntArray:
         """Return how many GPUs of each of `jobs` (n,) fell silent about when it did (`since`, (n,), ms), or after."""
-        last, usual = self._presence.last, known_or(self._presence.usual, 0.0)
+        last, silent = self._attendance.last, ~self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)
         moment = np.full(len(self), np.iinfo(np.int64).max)
         moment[jobs] = since - _RECENT_MS
-        silent = now - last > np.maximum(_FRESH_INTERVALS * usual, _FRESH_MS)
         gone = silent[self._gpu] & (last[self._gpu] >= np.maximum(moment[self._job], self._starts[self._job]))
         lost: IntArray = np.bincount(self._job[gone], minlength=len(self))[jobs]
         return lost
@@ -140,7 +136,7 @@ class Activity(_Readings):
     def _assign(self) -> None:
         """Find which GPUs are whose, where jobs or GPUs are new."""
         jobs = self._fleet.jobs
-        heard = len(self._presence)
+        heard = len(self._attendance)
         known = (heard, *((job.job_id, job.start, self._slots.find(job.job_id)) for job in jobs.values()))
         if known == self._known and len(self.shared) == len(self):
             return
@@ -162,14 +158,3 @@ class Activity(_Readings):
             members = self._layout.members(node)
             parts.append(members[np.isin(self._layout.gpu[members], job.gpus[node])] if node in job.gpus else members)
         return np.concatenate(parts)
-
-    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        numbers, arrays = self._presence.snapshot()
-        return numbers, arrays | self._last.arrays("gpu_") | self.arrays("activity_")
-
-    def restore(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._presence.load(numbers, arrays)
-        self._last.load(arrays, "gpu_")
-        self.load(arrays, "activity_")

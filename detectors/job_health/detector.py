@@ -21,24 +21,22 @@ what creeps up over hours.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from detectors.case_book import CaseBook
+from detectors.base import BaseDetector
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, FloatArray, Instant, LogRecord
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.slots import Slots
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
 from detectors.job_health.lines import Lines
-from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps
+from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting
 from detectors.job_health.pace import NEVER, Pace
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.statistics import known_or, median_of
 
 _FORGET_MS: Final = 3_600_000
@@ -55,26 +53,25 @@ _LOOK_AT = (
 _LOOK_IN = "stop the job, run a level-3 GPU diagnosis (dcgmi diag -r 3) on its nodes, restart from a checkpoint before"
 
 
-class JobHealth:
+class JobHealth(BaseDetector):
     """Finds job_hang and loss_anomaly on jobs."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = JobHealthConfig
 
+    KEPT = ("_slots", "_lines", "_activity", "_steps", "_work", "_courses", "_waiting")
+    _config: JobHealthConfig
+
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
-        if not isinstance(config, JobHealthConfig):
-            raise TypeError(f"{type(config).__name__} is not a JobHealthConfig")
-        self._config, self._fleet = config, fleet
-        self.tails = Tails(config.calibration)
+        super().__init__(config, fleet)
         self._slots = Slots(fleet, "steps")
         self._lines = Lines(fleet)
         self._activity = Activity(fleet, self._slots)
         self._steps, self._work = Pace(), Pace()
         """When each job made steps, and when its GPUs worked."""
-        self._courses = {name: Course(name, self.tails, config.stays_s) for name in SIGNALS}
-        self._judge = HangJudge(config, fleet, self._slots, self._lines, self._activity, self.tails)
-        self._book = CaseBook(self.spec.name)
-        self._waiting: dict[str, list[FloatArray]] = {name: [] for name in SIGNALS}
+        self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
+        self._judge = HangJudge(self._config, fleet, self._slots, self._lines, self._activity, self.tails)
+        self._waiting = {name: Waiting() for name in SIGNALS}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what is said of jobs and nodes; believe NCCL's watchdog at once."""
@@ -110,7 +107,7 @@ class JobHealth:
             for place, values in ((3, sound["iteration"]), (4, phase)):
                 if values is not None:
                     table[:, place] = values[tick, column]
-            self._waiting[name].append(table)
+            self._waiting[name].tables.append(table)
         return ()
 
     def _grow(self) -> None:
@@ -206,12 +203,11 @@ class JobHealth:
     def _take_losses(self, now: Instant) -> list[Finding]:
         """Take the steps since the last point of the grid; name the jobs whose loss or gradient left its course."""
         shares, held = self._rises()
-        if not any(self._waiting.values()):
+        if not any(waiting.tables for waiting in self._waiting.values()):
             return self._close_courses(now, shares)
         for name, course in self._courses.items():
-            if self._waiting[name]:
-                course.take(Steps(np.concatenate(self._waiting[name])), held)
-            self._waiting[name] = []
+            if tables := self._waiting[name].drain():
+                course.take(Steps(np.concatenate(tables)), held)
         shares, held = self._rises()
         found = self._close_courses(now, shares)
         loss = self._courses["loss"]
@@ -319,36 +315,3 @@ class JobHealth:
             elif sound >= case.memo["sound"] + FEW_STEPS and float(shares[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over
-
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        numbers, arrays = self._activity.snapshot()
-        document: dict[str, Any] = {
-            "jobs": self._slots.names,
-            "lines": self._lines.snapshot(),
-            "activity": numbers,
-            "book": self._book.snapshot(),
-            "tails": self.tails.document(),
-        }
-        arrays |= self._steps.arrays("steps_") | self._work.arrays("work_")
-        for name, course in self._courses.items():
-            arrays |= course.arrays(f"{name}_")
-            arrays[f"waiting_{name}"] = np.concatenate([np.empty((0, 6)), *self._waiting[name]])
-        return pack(document, arrays)
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config.model_copy(update={"calibration": {}}), fleet)
-        detector._slots.load(document["jobs"])
-        detector._lines.load(document["lines"])
-        detector._activity.restore(document["activity"], arrays)
-        detector._book.load(document["book"])
-        detector.tails.merge(document["tails"])
-        detector._steps.load(arrays, "steps_")
-        detector._work.load(arrays, "work_")
-        for name, course in detector._courses.items():
-            course.load(arrays, f"{name}_")
-            detector._waiting[name] = [arrays[f"waiting_{name}"]] if len(arrays[f"waiting_{name}"]) else []
-        return detector

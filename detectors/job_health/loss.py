@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import column
 from detectors.core.evidence import Evidence
+from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.tails import Tails
 
@@ -47,6 +48,29 @@ class Steps:
         for name in self.__slots__:
             setattr(some, name, getattr(self, name)[which])
         return some
+
+
+class Waiting(Kept):
+    """Reports that came since the last point of the grid: tables (n, 6) as `Steps` takes them."""
+
+    KEPT = ("table",)
+
+    def __init__(self) -> None:
+        self.tables: list[FloatArray] = []
+
+    def drain(self) -> list[FloatArray]:
+        """Return the tables; from now on there are none."""
+        tables, self.tables = self.tables, []
+        return tables
+
+    @property
+    def table(self) -> FloatArray:
+        """All of them as one table."""
+        return np.concatenate([np.empty((0, 6)), *self.tables])
+
+    @table.setter
+    def table(self, table: FloatArray) -> None:
+        self.tables = [table] if len(table) else []
 
 
 class Course(Evidence):

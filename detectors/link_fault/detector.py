@@ -20,11 +20,11 @@ from the start, and about a cable whose errors all ports share (a bad firmware).
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
-from detectors.case_book import CaseBook, OpenCase
+from detectors.base import BaseDetector
+from detectors.case_book import OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.link_fault.cables import Cable, Cables, End, entity_of
 from detectors.link_fault.config import LinkFaultConfig
@@ -34,10 +34,9 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
 from detectors.link_fault.verdicts import FLAP_HOLD_MS, Judge, Verdict
-from detectors.presence import Presence, Roster
+from detectors.presence import Attendance, Roster
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 
 _ACTIONS: Final = {
     "link_down": "look at cable and transceiver at both ends, swap with a known good one; keep jobs off the node if "
@@ -48,23 +47,24 @@ _ACTIONS: Final = {
 _MOVED_MS: Final = 30_000
 
 
-class LinkFault:
+class LinkFault(BaseDetector):
     """See the module; the settings are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = LinkFaultConfig
 
-    def __init__(self, config: DetectorConfig, fleet: Fleet, tails: Tails | None = None) -> None:
-        if not isinstance(config, LinkFaultConfig):
-            raise TypeError(f"{type(config).__name__} is not a LinkFaultConfig")
-        self._config = config
+    KEPT = ("_roster", "_states", "_errors", "_rails", "_gpus", "_lines", "_scheduler", "_nodes", "_flapped", "_erred")
+    _config: LinkFaultConfig
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
+        super().__init__(config, fleet)
+        config = self._config
         self._cables = Cables(fleet)
         self._roster = Roster(fleet)
-        self._states = {"nic": States("nic"), "switch": States("switch")}
-        self.tails = Tails(config.calibration) if tails is None else tails
+        self._states = {"nic": States("nic", self.tails), "switch": States("switch", self.tails)}
         self._errors = {"nic": Errors(config, "nic", self.tails), "switch": Errors(config, "switch", self.tails)}
         self._rails = Rails(config)
-        self._gpus = Presence("dcgm")
+        self._gpus = Attendance("dcgm")
         self._lines = Lines()
         self._scheduler = Scheduler(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
@@ -73,9 +73,7 @@ class LinkFault:
         )
         # A case's memo: the `end` it names, its `mode`, the first ends of its cables (`members`), and since when all is
         # well (`fine_at`, -1).
-        self._book = CaseBook(self.spec.name)
-        self._flapped: dict[End, Instant] = {}
-        self._erred: dict[End, Instant] = {}
+        self._flapped, self._erred = Ended(), Ended()
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what kernels say of links, and the scheduler of nodes."""
@@ -86,7 +84,7 @@ class LinkFault:
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "dcgm":
-            self._gpus.take(batch)
+            self._gpus.readings.take(batch)
             return ()
         self._states[batch.kind].take(batch)
         self._errors[batch.kind].take(batch)
@@ -97,18 +95,21 @@ class LinkFault:
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is well again, and what is not."""
+        self._gpus.look(now)
+        for states in self._states.values():
+            states.look(now)
         self._nodes.measure()
         self._judge.look(now)
         window = self._config.flap_window_s * 1000
-        self._flapped = {end: at for end, at in self._flapped.items() if now - at <= window}
-        self._erred = {end: at for end, at in self._erred.items() if now - at <= window}
+        self._flapped.forget(now - window)
+        self._erred.forget(now - window)
         found = self._close(now)
         for verdict in self._verdicts(now):
             found += self._take_up(now, verdict)
         return found
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
-        yield from self._judge.flaps(now, self._flapped)
+        yield from self._judge.flaps(now, self._flapped.at)
         yield from self._judge.downs(now, self._erring_lately())
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
@@ -116,7 +117,7 @@ class LinkFault:
     def _erring_lately(self) -> set[End]:
         """Return the first ends of the cables that err, or did in the time in which losses of link are a flap."""
         members = (end for case in self._book.cases("link_errors") for end in case.memo["members"])
-        return {(kind, owner, port) for kind, owner, port in members} | self._erred.keys()
+        return {(kind, owner, port) for kind, owner, port in members} | self._erred.at.keys()
 
     def _take_up(self, now: Instant, verdict: Verdict) -> list[Finding]:
         """Return the finding of a verdict, unless an open one stands for it already."""
@@ -184,54 +185,36 @@ class LinkFault:
         nic = self._cables.index((kind, owner, port)) if case.memo["mode"] in {"quiet", "missing"} else None
         if nic is None:
             return True
-        last = self._rails.moved[nic] if case.memo["mode"] == "quiet" else self._states["nic"].presence.last[nic]
+        last = self._rails.moved[nic] if case.memo["mode"] == "quiet" else self._states["nic"].heard.last[nic]
         return bool(last > max(case.started_at, now - _MOVED_MS))
 
     def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
         if case.fault != "link_down":
             over = self._flapped if case.fault == "link_flap" else self._erred
             for kind, owner, port in case.memo["members"]:
-                over[kind, owner, port] = now
+                over.at[kind, owner, port] = now
         return self._book.resolve(case, now, reason)
 
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        gpus, arrays = self._gpus.snapshot()
-        arrays |= self._rails.arrays("rail_") | self._nodes.arrays("node_")
-        states: dict[str, Any] = {}
-        for kind in ("nic", "switch"):
-            states[kind], own = self._states[kind].snapshot()
-            arrays |= own | self._errors[kind].snapshot()
-        document = {
-            "gpus": gpus,
-            "states": states,
-            "nodes": self._roster.names,
-            "lines": self._lines.snapshot(),
-            "scheduler": self._scheduler.snapshot(),
-            "flapped": [[list(end), at] for end, at in self._flapped.items()],
-            "erred": [[list(end), at] for end, at in self._erred.items()],
-            "tails": self.tails.document(),
-            "book": self._book.snapshot(),
-        }
-        return pack(document, arrays)
+    def restored(self) -> None:
+        """Find again which cable every port has."""
+        for kind, states in self._states.items():
+            self._cables.sync(kind, len(states))
 
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config, fleet, Tails(document["tails"]))
-        for node in document["nodes"]:
-            detector._roster.number(node)
-        detector._gpus.load(document["gpus"], arrays)
-        for kind in ("nic", "switch"):
-            detector._states[kind].restore(document["states"][kind], arrays)
-            detector._errors[kind].restore(arrays)
-            detector._cables.sync(kind, len(detector._states[kind]))
-        detector._rails.load(arrays, "rail_")
-        detector._nodes.load(arrays, "node_")
-        detector._lines.load(document["lines"])
-        detector._scheduler.load(document["scheduler"])
-        detector._flapped = {(kind, owner, port): at for (kind, owner, port), at in document["flapped"]}
-        detector._erred = {(kind, owner, port): at for (kind, owner, port), at in document["erred"]}
-        detector._book.load(document["book"])
-        return detector
+
+class Ended:
+    """By end of a cable: when its fault was over (`at`)."""
+
+    def __init__(self) -> None:
+        self.at: dict[End, Instant] = {}
+
+    def forget(self, before: float) -> None:
+        """Drop what was over before a time."""
+        self.at = {end: at for end, at in self.at.items() if at >= before}
+
+    def snapshot(self) -> list[Any]:
+        """Return the state as JSON can say it."""
+        return [[list(end), at] for end, at in self.at.items()]
+
+    def load(self, document: list[Any]) -> None:
+        """Take what `snapshot` returned."""
+        self.at = {(kind, owner, port): at for (kind, owner, port), at in document}

@@ -5,10 +5,9 @@ what is improbable here adds up (`detectors.core`). One burst is an event: it is
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
@@ -48,18 +47,19 @@ class Errors(Columns):
     looked: IntArray = column(-1)
     odd: IntArray = column(-1)
 
+    BESIDE = ("evidence", "habits")
+
     def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
         super().__init__()
         self.kind, self._config, self.tails = kind, config, tails
         self.counters = COUNTERS[kind]
         self.evidence = Evidence()
-        self._habits = [Habit(_HABIT_S) for _ in range(_MOST)]
+        self.habits = [Habit(_HABIT_S) for _ in range(_MOST)]
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
-            for part in (self, self.evidence, *self._habits):
-                part.grow(int(batch.entities.max()) + 1)
+            self.grow(int(batch.entities.max()) + 1)
         told = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]
@@ -117,7 +117,7 @@ class Errors(Columns):
 
     def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
         """Return the odds of what `ports` counted by chance, and learn from it."""
-        habit, tail = self._habits[row], self.tails[f"{self.kind}.{name}"]
+        habit, tail = self.habits[row], self.tails[f"{self.kind}.{name}"]
         pace = np.where(np.isfinite(self.value[row, ports]) & counts, self.grown[row, ports] / minutes, np.nan)
         usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
         # One error more than usual, and than half of the ports count, is twice as much.
@@ -146,23 +146,8 @@ class Errors(Columns):
                 if counted > 0:
                     told[name] = float(counted)
                     told[f"{name}_per_s"] = float(self.rate[row, port])
-                    told[f"{name}_per_min_usual"] = float(np.nan_to_num(self._habits[row].level[port]))
+                    told[f"{name}_per_min_usual"] = float(np.nan_to_num(self.habits[row].level[port]))
         return {port: told for port, told in found.items() if told}
-
-    def parts(self) -> list[tuple[str, Columns]]:
-        """Return what makes up the state, by prefix."""
-        named: dict[str, Columns] = {"errors": self, "errors_evidence": self.evidence}
-        named |= {f"errors_habit{row}": habit for row, habit in enumerate(self._habits)}
-        return [(f"{self.kind}_{name}_", part) for name, part in named.items()]
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return the state as arrays."""
-        return {name: array for prefix, part in self.parts() for name, array in part.arrays(prefix).items()}
-
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        for prefix, part in self.parts():
-            part.load(arrays, prefix)
 
     def began(self, port: int, now: Instant) -> Instant:
         """Return when a port began to err."""

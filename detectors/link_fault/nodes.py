@@ -11,7 +11,7 @@ import numpy as np
 from detectors.contract import Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.link_fault.states import States
-from detectors.presence import NEVER, Presence, Roster
+from detectors.presence import NEVER, Attendance, Roster
 from detectors.scheduling import Scheduler
 
 _SILENT_INTERVALS, _SILENT_MS = 5.5, 60_000
@@ -26,9 +26,9 @@ class Nodes(Columns):
     last: IntArray = column(NEVER)
     back: IntArray = column(NEVER)
 
-    def __init__(self, roster: Roster, gpus: Presence, nics: States, scheduler: Scheduler) -> None:
+    def __init__(self, roster: Roster, gpus: Attendance, nics: States, scheduler: Scheduler) -> None:
         super().__init__()
-        self._roster, self._streams, self._scheduler = roster, [gpus, nics.presence], scheduler
+        self._roster, self._streams, self._scheduler = roster, [gpus, nics.heard], scheduler
         self._nics = nics
         self._counted_at: IntArray = np.empty(0, np.int64)
         self._anew_at: IntArray = np.empty(0, np.int64)

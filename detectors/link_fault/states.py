@@ -1,6 +1,5 @@
 """Whether every port of a kind is up, since when, how often it lost its link lately, and whether anybody uses it."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -8,13 +7,15 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
-from detectors.presence import Presence
-from detectors.statistics import known_or
+from detectors.core.tails import Tails
+from detectors.presence import Attendance, Lapses, too_long
 
 UNKNOWN: Final = -1
 _KEPT_DOWNS = 8
 _GAP_INTERVALS, _GAP_MS = 5.5, 60_000
 """After so long without a reading a port is heard anew: what happened in between is not known."""
+_FEWEST_MISSED: Final = 4.0
+"""Three readings in a row are missing, and jitter."""
 _STATE: Final = {"nic": "state", "switch": "oper_up"}
 _TRAFFIC: Final = {"nic": ("port_xmit_data", 4.0), "switch": ("SAI_PORT_STAT_IF_OUT_OCTETS", 1.0)}
 """The counter of what a port sends, and of how many bytes it counts."""
@@ -43,26 +44,30 @@ class States(Columns):
     lost: IntArray = column(-1, _KEPT_DOWNS)
     counted: IntArray = column(-1, _KEPT_DOWNS)
 
-    def __init__(self, kind: Kind) -> None:
+    KEPT = ("heard", "lapses")
+
+    def __init__(self, kind: Kind, tails: Tails) -> None:
         super().__init__()
         self.kind = kind
-        self.presence = Presence(kind)
+        self.lapses = Lapses(tails[f"silences in {kind}"])
+        self.heard = Attendance(kind)
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-            self.presence.grow(len(self))
+            self.heard.readings.grow(len(self))
         for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         ports, at = batch.entities[here], batch.at[tick, here]
-        before = self.presence.last[ports]
-        usual = known_or(self.presence.usual[ports], 0.0)
-        anew = (before < 0) | (at - before > np.maximum(_GAP_INTERVALS * usual, _GAP_MS))
+        before = self.heard.readings.last[ports]
+        usual = np.full(len(self), np.nan)
+        usual[: len(self.heard)] = self.heard.usual
+        anew = (before < 0) | (at - before > np.fmax(_GAP_INTERVALS * usual[ports], _GAP_MS))
         self.heard_since[ports[anew]] = at[anew]
-        self.presence.heard(ports, at)
+        self.heard.readings.heard(ports, at)
         name = _STATE[self.kind]
         if name in batch.values:
             value = batch.values[name][tick, here]
@@ -92,6 +97,17 @@ class States(Columns):
         latest[ports[fine]] = value[fine]
         return fine, grown
 
+    def look(self, now: Instant) -> None:
+        """At a point of the grid: take note of which ports were heard, and of silences that ended by themselves."""
+        self.heard.look(now)
+        late = self.heard.late
+        self.lapses.learn(int(np.isfinite(self.heard.gap).sum()), late[np.isfinite(late)])
+
+    def missing(self, now: Instant, budget: float) -> IntArray:
+        """Return the ports that are not heard any more, for longer than chance explains within the `budget`."""
+        needed = too_long(self.heard.usual, self.lapses, budget, 0.0, _FEWEST_MISSED)
+        return np.flatnonzero((self.heard.silent(now) > needed) & np.isfinite(self.heard.usual))
+
     def _take_states(self, ports: IntArray, at: IntArray, up: BoolArray) -> None:
         falls = ~up & (self.state[ports] == 1)
         self.down_since[ports[falls]] = at[falls]
@@ -111,22 +127,12 @@ class States(Columns):
     def last_down(self, port: int) -> Instant:
         """Return when a port last lost its link or was down, -1 never."""
         last = max(self.losses(port), default=-1)
-        return max(last, int(self.presence.last[port])) if self.state[port] == 0 and last >= 0 else last
+        return max(last, int(self.heard.last[port])) if self.state[port] == 0 and last >= 0 else last
 
     def losses(self, port: int) -> list[Instant]:
         """Return when a port lost its link, by its state and by its counter, as far back as is kept."""
         times = np.concatenate([self.lost[:, port], self.counted[:, port]])
         return [int(at) for at in times[times >= 0]]
-
-    def snapshot(self) -> tuple[list[int], dict[str, NDArray[Any]]]:
-        """Return the state as numbers and arrays."""
-        numbers, arrays = self.presence.snapshot()
-        return numbers, arrays | self.arrays(f"{self.kind}_state_")
-
-    def restore(self, numbers: list[int], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self.presence.load(numbers, arrays)
-        self.load(arrays, f"{self.kind}_state_")
 
 
 def _note(ring: IntArray, ports: IntArray, at: IntArray) -> None:

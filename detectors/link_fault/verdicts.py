@@ -16,7 +16,6 @@ from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
-from detectors.statistics import known_or
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
@@ -73,8 +72,8 @@ class Judge:
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
         """Return whether a port was heard when it should have been."""
-        presence = states.presence
-        return not now - presence.last[port] > _FRESH * presence.usual[port]
+        heard = states.heard
+        return not now - heard.last[port] > _FRESH * heard.usual[port]
 
     def flaps(self, now: Instant, closed: Mapping[End, Instant]) -> Iterator[Verdict]:
         """Yield the cables that lose their link again and again; `closed` says when a flap of one was over, by end."""
@@ -130,7 +129,7 @@ class Judge:
             line = self._line(cable, since - _TOGETHER_MS)
             if not self._confirmed(now, cable, low, since, line, erred):
                 continue
-            if all(self._lines.said_up(end, int(states.presence.last[port])) for end, states, port in low):
+            if all(self._lines.said_up(end, int(states.heard.last[port])) for end, states, port in low):
                 continue
             if not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
@@ -173,7 +172,7 @@ class Judge:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS, confirm)
         readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
-        latest = max(int(states.presence.last[port]) for _, states, port in low)
+        latest = max(int(states.heard.last[port]) for _, states, port in low)
         first = since if line is None else min(since, line[0])
         return readings >= 2 and now - since >= confirm and latest - first >= confirm // 2
 
@@ -248,10 +247,9 @@ class Judge:
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
         """Yield NICs of a job that carry nothing, or report nothing, while their siblings go on."""
         states = self._states["nic"]
-        last, usual = states.presence.last[: len(states)], states.presence.usual[: len(states)]
+        last, usual = states.heard.last, states.heard.usual
         quiet = set(self._rails.quiet(last, usual).tolist())
-        patience = states.presence.patience + 1
-        missing = set(np.flatnonzero((last >= 0) & (now - last > patience * known_or(usual, np.inf))).tolist())
+        missing = set(states.missing(now, self._config.false_alarms_per_100_node_days).tolist())
         for nic in sorted(quiet | missing, key=lambda nic: self._cables.of("nic", nic).ends):
             cable = self._cables.of("nic", nic)
             end = next(end for end in cable.ends if end[0] == "nic")

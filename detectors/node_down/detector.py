@@ -18,11 +18,11 @@ answers (`job_hang` sees the job).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
-from detectors.case_book import CaseBook
+from detectors.base import BaseDetector
 from detectors.contract import (
     Batch,
     DetectorConfig,
@@ -34,15 +34,13 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.core.evidence import odds_in_words
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords
 from detectors.node_down.silence import Silence
-from detectors.presence import LATE, Lapses, Presence, Progress, Roster, believed, chance_allowed
+from detectors.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
 from detectors.scheduling import Scheduler, Word
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.tenancy import Tenancy
 from detectors.watts import LIVES, Watts
 
@@ -100,31 +98,33 @@ class _Case:
         return [name for name, says in signs.items() if says]
 
 
-class NodeDown:
+class NodeDown(BaseDetector):
     """See the module; the thresholds are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = NodeDownConfig
 
+    KEPT = (
+        "_roster", "_silence", "_pauses", "_watts", "_bmcs", "_words", "_progress", "_scheduler", "_tenancy",
+        "_excused", "_heard_of",
+    )  # fmt: skip
+    _config: NodeDownConfig
+
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
-        if not isinstance(config, NodeDownConfig):
-            raise TypeError(f"{type(config).__name__} is not a NodeDownConfig")
-        self._config = config
-        self.tails = Tails(config.calibration)
+        super().__init__(config, fleet)
+        # In a case's memo: `heard` the node's last reading while gone; `back_at` since when it is heard again, or -1.
         self._roster = Roster(fleet)
-        self._silence = Silence(config, self._roster, Lapses(self.tails["silences of nodes"]))
+        self._silence = Silence(self._config, self._roster, Lapses(self.tails["silences of nodes"]))
         self._pauses = Lapses(self.tails["pauses of jobs"])
         self._watts = Watts(fleet, self._roster)
-        self._bmcs = Presence("bmc")
+        self._bmcs = Attendance("bmc")
         self._words = LastWords()
         self._progress = Progress(fleet)
         self._scheduler = Scheduler(fleet)
         self._tenancy = Tenancy(fleet)
         self._excused: dict[str, Instant] = {}
         """Nodes that are silent by right or evidently alive, with their last reading then."""
-        self._book = CaseBook(self.spec.name)
-        """In its memos: `heard` the node's last reading while gone; `back_at` since when it is heard again, or -1."""
-        self._told_upto: Instant = -1
+        self._heard_of: Instant = -1
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what schedulers, BMCs and kernels say of nodes."""
@@ -136,7 +136,7 @@ class NodeDown:
         """Note who is heard; what follows is decided at the next point of the grid."""
         if batch.kind == "bmc":
             self._watts.take(batch)
-            self._bmcs.take(batch)
+            self._bmcs.readings.take(batch)
         elif batch.kind == "steps":
             self._progress.take(batch)
         else:
@@ -146,12 +146,13 @@ class NodeDown:
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: who is back, and who is gone."""
         self._pauses.learn(*self._progress.settle(now))
+        self._bmcs.look(now)
         self._words.forget(now)
         self._tenancy.note(now)
         self._silence.measure(now, self._excused.keys() | {case.node for case in self._book.cases()})
         over = self._close(now)
-        told = {node for node, _ in self._scheduler.said_down(self._told_upto)}
-        self._told_upto = now
+        told = {node for node, _ in self._scheduler.said_down(self._heard_of)}
+        self._heard_of = now
         silence = self._silence
         suspects = np.flatnonzero((silence.missed > LATE) & (silence.silent_ms <= _FORGET_MS))
         names = {self._roster.names[number] for number in suspects.tolist()} | told
@@ -341,48 +342,6 @@ class NodeDown:
                 reason = f"it reports again since {back_s:.0f} s"
                 over.append(self._book.resolve(entry, now, reason, {"lasted_s": lasted_s}))
         return over
-
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        silence, arrays = self._silence.snapshot()
-        progress, steps = self._progress.snapshot()
-        bmcs, heard = self._bmcs.snapshot()
-        arrays |= steps | heard | self._watts.arrays("watts_")
-        document: dict[str, Any] = {
-            "nodes": self._roster.names,
-            "bmcs": bmcs,
-            "silence": silence,
-            "progress": progress,
-            "steps": self._pauses.readings,
-            "words": self._words.snapshot(),
-            "scheduler": self._scheduler.snapshot(),
-            "tenancy": self._tenancy.snapshot(),
-            "excused": self._excused,
-            "told_upto": self._told_upto,
-            "tails": self.tails.document(),
-            "book": self._book.snapshot(),
-        }
-        return pack(document, arrays)
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
-        for node in document["nodes"]:
-            detector._roster.number(node)
-        detector._silence.restore(document["silence"], arrays)
-        detector._watts.load(arrays, "watts_")
-        detector._bmcs.load(document["bmcs"], arrays)
-        detector._words.load(document["words"])
-        detector._progress.load(document["progress"], arrays)
-        detector._pauses.readings = document["steps"]
-        detector._scheduler.load(document["scheduler"])
-        detector._tenancy.load(document["tenancy"])
-        detector._excused = document["excused"]
-        detector._told_upto = document["told_upto"]
-        detector._book.load(document["book"])
-        return detector
 
 
 def both(one: float, other: float) -> float:

@@ -1,10 +1,8 @@
 """How long every node has been silent, over all its in-band streams, in intervals of its own."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
@@ -36,6 +34,8 @@ class Silence(Columns):
     ended_ms: FloatArray = column(0.0)
     known: BoolArray = column(False, len(IN_BAND))
     there: BoolArray = column(False, len(IN_BAND))
+
+    KEPT = ("lapses", "streams")
 
     def __init__(self, config: NodeDownConfig, roster: Roster, lapses: Lapses) -> None:
         super().__init__()
@@ -92,19 +92,3 @@ class Silence(Columns):
     def of(self, node: int) -> str:
         """Return the streams of a node that fell silent with it."""
         return ", ".join(kind for kind, there in zip(IN_BAND, self.there[:, node], strict=True) if there)
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document: dict[str, Any] = {"readings": self.lapses.readings}
-        arrays = self.arrays("silence_")
-        for kind, stream in self.streams.items():
-            document[kind], own = stream.state()
-            arrays |= own
-        return document, arrays
-
-    def restore(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self.lapses.readings = document["readings"]
-        self.load(arrays, "silence_")
-        for kind, stream in self.streams.items():
-            stream.take_state(document[kind], arrays)

@@ -18,11 +18,11 @@ job waits for a good part of its steps.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from detectors.case_book import CaseBook, OpenCase
+from detectors.base import BaseDetector
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -32,16 +32,13 @@ from detectors.contract import (
     FloatArray,
     Instant,
     IntArray,
-    LogRecord,
 )
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
 from detectors.storage.habit import IDLE, LoadHabit
@@ -79,37 +76,36 @@ _ACTION = (
 
 
 class _Mounts(Columns):
+    BESIDE = ("queue", "moved")
     looked: IntArray = column(-1)
     starving: IntArray = column(0)
     starving_since: IntArray = column(-1)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.moved = Habit(_MEMORY_S), Habit(_MEMORY_S)
 
-class Storage:
+
+class Storage(BaseDetector):
     """Finds storage_slow on mounts."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
 
+    KEPT = ("_names", "_jobs", "_clients", "_waits", "_mounts", "_own", "_whole", "_evidence")
+    _config: StorageConfig
+
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
-        if not isinstance(config, StorageConfig):
-            raise TypeError(f"{type(config).__name__} is not a StorageConfig")
-        self._config, self._fleet = config, fleet
-        self.tails = Tails(config.calibration)
+        super().__init__(config, fleet)
         self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
         self._clients = Clients(fleet, self._names)
         self._waits = Waits()
-        self._mounts, self._queues, self._loads = _Mounts(), Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self._mounts = _Mounts()
         self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence()
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
-        self._book = CaseBook(self.spec.name)
         self._local = {
             str(mount["mount"]) for mount in fleet.topology.get("mounts", ()) if str(mount.get("kind")) in _LOCAL
         }
-
-    def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
-        """Take no interest in logs."""
-        del records
-        return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Note what clients and jobs report; it is looked at when a window ends."""
@@ -124,8 +120,7 @@ class Storage:
         if now % _WINDOW_MS:
             return ()
         self._clients.mount()  # numbers the mounts
-        for columns, each in (self._mounts, 1), (self._queues, 1), (self._loads, 1):
-            columns.grow(each * len(self._names))
+        self._mounts.grow(len(self._names))
         for by_way in (self._own, self._whole, self._evidence):
             by_way.grow(2 * len(self._names))
         waiting = [int(number) for case in self._book.cases() for number in case.memo["jobs"]]
@@ -168,8 +163,8 @@ class Storage:
             self.tails[_WORDS[way]].learn(scaled[way, calm][usual])
             self._own.learn(each, looks.load[way, calm], value, wary)
             self._whole.learn(each, looks.load[:, calm].sum(axis=0), value, wary)
-        self._queues.learn(mounts[calm], looks.waiters[calm], _WINDOW_MS / 1000)
-        self._loads.learn(mounts[calm], looks.load[:, calm].sum(axis=0), _WINDOW_MS / 1000)
+        self._mounts.queue.learn(mounts[calm], looks.waiters[calm], _WINDOW_MS / 1000)
+        self._mounts.moved.learn(mounts[calm], looks.load[:, calm].sum(axis=0), _WINDOW_MS / 1000)
         return found
 
     def _compare(self, looks: Looks, entities: IntArray, local: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -202,7 +197,7 @@ class Storage:
     ) -> BoolArray:
         """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
         config, latency, read = self._config, looks.latency[READ], entities[READ]
-        self._grow_jobs()
+        self._waits.grow(len(self._jobs))
         felt = np.isfinite(self._waits.felt(now)) & (self._waits.share >= config.starving_share)
         jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
         hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
@@ -232,10 +227,6 @@ class Storage:
             count > 0, np.where(since < 0, now - _WINDOW_MS, since), -1
         )
         return starves
-
-    def _grow_jobs(self) -> None:
-        for columns in (self._waits, self._waits.usual_share, self._waits.usual_step):
-            columns.grow(len(self._jobs))
 
     def _needed(self) -> float:
         """Return the wealth that chance reaches as seldom as the budget allows."""
@@ -332,12 +323,12 @@ class Storage:
     def _queueing(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
         """Return in words how clients wait whose jobs report no steps; nothing where they do not."""
         mount, waiters = int(looks.mounts[place]), float(looks.waiters[place])
-        usual, load = float(self._queues.level[mount]), float(looks.load[:, place].sum())
-        if waiters >= max(int(looks.clients[place]), 2 * usual + 4 * float(self._queues.spread[mount])):
+        usual, load = float(self._mounts.queue.level[mount]), float(looks.load[:, place].sum())
+        if waiters >= max(int(looks.clients[place]), 2 * usual + 4 * float(self._mounts.queue.spread[mount])):
             evidence["waiters_before"] = usual
             return f"and {waiters:.0f} requests wait, usually {usual:.0f}"
-        before = float(self._loads.level[mount])
-        if load < 0.5 * before - 4 * float(self._loads.spread[mount]):
+        before = float(self._mounts.moved.level[mount])
+        if load < 0.5 * before - 4 * float(self._mounts.moved.spread[mount]):
             evidence["bytes_per_s_before"] = before
             return f"and its clients move {load / before:.2f} of what they did"
         return ""
@@ -345,7 +336,7 @@ class Storage:
     def _go_on(self, now: Instant, name: str, *, bad: bool) -> list[Finding]:
         over = []
         for aspect in ("", _INFO):
-            case: OpenCase | None = self._book.get("storage_slow", {"mount": name}, aspect)
+            case = self._book.get("storage_slow", {"mount": name}, aspect)
             if case is None:
                 continue
             case.memo["bad_at"] = now if bad else case.memo["bad_at"]
@@ -356,45 +347,10 @@ class Storage:
 
     def _forget(self, now: Instant) -> None:
         """Forget jobs that are over: the state must not grow with them."""
-        self._grow_jobs()
+        self._waits.grow(len(self._jobs))
         names, kept = self._jobs.names, self._fleet.jobs
         quiet = np.flatnonzero(now - self._waits.at > _FORGET_MS).tolist()
         gone = [number for number in quiet if names[number] is not None and names[number] not in kept]
         if gone:
             self._jobs.forget(gone)
             self._waits.forget(np.array(gone))
-
-    def _columns(self) -> dict[str, Columns]:
-        waits = self._waits
-        return {
-            "clients": self._clients, "mounts": self._mounts, "queues": self._queues, "loads": self._loads,
-            "own": self._own, "whole": self._whole, "evidence": self._evidence,
-            "waits": waits, "usual_share": waits.usual_share, "usual_step": waits.usual_step,
-        }  # fmt: skip
-
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        document: dict[str, Any] = {
-            "mounts": self._names.names,
-            "jobs": self._jobs.names,
-            "book": self._book.snapshot(),
-            "tails": self.tails.document(),
-        }
-        arrays: dict[str, Any] = {}
-        for name, columns in self._columns().items():
-            arrays |= columns.arrays(f"{name}_")
-        return pack(document, arrays)
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config, fleet)
-        detector._names.load(document["mounts"])
-        detector._jobs.load(document["jobs"])
-        detector._book.load(document["book"])
-        detector.tails = Tails()
-        detector.tails.merge(document["tails"])
-        for name, columns in detector._columns().items():
-            columns.load(arrays, f"{name}_")
-        return detector

@@ -1,7 +1,5 @@
 """How much of their steps the jobs wait for data, and how long these take: sums over a window, however it is cut."""
 
-from typing import Any
-
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
@@ -36,6 +34,8 @@ class Waits(Columns):
     wait_rise: FloatArray = column(0.0)
     step_rise: FloatArray = column(0.0)
 
+    BESIDE = ("usual_share", "usual_step")
+
     def __init__(self) -> None:
         super().__init__()
         self.usual_share, self.usual_step = Habit(_MEMORY_S), Habit(_MEMORY_S)
@@ -43,8 +43,7 @@ class Waits(Columns):
     def take(self, batch: Batch, slots: Slots) -> None:
         """Take note of the steps in a batch."""
         jobs = slots.of(batch.entities)
-        for columns in (self, self.usual_share, self.usual_step):
-            columns.grow(len(slots))
+        self.grow(len(slots))
         step = batch.sound.get("step_time_s")
         if step is None:
             return
@@ -85,9 +84,3 @@ class Waits(Columns):
         """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
         rise = np.maximum(self.wait_rise, self.step_rise / _SLOWER)
         return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)
-
-    def forget(self, entities: Any) -> None:
-        """Forget some jobs."""
-        super().forget(entities)
-        self.usual_share.forget(entities)
-        self.usual_step.forget(entities)

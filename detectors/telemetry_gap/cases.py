@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import Entity, Instant
+from detectors.core.kept import Kept
 from detectors.fleet import Fleet
 from detectors.presence import LATE, Progress
 from detectors.scheduling import Scheduler
@@ -53,8 +54,10 @@ class Case:
         return {self.what: self.name}
 
 
-class Cases:
+class Cases(Kept):
     """Finds the cases of one moment."""
+
+    KEPT = ("excused",)
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Cases:
         self._progress, self._scheduler = progress, scheduler
         self._cables = Cables(fleet)
         self._job_of: dict[str, str] = {}
-        self.excused: set[str] = set()
+        self.excused: list[str] = []
         """Nodes that are dark, and that the scheduler has spoken of since: what they were away for is known."""
 
     def excuse(self, now: Instant) -> None:
@@ -78,8 +81,8 @@ class Cases:
         streams, names = self._streams, self._streams.nodes.names
         last = np.max([streams.of[kind].heard.last for kind in OF_NODES[:-1]], axis=0)
         dark = {names[node]: int(last[node]) for node in np.flatnonzero(streams.dark).tolist()}
-        self.excused &= dark.keys()
-        self.excused |= {name for name, since in dark.items() if self._accounted_for(name, since, now)}
+        kept = dark.keys() & set(self.excused)
+        self.excused = [n for n, since in sorted(dark.items()) if n in kept or self._accounted_for(n, since, now)]
 
     def all(self, now: Instant) -> Iterator[Case]:
         """Yield every case at `now`, silent before frozen."""

@@ -17,18 +17,17 @@ did, and it cannot tell a frozen NIC from an idle one, so it does not try.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
-from detectors.case_book import CaseBook, OpenCase, in_words
+from detectors.base import BaseDetector
+from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.presence import LATE, Progress
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.telemetry_gap.cases import MOST, TOGETHER, TOGETHER_INTERVALS, Case, Cases
 from detectors.telemetry_gap.config import TelemetryGapConfig
 from detectors.telemetry_gap.freeze import Freeze
@@ -38,18 +37,20 @@ _BACK = 0.8
 """A collector is back when so many of its nodes are: one of them may be down for another reason."""
 
 
-class TelemetryGap:
+class TelemetryGap(BaseDetector):
     """See the module; the thresholds are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = TelemetryGapConfig
 
+    KEPT = ("_streams", "_freezes", "_progress", "_scheduler", "_cases")
+    _config: TelemetryGapConfig
+
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
-        if not isinstance(config, TelemetryGapConfig):
-            raise TypeError(f"{type(config).__name__} is not a TelemetryGapConfig")
-        self._config = config
-        self._fleet = fleet
-        self.tails = Tails(config.calibration)
+        super().__init__(config, fleet)
+        # In the cases' memos: `members`, the nodes or switches it stands for; the case's what, mode, stream, since and
+        # usual interval; `back_at` since when it is heard again, or -1.
+        config = self._config
         self._streams = Streams(config, fleet, self.tails)
         gauges = [name for name in self.spec.fields["dcgm"] if "ENERGY" not in name]
         self._freezes = {
@@ -60,9 +61,6 @@ class TelemetryGap:
         self._progress = Progress(fleet)
         self._scheduler = Scheduler(fleet)
         self._cases = Cases(config, fleet, self._streams, self._freezes, self._progress, self._scheduler)
-        self._book = CaseBook(self.spec.name)
-        """In its memos: `members`, the nodes or switches it stands for; the case's what, mode, stream, since and usual
-        interval; `back_at` since when it is heard again, or -1."""
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the scheduler says of nodes."""
@@ -200,36 +198,3 @@ class TelemetryGap:
         those = those[(those < len(freeze)) & (freeze.since[those] >= 0)]
         fresh = (freeze.since[those] > memo["since"]) & (freeze.repeats[those] < self._config.least_readings)
         return bool(len(those) and fresh.mean() >= MOST)
-
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        streams, arrays = self._streams.snapshot()
-        progress, steps = self._progress.snapshot()
-        freezes: dict[str, Any] = {}
-        for kind, freeze in self._freezes.items():
-            freezes[kind], own = freeze.snapshot()
-            arrays |= own
-        document = {
-            "streams": streams,
-            "progress": progress,
-            "freezes": freezes,
-            "scheduler": self._scheduler.snapshot(),
-            "excused": sorted(self._cases.excused),
-            "tails": self.tails.document(),
-            "book": self._book.snapshot(),
-        }
-        return pack(document, arrays | steps)
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
-        detector._streams.load(document["streams"], arrays)
-        detector._progress.load(document["progress"], arrays)
-        for kind, freeze in detector._freezes.items():
-            freeze.load(document["freezes"][kind], arrays)
-        detector._scheduler.load(document["scheduler"])
-        detector._cases.excused = set(document["excused"])
-        detector._book.load(document["book"])
-        return detector

@@ -4,14 +4,14 @@ An exporter that collects every 30 s and is scraped every 5 s repeats itself by 
 entity usually goes without a change, and that is learnt of itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
+from detectors.core.kept import Kept
 from detectors.presence import NEVER, Attendance
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
@@ -29,11 +29,13 @@ class _Counts(Columns):
     meter_moves: IntArray = column(0)
 
 
-class Freeze:
+class Freeze(Kept):
     """The entities of a kind: when their readings last changed, and how often they usually do.
 
     `fields` are compared; `meter`, a counter that cannot stand still while the thing has power, is watched apart.
     """
+
+    KEPT = ("_changed", "_counts", "_seen")
 
     def __init__(self, config: TelemetryGapConfig, kind: Kind, fields: Sequence[str], meter: str | None) -> None:
         self._config = config
@@ -80,7 +82,7 @@ class Freeze:
 
     def measure(self, now: Instant) -> None:
         """At a point of the grid: learn how often readings change."""
-        self._changed.look(now, np.arange(len(self)), len(self))
+        self._changed.look(now)
 
     @property
     def since(self) -> IntArray:
@@ -115,19 +117,6 @@ class Freeze:
         """Return whether the meter has run on while the readings stood still."""
         slack = float(np.nan_to_num(self._changed.usual[entity]))
         return bool(self._counts.meter_at[entity] > self.since[entity] + slack)
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document, arrays = self._changed.state()
-        arrays |= self._counts.arrays(f"{self.kind}_freeze_")
-        arrays[f"{self.kind}_freeze_seen"] = self._seen
-        return document, arrays
-
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._changed.take_state(document, arrays)
-        self._counts.load(arrays, f"{self.kind}_freeze_")
-        self._seen = arrays[f"{self.kind}_freeze_seen"]
 
 
 def _column(batch: Batch, name: str, tick: int, here: Any) -> tuple[FloatArray, BoolArray]:

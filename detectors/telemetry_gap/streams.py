@@ -1,13 +1,12 @@
 """When every node and switch was last heard in each stream, how long it may be away, and what says that it lives."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
+from detectors.core.kept import Kept
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
@@ -42,12 +41,14 @@ class Links(Columns):
             self.up[those] = now_up
 
 
-class Stream:
+class Stream(Kept):
     """The silences of every owner in one stream: how long each has lasted, and from when on it is no chance.
 
     A stream that stutters, away most of the time though never for long, is away on balance: what is `owed` (ms) grows
     with every silence and is paid back while it is heard; it must reach twice what one silence must.
     """
+
+    KEPT = ("heard", "lapses", "owed", "needed", "_looked")
 
     def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails) -> None:
         self.kind, self._config = kind, config
@@ -79,21 +80,11 @@ class Stream:
         """Return how long a silence had to be at the last look, ms; `blank` of who was not known then."""
         return np.concatenate([self.needed, np.full(len(self.heard) - len(self.needed), blank)])
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document, arrays = self.heard.state()
-        document |= {"readings": self.lapses.readings, "at": self._looked}
-        return document, arrays | {f"{self.kind}_owed": self.owed, f"{self.kind}_needed": self.needed}
 
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self.heard.take_state(document, arrays)
-        self.lapses.readings, self._looked = document["readings"], document["at"]
-        self.owed, self.needed = arrays[f"{self.kind}_owed"], arrays[f"{self.kind}_needed"]
-
-
-class Streams:
+class Streams(Kept):
     """All streams of nodes and switches."""
+
+    KEPT = ("nodes", "switches", "watts", "of", "_links", "dark_at")
 
     def __init__(self, config: TelemetryGapConfig, fleet: Fleet, tails: Tails) -> None:
         self._fleet = fleet
@@ -117,7 +108,7 @@ class Streams:
         if batch.kind in _UP:
             self._links[batch.kind].take(batch, _UP[batch.kind])
 
-    def measure(self, now: Instant, excused: set[str]) -> None:
+    def measure(self, now: Instant, excused: list[str]) -> None:
         """At a point of the grid: measure the silence of every node and switch in every stream."""
         for kind in OF_NODES:
             self.nodes.owners(kind, len(self.of[kind].heard.readings))
@@ -183,30 +174,6 @@ class Streams:
                 held = links.up[index] and links.rose_at[index] <= silent
                 count += bool(held and readings.last[index] > since)
         return count
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        document: dict[str, Any] = {"nodes": self.nodes.names, "switches": self.switches.names}
-        arrays: dict[str, NDArray[Any]] = {"dark_at": self.dark_at} | self.watts.arrays("watts_")
-        for kind, links in self._links.items():
-            arrays |= links.arrays(f"{kind}_link_")
-        for kind, stream in self.of.items():
-            document[f"{kind} stream"], own = stream.snapshot()
-            arrays |= own
-        return document, arrays
-
-    def load(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        for name in document["nodes"]:
-            self.nodes.number(name)
-        for name in document["switches"]:
-            self.switches.number(name)
-        self.watts.load(arrays, "watts_")
-        for kind, links in self._links.items():
-            links.load(arrays, f"{kind}_link_")
-        for kind, stream in self.of.items():
-            stream.load(document[f"{kind} stream"], arrays)
-        self.dark_at = arrays["dark_at"]
 
 
 class Cables:
