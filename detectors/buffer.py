@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind, plausible
 from detectors.fleet import KEYS, EntityKey, Fleet
 from detectors.rows import KeyColumn, Rows
+from detectors.statistics import stable_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class RowBuffer:
     def _batch(self, rows: IntArray, fleet: Fleet) -> Batch:
         entities = self._enter(rows, fleet)
         if np.count_nonzero(entities[1:] <= entities[:-1]):
-            order = entities.argsort(kind="stable")  # rows are in order of time: each entity's stay so
+            order = stable_order(entities)  # rows are in order of time: each entity's stay so
             entities, rows = entities[order], rows[order]
         # Mostly the rows came by entity: what the two sorts made is then one stretch again, and needs no copy.
         stretch = np.count_nonzero(np.diff(rows) == 1) == len(rows) - 1
@@ -213,7 +214,8 @@ class RowBuffer:
         rest = self._rows.take(self._order[self._start :])
         blocks = [rest, *self._came] if len(rest.times) else self._came
         merged = blocks[0] if len(blocks) == 1 else _Block.joined(blocks)
-        order = np.lexsort((merged.keys, merged.times))  # stable: of equal rows the first to come stays the first
+        order = stable_order(merged.keys)
+        order = order[stable_order(merged.times[order])]  # of equal rows the first to come stays the first
         times, keys = merged.times[order], merged.keys[order]
         again = (times[1:] == times[:-1]) & (keys[1:] == keys[:-1])
         if np.count_nonzero(again):

@@ -92,10 +92,16 @@ class GpuLayout:
         return {"node": node} if gpu == WHOLE_NODE else self.entity(gpu)
 
 
-def reported(batch: Batch, name: str, tick: int, here: Any) -> FloatArray:
-    """Return a field's readings in one tick for the entities at `here`; NaN where no plausible number is."""
+def reported(
+    batch: Batch, name: str, tick: int, here: Any, least: float = 0.0, most: float = float("inf")
+) -> FloatArray:
+    """Return a field's readings in one tick for the entities at `here`; NaN where none is within `least` and `most`."""
     column = batch.sound.get(name)
     if column is None:
         return np.full(batch.at[tick, here].shape, np.nan)
     readings: FloatArray = column[tick][here]
+    if least > 0 or np.isfinite(most):
+        within = (readings >= least) & (readings <= most)
+        if np.count_nonzero(within) < len(within):
+            return np.where(within, readings, np.nan)
     return readings

@@ -118,10 +118,8 @@ class GpusAtWork(Columns):
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        def of(name: str, least: float = 0.0, most: float = np.inf) -> FloatArray:
-            value = reported(batch, name, tick, here)
-            sound = (value >= least) & (value <= most)
-            return value if np.count_nonzero(sound) == len(sound) else np.where(sound, value, np.nan)
+        def of(name: str, *bounds: float) -> FloatArray:
+            return reported(batch, name, tick, here, *bounds)
 
         util, activity = of("DCGM_FI_DEV_GPU_UTIL"), of("DCGM_FI_DEV_GPU_UTIL") / 100
         for name in ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"):
@@ -287,16 +285,14 @@ class GpusAtWork(Columns):
         if self._looked >= 0 and now - self._looked < _LOOK_MS:
             return
         self._looked = now
-        those = np.flatnonzero(self.seen.any(axis=0))
-        if not len(those):
-            return
-        seen = self.seen.take(those, axis=1)
-        means = self.sums.take(those, axis=1) / np.where(seen > 0, seen, np.nan)
-        self.sums[:, those], self.seen[:, those] = 0.0, 0
-        told = self.known.take(those) & np.isfinite(means[0])
-        if np.count_nonzero(told):
-            self._judge(now, *((those, means) if told.all() else (those[told], means[:, told])))
-        self._learn(those, means)
+        seen = self.seen > 0
+        means = np.full(self.sums.shape, np.nan)
+        np.divide(self.sums, self.seen, out=means, where=seen)
+        those = np.flatnonzero(self.known & seen[0])
+        if len(those):
+            self._judge(now, those, means.take(those, axis=1))
+        self._learn(np.logical_or.reduce(seen), means)
+        self.sums[:], self.seen[:] = 0.0, 0
 
     def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
         usual = np.log(self.usual["clock"].level.take(those))
@@ -315,16 +311,15 @@ class GpusAtWork(Columns):
         tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
         self.peak[those] = np.where(calm, 0.0, np.maximum(self.peak[those], residual))
 
-    def _learn(self, those: IntArray, means: FloatArray) -> None:
-        at, last = self.at.take(those), self.looked_at.take(those)
-        self.looked_at[those] = at
-        spent = np.maximum(clamp(at - last, 0, STALE_MS) * (last >= 0) / 1000, 1.0)
-        spent[self.run.take(those) > 0] *= _DOUBTED
-        held = self.held.take(those)
-        if np.count_nonzero(held):
-            those, means, spent = those[~held], means[:, ~held], spent[~held]
+    def _learn(self, looked: BoolArray, means: FloatArray) -> None:
+        last = np.where(self.looked_at >= 0, self.looked_at, self.at)
+        spent = np.maximum(clamp(self.at - last, 0, STALE_MS) / 1000, 1.0)
+        spent[self.run > 0] *= _DOUBTED
+        np.copyto(self.looked_at, self.at, where=looked)
+        if np.count_nonzero(self.held):
+            means[:, self.held] = np.nan
         for mean, habit in zip(means, self.usual.values(), strict=True):
-            habit.learn(those, mean, spent)
+            habit.learn_all(mean, spent)
 
     def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the median clock, and the median and the ninth decile of the temperature, of GPUs' free peers."""

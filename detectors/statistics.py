@@ -14,6 +14,24 @@ def clamp(values: NDArray[Any], least: Any, most: Any) -> Any:
     return np.minimum(np.maximum(values, least), most)
 
 
+def stable_order(values: IntArray) -> IntArray:
+    """Return `values.argsort(kind="stable")` of some integers (n,): NumPy sorts those of 16 bits by counting them.
+
+    So numbers that lie within 32 bits are sorted twice, by their halves, in a tenth of the time.
+    """
+    if not len(values):
+        return np.empty(0, np.int64)
+    least = int(values.min())
+    width = int(values.max()) - least
+    if width >= 2**32:
+        return values.argsort(kind="stable")
+    offset = values - least
+    order: IntArray = offset.astype(np.uint16).argsort(kind="stable")
+    if width >= 2**16:
+        order = order[(offset[order] >> 16).astype(np.uint16).argsort(kind="stable")]
+    return order
+
+
 def known_or(values: FloatArray, blank: float) -> FloatArray:
     """Return `values` with `blank` in the place of NaN."""
     filled = values.copy()

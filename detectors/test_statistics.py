@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.statistics import CounterRate, masked_median
+from detectors.statistics import CounterRate, masked_median, stable_order
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.booleans()), max_size=20))
@@ -21,6 +21,12 @@ def test_the_masked_median_goes_along_the_last_axis() -> None:
     values = np.array([[1.0, 2.0, np.nan], [9.0, np.inf, 7.0]])
     valid = np.array([[True, True, False], [True, False, True]])
     np.testing.assert_array_equal(masked_median(values, valid), [1.5, 8.0])
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.sampled_from([1, 2**11, 2**28, 2**40]), st.integers(-9, 9))
+def test_the_order_of_integers_is_stable_however_far_they_lie_apart(ranks: list[int], apart: int, first: int) -> None:
+    values = np.array(ranks, np.int64) * apart + first
+    np.testing.assert_array_equal(stable_order(values), values.argsort(kind="stable"))
 
 
 def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:

@@ -81,8 +81,8 @@ class XidWatch:
     def take_gauge(self, gpus: IntArray, at: IntArray, value: FloatArray) -> None:
         """Take readings of the gauge, at most one a GPU; NaN: not reported."""
         gauge = self._gauge
-        known = np.isfinite(value) & (value < 2**31)
-        if not known.all():
+        known = value < 2**31
+        if np.count_nonzero(known) < len(known):
             never = gpus[~known & (gauge.code[gpus] < 0)]
             if len(never):
                 when = at[~known & (gauge.code[gpus] < 0)]

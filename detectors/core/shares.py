@@ -73,6 +73,8 @@ class Shares(Columns):
         self.evidence = Evidence()
         self.bar, self.watched = np.inf, 0
         self._looked: Instant = -1
+        self._grouped: tuple[IntArray, ...] = (np.empty(0, np.int64),)
+        """Job and place of each entity in one number; the group of its job, and of its place in it."""
 
     def grow(self, count: int) -> None:
         """Make room for `count` entities."""
@@ -83,10 +85,10 @@ class Shares(Columns):
     def take(self, entities: IntArray, carried: FloatArray, work: FloatArray) -> None:
         """Take one reading (n,) of each of `entities` at work: what it carried (NaN: unknown), how busy it was."""
         known = carried > 0
-        those, value = entities[known], carried[known]
-        self.sum[those] = np.maximum(self.sum[those], value) if self._peaks else self.sum[those] + value
-        self.work[those] += work[known]
-        self.readings[those] += 1
+        before, value = self.sum.take(entities), np.where(known, carried, 0.0)
+        self.sum[entities] = np.maximum(before, value) if self._peaks else before + value
+        self.work[entities] += np.where(known, work, 0.0)
+        self.readings[entities] += known
 
     def look(
         self, now: Instant, jobs: IntArray, place: IntArray, nodes: IntArray, held: BoolArray, patience: int = 0
@@ -141,7 +143,7 @@ class Shares(Columns):
         steady = known & (np.abs(theirs) <= _STEADY)
         fall = np.fmax(np.maximum(mine, x - m), for_work - self.for_work.level[those])
         low = steady & (fall <= self._bound)
-        _, group = np.unique(self.job[those], return_inverse=True)
+        group = self._grouped[1][those]
         drop = np.where(steady, theirs - mine, np.nan)
         spread = np.maximum(self.own.spread[those], _SPREAD)
         residual, _, _ = peer_residuals(drop, group, int(group.max(initial=0)) + 1, spread, fewest=2)
@@ -152,7 +154,7 @@ class Shares(Columns):
         odds[self._excuse(those, low, loud, nodes, patience) | held[those]] = np.nan
         self.evidence.look(those, odds, now, most=self.bar + 10 if np.isfinite(self.bar) else 60.0)
         self.watched = int(np.count_nonzero(self.own.learnt_s >= _KNOWN_S))
-        self.bar = threshold(self._budget, self.watched, len(np.unique(nodes)), LOOK_MS / 1000)
+        self.bar = threshold(self._budget, self.watched, int(nodes.max()) + 1, LOOK_MS / 1000)
 
         self.now[those], self.usual[those], self.peers[those] = said[those], np.exp(self.own.level[those]), usual
         self.low_at[those[low]], self.judged_at[those[steady]] = now, now
@@ -184,13 +186,14 @@ class Shares(Columns):
 
     def _of_peers(self, said: FloatArray, place: IntArray) -> FloatArray:
         """Return the median (count,) of each entity's peers, NaN where they are too few."""
+        key = self.job * _PLACES + np.minimum(place, _PLACES - 1)
+        if not np.array_equal(key, self._grouped[0]):  # jobs seldom come and go
+            self._grouped = key, *(np.unique(by, return_inverse=True)[1] for by in (self.job, key))
         usual = np.full(self.count, np.nan)
-        at = np.minimum(place, _PLACES - 1)
-        for key in (self.job * _PLACES, self.job * _PLACES + at):
-            _, group = np.unique(key, return_inverse=True)
+        for group in self._grouped[1:]:
             medians, sizes = group_medians(said, group, int(group.max()) + 1)
-            enough = sizes[group] >= FEWEST
-            usual[enough] = medians[group][enough]
+            enough = np.where(sizes >= FEWEST, medians, np.nan)[group]
+            np.copyto(usual, enough, where=np.isfinite(enough))
         return usual
 
     def _excuse(self, those: IntArray, low: BoolArray, loud: BoolArray, nodes: IntArray, patience: int) -> BoolArray:

@@ -155,6 +155,20 @@ def _counted(bursts: Bursts, rates: FloatArray, seconds: range, chance: np.rando
         bursts.look(second * 1000, len(rates) // 4, np.zeros(len(rates), bool))
 
 
+def test_a_habit_learns_the_same_of_all_at_once_as_of_some() -> None:
+    chance, all_at_once, one_by_one = np.random.default_rng(5), Habit(300.0), Habit(300.0)
+    for habit in (all_at_once, one_by_one):
+        habit.grow(8)
+    for _ in range(60):
+        values, spent = chance.normal(100, 5, 8), chance.uniform(1, 20, 8)
+        values[chance.random(8) < 0.3] = np.nan
+        all_at_once.learn_all(values, spent)
+        some = np.flatnonzero(np.isfinite(values))
+        one_by_one.learn(some, values[some], spent[some])
+    for name, array in all_at_once.arrays().items():
+        np.testing.assert_array_equal(array, one_by_one.arrays()[name])
+
+
 def test_a_burst_beyond_habit_and_peers_is_evidence_and_a_habit_is_not() -> None:
     bursts, total, chance = Bursts("errors", Tails(), 0.05), np.zeros(40), np.random.default_rng(1)
     bursts.grow(40)

@@ -59,14 +59,17 @@ class MemoryReadings(Columns):
         unloads, so growth there tells again of an old event.
         """
         gpus, at = batch.entities[here], batch.at[tick, here]
-        before = self.at[gpus]
+        before = self.at.take(gpus)
         doubles = self._errors(batch, tick, here, gpus, "DBE", self.volatile_double)
         singles = self._errors(batch, tick, here, gpus, "SBE", self.volatile_single)
-        fell = self.volatile_double[gpus] & (doubles < self.double.value[gpus])
-        fell |= self.volatile_single[gpus] & (singles < single.value[gpus])
-        away = (before >= 0) & (at - before > _ABSENT_MS)
-        reset = fell | away | self._gauges(batch, tick, here, gpus, at)
-        self.reset_at[gpus[reset]] = at[reset]
+        reset = self._gauges(batch, tick, here, gpus, at) | ((before >= 0) & (at - before > _ABSENT_MS))
+        for counted, counter, volatile in (
+            (doubles, self.double, self.volatile_double), (singles, single, self.volatile_single),
+        ):  # fmt: skip
+            fell = np.flatnonzero(counted < counter.value.take(gpus))
+            reset[fell] |= volatile[gpus[fell]]
+        if np.count_nonzero(reset):
+            self.reset_at[gpus[reset]] = at[reset]
 
         single.take(gpus, at, singles)
         growth = self.double.take(gpus, at, doubles)
@@ -75,16 +78,20 @@ class MemoryReadings(Columns):
         growth = growth + np.where(reset, 0.0, lost)
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
-        self.worn[gpus] += np.where(reset, 0.0, worn)
-        self.first_at[gpus] = np.where(before < 0, at, self.first_at[gpus])
+        if np.count_nonzero(worn):
+            self.worn[gpus] += np.where(reset, 0.0, worn)
+        first = np.flatnonzero(before < 0)
+        self.first_at[gpus[first]] = at[first]
         self.at[gpus] = at
 
     @staticmethod
     def _errors(batch: Batch, tick: int, here: Any, gpus: IntArray, kind: str, volatile: BoolArray) -> FloatArray:
         counted = reported(batch, f"DCGM_FI_DEV_ECC_{kind}_VOL_TOTAL", tick, here)
-        volatile[gpus] |= np.isfinite(counted)
-        if volatile[gpus].all():
+        since_load = np.isfinite(counted)
+        if np.count_nonzero(since_load) == len(since_load):
+            volatile[gpus] = True
             return counted
+        volatile[gpus] |= since_load
         return np.where(volatile[gpus], counted, reported(batch, f"DCGM_FI_DEV_ECC_{kind}_AGG_TOTAL", tick, here))
 
     def _uncorrected(self, gpus: IntArray, at: IntArray, before: IntArray, growth: FloatArray) -> None:
@@ -102,12 +109,12 @@ class MemoryReadings(Columns):
             (self.pending_at, self.pending_clear, self.pending_known, pending),
             (self.failure_at, self.failure_clear, self.failure_known, failure),
         ):
-            known[gpus] |= np.isfinite(value)
-            on, off = value >= 1, (value == 0) & (since[gpus] >= 0)
-            begins = gpus[on & (since[gpus] < 0)]
-            since[begins] = at[on & (since[gpus] < 0)]
-            clear[gpus[on]] = 0
-            clear[gpus[off]] = np.minimum(clear[gpus[off]] + 1, 100)
+            known[gpus[np.isfinite(value) & ~known.take(gpus)]] = True
+            concerned = np.flatnonzero((value >= 1) | ((value == 0) & (since.take(gpus) >= 0)))  # mostly few
+            those, on = gpus[concerned], value[concerned] >= 1
+            begins = on & (since[those] < 0)
+            since[those[begins]] = at[concerned[begins]]
+            clear[those] = np.where(on, 0, np.minimum(clear[those] + 1, 100))
         return cleared
 
     def forget(self, gpus: Any) -> None:

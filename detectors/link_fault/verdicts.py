@@ -204,6 +204,8 @@ class Judge:
         """Look at the errors of the ports that it is time for; those that come with a loss of link are the loss's."""
         for kind, errors in self._errors.items():
             due = errors.due()
+            if not len(due):
+                continue
             grew = (errors.grown[:, due] > 0).any(axis=0)
             excused = np.zeros(len(due), bool)
             for place in np.flatnonzero(grew).tolist():

@@ -48,26 +48,26 @@ class LinkErrors(Columns):
 
     def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> None:
         """Take one reading of each of `gpus`."""
-        before = self.at[gpus]
+        before, had = self.at.take(gpus), self.has.take(gpus)
         self.at[gpus] = at
         away = (before >= 0) & (at - before > _AWAY_MS)
         total, has = np.zeros(len(gpus)), np.zeros(len(gpus), np.int8)
         for bit, name in enumerate(_COUNTED):
             value = reported(batch, name, tick, here)
             known = np.isfinite(value)
-            total[known] += value[known]
-            has |= (known << bit).astype(np.int8)
+            total += value if np.count_nonzero(known) == len(known) else np.where(known, value, 0.0)
+            has |= known.astype(np.int8) << bit
         # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
-        lacks = (has & self.has[gpus]) != self.has[gpus]
+        lacks = (has & had) != had
         total[lacks | (has == 0)] = np.nan
-        more = ~lacks & (has != self.has[gpus])
-        self.bursts.counter.value[gpus[more]] = np.nan
-        self.has[gpus] |= has
         counter = self.bursts.counter
-        fell = (total < counter.value[gpus]) | away
+        other = np.flatnonzero(has != had)
+        counter.value[gpus[other[~lacks[other]]]] = np.nan
+        self.has[gpus[other]] |= has[other]
+        fell = (total < counter.value.take(gpus)) | away
         counter.take(gpus, at, total)
         recovery = reported(batch, _RECOVERY, tick, here)
-        fell |= recovery < self.recoveries.value[gpus]
+        fell |= recovery < self.recoveries.value.take(gpus)
         self.reset_at[gpus[fell]] = at[fell]
         grown = self.recoveries.take(gpus, at, recovery)
         if (came := grown > 0).any():

@@ -31,8 +31,8 @@ _AWAY_MS = 200_000
 class Links(Columns):
     """Columns over all GPUs; times in ms, -1: never.
 
-    `at` last reading; `busy`; `gen`, `width` as read, `should_gen`, `should_width`; `low` whether the last reading was
-    below what it should be; `low_ms` for how long of late, at work, `low_run` in how many readings, `low_since` from
+    `at` last reading; `busy`; `gen`, `width` as read, `should_gen`, `should_width`; of links that were ever low at
+    work: `low_ms` for how long of late, at work, `low_run` in how many readings, `low_since` from
     when, `low_at` the last; `well_ms` for how long since then the link was as it should be; `returned_at` when the GPU
     last came back from a silence.
     """
@@ -43,7 +43,6 @@ class Links(Columns):
     width: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     should_gen: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     should_width: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    low: BoolArray = column(False)
     low_ms: NDArray[np.float32] = column(0.0, dtype=np.float32)
     low_run: NDArray[np.int32] = column(0, dtype=np.int32)
     low_since: IntArray = column(-1)
@@ -54,30 +53,39 @@ class Links(Columns):
     def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
         gpus, at = batch.entities[here], batch.at[tick, here]
-
-        def of(name: str, most: float) -> FloatArray:
-            value = reported(batch, f"DCGM_FI_{name}", tick, here)
-            return np.where((value >= 1) & (value <= most), value, np.nan)
-
         util = reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here)
         engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
         working = (engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES)
         busy = np.where(np.isfinite(util), util >= _BUSY_UTILISATION, working)
-        elapsed = np.where(self.at[gpus] >= 0, at - self.at[gpus], 0)
-        self.returned_at[gpus[elapsed > _AWAY_MS]] = at[elapsed > _AWAY_MS]
+        before = self.at.take(gpus)
+        elapsed = (at - before) * (before >= 0)
+        away = np.flatnonzero(elapsed > _AWAY_MS)
+        self.returned_at[gpus[away]] = at[away]
         self.at[gpus], self.busy[gpus] = at, busy
 
-        gen, width = of("DEV_PCIE_LINK_GEN", 8), of("DEV_PCIE_LINK_WIDTH", 32)
-        for should, told in (
-            (self.should_gen, of("DEV_PCIE_MAX_LINK_GEN", 8)), (self.should_width, of("DEV_PCIE_MAX_LINK_WIDTH", 32)),
+        low = np.zeros(len(gpus), bool)
+        for name, most, should, own in (
+            ("GEN", 8, self.should_gen, self.gen), ("WIDTH", 32, self.should_width, self.width),
         ):  # fmt: skip
-            better = np.isnan(should[gpus]) & np.isfinite(told)
-            should[gpus[better]] = told[better]
-        low = (gen < self.should_gen[gpus]) | (width < self.should_width[gpus])
-        well = (np.isfinite(gen) | np.isfinite(width)) & ~low
+            best = f"DCGM_FI_DEV_PCIE_MAX_LINK_{name}"
+            if best in batch.sound:
+                told = reported(batch, best, tick, here, 1, most)
+                better = np.isnan(should[gpus]) & np.isfinite(told)
+                should[gpus[better]] = told[better]
+            value = reported(batch, f"DCGM_FI_DEV_PCIE_LINK_{name}", tick, here, 1, most)
+            low |= value < should.take(gpus)
+            own[gpus] = value
+        concerned = np.flatnonzero((low & busy) | (self.low_at.take(gpus) >= 0))  # mostly few
+        if len(concerned):
+            self._count(gpus[concerned], at[concerned], elapsed[concerned], low[concerned])
+
+    def _count(self, gpus: IntArray, at: IntArray, elapsed: IntArray, low: BoolArray) -> None:
+        """Count for how long links have been low, or well."""
+        well = (np.isfinite(self.gen[gpus]) | np.isfinite(self.width[gpus])) & ~low
+        busy, before = self.busy[gpus], self.low_ms[gpus]
         spent = np.minimum(elapsed, STALE_MS).astype(np.float64)
         # A link that is low while its GPU idles says nothing; one that is as it should be is well in any case.
-        counts, before = low & busy, self.low_ms[gpus]
+        counts = low & busy
         starts = counts & (before <= 0)
         self.low_since[gpus[starts]] = at[starts]
         gain = np.where(starts, 1.0, np.maximum(spent, 1.0))
@@ -86,7 +94,6 @@ class Links(Columns):
         self.low_run[gpus] = np.where(self.low_ms[gpus] > 0, np.minimum(self.low_run[gpus] + counts, 2**20), 0)
         self.low_at[gpus] = np.where(counts, at, self.low_at[gpus])
         self.well_ms[gpus] = np.where(counts, 0.0, np.minimum(self.well_ms[gpus] + np.where(well, spent, 0.0), 1e7))
-        self.gen[gpus], self.width[gpus], self.low[gpus] = gen, width, low
 
     def suspects(self, now: Instant) -> IntArray:
         """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is
@@ -96,7 +103,8 @@ class Links(Columns):
         found = np.flatnonzero(fresh & (self.low_run >= _CONFIRM_READINGS) & (self.low_ms >= _CONFIRM_MS))
         if len(found):
             told = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
-            if told.sum() >= FEWEST and 2 * (told & self.low).sum() > told.sum():
+            low = (self.gen < self.should_gen) | (self.width < self.should_width)
+            if told.sum() >= FEWEST and 2 * (told & low).sum() > told.sum():
                 return found[:0]
         return found
 

@@ -65,9 +65,9 @@ class Sums(Columns):
             gpus = batch.entities[here]
             for row, values in known:
                 now = values[tick][here]
-                finite = np.isfinite(now)
-                self.total[row, gpus] += np.where(finite, now, 0.0)
-                self.read[row, gpus] += finite
+                finite, total, read = np.isfinite(now), self.total[row], self.read[row]
+                total[gpus] += np.where(finite, now, 0.0)
+                read[gpus] += finite
 
     def means(self) -> FloatArray:
         """Return the means (6, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""

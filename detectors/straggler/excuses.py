@@ -199,4 +199,6 @@ class Excuses(Columns):
 
 def _keep(column: NDArray[Any], gpus: IntArray, values: Any) -> None:
     known = np.isfinite(values)
-    column[gpus[known]] = values[known]
+    if np.count_nonzero(known) < len(known):
+        gpus, values = gpus[known], values[known]
+    column[gpus] = values

@@ -64,9 +64,10 @@ class Freeze(Kept):
         columns = [_column(batch, name, tick, here) for name in self._fields]
         value, fine = np.array([value for value, _ in columns]), np.array([fine for _, fine in columns])
         fine &= np.isfinite(value)
-        seen = self._seen[:, those]
+        seen = self._seen.take(those, axis=1)
         differs = fine & (value != seen)
-        self._seen[:, those] = np.where(differs, value, seen)
+        for kept, now in zip(self._seen, np.where(differs, value, seen), strict=True):
+            kept[those] = now
         changed, told = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
         moved = those[changed]
         self._changed.readings.heard(moved, at[changed])
