@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from services.api.models import Problem
-from services.kit.errors import UserError
+from services.kit.errors import TooMuchError, UserError
 
 _log = logging.getLogger(__name__)
 PROBLEM = "application/problem+json"
@@ -54,6 +54,7 @@ def install(app: FastAPI) -> None:
 
 def _user_error(_: Request, error: Any) -> JSONResponse:
     status = error.status if isinstance(error, RefusedError) else _STATUS_BY_EXIT_CODE.get(error.exit_code, 400)
+    status = 413 if isinstance(error, TooMuchError) else status
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
     return problem(status, error.message, error.remedy or "see the detail", headers)
 

@@ -194,7 +194,7 @@ def _capture(work: Work) -> TaskResult:
 
 def _import(work: Work) -> TaskResult:
     from services.api.taken import taken
-    from services.api.tree import unpacked
+    from services.kit.tree import unpacked
     from services.recording.importers.registry import discover
 
     needs = work.needs

@@ -16,8 +16,8 @@ import pytest
 
 from services.api.archive import LEFT
 from services.api.conftest import SMALL, Client, client_of, settings_at
-from services.api.members import opened
 from services.kit.errors import UserError
+from services.kit.members import opened
 
 FILES = {path.name: path.read_bytes() for path in sorted((SMALL / "vela-healthy").iterdir())}
 ZIP, TAR = {"content-type": "application/zip"}, {"content-type": "application/gzip"}

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from services.api.conftest import SMALL, Client, client_of, run_over, settings_at
-from services.api.tree import unpacked
 from services.api.workers import Workers
 from services.kit.errors import UserError
+from services.kit.tree import unpacked
 from services.kit.wait import until
 
 SACCT = (

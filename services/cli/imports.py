@@ -1,4 +1,7 @@
-"""`hindcast import NAME`: a command for every importer there is, made from its `convert`."""
+"""`hindcast import NAME`: a command for every importer there is, made from its `convert`.
+
+`hindcast import FOLDER` without a name is `hindcast import heap FOLDER`: what is in it is found out.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -12,12 +15,20 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from services.recording.importers.contract import Report
 
+_HEAP = "heap"
 _OUT = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
+
+
+_HELP = """Convert what others recorded.
+
+Give a folder, an archive or a file: each file is looked at, imported as what it is, and merged into one recording. Or
+name the importer: it has options of its own.
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    imports = typer.Typer(cls=_Importers, no_args_is_help=True, help="Convert what others recorded.")
+    imports = typer.Typer(cls=_Importers, no_args_is_help=True, help=_HELP)
     imports.callback()(_nothing)
     app.add_typer(imports, name="import")
 
@@ -46,6 +57,12 @@ class _Importers(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return self._loaded.get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words begin with; one that names none, but files there are, is a heap."""
+        if args and args[0] not in self.list_commands(ctx) and Path(args[0]).exists():
+            args = [_HEAP, *args]
+        return super().resolve_command(ctx, args)
 
 
 def command_of(name: str, convert: "Callable[..., Report]") -> Callable[..., None]:

@@ -39,6 +39,8 @@ def merge(
     from services.recording.reader import Recording
 
     recording_name(out)
+    if len(recordings) < 2:
+        raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
     opened = [Recording.open(path) for path in recordings]
     with progress_bar("merging") as progress:
         report = merge_recordings(opened, out, cluster=cluster, progress=progress)

@@ -17,3 +17,7 @@ class UserError(Exception):
     def __str__(self) -> str:
         """Return the message, and the remedy on a line of its own."""
         return f"{self.message}\n  remedy: {self.remedy}" if self.remedy else self.message
+
+
+class TooMuchError(UserError):
+    """What came in, or what it unpacks to, is more than may be."""

@@ -33,7 +33,7 @@ def merge_recordings(
 ) -> Report:
     """Write the union of ``recordings`` to ``out``; the first named wins where two differ.
 
-    The report's ``skipped`` counts the differences and repeats. UserError: fewer than two recordings, clusters of
+    The report's ``skipped`` counts the differences and repeats. UserError: clusters of
     different names (and no ``cluster`` given), times that do not overlap, columns whose types do not go together, or
     ``out`` exists.
     """
@@ -69,8 +69,6 @@ def merge_recordings(
 
 
 def _check(recordings: Sequence[Recording], cluster: str | None) -> None:
-    if len(recordings) < 2:
-        raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
     names = sorted({recording.manifest.cluster.name for recording in recordings})
     if len(names) > 1 and cluster is None:
         raise UserError(

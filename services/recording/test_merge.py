@@ -244,7 +244,6 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     later: dict[str, Any] = {"start": END + INTERVAL_MS, "end": END + 2 * INTERVAL_MS}
     late = recording(tmp_path, "late", **later)
     for parts, words in (
-        ([first], "alone"),
         ([first, other], "different clusters"),
         ([first, late], "after the others"),
     ):

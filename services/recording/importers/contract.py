@@ -27,6 +27,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from services.kit.errors import UserError
+from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label, Manifest, Topology
 from services.recording.spool import Spool
 from services.recording.writer import RecordingWriter
@@ -37,6 +38,20 @@ Progress = Callable[[float], None]
 
 def silent(_share: float) -> None:
     """Take progress, and say nothing."""
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """What became of a file of a heap, or of several that are one series: its line in the table."""
+
+    name: str
+    kind: str = ""
+    nodes: str = ""
+    rows: int = 0
+    start: int | None = None
+    end: int | None = None
+    clock: str = ""
+    skipped: str = ""
 
 
 @dataclass
@@ -50,6 +65,8 @@ class Report:
     skipped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    files: list[FileRow] = field(default_factory=list)
+    """Of a heap of files: what became of each."""
 
     def skip(self, reason: str, where: str, count: int = 1) -> None:
         """Note that something was left out, why, and where (file and line)."""
@@ -63,7 +80,32 @@ class Report:
             *(f"skipped {count:,}: {why} (first at {self.first[why]})" for why, count in self.skipped.most_common()),
             *self.notes,
         ]
-        return "\n  ".join(lines)
+        return "\n".join(["\n  ".join(lines), *_table(self.files)])
+
+
+def _table(files: Iterable[FileRow]) -> list[str]:
+    """Return a line for each file, in columns."""
+    cells = [
+        (
+            row.name,
+            row.kind,
+            row.nodes,
+            f"{row.rows:,}" if row.rows else "",
+            "" if row.start is None else f"{format_instant(row.start)[:19]}Z",
+            "" if row.end is None else f"{format_instant(row.end)[:19]}Z",
+            row.clock,
+            row.skipped,
+        )
+        for row in files
+    ]
+    if not cells:
+        return []
+    cells.insert(0, ("file", "kind", "of", "rows", "from", "to", "clock", "skipped, and why"))
+    widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
+    return [
+        "",
+        *("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells),
+    ]
 
 
 def _counted(counts: Counter[str]) -> str:

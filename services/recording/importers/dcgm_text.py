@@ -27,7 +27,7 @@ SAMPLES_A_FILE = 8_000_000
 """Of one file, in memory until its rows are whole: some 300 MB."""
 _SAMPLES_AT_ONCE = 300_000
 _LINE = re.compile(
-    r"(?P<head>(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)"
+    r"(?P<head>(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)?"  # none as promtool tsdb dump writes it
     r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?)'
     r"\s+(?P<value>[^\s#]\S*)(?:\s+(?P<time>[^\s#]\S*))?"
     r"(?:\s+# .*)?\s*"  # an exemplar of OpenMetrics
@@ -211,7 +211,7 @@ def _place(work: _Import, line: re.Match[str], fallback: str) -> Place | str:
         labels["Hostname"] = work.node
     elif fallback != "node" or not (labels.keys() & {"Hostname", "hostname", "instance", "node"}):
         labels[FALLBACK] = fallback
-    place = work.census.place(line["name"], labels)
+    place = work.census.place(line["name"] or labels.pop("__name__", ""), labels)
     if isinstance(place, str):
         return f"{place} (samples)"
     return place
@@ -249,3 +249,15 @@ def _flush(work: _Import, draft: Draft, intervals: dict[str, float | None]) -> N
             keys = [name for name in STREAMS[stream].key_names if name != "iteration"]
             intervals[stream] = intervals.get(stream) or interval_s(batch, keys)
             draft.add(stream, batch, interval_s=intervals[stream] if stream != "steps" else None)
+
+
+_METRICS = re.compile(r"^(?:# (?:HELP|TYPE|UNIT) [a-zA-Z_:]|[a-zA-Z_:][a-zA-Z0-9_:]*\{.*\} +[-+\d.NI])", re.MULTILINE)
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for series of exporters, None where it is none."""
+    if head.startswith('{__name__="'):
+        return "series as promtool tsdb dump prints them"
+    if _METRICS.search(head) is None:
+        return None
+    return "text of OpenMetrics" if head.rstrip().endswith("# EOF") else "text of /metrics"

@@ -252,3 +252,16 @@ def _merge(known: dict[str, float], more: dict[str, float]) -> None:
     """Add values that are not known yet: what was read first stays."""
     for name, value in more.items():
         known.setdefault(name, value)
+
+
+_PRINTED = re.compile(r"^# Port (?:extended )?counters: |^Errors for |^CA '[^']+'\r?$|^PortXmitData:\.", re.MULTILINE)
+_SYSFS = re.compile(r"(?:^|/)ports/\d+/(?:hw_)?counters/\w+$")
+
+
+def recognise(name: str, head: str) -> str | None:
+    """Return why a file is taken for InfiniBand's, None where it is none."""
+    if _SYSFS.search(name):
+        return "a counter of /sys/class/infiniband"
+    if _DISCOVERED.search(head):
+        return "wiring as ibnetdiscover prints it"
+    return "counters of perfquery, ibqueryerrors or ibstat" if _PRINTED.search(head) else None

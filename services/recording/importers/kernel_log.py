@@ -7,6 +7,7 @@ node is its host column; where the form has none, ``--node``, or else the file's
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated
 
@@ -160,3 +161,17 @@ def bus_id(address: str) -> str:
     domain, _, rest = address.lower().rpartition(":")[0].rpartition(":")
     device = address.lower().rpartition(":")[2]
     return f"{domain.rjust(8, '0')}:{rest}:{device}" + ("" if "." in device else ".0")
+
+
+_LOOKED_AT = 40  # lines
+_ANY_YEAR = 2000
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for a kernel or system log, None where it is none."""
+    if '"__REALTIME_TIMESTAMP"' in head and head.lstrip().startswith("{"):
+        return "a journald export (JSON)"
+    lines = [line for line in head.splitlines() if line.strip()][:_LOOKED_AT]
+    reader = LogLines(UTC, _ANY_YEAR, 0)
+    known = sum(isinstance(reader.read(line), LogLine) for line in lines)
+    return f"{known} of its first {len(lines)} lines are of a kernel or system log" if 2 * known > len(lines) else None

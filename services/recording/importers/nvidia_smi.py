@@ -212,3 +212,14 @@ class _Fleet:
             known = {"gpu_model": model} if model else {}
             nodes.append(Node(name=name, gpus=plain, **known))
         return Topology(nodes=nodes)
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for what nvidia-smi printed, None where it is none."""
+    if "<nvidia_smi_log>" in head:
+        return "a log of nvidia-smi -q -x"
+    if "NVSMI LOG" in head:
+        return "a log of nvidia-smi -q"
+    if is_dmon(head):
+        return "a table of dmon"
+    return "a table of nvidia-smi --query-gpu" if is_query(head) else None

@@ -297,3 +297,8 @@ def _fill(known: dict[str, Any], more: Mapping[str, Any], before: bool) -> None:
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for a Redfish body, None where it is none."""
+    return "JSON of Redfish (@odata)" if head.lstrip().startswith("{") and '"@odata.' in head else None

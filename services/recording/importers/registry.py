@@ -1,4 +1,4 @@
-"""Finds the importers: every module in this folder that has a function `convert`."""
+"""Finds the importers: every module in this folder that has a function `convert`; and which of them knows a file."""
 
 import importlib
 import pkgutil
@@ -21,4 +21,19 @@ def discover() -> dict[str, tuple[str, Callable[..., Report]]]:
         if convert is not None:
             text = (loaded.__doc__ or "").strip().partition("\n")[0]
             found[module.name.replace("_", "-")] = text, convert
+    return found
+
+
+Recognise = Callable[[str, str], str | None]
+"""Given a file's name (with folders) and how it begins, says why it is one of the importer's; None where it is not."""
+
+
+@cache
+def recognisers() -> dict[str, Recognise]:
+    """Return the `recognise` of every importer that has one, by the importer's name."""
+    found = {}
+    for name in discover():
+        module = importlib.import_module(f"{importers.__name__}.{name.replace('-', '_')}")
+        if hasattr(module, "recognise"):
+            found[name] = module.recognise
     return found

@@ -6,7 +6,7 @@ recording.yaml by how much. A record from before the BMC's clock was set is put 
 
 import re
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,3 +163,18 @@ class _Import:
         if "mtime" in self._told_by:
             notes.append("sensor dumps whose name has no time are given that of their file's last change")
         return notes
+
+
+_LOOKED_AT = 40  # lines
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for a management controller's log or sensors, None where it is none."""
+    lines = [line for line in head.splitlines() if line.strip()][:_LOOKED_AT]
+    found = [read_line(line, UTC) for line in lines]
+    logged = sum(isinstance(one, SelRecord) for one in found)
+    measured = sum(isinstance(one, SensorReading) for one in found)
+    if 2 * (logged + measured) > len(lines):
+        return f"lines of ipmitool: {'an event log' if logged > measured else 'sensors'}"
+    blocks = sum(isinstance(part, Block) for _, part in blocks_of(enumerate(lines)))
+    return "blocks of ipmitool sel list -v, racadm or iLO" if blocks > 1 else None

@@ -87,7 +87,7 @@ def convert(
 
 def _files(source: Path) -> list[Path]:
     if source.is_dir():
-        paths = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+        paths = sorted(path for path in source.rglob("*") if path.is_file() and not path.name.startswith("."))
     else:
         paths = [source] if source.is_file() else []
     if not paths:
@@ -221,3 +221,12 @@ def _gpus(tres: str) -> tuple[int, str | None]:
     count = total or typed
     # A uint8 numbers the GPUs of a node; a count that no node can have is a damaged line.
     return (count, models[0] if len(models) == 1 else None) if count < 1_000_000 else (0, None)
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for Slurm's accounting, None where it is none."""
+    first = head.lstrip().partition("\n")[0]
+    if "JobID" in first.split("|") and "State" in first.split("|"):
+        return "a table of sacct -P"
+    jobs = head.lstrip().startswith("{") and '"jobs"' in head and '"slurm"' in head.lower()
+    return "JSON of sacct" if jobs else None

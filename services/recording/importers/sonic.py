@@ -157,3 +157,11 @@ class _Import:
                 if far in known and far_port:
                     links.setdefault(frozenset(ends), Link(a=ends[0], b=ends[1], gbps=names.speed_gbps.get(port)))
         return Topology(switches=switches, links=list(links.values()))
+
+
+_DUMPED = re.compile(r'"(?:COUNTERS(?::oid|_PORT_NAME_MAP|:Ethernet)|SAI_PORT_STAT_)')
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for a SONiC switch's counters, None where it is none."""
+    return "JSON of SONiC's COUNTERS_DB" if head.lstrip().startswith(("{", "[")) and _DUMPED.search(head) else None

@@ -372,3 +372,13 @@ def _notes(jobs: list[_JobLog], timezone: str) -> list[str]:
     if any(job.state is None and job.last_iteration != job.total for job in jobs):
         notes.append("a log that ends before its last step, without saying why, leaves its job RUNNING")
     return notes
+
+
+_LOOKED_AT = 400  # lines
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for a training job's log, None where it is none."""
+    lines = head.splitlines()[:_LOOKED_AT]
+    steps = sum(step_of(unprefixed(line).text) is not None for line in lines)
+    return f"{steps} of its first {len(lines)} lines report steps" if steps else None

@@ -22,7 +22,7 @@ MAX_DOCUMENT_BYTES = 64 << 20
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
 _KIND = (
     r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
-    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|smi|dcgmi?|dmon|query|gpus?|csv"
+    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|smi|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
     r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt)"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)

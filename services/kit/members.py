@@ -6,6 +6,7 @@ any length from the maps of sparse files. Of a .zip only members are taken that 
 
 import errno
 import io
+import lzma
 import stat
 import struct
 import tarfile
@@ -16,14 +17,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from services.api.problems import RefusedError
-from services.kit.errors import UserError
+from services.kit.errors import TooMuchError, UserError
 
 _CHUNK = 1 << 18
 _LARGEST_HEADER = 1 << 20
 """Bytes of a header or a table of contents: a larger one is an attack."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _SPARSE = "GNU.sparse."
+
+_DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError,
+    NotImplementedError,
+)  # fmt: skip
 
 Refused = Callable[[str], UserError]
 """Makes the error of what is wrong with an archive."""
@@ -42,18 +47,23 @@ class Member(NamedTuple):
     name: str
     size: int
     open: Callable[[], AbstractContextManager[Readable]]
+    modified: float | None = None
+    """Seconds since 1970; a .zip has local times, which are nobody's: None."""
 
 
 @contextmanager
-def opened(archive: Path, refused: Refused) -> Iterator[Iterator[Member]]:
-    """Give the members of a .zip or a .tar; what `refused` makes of it where it is neither, or damaged."""
+def opened(archive: Path, refused: Refused, *, links: bool = False) -> Iterator[Iterator[Member]]:
+    """Give the members of a .zip or a .tar; what `refused` makes of it where it is neither, or damaged.
+
+    What is no regular file is refused too, or with `links` passed over: none is ever followed.
+    """
     with damage(refused):
         if _begin(archive)[:4] == b"PK\x03\x04":
             with _Guarded(io.FileIO(archive), refused) as guarded, zipfile.ZipFile(guarded) as opened_zip:
-                yield _zip_members(opened_zip, refused)
+                yield _zip_members(opened_zip, refused, links=links)
         else:
             with archive.open("rb") as file:
-                yield _tar_members(file, refused)
+                yield _tar_members(file, refused, links=links)
 
 
 @contextmanager
@@ -65,7 +75,7 @@ def damage(refused: Refused) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise
         raise refused("is damaged") from None
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError, ValueError, NotImplementedError):
+    except _DAMAGED:
         raise refused("is damaged, or packed in a way that is not taken") from None
 
 
@@ -82,7 +92,7 @@ def is_tar(path: Path) -> bool:
 
 
 def copy(source: Readable, target: IO[bytes], most: int) -> int:
-    """Copy all there is and return how much; RefusedError (413) beyond `most` bytes."""
+    """Copy all there is and return how much; TooMuchError beyond `most` bytes."""
     written = 0
     while chunk := source.read(_CHUNK):
         written += len(chunk)
@@ -92,12 +102,11 @@ def copy(source: Readable, target: IO[bytes], most: int) -> int:
     return written
 
 
-def too_much(most: int) -> RefusedError:
+def too_much(most: int) -> TooMuchError:
     """Return the error that says that what is unpacked is more than may be."""
-    return RefusedError(
-        413,
+    return TooMuchError(
         f"unpacked, it is more than {most:,} bytes",
-        remedy="cut the recording, or raise HINDCAST_API_UNPACKED_BYTES",
+        remedy="send less, or unpack it yourself (over HTTP: raise HINDCAST_API_UNPACKED_BYTES)",
     )
 
 
@@ -121,12 +130,14 @@ class _Guarded(io.BufferedReader):
         return data
 
 
-def _zip_members(archive: zipfile.ZipFile, refused: Refused) -> Iterator[Member]:
+def _zip_members(archive: zipfile.ZipFile, refused: Refused, *, links: bool) -> Iterator[Member]:
     for info in archive.infolist():
         shown = repr(info.filename[:100])
         if info.flag_bits & 0x1:
             raise refused(f"holds {shown}, which is encrypted")
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            if links:
+                continue
             raise refused(f"holds {shown}, which is no regular file")
         # Of others zipfile unpacks as much at once as comes out of a piece: gigabytes.
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -154,7 +165,7 @@ class _Stretch(io.RawIOBase):
         return len(data)
 
 
-def _tar_members(file: IO[bytes], refused: Refused) -> Iterator[Member]:
+def _tar_members(file: IO[bytes], refused: Refused, *, links: bool) -> Iterator[Member]:
     longer: str | None = None
     while (block := file.read(tarfile.BLOCKSIZE)).strip(b"\0"):
         info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
@@ -169,10 +180,10 @@ def _tar_members(file: IO[bytes], refused: Refused) -> Iterator[Member]:
             name, longer = longer or info.name, None
             if info.isdir():
                 yield Member(f"{name.rstrip('/')}/", 0, io.BytesIO)
-            elif info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            elif info.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                yield Member(name, info.size, lambda size=info.size: _Stretch(file, size), info.mtime)  # type: ignore[misc]  # of this turn
+            elif not links:
                 raise refused(f"holds {name[:100]!r}, which is no regular file")
-            else:
-                yield Member(name, info.size, lambda size=info.size: _Stretch(file, size))  # type: ignore[misc]  # of this turn
         file.seek(behind)
 
 

@@ -1,0 +1,187 @@
+"""Imports a heap of files of any kinds: looks at each, imports it as what it is, and merges them into one recording.
+
+A folder, an archive (.zip, .tar, .tar.gz, .tar.xz; archives in it too) or a file. The table says of each file what it
+was taken for and why, what came of it, and whose clock its times are by. Names of one machine are brought together
+(services/recording/identity.py); a file `aliases.yaml` in the heap, or `--aliases`, has the last word.
+"""
+
+import inspect
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from services.kit.errors import TooMuchError, UserError
+from services.recording.identity import identify, read_aliases, renamed
+from services.recording.importers.contract import FileRow, Progress, Report, silent
+from services.recording.importers.parts.heap_bundles import take_apart
+from services.recording.importers.parts.heap_files import lay_out
+from services.recording.importers.parts.heap_groups import Group, Sorted, sort_heap
+from services.recording.importers.registry import discover, recognisers
+from services.recording.merge import merge_recordings
+from services.recording.reader import Recording
+
+_MOST_BYTES = 20_000_000_000
+_FEW = 4  # nodes that are named in the table
+_ORDER = ("dcgm-text", "nvidia-smi", "slurm", "lsf", "pbs", "kubernetes")
+"""Whose word counts where two say something else of one moment: the exporter's and the scheduler's first."""
+_CLOCKS = (
+    # what an importer notes of times, and the few words of the table for it
+    (re.compile(r"name no zone"), "no zone in it: taken as {}"),
+    (re.compile(r"in their names"), "names of files, as {}"),
+    (re.compile(r"last modified|last change"), "dates of files"),
+)
+
+
+@dataclass
+class _Part:
+    group: Group
+    recording: Recording
+    report: Report
+
+
+def convert(
+    source: Annotated[Path, "a folder or an archive of files of any kinds"],
+    out: Path,
+    *,
+    timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
+    aliases: Annotated[Path | None, "YAML file: a machine's name, and a list of its other names"] = None,
+    most_bytes: Annotated[int, "refuse archives that unpack to more"] = _MOST_BYTES,
+    cluster: Annotated[str, "name of the cluster"] = "imported",
+    progress: Progress = silent,
+) -> Report:
+    """Convert a heap of files into a recording at ``out``.
+
+    UserError: the source does not exist, an archive holds what it must not or too much, nothing in the heap could be
+    imported, or ``out`` exists.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists", remedy="name another directory", exit_code=2)
+    known = {} if aliases is None else read_aliases(aliases)
+    scratch = out.with_name(f".{out.name}.{os.getpid()}.heap")
+    try:
+        refused = lay_out(source, scratch / "files", most_bytes)
+        take_apart(scratch / "files")
+        heap = sort_heap(scratch / "files", recognisers(), lambda share: progress(0.1 * share))
+        if heap.aliases is not None and aliases is None:
+            known = read_aliases(heap.aliases)
+        report = Report()
+        parts = _imported(heap, scratch, {"timezone": timezone, "cluster": cluster}, report, progress)
+        for name, why in (refused | heap.left).items():
+            report.files.append(FileRow(name, skipped=why))
+        if not parts:
+            raise UserError(
+                f"{source}: nothing in it could be imported\n{report}",
+                remedy="see the table for what each file lacks; `hindcast import --help` lists what is read",
+            )
+        _merged(parts, heap, known, out, cluster, report)
+        return report
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _imported(heap: Sorted, scratch: Path, options: dict[str, Any], report: Report, progress: Progress) -> list[_Part]:
+    """Import each group on its own; those that need a year, once others have told it."""
+    parts: list[_Part] = []
+    late: list[tuple[Group, str]] = []
+    for number, group in enumerate(heap.groups):
+        found = _part(group, scratch, number, options)
+        if isinstance(found, str):
+            late.append((group, found))
+        else:
+            parts.append(found)
+        progress(0.1 + 0.7 * (number + 1) / len(heap.groups))
+    year = _year(parts)
+    for number, (group, problem) in enumerate(late, len(heap.groups)):
+        found = _part(group, scratch, number, options | {"year": year}) if year and "--year" in problem else problem
+        if isinstance(found, str):
+            report.files.append(FileRow(group.name, _kind(group), skipped=found))
+        else:
+            found.report.notes.append(f"times without a year are taken as of {year}, like those of the other files")
+            parts.append(found)
+    place = {name: number for number, name in enumerate(_ORDER)}
+    return sorted(parts, key=lambda part: (place.get(part.group.importer, len(place)), part.group.name))
+
+
+def _part(group: Group, scratch: Path, number: int, options: dict[str, Any]) -> _Part | str:
+    """Return what a group came to, or why it came to nothing."""
+    _, convert_group = discover()[group.importer]
+    stage = scratch / f"stage-{number}"
+    for path in group.paths:
+        target = stage / path.relative_to(scratch / "files")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path.resolve())
+    out = scratch / f"part-{number}" / f"part-{number}"
+    out.parent.mkdir()
+    taken = inspect.signature(convert_group).parameters
+    try:
+        report = convert_group(stage, out, **{name: value for name, value in options.items() if name in taken})
+    except TooMuchError:
+        raise
+    except UserError as error:
+        text = f"{error.message}. {error.remedy or ''}".replace(f"{stage}/", "").replace(str(out), group.name)
+        return " ".join(text.split())
+    return _Part(group, Recording.open(out), report)
+
+
+def _year(parts: list[_Part]) -> int:
+    """Return the year that most of the other files are of; 0 where there are none."""
+    starts = sorted(part.recording.manifest.end for part in parts)
+    return datetime.fromtimestamp(starts[len(starts) // 2] / 1000, UTC).year if starts else 0
+
+
+def _merged(
+    parts: list[_Part], heap: Sorted, aliases: dict[str, list[str]], out: Path, cluster: str, report: Report
+) -> None:
+    """Bring the parts together under one name for each machine, and say in the table what came of each."""
+    identity = identify([part.recording for part in parts], aliases, heap.hosts)
+    scratch = parts[0].recording.path.parent.parent
+    same = [
+        renamed(part.recording, scratch / f"part-{number}-renamed", identity, number)
+        for number, part in enumerate(parts)
+    ]
+    merged = merge_recordings(same, out, cluster=cluster)
+    for name in ("read", "made", "skipped"):
+        getattr(report, name).update(getattr(merged, name))
+    report.first.update(merged.first)
+    # That no machine is in all of them is as it should be in a heap.
+    report.notes += [*identity.notes(), *(note for note in merged.notes if not note.startswith("no node is in all"))]
+    for part, recording in zip(parts, same, strict=True):
+        report.files.append(_row(part, recording))
+    report.files.sort(key=lambda row: row.name)
+    report.read["files"] = sum(len(part.group.paths) for part in parts)
+
+
+def _row(part: _Part, recording: Recording) -> FileRow:
+    manifest, nodes = recording.manifest, [node.name for node in recording.topology.nodes]
+    switches = [switch.name for switch in recording.topology.switches]
+    named = nodes or switches
+    rows = sum(info.rows for info in manifest.streams.values())
+    rows += part.report.made["events"] + part.report.made["jobs"]
+    left = [f"{count:,}: {why}" for why, count in part.report.skipped.most_common()]
+    return FileRow(
+        part.group.name,
+        _kind(part.group),
+        ", ".join(named) if len(named) <= _FEW else f"{len(named)} machines",
+        rows,
+        manifest.start,
+        manifest.end,
+        _clock(part.report),
+        "; ".join(left),
+    )
+
+
+def _kind(group: Group) -> str:
+    return f"{group.importer}: {group.why}"
+
+
+def _clock(report: Report) -> str:
+    for pattern, words in _CLOCKS:
+        for note in report.notes:
+            if pattern.search(note):
+                zone = re.search(r"taken as (\S+)|\((\S+)\)$", note)
+                return words.format(next((name for name in zone.groups() if name), "UTC") if zone else "UTC")
+    return "its own"

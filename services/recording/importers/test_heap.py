@@ -1,0 +1,154 @@
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from services.kit.errors import TooMuchError, UserError
+from services.recording.importers.heap import convert
+from services.recording.importers.test_dcgm_text import NEW, scrape
+from services.recording.importers.test_saved_series import GRAFANA, STREAMS, TELEGRAF
+from services.recording.importers.test_schedulers import DAY, Run, sacct
+from services.recording.reader import Recording
+from services.recording.validate import validate_recording
+from tests.mangled import FUZZ, mangled, survives
+
+JOB = Run(907, "llm", "ann", ("gpu01", "gpu02"), 2, DAY + 28_740, DAY + 28_800, DAY + 29_400, "FAILED")
+DMESG = "[Mon Apr  1 08:01:02 2024] NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n"
+SEL = "   1 | 04/01/2024 | 08:00:59 | Power Supply #0x51 | Failure detected | Asserted\n"
+SYSLOG = "Apr  1 08:01:02 gpu02 kernel: [ 12.3] mlx5_core 0000:01:00.0: link down\n"
+BUG_REPORT = (
+    f"{'_' * 44}\n\nStart of NVIDIA bug report log file.  Please include it.\n\n"
+    f"uname: Linux gpu02 5.15.0-105-generic #115-Ubuntu SMP x86_64\n\n{'_' * 44}\n\n*** /proc/version\n\n{'_' * 44}\n\n"
+    "/usr/bin/nvidia-smi --query\n\n==============NVSMI LOG==============\n\n"
+    "Timestamp                   : Mon Apr  1 08:02:00 2024\nAttached GPUs               : 1\n"
+    "GPU 00000000:1B:00.0\n    Product Name          : NVIDIA H100 80GB HBM3\n"
+    "    GPU UUID              : GPU-7\n    Temperature\n        GPU Current Temp  : 71 C\n"
+)  # fmt: skip
+FILES = {
+    **{f"n1/metrics-2024040108{minute:02d}00.prom": scrape(NEW, "gpu01.lab.example") for minute in range(5)},
+    "logs/gpu01-dmesg.txt": DMESG,
+    "logs/syslog": SYSLOG,
+    "gpu01-bmc-sel.txt": SEL,
+    "jobs.txt": sacct([JOB]),
+    "hosts": "10.0.0.1 gpu01.lab.example gpu01\n127.0.0.1 localhost\n",
+    "nvidia-bug-report.log": BUG_REPORT,
+    "notes.md": "what we think happened\n",
+    "prometheus/01HTR1V8ZK2M3N4P5Q6R7S8T9V/chunks/000001": "x",
+}
+
+
+def heap_of(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / "heap" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "heap"
+
+
+def packed(folder: Path) -> Path:
+    """Return the archive of a folder, as people send one: a compressed file in it, and a link."""
+    archive = folder.with_suffix(".tar.gz")
+    (folder / "link").symlink_to("/etc/passwd")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    return archive
+
+
+@pytest.mark.parametrize("as_archive", [False, True])
+def test_every_file_of_a_heap_is_found_out_imported_and_told_of(tmp_path: Path, as_archive: bool) -> None:
+    heap = heap_of(tmp_path, FILES)
+    report = convert(packed(heap) if as_archive else heap, tmp_path / "out")
+    assert validate_recording(tmp_path / "out") == []
+    recording = Recording.open(tmp_path / "out")
+    assert [node.name for node in recording.topology.nodes] == ["gpu01", "gpu02"]
+    assert {(event.node, event.source) for event in recording.events()} == {
+        ("gpu01", "kernel"), ("gpu02", "kernel"), ("gpu01", "sel"), (None, "scheduler"),
+    }  # fmt: skip
+    assert [job.nodes for job in recording.jobs()] == [["gpu01", "gpu02"]]
+    rows = {row.name: row for row in report.files}
+    kinds = {name: row.kind.partition(":")[0] for name, row in rows.items()}
+    assert kinds == {
+        "n1/metrics-*.prom (5 files)": "dcgm-text", "logs/gpu01-dmesg.txt": "kernel-log", "logs/syslog": "kernel-log",
+        "gpu01-bmc-sel.txt": "sel", "jobs.txt": "slurm", "gpu02/nvidia-smi-1.txt": "nvidia-smi", "notes.md": "",
+        "prometheus/01HTR1V8ZK2M3N4P5Q6R7S8T9V": "",
+    }  # fmt: skip
+    assert rows["n1/metrics-*.prom (5 files)"].nodes == "gpu01"
+    assert rows["n1/metrics-*.prom (5 files)"].rows == 10
+    assert "in no form that is known" in rows["notes.md"].skipped
+    assert "promtool tsdb dump-openmetrics" in rows["prometheus/01HTR1V8ZK2M3N4P5Q6R7S8T9V"].skipped
+    assert "gpu01.lab.example is gpu01: a hosts file says so" in report.notes
+    assert "logs/syslog" in str(report)
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_year_that_a_log_leaves_out_is_that_of_the_others(tmp_path: Path) -> None:
+    convert(heap_of(tmp_path, {"syslog": SYSLOG, "jobs.txt": sacct([JOB])}), tmp_path / "out")
+    (line,) = (event for event in Recording.open(tmp_path / "out").events() if event.source == "kernel")
+    assert line.timestamp == (DAY + 28_862) * 1000
+
+
+def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
+    heap = heap_of(tmp_path, {"panel.csv": GRAFANA, "loki.json": STREAMS, "telegraf.out": TELEGRAF})
+    report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")
+    assert {row.kind.partition(":")[0] for row in report.files} == {"grafana-csv", "query-result", "line-protocol"}
+    clocks = {row.name: row.clock for row in report.files}
+    assert clocks["panel.csv"] == "no zone in it: taken as Europe/Zurich"
+
+
+def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:
+    files = {"gpu01-dmesg.txt": DMESG, "node-17-dmesg.txt": DMESG, "jobs.txt": sacct([JOB])}
+    heap = heap_of(tmp_path, files | {"aliases.yaml": "gpu02: [node-17]\n"})
+    report = convert(heap, tmp_path / "out")
+    assert [node.name for node in Recording.open(tmp_path / "out").topology.nodes] == ["gpu01", "gpu02"]
+    assert "node-17 is gpu02: as the file of aliases says" in report.notes
+    (tmp_path / "wrong.yaml").write_text("gpu01: [a]\ngpu02: [a]\n")
+    with pytest.raises(UserError, match="a stands for two machines"):
+        convert(heap, tmp_path / "other", aliases=tmp_path / "wrong.yaml")
+    (tmp_path / "wrong.yaml").write_text("gpu01: [a\n")
+    with pytest.raises(UserError, match=r"wrong.yaml: line \d: no file of aliases"):
+        convert(heap, tmp_path / "other", aliases=tmp_path / "wrong.yaml")
+
+
+def test_nothing_of_use_says_of_each_file_why(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"(?s)nothing in it could be imported.*notes.md.*no form that is known"):
+        convert(heap_of(tmp_path, {"notes.md": "x"}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="no such file"):
+        convert(tmp_path / "nowhere", tmp_path / "out")
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_archives_are_bounded_and_lead_nowhere_else(tmp_path: Path) -> None:
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("gpu01-dmesg.txt", DMESG)
+    convert(zipped(tmp_path / "in.zip", {"inner.zip": inner.getvalue(), ".hidden/x": b"x"}), tmp_path / "in")
+    assert len(list(Recording.open(tmp_path / "in").events())) == 1
+    with pytest.raises(UserError, match=r"'../../escaped', a name that is not taken"):
+        convert(zipped(tmp_path / "up.zip", {"../../escaped": b"x"}), tmp_path / "up")
+    assert not list(tmp_path.rglob("escaped"))
+    with pytest.raises(TooMuchError, match="more than 1,000 bytes"):
+        convert(zipped(tmp_path / "bomb.zip", {"a": b"0" * 10_000}), tmp_path / "bomb", most_bytes=1000)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "gpu01-dmesg.txt").write_text(DMESG)
+    (tmp_path / "folder" / "cut.tar.gz").write_bytes(b"\x1f\x8b\x08" + os.urandom(30))
+    report = convert(tmp_path / "folder", tmp_path / "damaged")
+    assert "damaged" in next(row.skipped for row in report.files if row.name == "cut.tar.gz")
+
+
+@given(content=mangled(BUG_REPORT.encode()))
+@FUZZ
+def test_mangled_heaps_give_a_clean_recording_or_a_clear_error(content: bytes) -> None:
+    survives(
+        convert, {"nvidia-bug-report.log": content, "gpu01-dmesg.txt": DMESG.encode(), "x/jobs.txt": content[:300]}
+    )
