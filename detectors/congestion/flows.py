@@ -169,11 +169,12 @@ class Flows(Kept):
         looks.last_hot[ports[hot]] = looks.at[ports[hot]]
 
     def _waits(self, ports: IntArray) -> BoolArray:
-        """Return which signals (signals, n) of `ports` say that somebody waits.
+        """Return which signals (signals, n) of `ports` say that somebody waits, by what matters more than usual.
 
         Packets come twice where links err, too: of retransmissions only those count that come with marked packets.
         """
-        waits = np.nan_to_num(self.looks.strength[:, ports]) >= 1
+        more = self.looks.strength[:, ports] - np.nan_to_num(self.usual()[:, ports])
+        waits = np.nan_to_num(more) >= 1
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
         waits[mark] = False
         waits[retry] &= self.looks.odds[mark, ports] <= _ODD

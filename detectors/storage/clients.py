@@ -16,7 +16,8 @@ from detectors.statistics import CounterRate, known_or
 
 READ, WRITE = 0, 1
 _LATENCY: Final = ("read_latency_ms", "write_latency_ms")
-_BYTES: Final = ("read_bytes", "write_bytes")
+_COUNTERS: Final = ("read_bytes", "write_bytes", "read_ops", "write_ops")
+_BYTES, _OPS = slice(0, 2), slice(2, 4)
 _FRESH_INTERVALS, _FRESH_MS = 2.5, 20_000
 _HOLD_MS = 60_000
 """A counter that stands for so long moves nothing."""
@@ -41,20 +42,24 @@ class Looks:
     """Of what the links of a client can carry, how much the median one uses; NaN unknown."""
     reporting: IntArray
     """How many clients have a latency."""
+    busy: FloatArray
+    """Requests under way at a client, on average over clients and time (Little's law: rate times latency)."""
     fresh: BoolArray
     """Which clients were heard lately, (clients,)."""
 
 
 class Clients(Columns):
-    """By (node, mount), as in ``fleet.entities("storage")``; `latency` and `rate` (2, clients) by direction."""
+    """By (node, mount), as in ``fleet.entities("storage")``: `latency` (2, clients) by direction, and `rate`
+    (4, clients) of bytes and of requests a second by direction.
+    """
 
     last: IntArray = column(-1)
     usual: FloatArray = column(np.nan)
     latency: FloatArray = column(np.nan, 2)
-    rate: FloatArray = column(np.nan, 2)
+    rate: FloatArray = column(np.nan, 4)
     waiters: FloatArray = column(np.nan)
-    counted_at: IntArray = column(-1, 2)
-    counted: FloatArray = column(0.0, 2)
+    counted_at: IntArray = column(-1, 4)
+    counted: FloatArray = column(0.0, 4)
 
     def __init__(self, fleet: Fleet, mounts: Slots) -> None:
         super().__init__()
@@ -77,7 +82,7 @@ class Clients(Columns):
             latency = np.stack([reported(batch, name, tick, here) for name in _LATENCY])
             # A client that moves nothing has no latency; many report 0 then.
             self.latency[:, entities] = np.where((latency > 0) & (latency < _MOST_MS), latency, np.nan)
-            counted = np.stack([reported(batch, name, tick, here) for name in _BYTES])
+            counted = np.stack([reported(batch, name, tick, here) for name in _COUNTERS])
             counter = CounterRate(self.counted_at, self.counted, _HOLD_MS)
             rate = counter.update(entities, at, known_or(counted, 0.0), np.isfinite(counted))
             self.rate[:, entities] = np.where(np.isfinite(rate), 1000 * rate, self.rate[:, entities])
@@ -103,7 +108,7 @@ class Clients(Columns):
         """Return the bytes a second (mounts,) that some nodes read from each mount, or write to it."""
         mount, _, on = self._known()
         mine = np.array([client for node in nodes for client in on.get(node, ())], np.int64)
-        rate = known_or(self.rate[:, mine], 0.0).sum(axis=0)
+        rate = known_or(self.rate[_BYTES, mine], 0.0).sum(axis=0)
         moved: FloatArray = np.bincount(mount[mine], rate, minlength=len(self._mounts)).astype(float)
         return moved
 
@@ -131,6 +136,8 @@ class Clients(Columns):
             load.append(total[mounts])
             share.append(group_medians(part, of, count)[0][mounts])
         waits = np.bincount(mount[fresh], known_or(self.waiters[fresh], 0.0), minlength=count)[mounts].astype(float)
+        under_way = known_or(self.rate[_OPS] * self.latency / 1000, 0.0).sum(axis=0)
+        busy = np.bincount(mount[fresh], under_way[fresh], minlength=count)[mounts] / clients[mounts]
         return Looks(
             mounts,
             clients[mounts],
@@ -139,6 +146,7 @@ class Clients(Columns):
             load=np.stack(load),
             of_links=np.stack(share),
             reporting=np.stack(reporting),
+            busy=busy,
             fresh=fresh,
         )
 

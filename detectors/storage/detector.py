@@ -4,12 +4,13 @@ The latency of a mount's median client, in reads and in writes, is compared with
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients that is too improbable for chance, by the tail of such differences here, is unusual. It alerts where
 somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise` of their time
-more than they did; of jobs that report no steps, requests queue on every client or throughput halves. Without that it
-is told as information. A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read
-from it wait for `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do
-at little load (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it
-always did at this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow
-client is that client's link.
+more than they did; of jobs that report no steps, requests queue on every client, throughput halves, or each client's
+requests take a twentieth of every second more than they did (Little's law). Without that it is reported as information.
+A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
+`starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
+(six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
+this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow client is that
+client's link.
 
 It is wrong where something else than its clients' bytes makes a healthy mount slow while a job waits for another
 reason. It misses a mount with a single client, and one that is slow at a load that it never carried before while no
@@ -63,6 +64,8 @@ _QUEUE = 3.0
 """Reads that take three times what they do at little load stand in a queue; idle mounts differ by twice as much."""
 _QUEUED_MS, _SLOW_MS = 10.0, 20.0
 """A disk answers in ten milliseconds: nobody starves on less; twice that is a queue."""
+_HELD_UP: Final = 0.05
+"""Of every second; a policy. Requests that take so much more of a client's time hold up whoever does not read ahead."""
 _MEMORY_S = 3600.0
 _RELEASE_MS = 200_000
 """Storms that come and go within minutes are one event; within the five minutes in which a resolve is due."""
@@ -76,14 +79,14 @@ _ACTION = (
 
 
 class _Mounts(Columns):
-    BESIDE = ("queue", "moved")
+    BESIDE = ("queue", "moved", "busy")
     looked: IntArray = column(-1)
     starving: IntArray = column(0)
     starving_since: IntArray = column(-1)
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue, self.moved = Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self.queue, self.moved, self.busy = Habit(_MEMORY_S), Habit(_MEMORY_S), Habit(_MEMORY_S)
 
 
 class Storage(BaseDetector):
@@ -165,6 +168,7 @@ class Storage(BaseDetector):
             self._whole.learn(each, looks.load[:, calm].sum(axis=0), value, wary)
         self._mounts.queue.learn(mounts[calm], looks.waiters[calm], _WINDOW_MS / 1000)
         self._mounts.moved.learn(mounts[calm], looks.load[:, calm].sum(axis=0), _WINDOW_MS / 1000)
+        self._mounts.busy.learn(mounts[calm], looks.busy[calm], _WINDOW_MS / 1000)
         return found
 
     def _compare(self, looks: Looks, entities: IntArray, local: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -331,6 +335,10 @@ class Storage(BaseDetector):
         if load < 0.5 * before - 4 * float(self._mounts.moved.spread[mount]):
             evidence["bytes_per_s_before"] = before
             return f"and its clients move {load / before:.2f} of what they did"
+        busy, level = float(looks.busy[place]), float(self._mounts.busy.level[mount])
+        if busy - level >= _HELD_UP and busy >= 2 * level:
+            evidence |= {"requests_under_way": busy, "requests_under_way_before": level}
+            return f"and each client's requests take {busy - level:.2f} s more of every second than they did"
         return ""
 
     def _go_on(self, now: Instant, name: str, *, bad: bool) -> list[Finding]:

@@ -20,6 +20,9 @@ _ON_BALANCE: Final = 2.0
 _DARK: Final = 2.5
 """A node is dark when all its in-band streams are so many intervals late: one is missing, with room for jitter."""
 
+_BOOT_MS: Final = 150_000
+"""A node that nothing in band reports for two and a half minutes boots, or is down."""
+
 
 class Links(Columns):
     """By NIC or switch port: whether it is up, and when it last came up (ms; -1 never)."""
@@ -58,8 +61,13 @@ class Stream(Kept):
         self.needed: FloatArray = np.empty(0)
         self._looked: Instant = NEVER
 
-    def measure(self, now: Instant, roster: Roster, excused: BoolArray | None = None) -> None:
-        """At a point of the grid: take note of who was heard; of silences that are `excused` nothing is learnt."""
+    def measure(
+        self, now: Instant, roster: Roster, excused: BoolArray | None = None, dark_at: IntArray | None = None
+    ) -> None:
+        """At a point of the grid: take note of who was heard; of silences that are `excused` nothing is learnt.
+
+        Nor of long ones in which a node was `dark_at` some time (ms; -1 never): it was away, and not its collection.
+        """
         heard, config = self.heard, self._config
         heard.look(now, roster.owners(self.kind, len(heard.readings)), len(roster))
         self.owed = np.concatenate([self.owed, np.zeros(len(heard) - len(self.owed))])
@@ -70,6 +78,9 @@ class Stream(Kept):
         by_chance = late & (heard.gap < self.needed_or(np.inf))
         if excused is not None:
             by_chance[: len(excused)] &= ~excused
+        if dark_at is not None:
+            away = (heard.gap >= _BOOT_MS) & (dark_at > heard.last - np.nan_to_num(heard.gap))
+            by_chance &= ~away
         self.lapses.learn(int(came.sum()), heard.late[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
         self.needed = too_long(heard.usual, self.lapses, budget, config.least_s, config.least_readings)
@@ -115,15 +126,14 @@ class Streams(Kept):
         self.switches.owners("switch", len(self.of["switch"].heard.readings))
         without = np.zeros(len(self.nodes), bool)
         without[np.array([self.nodes.number(name) for name in excused], np.int64)] = True
+        self.dark_at = np.concatenate([self.dark_at, np.full(len(self.nodes) - len(self.dark_at), NEVER, np.int64)])
         for kind in OF_NODES:
-            self.of[kind].measure(now, self.nodes, without)
+            self.of[kind].measure(now, self.nodes, without, self.dark_at if kind in IN_BAND else None)
         self.of["switch"].measure(now, self.switches)
         in_band = [self.of[kind].heard for kind in IN_BAND]
         known = np.array([heard.last >= 0 for heard in in_band])
         late = np.array([heard.missed(now) > _DARK for heard in in_band])
         self.dark = np.asarray(known.any(axis=0) & (~known | late).all(axis=0))
-        more = len(self.nodes) - len(self.dark_at)
-        self.dark_at = np.concatenate([self.dark_at, np.full(more, NEVER, np.int64)])
         self.dark_at[self.dark] = now
 
     def away(self, kind: str, now: Instant) -> BoolArray:

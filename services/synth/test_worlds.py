@@ -139,19 +139,19 @@ def labels_of_year(folder: Path, world: int) -> dict[str, Any]:
     return {label.id: label for label in Telemetry(made).recording.labels()}
 
 
-def test_what_nothing_reflects_is_not_owed_and_stays_a_label(tmp_path: Path) -> None:
+def test_what_nothing_reflects_is_not_required_and_stays_a_label(tmp_path: Path) -> None:
     poor = world_with(fields="default", logs__kernel=False, logs__fabricmanager=False)
     labels = labels_of_year(tmp_path, poor)
-    unseen = {"f02": "nvlink_fault", "f03": "ecc_correctable_storm"}
+    # f08: its peers in a synchronous job move as little as it does, and no link state is in the default fields.
+    unseen = {"f02": "nvlink_fault", "f03": "ecc_correctable_storm", "f08": "pcie_degraded"}
     for name, fault in unseen.items():
         assert labels[name].fault == fault
         assert labels[name].optional
         assert "no reading and no line" in labels[name].note
     assert not labels["f05"].optional, "a GPU that is lost is missed in any telemetry"
-    assert not labels["f08"].optional, "its traffic falls against its peers' in the default fields"
 
 
-def test_where_all_is_gathered_all_is_owed(tmp_path: Path) -> None:
+def test_where_all_is_gathered_all_is_required(tmp_path: Path) -> None:
     rich = world_with(fields="all", logs__kernel=True)
     required = [label for label in labels_of_year(tmp_path, rich).values() if not label.distractor]
     assert required

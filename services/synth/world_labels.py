@@ -24,6 +24,8 @@ _UNSTATED_S = 180.0
 """A fault that nothing states is asked for within three minutes, or six readings (as in `benchmarks.held_out`)."""
 _SILENCE_S = 300.0
 """Silence alone: gaps, freezes, nodes and idle GPUs of which nothing else is known are reported after five minutes."""
+_LOST_READINGS = 10
+"""Up to eight readings in a row get lost in worlds: of as many silence says nothing."""
 
 _STREAM = {
     "link_down": "switch", "link_flap": "switch", "link_errors": "switch", "fabric_congestion": "switch",
@@ -32,7 +34,7 @@ _STREAM = {
 """The stream that shows a fault, where that is not dcgm."""
 
 _SHOWN: dict[str, tuple[str, ...]] = {
-    "gpu.pcie_gb_s": ("DCGM_FI_PROF_PCIE_TX_BYTES",),
+    "gpu.pcie_gb_s": (),
     "gpu.pcie_gen": ("DCGM_FI_DEV_PCIE_LINK_GEN",),
     "gpu.pcie_width": ("DCGM_FI_DEV_PCIE_LINK_WIDTH",),
     "gpu.pcie_replays_per_min": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER",),
@@ -51,7 +53,8 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "job.grad_factor": ("steps", "logs.job"),
 }
 """What of a quantity is gathered shows it; of other quantities the temperatures, clocks, power, activity and counters
-do that any exporter gives."""
+do that any exporter gives. A slow host link takes as much throughput from all GPUs of a synchronous job: what they move
+does not show whose it is, its generation, lanes and replays do."""
 _MATTERS = {
     "pcie_degraded": {"gpu.pcie_gb_s", "gpu.pcie_gen", "gpu.pcie_width", "gpu.pcie_replays_per_min"},
     "nvlink_fault": {"gpu.nvlink_crc_per_s", "gpu.nvlink_replays_per_s", "gpu.nvlink_recoveries_per_min",
@@ -118,7 +121,7 @@ def _due(
     label: Label, case: _Case, told: Told, world: World, outages: Outages, arrival: Arrival
 ) -> dict[str, int | float]:
     """Return a label's onset, end and `within_s` by the cadences, clocks and outages of its world."""
-    stream = _STREAM.get(label.fault, "dcgm")
+    stream = "switch" if "switch" in label.entity else _STREAM.get(label.fault, "dcgm")
     every, usual = _every(world.profile, stream), _every(world.written_for, stream)
     within = told.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
     gathered = [line for line in case.lines if arrival.has(f"logs.{line.source}")]
@@ -128,7 +131,7 @@ def _due(
         within = max(within, _first_shown_s(label, case, gathered, every, arrival))
     idle = label.fault == "gpu_lost" and label.job_id is None
     if label.fault == "telemetry_gap" or (not gathered and (idle or label.fault == "node_down")):
-        within = max(within, _SILENCE_S + _DUE_READINGS * every)
+        within = max(within, _SILENCE_S + _DUE_READINGS * every, _LOST_READINGS * every)
     off = [arrival.skew_s(line.node) for line in gathered if line.node is not None]
     late, early = max([0.0, *off]), -min([0.0, *off])
     begin = (label.onset - world.start_ms) / 1000
