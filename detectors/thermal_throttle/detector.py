@@ -115,7 +115,7 @@ class ThermalThrottle:
         self._cooling.advance(now)
         new = gpus.settle()
         if np.count_nonzero(new):
-            self._heat.judge(now, new)
+            self._heat.judge(now, new, self._alarmed(now))
         gpus.look(now)
         fresh = gpus.fresh(now)
         over = [finding for case in self._book.cases() for finding in self._close(now, case, fresh)]
@@ -128,6 +128,13 @@ class ThermalThrottle:
         if over or began:
             self._hold()
         return [*over, *began]
+
+    def _alarmed(self, now: Instant) -> BoolArray:
+        """Return the GPUs (count,) of nodes whose BMC reports a fan or an inlet."""
+        layout, alarmed = self._gpus.layout, np.zeros(len(self._gpus), bool)
+        for node in self._cooling.alarmed(now):
+            alarmed[layout.members(node)] = True
+        return alarmed
 
     def _judge_node(self, now: Instant, node: str, here: IntArray, fresh: BoolArray) -> list[Finding]:
         layout = self._gpus.layout

@@ -15,6 +15,8 @@ _THROTTLED_SHARE: Final = 0.3
 _MOST_SPENT_MS: Final = 180_000.0
 _LEAK: Final = 0.5
 """Time held down leaks away half as fast: throttling that pauses between steps adds up."""
+_ALARMED_RATIO: Final = 0.98
+"""Of its own clock, two steps of 15 MHz at 1980: at its limit, in air that its BMC calls too warm, heat holds it."""
 _IDLE_MS: Final = 240_000
 """An idle GPU cannot show that it is free: it counts as free in part, so that a finding is over within five minutes."""
 
@@ -38,8 +40,8 @@ class Heat(Columns):
         super().__init__()
         self._config, self._gpus = config, gpus
 
-    def judge(self, now: Instant, new: BoolArray) -> None:
-        """Take the readings of `gpus` that are `new` (count,)."""
+    def judge(self, now: Instant, new: BoolArray, alarmed: BoolArray) -> None:
+        """Take the readings of `gpus` that are `new` (count,); `alarmed` (count,) are those whose BMC reports heat."""
         gpus, ratio = self._gpus, self._config.clock_ratio
         has_bits, says = gpus.reasons >= 0, (np.maximum(gpus.reasons, 0) & THERMAL) != 0
         counts = gpus.throttled.share() >= _THROTTLED_SHARE
@@ -51,12 +53,12 @@ class Heat(Columns):
         ask = np.flatnonzero(new & may & gpus.busy)
         held, told = np.zeros(len(new), bool), np.zeros(len(new), bool)
         if len(ask):
-            held[ask], told[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask])
+            held[ask], told[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask], alarmed[ask])
         self._count(new, held, told)
         gpus.mark(new, held | says, ~held)
 
     def _held(
-        self, now: Instant, those: IntArray, has_bits: BoolArray, says: BoolArray, counts: BoolArray
+        self, now: Instant, those: IntArray, has_bits: BoolArray, says: BoolArray, counts: BoolArray, alarmed: BoolArray
     ) -> tuple[BoolArray, BoolArray]:
         """Return which of some GPUs at work heat holds down, and of which the driver says so."""
         gpus, hot = self._gpus, self._hot(those)
@@ -69,8 +71,9 @@ class Heat(Columns):
         # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
         sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled.in_ns)
         told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
-        # Peers that are as warm and do not lose their clocks show that this is not the limit.
-        return told | (~has_bits & (hot | beyond) & slow & ~(temp <= warmest)), told
+        # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
+        shown = ((hot | beyond) & slow & ~(temp <= warmest)) | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
+        return told | (~has_bits & shown), told
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:
         """Return which GPUs are near the highest temperature that they may work at."""

@@ -79,7 +79,7 @@ _CODES = {
     "nvlink_fault": {74},
 }
 """The XIDs that state a fault; the gauge shows the last one of a scrape only."""
-_NAMES_JOBS = ("jobs", "steps", "logs.scheduler", "logs.job")
+_NAMES_JOBS = ("jobs", "steps")
 
 
 class _Case:
