@@ -32,8 +32,14 @@ def merge(
     recordings: Annotated[list[Path], typer.Argument(help="two or more; where they differ, the first wins")],
     out: _Out,
     cluster: Annotated[str | None, typer.Option(help="the cluster's name, where the recordings' names differ")] = None,
+    keep_all: Annotated[
+        bool, typer.Option("--keep-all", help="keep what lies outside of the stretch that they share, too")
+    ] = False,
+    align_clocks: Annotated[
+        bool, typer.Option("--align-clocks", help="correct logs' times by events that the telemetry saw too")
+    ] = False,
 ) -> None:
-    """Join recordings of the same time and cluster into one."""
+    """Join recordings of the same time and cluster into one: the stretch that their telemetry is of."""
     from services.cli.recordings import progress_bar, recording_name
     from services.recording.merge import merge_recordings
     from services.recording.reader import Recording
@@ -43,7 +49,9 @@ def merge(
         raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
     opened = [Recording.open(path) for path in recordings]
     with progress_bar("merging") as progress:
-        report = merge_recordings(opened, out, cluster=cluster, progress=progress)
+        report = merge_recordings(
+            opened, out, cluster=cluster, keep_all=keep_all, align_clocks=align_clocks, progress=progress
+        )
     typer.echo(f"{out}: {report}")
 
 

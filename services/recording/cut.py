@@ -36,7 +36,7 @@ def cut_recording(
         writer.write_events(recording.events(first, upto))
         writer.write_jobs(job for job in recording.jobs() if job.start < last and (job.end is None or job.end > first))
         writer.write_labels(
-            _clipped(label, first, last) for label in recording.labels() if label.onset < last and label.end > first
+            clipped(label, first, last) for label in recording.labels() if label.onset < last and label.end > first
         )
         header = manifest.model_dump(exclude={"format", "streams", "files"}, exclude_unset=True)
         original = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
@@ -46,7 +46,8 @@ def cut_recording(
     return out
 
 
-def _clipped(label: Label, start: int, end: int) -> Label:
+def clipped(label: Label, start: int, end: int) -> Label:
+    """Return a label as a stretch (ms) shows it: begun with it, or cut off by its end, and then no longer required."""
     changes: dict[str, object] = {}
     if label.onset < start:
         changes["onset"] = start

@@ -16,9 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from services.kit.errors import UserError
+from services.recording.clocks import Skew, clock_skews, shifts_of
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.instants import format_instant
 from services.recording.merge_documents import merged_events, merged_jobs, merged_labels, merged_topology
+from services.recording.merge_parts import Part, say_left_out, shared_stretch
 from services.recording.reader import Recording, open_stream, times_of
 from services.recording.schema import NAME, STREAMS, StreamSchema
 from services.recording.writer import RecordingWriter
@@ -29,47 +31,64 @@ _BATCH_ROWS = 65_536
 
 
 def merge_recordings(
-    recordings: Sequence[Recording], out: Path, *, cluster: str | None = None, progress: Progress = silent
+    recordings: Sequence[Recording],
+    out: Path,
+    *,
+    cluster: str | None = None,
+    keep_all: bool = False,
+    align_clocks: bool = False,
+    progress: Progress = silent,
 ) -> Report:
     """Write the union of ``recordings`` to ``out``; the first named wins where two differ.
 
-    The report's ``skipped`` counts the differences and repeats. UserError: clusters of
-    different names (and no ``cluster`` given), times that do not overlap, columns whose types do not go together, or
-    ``out`` exists.
+    What lies outside of the stretch that they share is left out (`shared_stretch`), unless ``keep_all``. Clocks of logs
+    that disagree with the telemetry's are reported; ``align_clocks`` corrects the times of their records. The report's
+    ``skipped`` counts what is left out, differences and repeats. UserError: clusters of different names (and no
+    ``cluster`` given), times that do not overlap, columns whose types do not go together, or ``out`` exists.
     """
-    _check(recordings, cluster)
     report = Report()
     report.read["recordings"] = len(recordings)
-    present = [name for name in STREAMS if any(name in recording.streams() for recording in recordings)]
-    rows = sum(info.rows for recording in recordings for info in recording.manifest.streams.values()) or 1
+    skews = clock_skews(recordings)
+    report.notes += [skew.words(corrected=align_clocks) for skew in skews]
+    kept = None if keep_all else shared_stretch(recordings)
+    every = [Part(one, kept, shifts_of(skews, number) if align_clocks else {}) for number, one in enumerate(recordings)]
+    parts = [part for part in every if part.inside]
+    for part in (part for part in every if not part.inside):
+        report.skip("a recording outside of the stretch that is kept", part.words)
+    _check(parts if len(parts) > 1 else every, cluster, report)
+    present = [name for name in STREAMS if any(name in part.streams() for part in parts)]
+    rows = sum(info.rows for part in parts for info in part.manifest.streams.values()) or 1
     done = 0
     with RecordingWriter(out) as writer:
         for stream in present:
-            having = [recording for recording in recordings if stream in recording.streams()]
-            known = [recording.manifest.streams[stream].interval_s for recording in having]
+            having = [part for part in parts if stream in part.streams()]
+            known = [part.manifest.streams[stream].interval_s for part in having]
             interval = min((one for one in known if one is not None), default=None)
             for batch in _merged(stream, having, report):
                 writer.write(stream, batch, interval_s=interval)
                 report.made[stream] += batch.num_rows
                 progress(min((done + report.made[stream]) / rows, 1.0))
-            done += sum(recording.manifest.streams[stream].rows for recording in having)
-        events = list(merged_events(recordings, report))
+            done += sum(part.manifest.streams[stream].rows for part in having)
+        events = list(merged_events(parts, report))
         if events:
             writer.write_events(events)
-        topology = merged_topology(recordings, report)
-        jobs = merged_jobs(recordings, topology, report)
+        topology = merged_topology(parts, report)
+        jobs = merged_jobs(parts, topology, report)
         if jobs:
             writer.write_jobs(jobs)
-        labels = merged_labels(recordings, report)
+        labels = merged_labels(parts, report)
         if labels:
             writer.write_labels(labels)
         report.made.update({"events": len(events), "jobs": len(jobs), "labels": len(labels)})
-        writer.finish(_header(recordings, out, cluster, report), topology)
+        if kept is not None:
+            say_left_out(parts, kept, report)
+        uncorrected = [] if align_clocks else skews
+        writer.finish(_header(parts, out, cluster, report, uncorrected), topology)
     return report
 
 
-def _check(recordings: Sequence[Recording], cluster: str | None) -> None:
-    names = sorted({recording.manifest.cluster.name for recording in recordings})
+def _check(parts: Sequence[Part], cluster: str | None, report: Report) -> None:
+    names = sorted({part.manifest.cluster.name for part in parts})
     if len(names) > 1 and cluster is None:
         raise UserError(
             f"recordings of different clusters: {', '.join(names)}",
@@ -78,34 +97,39 @@ def _check(recordings: Sequence[Recording], cluster: str | None) -> None:
         )
     # Each must overlap what the earlier ones, in order of time, reach to: a gap would be a stretch without telemetry.
     reach: int | None = None
-    for recording in sorted(recordings, key=lambda one: one.manifest.start):
-        if reach is not None and recording.manifest.start > reach:
+    for part in sorted(parts, key=lambda one: one.span):
+        start, end = part.span
+        if reach is not None and start > reach:
+            hint = "merge recordings whose times overlap; check the clocks and time zones of what was imported"
             raise UserError(
-                f"{recording.path}: begins at {format_instant(recording.manifest.start)}, after the others have ended "
+                f"{part.path}: begins at {format_instant(start)}, after the others have ended "
                 f"at {format_instant(reach)}",
-                remedy="merge recordings whose times overlap; check the clocks and time zones of what was imported",
+                remedy="; ".join([hint, *report.notes]),
                 exit_code=2,
             )
-        reach = max(recording.manifest.end, reach or recording.manifest.end)
+        reach = max(end, reach or end)
 
 
-def _header(recordings: Sequence[Recording], out: Path, cluster: str | None, report: Report) -> dict[str, Any]:
-    manifests = [recording.manifest for recording in recordings]
+def _header(
+    parts: Sequence[Part], out: Path, cluster: str | None, report: Report, uncorrected: Sequence[Skew]
+) -> dict[str, Any]:
+    manifests = [part.manifest for part in parts]
     origins = {manifest.origin for manifest in manifests}
     seeds = {manifest.seed for manifest in manifests}
     # A seed makes the same bytes again only if all parts come from one run of the generator.
     same = len(origins) == 1 and (origins != {"synthetic"} or len(seeds) == 1)
     merged = []
-    for recording in recordings:
-        digest = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
-        part = {"name": recording.manifest.name, "manifest_sha256": digest, "source": recording.manifest.source}
-        merged.append({**part, "origin": recording.manifest.origin})
+    for part in parts:
+        digest = hashlib.sha256((part.path / "recording.yaml").read_bytes()).hexdigest()
+        named = {"name": part.manifest.name, "manifest_sha256": digest, "source": part.manifest.source}
+        merged.append({**named, "origin": part.manifest.origin})
     source: dict[str, Any] = {"document": "merged by hindcast", "merged": merged}
     if report.skipped:
         source["differences"] = dict(report.skipped)
     if report.notes:
         source["notes"] = list(report.notes)
-    skews: dict[str, Any] = {}
+    # The format has a node's BMC's clock; what other clocks are off by, the notes say.
+    skews: dict[str, Any] = {one.node: round(one.seconds, 1) for one in uncorrected if one.source == "sel" and one.node}
     for manifest in reversed(manifests):
         extra = (manifest.model_extra or {}).get("clock_skew_s")
         skews |= extra if isinstance(extra, dict) else {}
@@ -115,8 +139,8 @@ def _header(recordings: Sequence[Recording], out: Path, cluster: str | None, rep
         "summary": " ".join(dict.fromkeys(manifest.summary.strip() for manifest in manifests)),
         "origin": manifests[0].origin if same else "imported",
         "source": source,
-        "start": min(manifest.start for manifest in manifests),
-        "end": max(manifest.end for manifest in manifests),
+        "start": min(part.start for part in parts),
+        "end": max(part.end for part in parts),
         "cluster": {"name": cluster or manifests[0].cluster.name},
     }
     if same and manifests[0].seed is not None:
@@ -160,7 +184,7 @@ class _Input:
         return taken
 
 
-def _merged(stream: str, recordings: Sequence[Recording], report: Report) -> Iterator[pa.RecordBatch]:
+def _merged(stream: str, recordings: Sequence[Part], report: Report) -> Iterator[pa.RecordBatch]:
     """Yield the joined rows of a stream in order of time."""
     schema = STREAMS[stream]
     join = _Join(schema, recordings, report)
@@ -183,7 +207,7 @@ def _merged(stream: str, recordings: Sequence[Recording], report: Report) -> Ite
 class _Join:
     """Joins the rows of one stretch of time; every batch it gives has the same columns."""
 
-    def __init__(self, schema: StreamSchema, recordings: Sequence[Recording], report: Report) -> None:
+    def __init__(self, schema: StreamSchema, recordings: Sequence[Part], report: Report) -> None:
         self._schema, self._report = schema, report
         self._names = [recording.manifest.name for recording in recordings]
         self._types, self._coarse = _columns(schema, recordings)
@@ -252,7 +276,7 @@ class _Join:
         return pa.RecordBatch.from_pydict(arrays)
 
 
-def _columns(schema: StreamSchema, recordings: Sequence[Recording]) -> tuple[dict[str, pa.DataType], set[str]]:
+def _columns(schema: StreamSchema, recordings: Sequence[Part]) -> tuple[dict[str, pa.DataType], set[str]]:
     """Return the columns of all recordings with types that hold them, and those that are float32 in one of them."""
     types: dict[str, pa.DataType] = {}
     coarse: set[str] = set()

@@ -8,14 +8,14 @@ from typing import Any
 
 from services.recording.importers.contract import Report
 from services.recording.instants import format_instant
+from services.recording.merge_parts import Part
 from services.recording.model import Event, Job, Label, Topology
-from services.recording.reader import Recording
 
 _Entry = dict[str, Any]
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED"}
 
 
-def merged_topology(recordings: Sequence[Recording], report: Report) -> Topology:
+def merged_topology(recordings: Sequence[Part], report: Report) -> Topology:
     """Return all machines and cables: what one recording leaves open, another may tell."""
     united: dict[str, Any] = {}
     for recording in recordings:
@@ -73,7 +73,7 @@ def _united(ours: _Entry, theirs: _Entry, where: str, identity: tuple[str, ...],
     return merged
 
 
-def _note_machines(recordings: Sequence[Recording], report: Report) -> None:
+def _note_machines(recordings: Sequence[Part], report: Report) -> None:
     """Say where recordings speak of different machines: names that were written differently, most likely."""
     sets = [{node.name for node in recording.topology.nodes} for recording in recordings]
     common = set.intersection(*(names for names in sets if names)) if any(sets) else set()
@@ -83,7 +83,7 @@ def _note_machines(recordings: Sequence[Recording], report: Report) -> None:
             report.notes.append(f"no node is in all recordings; {recording.manifest.name} has {example}")
 
 
-def merged_events(recordings: Sequence[Recording], report: Report) -> Iterator[Event]:
+def merged_events(recordings: Sequence[Part], report: Report) -> Iterator[Event]:
     """Yield log records in order of time; one that several recordings have is given once.
 
     A line that one recording has twice in a millisecond was written twice, and stays twice.
@@ -108,7 +108,7 @@ def merged_events(recordings: Sequence[Recording], report: Report) -> Iterator[E
                 report.skip("events: the same line is in another recording", format_instant(event.timestamp))
 
 
-def merged_jobs(recordings: Sequence[Recording], topology: Topology, report: Report) -> list[Job]:
+def merged_jobs(recordings: Sequence[Part], topology: Topology, report: Report) -> list[Job]:
     """Return all jobs, each once; a recording that saw a job's end knows more than one that saw it run."""
     jobs: dict[str, _Entry] = {}
     owner: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _clash(held: Job, job: Job, node: str, owner: dict[str, int]) -> bool:
     return not (over or before or apart)
 
 
-def merged_labels(recordings: Sequence[Recording], report: Report) -> list[Label]:
+def merged_labels(recordings: Sequence[Part], report: Report) -> list[Label]:
     """Return all labels: one that is there already is left out, one whose id is taken gets another."""
     kept: dict[str, Label] = {}
     contents: dict[str, str] = {}

@@ -125,3 +125,8 @@ def _problem(line: str, row: re.Match[str] | None, tags: list[str]) -> str:
     if len(row["cells"].split()) != len(tags) or not row["number"].isdecimal():
         return "a row with more or fewer columns than its header"
     return "a GPU beyond the 256 that a node may have" if int(row["number"]) > 255 else ""
+
+
+def recognise(_name: str, head: str) -> str | None:
+    """Return why a file is taken for what ``dcgmi dmon`` printed, None where it is none."""
+    return "a table of dcgmi dmon" if any(map(_HEAD.fullmatch, head.splitlines()[:5])) else None
