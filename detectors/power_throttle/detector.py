@@ -25,7 +25,6 @@ from detectors.contract import (
     DetectorConfig,
     DetectorSpec,
     Entity,
-    Evidence,
     Fault,
     Finding,
     Instant,
@@ -35,13 +34,13 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.held_down import medians
 from detectors.power_throttle.brake import OTHERWISE, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.statistics import median_of
 
 _FAULT: Fault = "power_throttle"
 _LIMIT: Final = "limit"
@@ -180,7 +179,7 @@ class PowerThrottle:
         feeds, sharing = feeds_of(self._fleet, node)
         return Case(
             node=node,
-            braked=braked,
+            held=braked,
             mates=mates,
             peers=self._gpus.peers_of(int(braked[0]), now),
             alarm=alarm,
@@ -193,7 +192,7 @@ class PowerThrottle:
         )
 
     def _fire(self, now: Instant, entity: Entity, case: Case) -> list[Finding]:
-        gpu, ended = entity.get("gpu"), self._gpus.ended[case.braked]
+        gpu, ended = entity.get("gpu"), self._gpus.ended[case.held]
         returned = bool(((ended >= 0) & (now - ended <= _RETURNS_MS)).any())
         found = self._book.fire(
             now,
@@ -213,10 +212,10 @@ class PowerThrottle:
     def _onset(self, case: Case) -> Instant:
         """Return when the supply's alarm came if right before; else midway from the last free to the first braked."""
         gpus = self._gpus
-        first = int(gpus.since[case.braked].min())
+        first = int(gpus.since[case.held].min())
         if case.alarm is not None and first - STALE_MS <= case.alarm.at <= first:
             return case.alarm.at
-        before = gpus.before[case.braked]
+        before = gpus.before[case.held]
         before = before[(before >= 0) & (before < first) & (first - before <= STALE_MS)]
         return (int(before.max()) + first) // 2 if len(before) else first
 
@@ -236,8 +235,7 @@ class PowerThrottle:
     def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
         members = self._members(case)
         figures = {"power_w": self._gpus.power[members], "sm_clock_mhz": self._gpus.clock[members]}
-        now_reads: Evidence = {name: value for name, of in figures.items() if np.isfinite(value := median_of(of))}
-        over = self._book.resolve(case, now, reason, now_reads)
+        over = self._book.resolve(case, now, reason, medians(figures))
         if not case.aspect:
             self._gpus.ended[members] = now
         self._hold()
@@ -323,8 +321,7 @@ class PowerThrottle:
             if alarm is None or now - alarm.at < _CARRIED_MS or not len(mates) or (self._gpus.run[mates] > 0).any():
                 continue
             if self._book.get(_FAULT, entity) is None and self._book.get(_FAULT, entity, _SUPPLY) is None:
-                power, clock = median_of(self._gpus.power[mates]), median_of(self._gpus.clock[mates])
-                figures = {"power_w": power, "sm_clock_mhz": clock, "gpus": len(mates)}
+                figures = {"power_w": self._gpus.power[mates], "sm_clock_mhz": self._gpus.clock[mates]}
                 found += self._book.fire(
                     now,
                     _FAULT,
@@ -334,8 +331,7 @@ class PowerThrottle:
                     score=0.3,
                     summary=f"{node}: a power supply failed, the others carry the load; BMC: {alarm.words}",
                     action="replace the supply before the next one fails",
-                    evidence={name: of for name, of in figures.items() if np.isfinite(of)}
-                    | {"supply_alarm": alarm.words},
+                    evidence={"gpus": len(mates), "supply_alarm": alarm.words, **medians(figures)},
                     aspect=_SUPPLY,
                 )
         return found

@@ -35,9 +35,9 @@ from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, reported
 from detectors.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.held_down import medians
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.statistics import median_of
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
 from detectors.thermal_throttle.heat import Heat
@@ -183,7 +183,7 @@ class ThermalThrottle:
             inlet_usual_c=usual_inlet,
             rack_nodes=self._warm_in_rack(now, node, fresh),
             job=self._fleet.job_of(node, None if whole else int(layout.gpu[gpu])),
-            told=bool(self._heat.told[held].any()),
+            stated=bool(self._heat.told[held].any()),
         )
         return self._book.fire(
             now,
@@ -230,8 +230,7 @@ class ThermalThrottle:
             return []
         self._heat.over(members)
         figures = {"gpu_temp_c": self._gpus.temp[heard], "sm_clock_mhz": self._gpus.clock[heard]}
-        now_reads = {name: value for name, of in figures.items() if np.isfinite(value := median_of(of))}
-        return [self._book.resolve(case, now, "heat holds nothing down any more", now_reads)]
+        return [self._book.resolve(case, now, "heat holds nothing down any more", medians(figures))]
 
     def _hold(self) -> None:
         """Learn nothing from GPUs that a finding is open on."""

@@ -4,36 +4,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.bmc_alarms import Alarm
-from detectors.contract import IntArray, rfc3339
-from detectors.fleet import Job
 from detectors.gpus_at_work import GpusAtWork
+from detectors.held_down import HeldDown, Said, bits_of, medians
 from detectors.statistics import median_of
 from detectors.thermal_throttle.heat import Heat
-from detectors.throttle_bits import HW_THERMAL, named
+from detectors.throttle_bits import HW_THERMAL
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """All that is known when a finding is made: the GPUs held down, the node's busy ones, the peers, the air."""
+class Case(HeldDown):
+    """GPUs held down by heat: with the air at the node's inlet, and how many nodes of the rack take in warm air."""
 
     where: str
-    held: IntArray
-    mates: IntArray
-    peers: IntArray
-    alarm: Alarm | None
     inlet_c: float
     inlet_usual_c: float
     rack_nodes: int
-    job: Job | None
-    told: bool
-    """Whether the driver says so itself, by its reasons or its counter of throttled time."""
 
 
 def score(case: Case) -> float:
     """Return how sure this is: the driver's own word, how much of the node it takes, and whether the BMC agrees."""
-    share = min(1.0, len(case.held) / max(len(case.mates), 1))
-    return 0.4 + (0.2 if case.told else 0.0) + 0.2 * share + (0.2 if case.alarm is not None else 0.0)
+    return 0.4 + (0.2 if case.stated else 0.0) + 0.2 * case.share + (0.2 if case.alarm is not None else 0.0)
 
 
 def summary(gpus: GpusAtWork, case: Case, *, whole: bool) -> str:
@@ -47,9 +37,8 @@ def summary(gpus: GpusAtWork, case: Case, *, whole: bool) -> str:
     # Between two kernels a clock that is held down may read high for a moment: that would only confuse.
     if clock < 0.98 * usual:
         figures += f", {clock:.0f} MHz beside {usual:.0f} of its peers"
-    cause = f"; BMC: {case.alarm.words}" if case.alarm is not None else ""
     rack = f"; {case.rack_nodes} nodes of the rack take in warm air" if case.rack_nodes > 1 else ""
-    return f"{who}{figures}{cause}{rack}"
+    return f"{who}{figures}{case.bmc_words}{rack}"
 
 
 def action(case: Case, *, whole: bool) -> str:
@@ -65,40 +54,24 @@ def action(case: Case, *, whole: bool) -> str:
     return "drain the node; check the GPU's heat sink, its seat and its paste"
 
 
-def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> dict[str, float | int | str]:
+def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Said:
     """Return the numbers, each with its unit in its name."""
     held, peers = case.held, case.peers
-    bits = int(np.bitwise_or.reduce(np.maximum(gpus.reasons[held], 0)))
-    medians = {
-        "gpu_temp_c": median_of(gpus.temp[held]),
-        "gpu_temp_limit_c": median_of(heat.chip_limit[held]),
-        "gpu_temp_peers_c": median_of(gpus.temp[peers]),
-        "memory_temp_c": median_of(gpus.memory[held]),
-        "sm_clock_mhz": median_of(gpus.clock[held]),
-        "sm_clock_before_mhz": median_of(gpus.usual["clock"].level[held]),
-        "sm_clock_peers_mhz": median_of(gpus.clock[peers]),
-        "power_w": median_of(gpus.power[held]),
-        "power_peers_w": median_of(gpus.power[peers]),
-        "thermal_violation_fraction": median_of(gpus.throttled.share(held)),
-        "activity": median_of(gpus.activity[held]),
-        "activity_peers": median_of(gpus.activity[peers]),
-        "inlet_c": case.inlet_c,
-        "inlet_usual_c": case.inlet_usual_c,
-    }
-    medians["work_rate"] = min(medians["sm_clock_mhz"] / medians["sm_clock_peers_mhz"], 1.0)
-    said: dict[str, float | int | str] = {
+    said = case.evidence(gpus, "cooling")
+    said |= {
         "gpus_held": len(held),
-        "gpus_busy": len(case.mates),
-        "peers": len(peers),
         "rack_nodes_with_warm_inlets": case.rack_nodes,
-        "throttle_reasons": named(bits),
-        "hardware_slowdown": int(bool(bits & HW_THERMAL)),
+        "hardware_slowdown": int(bool(bits_of(gpus, held) & HW_THERMAL)),
     }
-    said |= {name: float(value) for name, value in medians.items() if np.isfinite(value)}
-    if not case.told:
-        said["by_chance"] = gpus.by_chance(held)
-    if case.alarm is not None:
-        said |= {"cooling_alarm": case.alarm.words, "cooling_alarm_at": rfc3339(case.alarm.at)}
-    if case.job is not None:
-        said["job_id"] = case.job.job_id
+    said |= medians(
+        {
+            "gpu_temp_limit_c": heat.chip_limit[held],
+            "gpu_temp_peers_c": gpus.temp[peers],
+            "memory_temp_c": gpus.memory[held],
+            "thermal_violation_fraction": gpus.throttled.share(held),
+            "inlet_c": np.array([case.inlet_c]),
+            "inlet_usual_c": np.array([case.inlet_usual_c]),
+            "work_rate": np.array([min(median_of(gpus.clock[held]) / median_of(gpus.clock[peers]), 1.0)]),
+        }
+    )
     return said
