@@ -1,20 +1,18 @@
 """Tapes for the laws and the tests: a small cluster at work, with and without what power_throttle must find."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from detectors.contract import Instant, IntArray, Kind, LogRecord
-from detectors.fleet import Job, JobEvent
+from detectors.contract import LogRecord
+from detectors.gpu_tapes import START, Cluster, instant, name
 from detectors.laws import Examples, Fault
 from detectors.rows import KeyColumn, Rows
-from detectors.tape import Tape, take
+from detectors.tape import Tape
 from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, SW_POWER_CAP
 
-START: Instant = 1_711_958_400_000
-"""2024-04-01T08:00:00Z."""
 GPUS = 8
 HW_SLOWDOWN = 0x8
 
@@ -62,11 +60,12 @@ _MODELS = {"NVIDIA A100-SXM4-80GB": (1410.0, 400.0), "NVIDIA H100 80GB HBM3": (1
 
 def tape_of(scene: Scene) -> Tape:
     """Return the scene as a tape."""
-    chance = np.random.default_rng(scene.seed)
-    count, ticks = scene.nodes * GPUS, int(scene.minutes * 60 / scene.interval_s)
-    node, gpu = np.divmod(np.arange(count), GPUS)
-    phase = chance.uniform(0, 0.8 * scene.interval_s, scene.nodes)[node]
-    at_s = np.arange(ticks)[:, None] * scene.interval_s + phase[None, :]
+    cluster = Cluster(
+        scene.nodes, GPUS, scene.minutes, scene.interval_s, 0.0, scene.missing, scene.topology_known, scene.job_known,
+        scene.seed,
+    )  # fmt: skip
+    chance, at_s, ticks = cluster.chance("noise"), cluster.at_s, cluster.ticks
+    node, gpu = np.divmod(np.arange(scene.nodes * GPUS), GPUS)
     limits = np.array([_MODELS[scene.models[n % len(scene.models)]] for n in range(scene.nodes)])[node]
     clock, power = np.tile(limits[:, 0], (ticks, 1)), np.tile(0.96 * limits[:, 1], (ticks, 1))
     power += chance.normal(0, 0.02, power.shape) * power
@@ -94,36 +93,12 @@ def tape_of(scene: Scene) -> Tape:
     violation = np.cumsum(throttled * scene.interval_s * 1e9 / scene.violation_unit_ns, axis=0)
 
     columns = dict(zip(Scene.fields, (reasons.astype(float), power, clock, violation, util), strict=True))
-    columns = {name: column for name, column in columns.items() if name in scene.fields}
-    index = np.tile(np.arange(count), (ticks, 1))
-    seen = np.flatnonzero(chance.random(count * ticks) >= scene.missing)
-    times = (START + np.round(at_s * 1000)).astype(np.int64).ravel()
-    dcgm = take(_rows("dcgm", times, _dcgm_keys(index.ravel()), columns), seen)
-    end = START + int(scene.minutes * 60_000)
-    return Tape(
-        start=START,
-        end=end,
-        rows=[dcgm, _supplies(scene)],
+    tape = cluster.tape(
+        {name: column for name, column in columns.items() if name in scene.fields},
         logs=_supply_lines(scene) if scene.supply_lines else (),
-        jobs=_jobs(scene) if scene.job_known else (),
-        topology=_topology(scene, limits[:, 1]) if scene.topology_known else {},
     )
-
-
-def name(node: int) -> str:
-    """Return the name of a node."""
-    return f"v{node + 1:03d}"
-
-
-def _rows(kind: Kind, times: IntArray, keys: dict[str, KeyColumn], columns: dict[str, Any]) -> Rows:
-    values = {field: np.asarray(column, float).ravel() for field, column in columns.items()}
-    valid = {field: np.ones(len(times), bool) for field in columns}
-    return Rows(kind, times, keys, values, valid)
-
-
-def _dcgm_keys(index: IntArray) -> dict[str, KeyColumn]:
-    nodes = tuple(name(node) for node in range(int(index.max()) // GPUS + 1))
-    return {"node": KeyColumn(index // GPUS, nodes), "gpu": KeyColumn(index % GPUS, tuple(range(GPUS)))}
+    topology = _topology(scene, limits[:, 1]) if scene.topology_known else {}
+    return replace(tape, rows=[*tape.rows, _supplies(scene)], topology=topology)
 
 
 def _supplies(scene: Scene) -> Rows:
@@ -138,22 +113,16 @@ def _supplies(scene: Scene) -> Rows:
             state[(node == brake.node) & (sensor == 0) & (at_s >= brake.at_s) & (at_s < brake.until_s)] = 2
     nodes = tuple(name(number) for number in range(scene.nodes))
     keys = {"node": KeyColumn(node, nodes), "sensor": KeyColumn(sensor, ("psu1_status", "psu2_status"))}
-    return _rows("bmc", (START + at_s * 1000).astype(np.int64), keys, {"state": state})
+    return Rows("bmc", instant(at_s), keys, {"state": state}, {"state": np.ones(len(state), bool)})
 
 
 def _supply_lines(scene: Scene) -> list[LogRecord]:
     words = "Power Supply #0x51 | Failure detected |"
-    lines = []
-    for brake in scene.brakes:
-        for at_s, what in ((brake.at_s - 1.5, "Asserted"), (brake.until_s - 1.5, "Deasserted")):
-            at = START + int(at_s * 1000)
-            lines.append(LogRecord(at, "sel", f"{words} {what}", "critical", name(brake.node)))
-    return sorted(lines, key=lambda line: line.at)
-
-
-def _jobs(scene: Scene) -> list[JobEvent]:
-    job = Job("812", tuple(name(node) for node in range(scene.nodes)), START - 60_000, GPUS)
-    return [JobEvent(job.start, "start", job)]
+    return [
+        LogRecord(int(instant(at_s - 1.5)), "sel", f"{words} {what}", "critical", name(brake.node))
+        for brake in scene.brakes
+        for at_s, what in ((brake.at_s, "Asserted"), (brake.until_s, "Deasserted"))
+    ]
 
 
 def _topology(scene: Scene, limits: Any) -> dict[str, Any]:

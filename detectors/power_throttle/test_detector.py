@@ -8,8 +8,9 @@ import pytest
 
 from detectors.bmc_alarms import alarm_line
 from detectors.contract import Finding, LogRecord
+from detectors.gpu_tapes import START, name
 from detectors.power_throttle.detector import PowerThrottle
-from detectors.power_throttle.examples import START, Brake, Scene, name, tape_of
+from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.rows import Rows
 from detectors.tape import Tape, play, take
@@ -40,7 +41,7 @@ def changed(tape: Tape, field: str, change: Any) -> Tape:
 
 
 def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
-    found = run(tape_of(BRAKED))
+    found = run(tape_of(replace(BRAKED, missing=0.0)))
     assert [(finding.state, dict(finding.entity)) for finding in found] == [
         ("firing", {"node": name(2)}),
         ("resolved", {"node": name(2)}),
