@@ -1,8 +1,8 @@
-"""Imports Slurm accounting: `sacct -P` (any fields, with their header) or `sacct --json`.
+"""Imports Slurm's jobs: `sacct -P` (any fields), `scontrol show job`, and sacct's, squeue's or scontrol's `--json`.
 
 Jobs become jobs.jsonl, their nodes the topology, and what ended a job other than its own success a scheduler event.
 Steps (``123.batch``) are folded into their job. The fields JobID, State, Start, End, NodeList are needed;
-AllocTRES tells the GPUs. Which GPUs of a node a job had, accounting does not say.
+AllocTRES tells the GPUs. Which GPUs of a node a job had, only `scontrol show job -d` and squeue's JSON say.
 """
 
 import re
@@ -18,6 +18,7 @@ from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.moments import parse_stamp
 from services.recording.importers.parts.slurm_json import read_json
 from services.recording.importers.parts.slurm_record import Record, is_step
+from services.recording.importers.parts.slurm_table import delimiter_of, row_of, shown_jobs
 from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Job
 
@@ -48,7 +49,7 @@ _GPUS = re.compile(r"(?:^|,)gres/gpu(?::(?P<model>[^=,]+))?=(?P<count>\d{1,9})(?
 
 
 def convert(
-    source: Annotated[Path, "a file made by sacct -P or sacct --json, or a folder of them"],
+    source: Annotated[Path, "what sacct -P, scontrol show job or --json of these or squeue printed, or a folder of it"],
     out: Path,
     *,
     timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
@@ -78,7 +79,7 @@ def convert(
             "title": f"Slurm accounting of {cluster}",
             "summary": f"{jobs} jobs on {len(topology.nodes)} nodes, as Slurm's accounting has them.",
             "origin": "imported",
-            "source": {"document": "Slurm accounting (sacct)", "section": source.name},
+            "source": {"document": "Slurm's jobs (sacct, scontrol, squeue)", "section": source.name},
             "cluster": {"name": cluster},
         }
         draft.finish(header, topology)
@@ -96,41 +97,50 @@ def _files(source: Path) -> list[Path]:
 
 
 def _records(path: Path, report: Report, progress: Progress, base: float, share: float) -> Iterator[tuple[str, Record]]:
-    """Yield the jobs of one file, whichever of the two forms it has, steps folded in."""
+    """Yield the jobs of one file, whichever form it has, steps folded in."""
     try:
         with path.open("rb") as file:
             head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
         if head.startswith(b"{"):
             yield from read_json(path, report, lambda part: progress(base + share * part))
+        elif head.startswith(b"JobId="):
+            for number, record in shown_jobs(_lines(path, lambda part: progress(base + share * part))):
+                report.read["jobs"] += 1
+                yield f"{path.name}:{number}", record
         else:
             yield from _folded(_table(path, report, lambda part: progress(base + share * part)), report)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="check the file", exit_code=2) from error
 
 
-def _table(path: Path, report: Report, progress: Progress) -> Iterator[tuple[str, Record]]:
-    size, done, names = max(path.stat().st_size, 1), 0, None
+def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, str]]:
+    size, done = max(path.stat().st_size, 1), 0
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
             done += len(raw)
             if number % 10_000 == 0:
                 progress(done / size)
-            line = raw.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff")
-            if not line.strip():
-                continue
-            cells = line.split("|")
-            if names is None or cells[0] == names[0]:
-                names = _header(path, number, cells)
-                continue
-            report.read["lines"] += 1
-            where = f"{path.name}:{number}"
-            # `sacct -p` ends each line with a further bar, `-P` does not.
-            if len(cells) == len(names) + 1 and not cells[-1]:
-                cells.pop()
-            if len(cells) != len(names):
-                report.skip("a line with more or fewer fields than its header", where)
-                continue
-            yield where, Record(dict(zip(names, cells, strict=True)))
+            yield number, raw.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff")
+
+
+def _table(path: Path, report: Report, progress: Progress) -> Iterator[tuple[str, Record]]:
+    names, delimiter = None, "|"
+    for number, line in _lines(path, progress):
+        if not line.strip():
+            continue
+        if names is None:
+            delimiter = delimiter_of(line)
+        cells = line.split(delimiter)
+        if names is None or cells[0] == names[0]:
+            names = _header(path, number, cells)
+            continue
+        report.read["lines"] += 1
+        where = f"{path.name}:{number}"
+        row = row_of(names, line, delimiter)
+        if row is None:
+            report.skip("a line with more or fewer fields than its header", where)
+        else:
+            yield where, Record(row)
     if names is None:
         raise UserError(f"{path}: empty", remedy=f"make it with `{_HOW}`")
 
@@ -204,6 +214,7 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> All
         start=start,
         end=end,
         state=state,
+        gpus={node: gpus for node, gpus in record.gpus.items() if node in nodes} or None,
     )
     told = " ".join(f"{name}={record.text(name)[:400]}" for name in _SHOWN if record.text(name))
     return Allocation(job, -(-total // len(nodes)), model, f"sacct {told}", record.text("FailedNode"))
@@ -226,7 +237,10 @@ def _gpus(tres: str) -> tuple[int, str | None]:
 def recognise(_name: str, head: str) -> str | None:
     """Return why a file is taken for Slurm's accounting, None where it is none."""
     first = head.lstrip().partition("\n")[0]
-    if "JobID" in first.split("|") and "State" in first.split("|"):
+    names = first.strip().split(delimiter_of(first))
+    if "JobID" in names and "State" in names:
         return "a table of sacct -P"
+    if re.match(r"JobId=\d+ ", first):
+        return "what scontrol show job prints"
     jobs = head.lstrip().startswith("{") and '"jobs"' in head and '"slurm"' in head.lower()
-    return "JSON of sacct" if jobs else None
+    return "JSON of Slurm's jobs" if jobs else None

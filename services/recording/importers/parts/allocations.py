@@ -47,7 +47,8 @@ def fill(draft: Draft, found: Sequence[Allocation], report: Report) -> tuple[Top
     """Add jobs and the events of their ends to a draft; return the machines, and how many jobs there are."""
     distinct = _distinct(found, report)
     topology, shared = _machines(distinct)
-    draft.add_jobs(_with_parts(allocation, shared) for allocation in distinct)
+    cards = {node.name: {gpu.gpu for gpu in node.gpus} for node in topology.nodes}
+    draft.add_jobs(_with_parts(allocation, shared, cards) for allocation in distinct)
     for allocation in distinct:
         draft.add_events(_ending(allocation))
     if shared:
@@ -86,7 +87,7 @@ def _machines(found: list[Allocation]) -> tuple[Topology, dict[str, set[str]]]:
                 models.setdefault(node, allocation.gpu_model)
     nodes, shared = [], {}
     for name in sorted(spans):
-        together, gpus = _together(spans[name])
+        together, gpus = _together(name, spans[name])
         if together:
             shared[name] = together
         cards = [Gpu(gpu=index) for index in range(min(gpus, _MOST_GPUS))]
@@ -94,7 +95,7 @@ def _machines(found: list[Allocation]) -> tuple[Topology, dict[str, set[str]]]:
     return Topology(nodes=nodes), shared
 
 
-def _together(spans: list[tuple[int, int, Allocation]]) -> tuple[set[str], int]:
+def _together(node: str, spans: list[tuple[int, int, Allocation]]) -> tuple[set[str], int]:
     """Return the jobs of a node that were on it with others, and the most GPUs of it in use at once."""
     together: set[str] = set()
     running: list[tuple[int, Allocation]] = []
@@ -105,15 +106,24 @@ def _together(spans: list[tuple[int, int, Allocation]]) -> tuple[set[str], int]:
             together.add(allocation.job.job_id)
             together.update(other.job.job_id for _, other in running)
         running.append((end, allocation))
-        most = max(most, sum(other.gpus_per_node for _, other in running))
+        known = [index for _, other in running for index in (other.job.gpus or {}).get(node, [])]
+        if len(set(known)) < len(known):  # shards, or a damaged account
+            for _, other in running:
+                (other.job.gpus or {}).pop(node, None)
+        most = max(most, sum(other.gpus_per_node for _, other in running), *(index + 1 for index in known))
     return together, most
 
 
-def _with_parts(allocation: Allocation, shared: dict[str, set[str]]) -> Job:
-    """Return the job; on nodes that it shared, its GPUs are given as unknown."""
-    job = allocation.job
-    parts: dict[str, list[int]] = {node: [] for node in job.nodes if job.job_id in shared.get(node, ())}
-    return job.model_copy(update={"gpus": parts}) if parts else job
+def _with_parts(allocation: Allocation, shared: dict[str, set[str]], cards: dict[str, set[int]]) -> Job:
+    """Return the job with its part of nodes: where it shared one and nothing tells its GPUs, they are unknown."""
+    job, known = allocation.job, allocation.job.gpus or {}
+    parts: dict[str, list[int]] = {}
+    for node in job.nodes:
+        if job.job_id in shared.get(node, ()):
+            parts[node] = known.get(node, [])
+        elif node in known and set(known[node]) != cards[node]:
+            parts[node] = known[node]
+    return job.model_copy(update={"gpus": parts or None})
 
 
 def _ending(allocation: Allocation) -> Iterator[Event]:

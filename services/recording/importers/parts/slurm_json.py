@@ -1,4 +1,4 @@
-"""Reads `sacct --json` job by job, however large the file: the forms of Slurm 21.08 to 25.11.
+"""Reads `sacct --json`, `squeue --json` and `scontrol show jobs --json` job by job: the forms of Slurm 20.11 to 25.11.
 
 Over the releases a number became ``{"set": true, "infinite": false, "number": 8}``, a state a list of states, and an
 array task's id such a number too. All are read.
@@ -12,7 +12,7 @@ from typing import Any
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report
-from services.recording.importers.parts.slurm_record import Record
+from services.recording.importers.parts.slurm_record import Record, gpus_of
 
 _JOBS = re.compile(r'"jobs"\s*:\s*\[')
 _PIECE = 1 << 20
@@ -83,29 +83,36 @@ def _record(job: dict[str, Any]) -> Record:
     fields = {
         "JobID": _job_id(job),
         "JobName": _text(job.get("name")),
-        "User": _text(job.get("user")) or _text(_dict(job.get("association")).get("user")),
+        "User": _text(job.get("user"))
+        or _text(_dict(job.get("association")).get("user"))
+        or _text(job.get("user_name")),
         "State": state,
-        "Reason": _reason(_dict(job.get("state")).get("reason")),
+        "Reason": _reason(_dict(job.get("state")).get("reason") or job.get("state_reason")),
         "ExitCode": "" if code is None else f"{code}:{signal_number}",
-        "Submit": _stamp(time.get("submission")),
-        "Start": _stamp(time.get("start")),
-        "End": _stamp(time.get("end")),
+        "Submit": _stamp(time.get("submission", job.get("submit_time"))),
+        "Start": _stamp(time.get("start", job.get("start_time"))),
+        "End": _stamp(time.get("end", job.get("end_time"))),
         "NodeList": _text(job.get("nodes")),
         "FailedNode": _text(job.get("failed_node")),
     }
     allocated = _dict(job.get("tres")).get("allocated")
     if isinstance(allocated, list):
         fields["AllocTRES"] = ",".join(filter(None, map(_tres, allocated)))
-    return Record(fields)
+    elif isinstance(job.get("tres_alloc_str"), str):
+        fields["AllocTRES"] = _text(job["tres_alloc_str"])
+    details = [text for text in _list(job.get("gres_detail")) if isinstance(text, str)]
+    return Record(fields, gpus_of(fields["NodeList"], details) if details else {})
 
 
 def _job_id(job: dict[str, Any]) -> str:
     """Return the id as `sacct -P` prints it: ``123``, ``123_4`` for an array's task, ``123+1`` for a part."""
     array, het = _dict(job.get("array")), _dict(job.get("het"))
-    whole, task = _number(array.get("job_id")), _number(array.get("task_id"))
+    whole = _number(array.get("job_id", job.get("array_job_id")))
+    task = _number(array.get("task_id", job.get("array_task_id")))
     if whole and task is not None:
         return f"{whole}_{task}"
-    whole, offset = _number(het.get("job_id")), _number(het.get("job_offset"))
+    whole = _number(het.get("job_id", job.get("het_job_id")))
+    offset = _number(het.get("job_offset", job.get("het_job_offset")))
     if whole and offset is not None:
         return f"{whole}+{offset}"
     own = _number(job.get("job_id"))
