@@ -11,6 +11,7 @@ The scheduler's word counts alone where there is any. Without it:
 
 Where an exporter names a GPU's job (`hpc_job`), capture and import have made a job of it before.
 What was inferred is approximate: a job is known some minutes after its start, and one smaller than a node is that node.
+It is called `inferred-` and its first node.
 """
 
 import math
@@ -231,7 +232,7 @@ class JobFinder:
         having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
         nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
         if not having:
-            return [JobEvent(now, "start", Job(f"inferred-{nodes[0]}-{now // 1000}", nodes, now))]
+            return [JobEvent(now, "start", Job(f"inferred-{nodes[0]}", nodes, now))]
         if nodes == having[0].nodes:
             return []
         ends = [JobEvent(now, "end", job) for job in having[1:]]

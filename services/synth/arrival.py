@@ -46,6 +46,11 @@ class Arrival:
         """Whether all DCGM fields are gathered."""
         return self._fields is None
 
+    @property
+    def names_jobs(self) -> bool:
+        """Whether anything tells which job is on which nodes: the list of jobs, or the steps of ranks."""
+        return self._conditions.yes("jobs") or self._conditions.values["steps"] == "ranks"
+
     def skew_s(self, node: str) -> float:
         """Return by how much a node's log lines are late (or early, below 0)."""
         return self._skew.get(node, 0.0)

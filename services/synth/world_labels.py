@@ -79,7 +79,6 @@ _CODES = {
     "nvlink_fault": {74},
 }
 """The XIDs that state a fault; the gauge shows the last one of a scrape only."""
-_NAMES_JOBS = ("jobs", "steps")
 
 
 class _Case:
@@ -106,6 +105,8 @@ def labels_in_world(
         fields = label.model_dump(exclude_unset=True)
         if not arrival.has("jobs"):
             fields.pop("job_id", None)
+        if "job_id" in label.entity and not arrival.names_jobs:
+            fields["also"] = [*label.also, *_without_a_name(str(label.entity["job_id"]), scenario, world)]
         if label.id in by_id and not label.distractor:
             case, told = by_id[label.id]
             fields |= _due(label, case, told, world, outages, arrival)
@@ -115,6 +116,12 @@ def labels_in_world(
                 fields |= {"optional": True, "note": f"{label.note}; {why}".lstrip("; ")}
         yield Label.model_validate(fields)
     yield from _unexplained(scenario, world, arrival)
+
+
+def _without_a_name(job_id: str, scenario: Scenario, world: World) -> list[dict[str, str | int]]:
+    """Return what a job may be called whose nodes nothing names: after one of them (`detectors.jobs`)."""
+    nodes = [node for spec in scenario.jobs if spec.id == job_id for node in world.nodes(spec.nodes)]
+    return [{"job_id": f"inferred-{world.names[node]}"} for node in nodes]
 
 
 def _due(
@@ -180,8 +187,6 @@ def _first_shown_s(label: Label, case: _Case, gathered: Sequence[Event], every: 
 
 def _unseen(label: Label, case: _Case, world: World, arrival: Arrival) -> str | None:
     """Return why nothing that is gathered reflects a label's fault; None where something does."""
-    if "job_id" in label.entity and not arrival.has(*_NAMES_JOBS):
-        return "nothing that is gathered names the job"
     every = _every(world.profile, "dcgm")
     if label.fault == "telemetry_gap":
         quantities = {"node.unheard", "node.frozen", "switch.unheard"}
