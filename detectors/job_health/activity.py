@@ -66,6 +66,8 @@ class Activity(_Readings):
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)
         self._starts: IntArray = np.empty(0, np.int64)
+        self.freed: BoolArray = np.empty(0, bool)
+        """Half of its GPUs hold hardly any of the memory that they had in use at work: its processes ended."""
         self.shared: BoolArray = np.empty(0, bool)
         """Another job runs on nodes of this one, and nothing tells whose the GPUs are: what they do proves nothing."""
 
@@ -93,6 +95,8 @@ class Activity(_Readings):
             total = np.bincount(job[known], value[known], minlength=count)
             heads = np.bincount(job[known], minlength=count)
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
+        free = self._last.memory[gpu] < _FREED * self.memory_level[job]
+        self.freed = 2 * np.bincount(job, free, minlength=count) >= np.maximum(self.heard, 1)
 
     def lost(self, jobs: IntArray, now: Instant, since: IntArray) -> IntArray:
         """Return how many GPUs of each of `jobs` (n,) fell silent about when it did (`since`, (n,), ms), or after."""
@@ -119,11 +123,6 @@ class Activity(_Readings):
         """Return which jobs' GPUs are busy at a fraction of the power they draw in steps."""
         spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
         return spins
-
-    def freed(self) -> BoolArray:
-        """Return which jobs' GPUs hold hardly any of the memory that they had in use at work: their processes ended."""
-        freed: BoolArray = self.memory < _FREED * self.memory_level
-        return freed
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can tell."""

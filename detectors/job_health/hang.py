@@ -56,7 +56,7 @@ class HangJudge:
         reports = steps.settled >= 0
         silent = np.where(reports, steps.silent(now), work.silent(now))
         long = silent > 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
-        long &= ~(self._activity.freed() & ~self._activity.shared)
+        long &= ~self._activity.freed
         long &= np.where(reports, (steps.steps >= MINIMUM_STEPS) & ~working, stuck)
         for number in np.flatnonzero(long).tolist():
             job, pace = self._fleet.jobs.get(self._slots.names[number] or ""), steps if reports[number] else work
@@ -121,9 +121,15 @@ class HangJudge:
         return Hang(job, since, f"job {job.job_id} {what}: {how}", evidence, 0.9 if spinning else 0.75)
 
     def excused(self, job: Job, last: Instant) -> bool:
-        """Return whether a line explains why a job makes no step since `last`: it is over, suspended, or a victim."""
+        """Return whether a job that makes no step since `last` is over, suspended, or a victim.
+
+        It is over, too, where another has begun on a node of its.
+        """
         over, suspended = self._lines.last(job.job_id, "over"), self._lines.last(job.job_id, "suspended")
         if over >= last - 1000 or suspended >= last:
+            return True
+        latest = (self._fleet.job_of(node) for node in job.nodes)
+        if any(other is not None and other.job_id != job.job_id and other.start > last for other in latest):
             return True
         return self._lines.cause(job.nodes, last - _CAUSE_LEAD_MS) is not None
 
