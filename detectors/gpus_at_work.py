@@ -7,7 +7,7 @@ of all down says nothing of anyone. Residuals are looked at as means over 10 s, 
 (`detectors.core.evidence`) by how seldom such residuals occur in this cluster (`detectors.core.tails`).
 """
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,6 @@ _STEP: Final = 0.02
 """The SM clock moves in steps of 15 MHz, 1 % of it, and a mean within one of them: residuals are counted in two."""
 _CORRELATED_LOOKS: Final = 6.0
 """Temperatures and loads last a minute: so many looks count as one where the tails are learnt."""
-_EQUAL_WORK: Final = 0.8
-"""At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
-others falls in the proportion of the wait, while its clock stays."""
 _LEAST: Final = 1e-6
 """Of MHz and W: a clock or a power of 0 is none."""
 _DEGREES: Final = (5.0, 150.0)
@@ -57,10 +54,13 @@ class GpusAtWork(Columns):
     `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1 none); `held` a finding on it is open, so
     that nothing is learnt from it; `run` judged readings in a row that were held down, `since` the first of them,
     `before` the reading before it, `free_since` the first of the latest that were free (-1: is not), `ended` when a
-    finding on it was over. Of the last look, at readings up to `looked_at`: `lost` and `lost_power`, logarithms of how
-    far below usual, `worked` activity; of the look to come: `sums` of clock, power and activity at work, over `seen`
-    readings each; `peak` the highest residual of a run of suspicion.
+    finding on it was over. Of the last look, at readings up to `looked_at`: `lost`, the logarithm of how far its clock
+    was below usual; of the look to come: `sums` of what is in `USUAL`, at work, over `seen` readings each; `peak` the
+    highest residual of a run of suspicion.
     """
+
+    USUAL: ClassVar[tuple[str, ...]] = ("clock",)
+    """What is learnt of each GPU; its clock first."""
 
     at: IntArray = column(-1)
     taken: IntArray = column(-1)
@@ -80,11 +80,9 @@ class GpusAtWork(Columns):
     free_since: IntArray = column(-1)
     ended: IntArray = column(-1)
     lost: FloatArray = column(np.nan)
-    lost_power: FloatArray = column(np.nan)
-    worked: FloatArray = column(np.nan)
     looked_at: IntArray = column(-1)
-    sums: FloatArray = column(0.0, 3)
-    seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)
+    sums: FloatArray = column(0.0, 1)
+    seen: NDArray[np.int32] = column(0, 1, dtype=np.int32)
     peak: FloatArray = column(0.0)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, *, own_past: bool = True) -> None:
@@ -98,7 +96,7 @@ class GpusAtWork(Columns):
         self._fleet, self._field, self._own_past = fleet, counter, own_past
         self.layout = GpuLayout(fleet)
         self.throttled = ThrottledTime()
-        self.usual = {name: Habit(_MEMORY_S) for name in ("clock", "power", "activity")}
+        self.usual = {name: Habit(_MEMORY_S) for name in self.USUAL}
         self.evidence = Evidence()
         self.tails = Tails(config.calibration)
         self.model: IntArray = np.empty(0, np.int64)
@@ -219,11 +217,12 @@ class GpusAtWork(Columns):
 
     def peers_of(self, gpu: int, now: Instant) -> IntArray:
         """Return the peers of a GPU: at work, not held down, on other nodes, of its job or else of its model."""
-        alike = self._comparable(now) & (self.model == self.model[gpu]) & (self.layout.node != self.layout.node[gpu])
+        alike = self.comparable(now) & (self.model == self.model[gpu]) & (self.layout.node != self.layout.node[gpu])
         mates = alike & (self._of_job == self._of_job[gpu]) & (self._of_job[gpu] >= 0)
         return np.flatnonzero(mates if np.count_nonzero(mates) >= FEWEST_PEERS else alike)
 
-    def _comparable(self, now: Instant) -> BoolArray:
+    def comparable(self, now: Instant) -> BoolArray:
+        """Return which GPUs are at work and free, as far as anybody says."""
         told = (np.maximum(self.reasons, 0) & (HW_POWER_BRAKE | THERMAL)) != 0
         return np.asarray(self.fresh(now) & self.busy & (self.run == 0) & ~self.held & ~told)
 
@@ -241,18 +240,6 @@ class GpusAtWork(Columns):
             if not (asking & self.busy).any():  # nobody at work is left to ask all of its model
                 break
         return found
-
-    def expected(self, now: Instant) -> tuple[FloatArray, FloatArray]:
-        """Return the clock and power that GPUs should have: their own at work; else, of who is at work, its peers'."""
-        known = self.known
-        clock = np.where(known, self.usual["clock"].level, np.nan)
-        power = np.where(known, self.usual["power"].level, np.nan)
-        ask = self.busy & ~known
-        if np.count_nonzero(ask):
-            those = self._comparable(now)
-            clock[ask] = self.among_peers(self.clock, those, 0.75)[ask]
-            power[ask] = self.among_peers(self.power, those, 0.75)[ask]
-        return clock, power
 
     def spread_of_job(self, gpus: IntArray, now: Instant) -> FloatArray:
         """Return by how much (logarithm) the least affected quarter of the peers of GPUs has lost clock; 0 without."""
@@ -297,8 +284,7 @@ class GpusAtWork(Columns):
     def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
         usual = np.log(self.usual["clock"].level.take(those))
         lost = usual - np.log(means[0])
-        self.lost[those], self.worked[those] = lost, known_or(means[2], 0.0)
-        self.lost_power[those] = known_or(np.log(self.usual["power"].level.take(those) / means[1]), 0.0)
+        self.lost[those] = lost
         relative = np.full(self.count, np.nan)
         relative[those] = lost if self._own_past else -np.log(means[0])
         own, least = relative[those], self.among_peers(relative, np.isfinite(relative), 0.25)[those]
@@ -323,7 +309,7 @@ class GpusAtWork(Columns):
 
     def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the median clock, and the median and the ninth decile of the temperature, of GPUs' free peers."""
-        those = self._comparable(now)
+        those = self.comparable(now)
         clock, temp = self.among_peers(self.clock, those, 0.5), self.among_peers(self.temp, those, 0.5)
         return clock[gpus], temp[gpus], self.among_peers(self.temp, those, 0.9)[gpus]
 
@@ -335,13 +321,6 @@ class GpusAtWork(Columns):
     def by_chance(self, gpus: IntArray) -> str:
         """Return how often chance brings so much evidence as these GPUs' median."""
         return odds_in_words(float(np.median(self.evidence.wealth[gpus])), self.count, _LOOK_MS / 1000)
-
-    def works(self, gpus: IntArray, now: Instant) -> BoolArray:
-        """Return which GPUs worked at the last look as their peers do now, or as they used to themselves."""
-        peers = self.among_peers(self.worked, self.fresh(now) & self.busy, 0.5)[gpus]
-        own = self.usual["activity"].level[gpus]
-        least = _EQUAL_WORK * np.fmin(np.where(np.isfinite(peers), peers, own), own)
-        return ~(self.worked[gpus] < least)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""

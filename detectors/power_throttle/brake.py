@@ -5,8 +5,8 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.gpus_at_work import GpusAtWork
 from detectors.power_throttle.config import PowerThrottleConfig
+from detectors.power_throttle.work import Work
 from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
@@ -20,7 +20,7 @@ SLOWED: Final = 0.9
 class Brake:
     """Judges readings of `gpus`; what it finds is kept there."""
 
-    def __init__(self, config: PowerThrottleConfig, gpus: GpusAtWork) -> None:
+    def __init__(self, config: PowerThrottleConfig, gpus: Work) -> None:
         self._config, self._gpus = config, gpus
 
     def judge(self, now: Instant, new: BoolArray) -> None:

@@ -33,12 +33,13 @@ from detectors.contract import (
 )
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
-from detectors.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.gpus_at_work import STALE_MS
 from detectors.held_down import medians
 from detectors.power_throttle.brake import OTHERWISE, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
+from detectors.power_throttle.work import Work
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 
@@ -69,7 +70,7 @@ class PowerThrottle:
             raise TypeError(f"{type(config).__name__} is not a PowerThrottleConfig")
         self._config = config
         self._fleet = fleet
-        self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION")
+        self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION")
         self._brake = Brake(config, self._gpus)
         self._supplies = BmcAlarms(fleet, ["supply"])
         self._limits = Limits()

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from detectors.fleet import Fleet
-from detectors.gpus_at_work import GpusAtWork
 from detectors.held_down import HeldDown, Said, medians
+from detectors.power_throttle.work import Work
 from detectors.statistics import median_of
 
 _SUPPLY_STATES = ("nominal", "warning", "critical")
@@ -38,7 +38,7 @@ def score(case: Case) -> float:
     return 0.3 + (0.2 if case.stated else 0.0) + 0.3 * case.share + (0.2 if told else 0.0)
 
 
-def summary(gpus: GpusAtWork, case: Case, gpu: int | None) -> str:
+def summary(gpus: Work, case: Case, gpu: int | None) -> str:
     """Return one sentence."""
     what = "hardware power brake" if case.stated else "clock and power cut"
     who = f"{case.node}: {what} on {len(case.held)} of {len(case.mates)} busy GPUs"
@@ -59,7 +59,7 @@ def action(case: Case) -> str:
     return "drain the node and check its power supplies and their feeds"
 
 
-def evidence(gpus: GpusAtWork, case: Case) -> Said:
+def evidence(gpus: Work, case: Case) -> Said:
     """Return the numbers, each with its unit in its name."""
     held, peers = case.held, case.peers
     said = case.evidence(gpus, "supply") | {"gpus_braked": len(held)}

@@ -1,0 +1,50 @@
+"""GPUs at work, with what they usually draw and do: a brake takes power, and GPUs that wait draw and do less."""
+
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import column
+from detectors.gpus_at_work import GpusAtWork
+from detectors.statistics import known_or
+
+_EQUAL_WORK: Final = 0.8
+"""At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
+others falls in the proportion of the wait, while its clock stays."""
+
+
+class Work(GpusAtWork):
+    """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity."""
+
+    USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
+
+    sums: FloatArray = column(0.0, 3)
+    seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)
+    lost_power: FloatArray = column(np.nan)
+    worked: FloatArray = column(np.nan)
+
+    def expected(self, now: Instant) -> tuple[FloatArray, FloatArray]:
+        """Return the clock and power that GPUs should have: their own at work; else, of who is at work, its peers'."""
+        known = self.known
+        clock = np.where(known, self.usual["clock"].level, np.nan)
+        power = np.where(known, self.usual["power"].level, np.nan)
+        ask = self.busy & ~known
+        if np.count_nonzero(ask):
+            those = self.comparable(now)
+            clock[ask] = self.among_peers(self.clock, those, 0.75)[ask]
+            power[ask] = self.among_peers(self.power, those, 0.75)[ask]
+        return clock, power
+
+    def works(self, gpus: IntArray, now: Instant) -> BoolArray:
+        """Return which GPUs worked at the last look as their peers do now, or as they used to themselves."""
+        peers = self.among_peers(self.worked, self.fresh(now) & self.busy, 0.5)[gpus]
+        own = self.usual["activity"].level[gpus]
+        least = _EQUAL_WORK * np.fmin(np.where(np.isfinite(peers), peers, own), own)
+        return ~(self.worked[gpus] < least)
+
+    def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
+        self.lost_power[those] = known_or(np.log(self.usual["power"].level.take(those) / means[1]), 0.0)
+        self.worked[those] = known_or(means[2], 0.0)
+        super()._judge(now, those, means)
