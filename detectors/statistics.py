@@ -1,12 +1,11 @@
-"""Statistics that detectors share: medians of what was reported, and the growth of counters."""
+"""Statistics that detectors share: medians of what was reported, values within bounds or filled in."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray
 
 
 def clamp(values: NDArray[Any], least: Any, most: Any) -> Any:
@@ -67,39 +66,3 @@ def median_of(values: FloatArray) -> float:
     ranked.sort()
     low, high = float(ranked[(count - 1) // 2]), float(ranked[count // 2])
     return low if low == high else low / 2 + high / 2
-
-
-@dataclass(slots=True)
-class CounterRate:
-    """The rate of a cumulative counter of every entity, through resets, wraps and readings that repeat.
-
-    A counter that fell was reset (or wrapped): that interval has no rate. A reading that repeats the one before may
-    be a collector's cached copy: its growth is counted from the last reading that differed, and only when the
-    counter has not moved for `hold_ms` is the rate taken to be 0.
-    """
-
-    at: IntArray
-    """Time of the last reading that differed, (..., entities); -1: none yet."""
-    value: FloatArray
-    hold_ms: int
-
-    def update(self, entities: IntArray, at: IntArray, value: FloatArray, valid: BoolArray) -> FloatArray:
-        """Take one reading of each of `entities`; return their rates per millisecond, NaN where there is none.
-
-        `entities` and `at` have shape (n,), every entity at most once; `value`, `valid` and the rates (..., n).
-        """
-        since, before = self.at.take(entities, axis=-1), self.value.take(entities, axis=-1)
-        elapsed = at - since
-        growth = value - before
-        valid = valid & np.isfinite(growth)  # what is known before always is
-        fresh = since < 0
-        stood = growth == 0
-        settled = (growth > 0) | (stood & (elapsed >= self.hold_ms))
-        settled &= valid & ~fresh & (elapsed > 0)
-        rate = np.empty(growth.shape)
-        rate.fill(np.nan)
-        np.divide(growth, elapsed, out=rate, where=settled)
-        moved = valid & (fresh | ~stood)
-        self.at[..., entities] = np.where(moved, at, since)
-        self.value[..., entities] = np.where(moved, value, before)
-        return rate

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.statistics import CounterRate, masked_median, stable_order
+from detectors.statistics import masked_median, stable_order
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.booleans()), max_size=20))
@@ -27,22 +27,3 @@ def test_the_masked_median_goes_along_the_last_axis() -> None:
 def test_the_order_of_integers_is_stable_however_far_they_lie_apart(ranks: list[int], apart: int, first: int) -> None:
     values = np.array(ranks, np.int64) * apart + first
     np.testing.assert_array_equal(stable_order(values), values.argsort(kind="stable"))
-
-
-def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:
-    counter = CounterRate(np.array([-1]), np.zeros(1), hold_ms)
-    one = np.array([0])
-    return [
-        float(counter.update(one, np.array([at]), np.array([value]), np.array([np.isfinite(value)]))[0])
-        for at, value in readings
-    ]
-
-
-def test_a_counters_rate_survives_resets_gaps_and_cached_copies() -> None:
-    got = rates([(0, 100.0), (5000, 5100.0), (10_000, np.nan), (15_000, 15_100.0), (20_000, 50.0), (25_000, 5050.0)])
-    np.testing.assert_array_equal(got, [np.nan, 1.0, np.nan, 1.0, np.nan, 1.0])
-
-
-def test_a_reading_that_repeats_is_no_news_until_it_has_repeated_for_long() -> None:
-    got = rates([(0, 0.0), (5000, 0.0), (10_000, 10_000.0), (15_000, 10_000.0), (80_000, 10_000.0)])
-    np.testing.assert_array_equal(got, [np.nan, np.nan, 1.0, np.nan, 0.0])

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.contract import Batch, FloatArray, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.counting import Counter
 
 SIGNALS: Final = ("rx", "tx", "drop", "wait", "retry", "mark", "traffic")
 """Pauses received and sent, packets dropped, ticks without credit, retransmissions, ECN marks (of a NIC: congestion
@@ -25,20 +27,19 @@ Fields = Mapping[str, Sequence[str]]
 
 
 class Counters(Columns):
-    """By port and signal: the sum of its counters at the last reading (`value`, `at` in ms), and where the stretch
-    that has not been looked at yet began (`anchor`, `anchor_at`); -1 and NaN where there is none.
+    """By port: the growth of the sum of each signal's counters (`counted`); `which` of them were in the sum, as bits;
+    when it was last read, and last `moved` (ms; -1 never).
     """
 
-    value: FloatArray = column(np.nan, len(SIGNALS))
-    which: IntArray = column(0, len(SIGNALS))
-    anchor: FloatArray = column(np.nan, len(SIGNALS))
+    BESIDE = ("counted",)
+    which: NDArray[np.int16] = column(0, len(SIGNALS), dtype=np.int16)
     at: IntArray = column(-1)
     moved: IntArray = column(-1)
-    anchor_at: IntArray = column(-1)
 
     def __init__(self, fields: Fields) -> None:
         super().__init__()
         self._fields = [(row, bit, name) for row, of in enumerate(SIGNALS) for bit, name in enumerate(fields[of])]
+        self.counted = Counter(rows=len(SIGNALS))
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
@@ -49,48 +50,44 @@ class Counters(Columns):
             total, which = _sums(batch, fields, tick, here)
             self._take_tick(batch.entities[here], batch.at[tick, here], total, which)
 
-    def _take_tick(self, ports: IntArray, at: IntArray, total: FloatArray, which: IntArray) -> None:
-        same = (which == self.which[:, ports]) & (which != 0)
-        growth = np.where(same, total - self.value[:, ports], 0.0)
-        copy = same.any(axis=0) & (which == self.which[:, ports]).all(axis=0) & (growth == 0).all(axis=0)
-        copy &= at - self.moved[ports] < _COPIED_MS
-        kept = ~copy & (which != 0).any(axis=0)
+    def _take_tick(self, ports: IntArray, at: IntArray, total: FloatArray, which: NDArray[np.int16]) -> None:
+        same = which == self.which[:, ports]
+        differs = (~same | ((which != 0) & (total != self.counted.value[:, ports]))).any(axis=0)
+        kept = (which != 0).any(axis=0) & (differs | (at - self.moved[ports] >= _COPIED_MS))
         if not np.count_nonzero(kept):
             return
-        ports, at, total, which, growth = ports[kept], at[kept], total[:, kept], which[:, kept], growth[:, kept]
-        same = same[:, kept]
-        # Where a counter began anew the stretch goes on without what it counted in between.
-        so_far = self.value[:, ports] - self.anchor[:, ports]
-        anew = ~same | (growth < 0)
-        counted = np.where(same & np.isfinite(so_far), so_far, 0.0)
-        self.anchor[:, ports] = np.where(anew, total - counted, self.anchor[:, ports])
+        ports, at, total, which = ports[kept], at[kept], total[:, kept], which[:, kept]
         away = (self.at[ports] < 0) | (at - self.at[ports] > _AWAY_MS)
-        self.anchor[:, ports[away]], self.anchor_at[ports[away]] = total[:, away], at[away]
-        self.moved[ports] = np.where((growth != 0).any(axis=0) | away, at, self.moved[ports])
-        self.value[:, ports] = np.where(which != 0, total, np.nan)
+        self.counted.forget(ports[away])
+        # A sum of other counters than before begins anew.
+        self.counted.value[:, ports] = np.where(same[:, kept], self.counted.value[:, ports], np.nan)
+        self.counted.take(ports, at, np.where(which != 0, total, np.nan))
+        self.moved[ports] = np.where(differs[kept] | away, at, self.moved[ports])
         self.which[:, ports], self.at[ports] = which, at
 
     def ready(self, least_ms: int) -> IntArray:
         """Return the ports that have been read for at least `least_ms` since the last look at them."""
-        return np.flatnonzero((self.anchor_at >= 0) & (self.at - self.anchor_at >= least_ms))
+        return np.flatnonzero(self.counted.spent_ms.max(axis=0) >= least_ms)
 
     def rates(self, ports: IntArray) -> tuple[FloatArray, FloatArray]:
         """Look at `ports` (n,): return their rates (signals, n) in 1/s, NaN of what they do not report, and over how
         many seconds (n,) these are; and begin a new stretch.
         """
-        spent_s = (self.at[ports] - self.anchor_at[ports]) / 1000
-        rates = (self.value[:, ports] - self.anchor[:, ports]) / spent_s
-        self.anchor[:, ports], self.anchor_at[ports] = self.value[:, ports], self.at[ports]
-        return np.where(rates >= 0, rates, np.nan), spent_s
+        grown, spent_ms = self.counted.look(ports)
+        rates = np.full(grown.shape, np.nan)
+        np.divide(grown, spent_ms / 1000, out=rates, where=spent_ms > 0)
+        return rates, spent_ms.max(axis=0) / 1000
 
 
-def _sums(batch: Batch, fields: Sequence[tuple[int, int, str]], tick: int, here: Any) -> tuple[FloatArray, IntArray]:
+def _sums(
+    batch: Batch, fields: Sequence[tuple[int, int, str]], tick: int, here: Any
+) -> tuple[FloatArray, NDArray[np.int16]]:
     """Return by signal the sum of the counters that were reported, and which these were, as bits; (signals, n)."""
     shape = (len(SIGNALS), *batch.entities[here].shape)
-    total, which = np.zeros(shape), np.zeros(shape, np.int64)
+    total, which = np.zeros(shape), np.zeros(shape, np.int16)
     for row, bit, name in fields:
         value = batch.values[name][tick, here]
         valid = batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE)
         total[row] += np.where(valid, value, 0.0)
-        which[row] |= valid.astype(np.int64) << bit
+        which[row] |= valid.astype(np.int16) << bit
     return total, which

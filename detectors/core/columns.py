@@ -35,6 +35,8 @@ class Columns(Kept):
 
     COLUMNS: ClassVar[Mapping[str, Column]] = {}
     BESIDE: ClassVar[tuple[str, ...]] = ()
+    rows: tuple[int, ...] = ()
+    """Of every column, in front of those declared: where a subclass keeps several of what it keeps of each entity."""
 
     def __init_subclass__(cls) -> None:
         own = {name: declared for name, declared in vars(cls).items() if isinstance(declared, Column)}
@@ -94,4 +96,4 @@ class Columns(Kept):
 
     def _blank(self, name: str, count: int) -> NDArray[Any]:
         blank, dtype, rows = self.COLUMNS[name]
-        return np.full((*rows, count), blank, dtype)
+        return np.full((*self.rows, *rows, count), blank, dtype)

@@ -46,48 +46,87 @@ def credible(tail: Tail, residuals: FloatArray) -> FloatArray:
 
 
 class Counter(Columns):
-    """A cumulative counter of every entity.
+    """A cumulative counter of every entity, or `rows` of each: through resets, blanks, and readings that repeat.
 
-    `value` and `at` (ms) of the last reading, NaN and -1 before; `high` the value before it last fell, at `fell_at`;
-    `grown` by how much it grew since the last look, in `spent_ms` between readings.
+    `value` and `at` (ms) of the last reading, NaN and -1 before; `moved` the last that differed from the one before;
+    `high` the value before it last fell, at `fell_at`; `grown` by how much it grew since the last look, in `spent_ms`
+    between readings.
     """
 
     value: FloatArray = column(np.nan)
     at: IntArray = column(-1)
+    moved: IntArray = column(-1)
     high: FloatArray = column(np.nan)
     fell_at: IntArray = column(-1)
     grown: FloatArray = column(0.0)
     spent_ms: FloatArray = column(0.0)
 
+    def __init__(self, rows: int = 0) -> None:
+        self.rows = (rows,) if rows else ()
+        super().__init__()
+
     def take(self, entities: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
-        """Take one reading (n,) of each of `entities`, NaN left out; return by how much each has grown (n,)."""
-        growth = np.zeros(len(entities))
+        """Take one reading of each of `entities` (n,) at `at` (n,), NaN left out; return by how much each has grown.
+
+        `value` and what is returned have shape (n,), or (rows, n).
+        """
+        if value.ndim == 1:
+            return self._take(entities, at, value)
+        places = (np.arange(len(value))[:, None] * self.count + entities).ravel()
+        return self._take(places, np.broadcast_to(at, value.shape).ravel(), value.ravel()).reshape(value.shape)
+
+    def _take(self, places: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
+        growth = np.zeros(len(places))
         known = np.isfinite(value)
         if not np.count_nonzero(known):
             return growth
-        those, when, now = (entities, at, value) if known.all() else (entities[known], at[known], value[known])
-        change = now - self.value.take(those)
+        those, when, now = (places, at, value) if known.all() else (places[known], at[known], value[known])
+        values, highs, fell_at = self.value.reshape(-1), self.high.reshape(-1), self.fell_at.reshape(-1)
+        change = now - values.take(those)
         stood = change >= 0
-        self.spent_ms[those] += (when - self.at.take(those)) * stood
-        self.at[those] = when
+        self.spent_ms.reshape(-1)[those] += (when - self.at.reshape(-1).take(those)) * stood
+        self.at.reshape(-1)[those] = when
         moves = change != 0  # or nothing is known yet; mostly few
         if not np.count_nonzero(moves):
             return growth
         changed, then, reads, change = those[moves], when[moves], now[moves], change[moves]
+        self.moved.reshape(-1)[changed] = then
         fell = change < 0
         if np.count_nonzero(fell):
             down = changed[fell]
-            self.high[down], self.fell_at[down] = self.value[down], then[fell]
-        falls = self.fell_at[changed]
+            highs[down], fell_at[down] = values[down], then[fell]
+        falls = fell_at[changed]
         more = np.where(change > 0, change, 0.0)
-        blank = (falls >= 0) & (change > 0) & (then - falls <= _BLANK_MS) & (reads >= self.high[changed])
+        blank = (falls >= 0) & (change > 0) & (then - falls <= _BLANK_MS) & (reads >= highs[changed])
         if np.count_nonzero(blank):
-            more[blank] = reads[blank] - self.high[changed[blank]]
-            self.fell_at[changed[blank]] = -1
-        self.grown[changed] += more
-        self.value[changed] = reads
+            more[blank] = reads[blank] - highs[changed[blank]]
+            fell_at[changed[blank]] = -1
+        self.grown.reshape(-1)[changed] += more
+        values[changed] = reads
         growth[np.flatnonzero(known)[moves]] = more
         return growth
+
+    def rates(self, entities: IntArray, at: IntArray, value: FloatArray, hold_ms: int) -> FloatArray:
+        """Take readings as `take` does; return the rate of each per ms, NaN where there is none.
+
+        A counter that fell has none. A reading that repeats the one before may be a collector's cached copy: growth is
+        counted from the last that differed, and the rate is 0 only when the counter has not moved for `hold_ms`. One
+        that stood for longer did not grow in all that time, as collectors collect at least so often.
+        """
+        before, since = self.value[..., entities], self.moved[..., entities]
+        spent = np.maximum(at - self.at[..., entities], hold_ms)
+        growth = self.take(entities, at, value)
+        elapsed = np.maximum(np.minimum(at - since, spent), 1)
+        settled = (since >= 0) & ((growth > 0) | ((value == before) & (at - since >= hold_ms)))
+        rate = np.full(growth.shape, np.nan)
+        np.divide(growth, elapsed, out=rate, where=settled)
+        return rate
+
+    def look(self, entities: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return by how much each of `entities` grew since the last look, and in how many ms; begin anew."""
+        grown, spent = self.grown[..., entities], self.spent_ms[..., entities]
+        self.grown[..., entities], self.spent_ms[..., entities] = 0.0, 0.0
+        return grown, spent
 
 
 class Bursts(Columns):
@@ -130,9 +169,7 @@ class Bursts(Columns):
         those = np.flatnonzero(self.counter.spent_ms > 0)
         if not len(those):
             return True
-        spent = self.counter.spent_ms[those]
-        grown = self.counter.grown[those]
-        self.counter.grown[those], self.counter.spent_ms[those] = 0.0, 0.0
+        grown, spent = self.counter.look(those)
         errors = grown * np.minimum(LOOK_MS / spent, 1.0)
         self.recent[those] = self.recent[those] * np.exp(-spent / 1000 / RECENT_S) + grown * np.minimum(
             RECENT_S * 1000 / spent, 1.0

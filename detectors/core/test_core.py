@@ -263,3 +263,36 @@ def test_quantiles_of_groups_are_those_of_each_group_alone() -> None:
         own = np.sort(values[(group == number) & np.isfinite(values)])
         assert (found[number], sizes[number]) == (own[int(0.25 * (len(own) - 1))], len(own))
     assert np.isnan(found[5])
+
+
+def rates(readings: list[tuple[int, float]], hold_ms: int = 60_000) -> list[float]:
+    counter, one = Counter(), np.array([0])
+    counter.grow(1)
+    return [float(counter.rates(one, np.array([at]), np.array([value]), hold_ms)[0]) for at, value in readings]
+
+
+def test_a_counters_rate_survives_resets_gaps_and_cached_copies() -> None:
+    got = rates([(0, 100.0), (5000, 5100.0), (10_000, np.nan), (15_000, 15_100.0), (20_000, 50.0), (25_000, 5050.0)])
+    np.testing.assert_array_equal(got, [np.nan, 1.0, np.nan, 1.0, np.nan, 1.0])
+
+
+def test_a_reading_that_repeats_is_no_news_until_it_has_repeated_for_long() -> None:
+    got = rates([(0, 0.0), (5000, 0.0), (10_000, 10_000.0), (15_000, 10_000.0), (80_000, 10_000.0)])
+    np.testing.assert_array_equal(got, [np.nan, np.nan, 1.0, np.nan, 0.0])
+
+
+def test_a_counter_that_stood_for_long_did_not_grow_in_all_that_time() -> None:
+    got = rates([(0, 0.0), *((at, 0.0) for at in range(5000, 600_000, 5000)), (600_000, 30_000.0)], hold_ms=30_000)
+    assert got[-1] == 1.0
+
+
+def test_several_counters_of_an_entity_are_counted_apart() -> None:
+    counter, both = Counter(rows=2), np.array([0, 2])
+    counter.grow(3)
+    counter.take(both, np.array([0, 0]), np.array([[5.0, 1.0], [7.0, np.nan]]))
+    grown = counter.take(both, np.array([5000, 5000]), np.array([[6.0, 1.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(grown, [[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(counter.value, [[6.0, np.nan, 1.0], [3.0, np.nan, 4.0]])
+    assert counter.fell_at[1, 0] == 5000
+    total, spent_ms = counter.look(np.array([0]))
+    assert (total.tolist(), spent_ms.tolist()) == ([[1.0], [0.0]], [[5000.0], [0.0]])

@@ -11,6 +11,7 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
+from detectors.core.counting import Counter
 from detectors.core.evidence import Evidence, bet
 from detectors.core.residuals import Habit
 from detectors.core.tails import Tails
@@ -23,76 +24,62 @@ COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "switch": ("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "SAI_PORT_STAT_IF_IN_ERRORS"),
 }
 _MOST: Final = 4
-_COLLECTED_MS = 30_000
-"""A counter that stood still for longer did not grow in all that time: exporters collect at least so often."""
+_COLLECTED_MS = 36_000
+"""Exporters collect every 30 s at least, and some are late."""
 _FAST_READINGS = 2
 _HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
 
 
 class Errors(Columns):
-    """By port and counter: the last `value`, when it `moved`, its last `rate` (1/s), readings in a row above the
-    published bar (`fast`), what it `grown` since the last look, and what it counted since its evidence began
-    (`total`); by port: when it was read (`at`), looked at (`looked`), and last erred unusually (`odd`); -1 never.
+    """By port and counter: the growth since the last look (`counted`), the last `rate` (1/s), readings in a row above
+    the published bar (`fast`), and what it counted since its evidence began (`total`); by port: when it was looked at
+    (`looked`), and last erred unusually (`odd`); -1 never.
     """
 
-    value: FloatArray = column(np.nan, _MOST)
-    moved: IntArray = column(-1, _MOST)
+    BESIDE = ("counted", "evidence", "habits")
     rate: FloatArray = column(0.0, _MOST)
     fast: IntArray = column(0, _MOST)
-    grown: FloatArray = column(0.0, _MOST)
     total: FloatArray = column(0.0, _MOST)
     burst: FloatArray = column(np.nan, _MOST)
     at: IntArray = column(-1)
     looked: IntArray = column(-1)
     odd: IntArray = column(-1)
 
-    BESIDE = ("evidence", "habits")
-
     def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
         super().__init__()
         self.kind, self._config, self.tails = kind, config, tails
         self.counters = COUNTERS[kind]
-        self.evidence = Evidence()
+        self.counted, self.evidence = Counter(rows=_MOST), Evidence()
         self.habits = [Habit(_HABIT_S) for _ in range(_MOST)]
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        told = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
+        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]
             self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])
-            # A counter that stood still for longer than exporters collect did not grow in all that time.
-            apart = np.maximum(at - self.at[ports], _COLLECTED_MS)
             self.at[ports] = at
-            for row, name in told:
-                value = batch.values[name][tick, here]
-                fine = batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE)
-                self._count(row, ports[fine], at[fine], value[fine], apart[fine])
+            value = np.full((_MOST, len(ports)), np.nan)
+            for row, name in known:
+                read = batch.values[name][tick, here]
+                value[row] = np.where(batch.valid[name][tick, here] & (np.abs(read) < _PLAUSIBLE), read, np.nan)
+            rate = 1000 * self.counted.rates(ports, at, value, _COLLECTED_MS)
+            self._note(ports, at, rate)
 
-    def _count(self, row: int, ports: IntArray, at: IntArray, value: FloatArray, apart: IntArray) -> None:
-        growth = value - self.value[row, ports]
-        self.value[row, ports] = value
-        anew = ~(growth >= 0)  # the first reading, or the first after a restart
-        if np.count_nonzero(anew):
-            self.moved[row, ports[anew]] = at[anew]
-        grew = growth > 0
-        if np.count_nonzero(grew):
-            those, when, more = ports[grew], at[grew], growth[grew]
-            elapsed = np.maximum(np.minimum(when - self.moved[row, those], apart[grew]), 1)
-            rate = more / elapsed * 1000
-            self.grown[row, those] += more
-            self.rate[row, those] = rate
-            high = rate >= self._config.errors_per_s
-            self.fast[row, those] = np.where(high, np.minimum(self.fast[row, those] + 1, 100), 0)
-            self.moved[row, those] = when
-            self.odd[those[high]] = when[high]
-        if np.count_nonzero(self.fast[row]):
-            # A collector's cached copy does not grow, and takes nothing back.
-            still = (growth == 0) & (at - self.moved[row, ports] > 1.2 * _COLLECTED_MS)
-            self.fast[row, ports[still]] = 0
+    def _note(self, ports: IntArray, at: IntArray, rate: FloatArray) -> None:
+        """Note the rates (counters, n) of one reading: NaN where a copy repeats the one before, or a counter fell."""
+        grew, fast = rate > 0, self.fast[:, ports]
+        if not np.count_nonzero(grew) and not np.count_nonzero(fast):
+            return
+        high = rate >= self._config.errors_per_s
+        self.rate[:, ports] = np.where(grew, rate, self.rate[:, ports])
+        # A collector's cached copy does not grow, and takes nothing back.
+        self.fast[:, ports] = np.where(high, np.minimum(fast + 1, 100), np.where(rate >= 0, 0, fast))
+        odd = high.any(axis=0)
+        self.odd[ports[odd]] = at[odd]
 
     def due(self) -> IntArray:
         """Return the ports that have been read for a minute since the last look at them."""
@@ -109,16 +96,18 @@ class Errors(Columns):
         chance = np.where(known.any(axis=0), np.minimum(least * known.sum(axis=0), 1.0), np.nan)
         self.evidence.look(ports, chance, self.at[ports])
         erring = self.evidence.wealth[ports] > 0
-        self.total[:, ports] = np.where(erring, self.total[:, ports] + self.grown[:, ports], 0.0)
+        self.total[:, ports] = np.where(erring, self.total[:, ports] + self.counted.grown[:, ports], 0.0)
         odd = ports[bet(np.nan_to_num(chance, nan=1.0)) > 0]
         self.odd[odd] = self.at[odd]
-        self.grown[:, ports] = 0.0
+        self.counted.look(ports)
         self.looked[ports] = self.at[ports]
 
     def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
         """Return the odds of what `ports` counted by chance, and learn from it."""
         habit, tail = self.habits[row], self.tails[f"{self.kind}.{name}"]
-        pace = np.where(np.isfinite(self.value[row, ports]) & counts, self.grown[row, ports] / minutes, np.nan)
+        pace = np.where(
+            np.isfinite(self.counted.value[row, ports]) & counts, self.counted.grown[row, ports] / minutes, np.nan
+        )
         usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
         # One error more than usual, and than half of the ports count, is twice as much.
         residual = (pace - np.fmax(usual, np.nan_to_num(median_of(pace)))) / (usual + 1)
@@ -134,7 +123,9 @@ class Errors(Columns):
         """Return the ports whose errors are a fault, with what they counted: fast ones, and those by evidence."""
         fast = self.fast >= _FAST_READINGS
         for row in np.flatnonzero(fast.any(axis=1)).tolist():
-            rates = np.where(np.isfinite(self.value[row]), np.where(self.fast[row] > 0, self.rate[row], 0.0), np.nan)
+            rates = np.where(
+                np.isfinite(self.counted.value[row]), np.where(self.fast[row] > 0, self.rate[row], 0.0), np.nan
+            )
             fast[row] &= self.rate[row] >= self._config.errors_per_s * max(median_of(rates), 1.0)
         total = self.total.max(axis=0, initial=0.0)
         slow = (self.evidence.wealth >= wealth) & (total >= self._config.errors)
@@ -142,7 +133,7 @@ class Errors(Columns):
         for port in np.flatnonzero(fast.any(axis=0) | slow).tolist():
             told = found[port] = {}
             for row, name in enumerate(self.counters):
-                counted = self.total[row, port] + self.grown[row, port]
+                counted = self.total[row, port] + self.counted.grown[row, port]
                 if counted > 0:
                     told[name] = float(counted)
                     told[f"{name}_per_s"] = float(self.rate[row, port])

@@ -48,8 +48,8 @@ class Nodes(Columns):
         self.last = last
         owner = self._roster.owners("nic", len(self._nics))
         self._counted_at, self._anew_at = np.full((2, len(last)), NEVER)
-        np.maximum.at(self._counted_at, owner, self._nics.counted_at)
-        np.maximum.at(self._anew_at, owner, self._nics.anew_at)
+        np.maximum.at(self._counted_at, owner, self._nics.sent.at)
+        np.maximum.at(self._anew_at, owner, self._nics.sent.fell_at)
 
     def settled_since(self, node: str) -> Instant:
         """Return since when a node that was away has been back for long enough for its links to have trained."""

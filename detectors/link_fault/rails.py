@@ -4,6 +4,7 @@ import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.counting import Counter
 from detectors.link_fault.config import LinkFaultConfig
 
 _DATA = ("port_xmit_data", "port_rcv_data")
@@ -15,7 +16,7 @@ _CARRY = 0.5
 _MOVING = 0.01
 """Of its own level: below it a NIC carries management traffic at most."""
 _COLLECTED_MS = 30_000
-"""A counter that stood still for longer did not grow in all that time: exporters collect at least so often."""
+"""Exporters collect at least so often."""
 _SHARE = 0.2
 """Of the siblings' traffic: with less a NIC was no rail of the job before either; with more it is not silent now."""
 _PLAUSIBLE = 1e18
@@ -26,9 +27,7 @@ class Rails(Columns):
     a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
     """
 
-    value: FloatArray = column(np.nan)
-    at: IntArray = column(-1)
-    row: IntArray = column(-1)
+    BESIDE = ("counted",)
     level: FloatArray = column(0.0)
     learnt: IntArray = column(0)
     moved: IntArray = column(-1)
@@ -37,7 +36,7 @@ class Rails(Columns):
 
     def __init__(self, config: LinkFaultConfig) -> None:
         super().__init__()
-        self._config = config
+        self._config, self.counted = config, Counter()
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each NIC."""
@@ -53,14 +52,10 @@ class Rails(Columns):
             self._take_tick(batch.entities[here], batch.at[tick, here], words)
 
     def _take_tick(self, nics: IntArray, at: IntArray, words: FloatArray) -> None:
-        usual = np.maximum(_COLLECTED_MS, at - self.row[nics])
-        growth, elapsed = words - self.value[nics], np.minimum(at - self.at[nics], usual)
-        self.row[nics] = at
-        rate = np.where(growth >= 0, growth * _WORD_BYTES / np.maximum(elapsed, 1), np.nan)
+        usual = np.maximum(_COLLECTED_MS, at - self.counted.at[nics])
+        rate = self.counted.rates(nics, at, words * _WORD_BYTES, _COLLECTED_MS)
         known = nics[np.isfinite(rate)]
         self.carried[known] += _CARRY * (rate[np.isfinite(rate)] - self.carried[known])
-        # A cached copy does not grow: it is passed over, and its growth counted with the next that differs.
-        differs = ~(growth == 0)
         level = self.level[nics]
         moving = (rate > _MOVING * level) & (rate > 0)
         learn = nics[moving]
@@ -69,7 +64,6 @@ class Rails(Columns):
         paused = at[moving] - self.moved[learn] > 3 * usual[moving]
         self.run[learn[paused]] = at[moving][paused]
         self.moved[learn] = at[moving]
-        self.value[nics[differs]], self.at[nics[differs]] = words[differs], at[differs]
 
     def quiet(self, last: IntArray, usual: FloatArray) -> IntArray:
         """Return the NICs that moved data and, last heard at `last`, have not for long."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
+from detectors.core.counting import Counter
 from detectors.core.tails import Tails
 from detectors.presence import Attendance, Lapses, too_long
 
@@ -27,28 +28,25 @@ _PLAUSIBLE = 1e18
 class States(Columns):
     """Columns over ports: `state` (1 up, 0 down, -1 unknown); `down_since`, -1 unless it went down while heard;
     `heard_since` the first reading after a silence; `low` readings in a row that said down; `used` when it last
-    carried more than management traffic (-1 never); when its traffic was last `counted_at`, and last counted `anew_at`
-    from a lower value, as after a boot (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
-    counter `downed` of lost links.
+    carried more than management traffic (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
+    counter `downed` of lost links; `sent` counts its traffic.
     """
 
     state: NDArray[np.int8] = column(UNKNOWN, dtype=np.int8)
     down_since: IntArray = column(-1)
     heard_since: IntArray = column(-1)
     low: NDArray[np.int32] = column(0, dtype=np.int32)
-    downed: FloatArray = column(np.nan)
-    sent: FloatArray = column(np.nan)
     used: IntArray = column(-1)
-    counted_at: IntArray = column(-1)
-    anew_at: IntArray = column(-1)
     lost: IntArray = column(-1, _KEPT_DOWNS)
     counted: IntArray = column(-1, _KEPT_DOWNS)
 
+    BESIDE = ("sent", "downed")
     KEPT = ("heard", "lapses")
 
     def __init__(self, kind: Kind, tails: Tails) -> None:
         super().__init__()
         self.kind = kind
+        self.sent, self.downed = Counter(), Counter()
         self.lapses = Lapses(tails[f"silences in {kind}"])
         self.heard = Attendance(kind)
 
@@ -74,28 +72,13 @@ class States(Columns):
             fine = batch.valid[name][tick, here] & np.isfinite(value)
             self._take_states(ports[fine], at[fine], value[fine] > 0)
         counter, unit = _TRAFFIC[self.kind]
-        fine, grown = self._grown(batch, tick, here, counter, self.sent)
-        works = fine & (grown * unit * 1000 > _IDLE_BYTES_PER_S * (at - before))
+        sent = self.sent.take(ports, at, _counter(batch, counter, tick, here))
+        works = sent * unit * 1000 > _IDLE_BYTES_PER_S * (at - before)
         self.used[ports[works]] = at[works]
-        self.counted_at[ports[fine]] = at[fine]
-        self.anew_at[ports[grown < 0]] = at[grown < 0]
-        _, grown = self._grown(batch, tick, here, "link_downed", self.downed)
+        grown = self.downed.take(ports, at, _counter(batch, "link_downed", tick, here))
         grown[anew] = 0.0
         for least in range(1, 4) if np.count_nonzero(grown > 0) else ():
             _note(self.counted, ports[grown >= least], at[grown >= least])
-
-    def _grown(
-        self, batch: Batch, tick: int, here: Any, counter: str, latest: FloatArray
-    ) -> tuple[BoolArray, FloatArray]:
-        """Return which rows tell by how much a counter grew, and that; and keep its `latest` value of each port."""
-        ports = batch.entities[here]
-        if counter not in batch.values:
-            return np.zeros(len(ports), bool), np.zeros(len(ports))
-        value = batch.values[counter][tick, here]
-        fine = batch.valid[counter][tick, here] & (np.abs(value) < _PLAUSIBLE)
-        grown = np.nan_to_num(np.where(fine, value - latest[ports], 0.0))
-        latest[ports[fine]] = value[fine]
-        return fine, grown
 
     def look(self, now: Instant) -> None:
         """At a point of the grid: take note of which ports were heard, and of silences that ended by themselves."""
@@ -133,6 +116,13 @@ class States(Columns):
         """Return when a port lost its link, by its state and by its counter, as far back as is kept."""
         times = np.concatenate([self.lost[:, port], self.counted[:, port]])
         return [int(at) for at in times[times >= 0]]
+
+
+def _counter(batch: Batch, name: str, tick: int, here: Any) -> FloatArray:
+    if name not in batch.values:
+        return np.full(batch.at[tick, here].shape, np.nan)
+    value = batch.values[name][tick, here]
+    return np.where(batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE), value, np.nan)
 
 
 def _note(ring: IntArray, ports: IntArray, at: IntArray) -> None:

@@ -206,7 +206,7 @@ class Judge:
             due = errors.due()
             if not len(due):
                 continue
-            grew = (errors.grown[:, due] > 0).any(axis=0)
+            grew = (errors.counted.grown[:, due] > 0).any(axis=0)
             excused = np.zeros(len(due), bool)
             for place in np.flatnonzero(grew).tolist():
                 cable = self._cables.of(kind, int(due[place]))

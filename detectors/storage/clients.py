@@ -7,12 +7,13 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.counting import Counter
 from detectors.core.residuals import group_medians
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet
 from detectors.gpus import reported
 from detectors.presence import learnt_interval
-from detectors.statistics import CounterRate, known_or
+from detectors.statistics import known_or
 
 READ, WRITE = 0, 1
 _LATENCY: Final = ("read_latency_ms", "write_latency_ms")
@@ -58,11 +59,11 @@ class Clients(Columns):
     latency: FloatArray = column(np.nan, 2)
     rate: FloatArray = column(np.nan, 4)
     waiters: FloatArray = column(np.nan)
-    counted_at: IntArray = column(-1, 4)
-    counted: FloatArray = column(0.0, 4)
+    BESIDE = ("counted",)
 
     def __init__(self, fleet: Fleet, mounts: Slots) -> None:
         super().__init__()
+        self.counted = Counter(rows=4)
         self._fleet, self._mounts = fleet, mounts
         # All links of a node, though storage may have one of them only: rather too much than too little.
         self._links_of = {
@@ -83,8 +84,7 @@ class Clients(Columns):
             # A client that moves nothing has no latency; many report 0 then.
             self.latency[:, entities] = np.where((latency > 0) & (latency < _MOST_MS), latency, np.nan)
             counted = np.stack([reported(batch, name, tick, here) for name in _COUNTERS])
-            counter = CounterRate(self.counted_at, self.counted, _HOLD_MS)
-            rate = counter.update(entities, at, known_or(counted, 0.0), np.isfinite(counted))
+            rate = self.counted.rates(entities, at, counted, _HOLD_MS)
             self.rate[:, entities] = np.where(np.isfinite(rate), 1000 * rate, self.rate[:, entities])
             self.waiters[entities] = reported(batch, "waiters", tick, here)
 
