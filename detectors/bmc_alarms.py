@@ -46,7 +46,7 @@ _BACK = re.compile(r"regained|restored|fully redundant|recovered", re.IGNORECASE
 _SEL_HEAD = re.compile(r"^\s*[0-9a-f]+\s*\|[^|]*\|[^|]*\|", re.IGNORECASE)
 _STATE = re.compile(r"(de)?assert(ed|ion)?", re.IGNORECASE)
 _KEPT_MS: Final = 6 * 3_600_000
-"""A line whose end is never told holds for a shift; what is wrong for longer is in the sensors."""
+"""A line whose end is never logged holds for a shift; what is wrong for longer is in the sensors."""
 _LINES_A_NODE: Final = 32
 _STALE_MS: Final = 300_000
 """Five readings of 60 s, the usual interval of BMC telemetry: after that a sensor's word holds no longer."""
@@ -83,7 +83,7 @@ def alarm_line(record: LogRecord) -> tuple[Part, str, bool] | None:
 
 
 def _about(part: Part, text: str) -> str:
-    """Return what a line and its end have in common; of a supply it is the unit, whatever is told of it."""
+    """Return what a line and its end have in common; of a supply it is the unit, whatever happened to it."""
     return (text.split("|", maxsplit=1)[0] if part == "supply" else _STATE.sub("", text)).strip(" |").lower()
 
 
@@ -114,10 +114,10 @@ class BmcAlarms:
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Take log lines; what was asserted stays until it is deasserted, or is old."""
         for record in records:
-            said = alarm_line(record)
-            if said is None or record.node is None or said[0] not in self._parts:
+            found = alarm_line(record)
+            if found is None or record.node is None or found[0] not in self._parts:
                 continue
-            part, about, over = said
+            part, about, over = found
             lines = self._lines.setdefault(record.node, {})
             known = lines.get(about)
             if over:
@@ -153,10 +153,10 @@ class BmcAlarms:
         fan, inlet = kept.part[sensors] == PARTS.index("fan"), kept.part[sensors] == PARTS.index("inlet")
         value = np.where(inlet & ((value < _INLET_RANGE_C[0]) | (value > _INLET_RANGE_C[1])), np.nan, value)
         state = np.where((state >= 0) & (state <= _CRITICAL), state, np.nan)
-        told = np.isfinite(value) | np.isfinite(state)
-        if not told.all():
-            sensors, at, value, state = sensors[told], at[told], value[told], state[told]
-            fan, inlet = fan[told], inlet[told]
+        reports = np.isfinite(value) | np.isfinite(state)
+        if not reports.all():
+            sensors, at, value, state = sensors[reports], at[reports], value[reports], state[reports]
+            fan, inlet = fan[reports], inlet[reports]
         habit = kept.habit[sensors]
         still = fan & (value == 0) & kept.turned[sensors]
         warm = inlet & ((value >= _INLET_MOST_C) | (value >= habit + _INLET_RISE_K))

@@ -44,8 +44,8 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
     moved += usual
     unknown = np.isnan(moved)  # either was
     if np.count_nonzero(unknown):
-        told = gap[unknown]
-        moved[unknown] = np.where(np.isnan(told), usual[unknown], told)
+        gaps = gap[unknown]
+        moved[unknown] = np.where(np.isnan(gaps), usual[unknown], gaps)
     return moved
 
 
@@ -133,7 +133,7 @@ class Attendance(Columns):
         return np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
 
     def missed(self, now: Instant) -> FloatArray:
-        """Return how many of its intervals ago each owner was last heard; 0 where that cannot be told."""
+        """Return how many of its intervals ago each owner was last heard; 0 where that is not known."""
         return np.fmax(self.silent(now) / np.maximum(self.usual, 1.0), 0.0)
 
     def fresh(self, now: Instant, intervals: float, least_ms: float) -> BoolArray:
@@ -293,7 +293,7 @@ class Progress(Kept):
         return last > since and not now - last > (_STEPS_LATE + 0.5) * usual + _STEPS_SLACK_MS
 
     def stopped(self, job_id: str, now: Instant) -> bool | None:
-        """Return whether a job's next step is overdue; None if that cannot be told."""
+        """Return whether a job's next step is overdue; None if that is not known."""
         last, usual = self.of(job_id)
         if last == NEVER or math.isnan(usual):
             return None

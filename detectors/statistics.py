@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import BoolArray, FloatArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 
 
 def clamp(values: NDArray[Any], least: Any, most: Any) -> Any:

@@ -150,23 +150,27 @@ class Congestion(BaseDetector):
         """Return the ports that have been hot for that share of what is sustained, with their signals."""
         hot: Hot = {}
         for number in self._flows["switch"].hot(now, share, wealth).tolist():
-            told = self._signals("switch", number)
-            hot[self._fabric.sides["switch"].places[number]] = told | {"rx": told["rx"] + told["wait"]}
+            signals = self._signals("switch", number)
+            hot[self._fabric.sides["switch"].places[number]] = signals | {"rx": signals["rx"] + signals["wait"]}
         waiting = self._flows["nic"].hot(now, share, wealth).tolist()
         reporting = {switch for switch, _ in self._fabric.sides["switch"].places} if waiting else set()
         for number in waiting:
             place = self._fabric.sides["nic"].places[number]
             if place[0] not in reporting:
                 # A NIC that waits for credits is paused by the switch port that it is plugged into.
-                told = self._signals("nic", number)
-                hot[place] = {"tx": told["wait"], "drop": told["drop"] + told["retry"], "mark": told["mark"]}
+                signals = self._signals("nic", number)
+                hot[place] = {
+                    "tx": signals["wait"],
+                    "drop": signals["drop"] + signals["retry"],
+                    "mark": signals["mark"],
+                }
         return hot
 
     def _signals(self, kind: Kind, number: int) -> dict[str, float]:
         """Return the strengths of a port's signals; of marks only what is unusual."""
         flows = self._flows[kind]
-        told = dict(zip(SIGNALS, np.nan_to_num(flows.looks.strength[:, number]).tolist(), strict=False))
-        return told if flows.odd_marks()[number] else told | {"mark": 0.0}
+        signals = dict(zip(SIGNALS, np.nan_to_num(flows.looks.strength[:, number]).tolist(), strict=False))
+        return signals if flows.odd_marks()[number] else signals | {"mark": 0.0}
 
     def _with_marks(self, lot: Hot) -> Hot:
         """Return the hot ports of a lot with those on the same switches that mark unusually often now."""

@@ -77,8 +77,8 @@ class Fabric:
         self._port_of_nic: dict[Port, Port] = {}
         self._gbps: dict[Port, float] = {}
         self._beside: dict[str, set[str]] = {}
-        for node, told in fleet.nodes.items():
-            for nic in told.get("nics") or ():
+        for node, about in fleet.nodes.items():
+            for nic in about.get("nics") or ():
                 end = node, str(nic.get("nic"))
                 self._gbps[end] = float(nic.get("gbps") or _SLOWEST_GBPS)
                 if nic.get("switch") and nic.get("port"):
@@ -125,5 +125,5 @@ class Fabric:
 
     def size(self, switch: str) -> int:
         """Return how many ports of a switch are known to be in use."""
-        told = sum(port[0] == switch for port in self.host) + sum(port[0] == switch for port in self.far)
-        return max(told, sum(port[0] == switch for port in self.sides["switch"].places))
+        cabled = sum(port[0] == switch for port in self.host) + sum(port[0] == switch for port in self.far)
+        return max(cabled, sum(port[0] == switch for port in self.sides["switch"].places))

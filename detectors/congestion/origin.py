@@ -31,11 +31,11 @@ class Origin:
 def origin_of(fabric: Fabric, hot: Hot) -> Origin:
     """Return the origin among hot ports."""
     switch = max(sorted({port[0] for port in hot}), key=lambda name: _source(fabric, hot, name))
-    own = {port: told for port, told in sorted(hot.items()) if port[0] == switch}
-    queued = {port: told.get("mark", 0.0) + told.get("drop", 0.0) for port, told in own.items()}
-    hosts = {port: told.get("rx", 0.0) if port in fabric.host else 0.0 for port, told in own.items()}
-    sent = {port: told.get("tx", 0.0) for port, told in own.items()}
-    paused = {port: told.get("rx", 0.0) for port, told in own.items()}
+    own = {port: signals for port, signals in sorted(hot.items()) if port[0] == switch}
+    queued = {port: signals.get("mark", 0.0) + signals.get("drop", 0.0) for port, signals in own.items()}
+    hosts = {port: signals.get("rx", 0.0) if port in fabric.host else 0.0 for port, signals in own.items()}
+    sent = {port: signals.get("tx", 0.0) for port, signals in own.items()}
+    paused = {port: signals.get("rx", 0.0) for port, signals in own.items()}
     ways = (("marks and drops", queued), ("pauses from its host", hosts), ("pauses sent", sent), ("waits", paused))
     by, weight = next(((by, weight) for by, weight in ways if max(weight.values()) >= 1), ways[0])
     most = max(weight.values())
@@ -49,10 +49,10 @@ def origin_of(fabric: Fabric, hot: Hot) -> Origin:
 def _source(fabric: Fabric, hot: Hot, switch: str) -> float:
     """Return how much of a congestion a switch makes, less what it suffers from other switches."""
     made = 0.0
-    for port, told in hot.items():
+    for port, signals in hot.items():
         if port[0] == switch:
-            received = told.get("rx", 0.0) * (1 if port in fabric.host else -1)
-            made += told.get("mark", 0.0) + told.get("drop", 0.0) + told.get("tx", 0.0) + received
+            received = signals.get("rx", 0.0) * (1 if port in fabric.host else -1)
+            made += signals.get("mark", 0.0) + signals.get("drop", 0.0) + signals.get("tx", 0.0) + received
     return made
 
 
@@ -69,4 +69,4 @@ def together(fabric: Fabric, hot: Hot) -> list[Hot]:
             edge += more
         lots.append(lot)
         left = [switch for switch in left if switch not in lot]
-    return [{port: told for port, told in hot.items() if port[0] in lot} for lot in lots]
+    return [{port: signals for port, signals in hot.items() if port[0] in lot} for lot in lots]

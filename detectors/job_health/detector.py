@@ -74,7 +74,7 @@ class JobHealth(BaseDetector):
         self._waiting = {name: Waiting() for name in SIGNALS}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
-        """Note what is said of jobs and nodes; believe NCCL's watchdog at once."""
+        """Note log lines on jobs and nodes; believe NCCL's watchdog at once."""
         found: list[Finding] = []
         for record in records:
             job_id = self._lines.take(record)
@@ -254,15 +254,15 @@ class JobHealth(BaseDetector):
         evidence, since = self._figures(number), course.since_when(number)
         wealth, look_s = float(course.wealth[number]), max(float(self._steps.usual[number]) / 1000, 5.0)
         evidence["by_chance"] = odds_in_words(wealth, 2 * len(self._slots), look_s)
-        said = "loss" if shares[0] >= 0.5 else "grad_norm"
-        figures = f"rose from {evidence[f'{said}_before']:.4g} to {evidence[said]:.4g} and stays there"
-        what = f"the {'loss' if said == 'loss' else 'gradient norm'} of job {job_id} {figures}"
+        which = "loss" if shares[0] >= 0.5 else "grad_norm"
+        figures = f"rose from {evidence[f'{which}_before']:.4g} to {evidence[which]:.4g} and stays there"
+        what = f"the {'loss' if which == 'loss' else 'gradient norm'} of job {job_id} {figures}"
         return self._anomaly(now, number, since, "ticket", 0.6 + 0.2 * (shares[0] >= 1), what, evidence)
 
     def _no_number(self, now: Instant, number: int, name: str) -> list[Finding]:
         course, bad = self._courses[name], int(self._courses[name].bad[number])
-        said = "loss" if name == "loss" else "gradient norm"
-        what = f"the {said} of job {self._slots.names[number]} is no number for {bad} steps in a row"
+        words = "loss" if name == "loss" else "gradient norm"
+        what = f"the {words} of job {self._slots.names[number]} is no number for {bad} steps in a row"
         evidence = self._figures(number) | {"steps_not_a_number": bad}
         return self._anomaly(now, number, int(course.bad_since[number]), "page", 0.95, what, evidence)
 

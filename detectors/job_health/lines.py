@@ -78,8 +78,8 @@ class Lines:
             for matter, form in (("suspended", _SUSPENDED), ("over", _ENDED)) if record.job_id else ():
                 if form.search(record.message):
                     self._jobs.setdefault(str(record.job_id), {})[matter] = record.at
-            for node, said in words_of(record):
-                if said in {"down", "suspect"}:
+            for node, word in words_of(record):
+                if word in {"down", "suspect"}:
                     self._nodes[node] = record.at, record.message[:200]
         elif record.node is not None and _stops_jobs(record):
             self._nodes[record.node] = record.at, record.message[:200]
@@ -91,8 +91,8 @@ class Lines:
 
     def last(self, job_id: str, *matters: str) -> Instant:
         """Return when a job last spoke of one of `matters`; -1 if never."""
-        said = self._jobs.get(job_id, {})
-        return max((said.get(matter, -1) for matter in matters), default=-1)
+        times = self._jobs.get(job_id, {})
+        return max((times.get(matter, -1) for matter in matters), default=-1)
 
     def cause(self, nodes: Sequence[str], since: Instant) -> str | None:
         """Return a line on one of `nodes` after `since` that explains why their job stands."""
@@ -103,7 +103,7 @@ class Lines:
     def forget(self, now: Instant) -> None:
         """Drop the jobs that are over, and lines that are old."""
         if not self._jobs.keys() <= self._fleet.jobs.keys():
-            self._jobs = {job_id: said for job_id, said in self._jobs.items() if job_id in self._fleet.jobs}
+            self._jobs = {job_id: times for job_id, times in self._jobs.items() if job_id in self._fleet.jobs}
         if any(now - at > _KEPT_MS for at, _ in self._nodes.values()):
             self._nodes = {node: entry for node, entry in self._nodes.items() if now - entry[0] <= _KEPT_MS}
 

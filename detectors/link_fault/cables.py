@@ -44,8 +44,8 @@ class Cables:
         self._of: dict[End, Cable] = {}
         self._by_index: dict[str, list[Cable]] = {"nic": [], "switch": []}
         self._at_switch: dict[str, list[Cable]] = {}
-        for node, told in fleet.nodes.items():
-            for nic in told.get("nics") or ():
+        for node, about in fleet.nodes.items():
+            for nic in about.get("nics") or ():
                 ends: list[End] = [("nic", node, str(nic.get("nic")))]
                 if nic.get("switch") and nic.get("port"):
                     ends.append(("switch", str(nic["switch"]), str(nic["port"])))

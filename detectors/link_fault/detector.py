@@ -11,8 +11,8 @@ its siblings and its rail go on, is down whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
-it, are the switch. Where the node is silent, booting, drained or down, its ports are too, and nothing is said. A port
-that was never up is not in use.
+it, are the switch. Where the node is silent, booting, drained or down, its ports are too, and nothing is reported. A
+port that was never up is not in use.
 
 It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about
 nodes that are switched off where no in-band stream and no topology tells, about few errors a minute that were there

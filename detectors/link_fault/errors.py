@@ -131,14 +131,14 @@ class Errors(Columns):
         slow = (self.evidence.wealth >= wealth) & (total >= self._config.errors)
         found: dict[int, dict[str, float]] = {}
         for port in np.flatnonzero(fast.any(axis=0) | slow).tolist():
-            told = found[port] = {}
+            figures = found[port] = {}
             for row, name in enumerate(self.counters):
                 counted = self.total[row, port] + self.counted.grown[row, port]
                 if counted > 0:
-                    told[name] = float(counted)
-                    told[f"{name}_per_s"] = float(self.rate[row, port])
-                    told[f"{name}_per_min_usual"] = float(np.nan_to_num(self.habits[row].level[port]))
-        return {port: told for port, told in found.items() if told}
+                    figures[name] = float(counted)
+                    figures[f"{name}_per_s"] = float(self.rate[row, port])
+                    figures[f"{name}_per_min_usual"] = float(np.nan_to_num(self.habits[row].level[port]))
+        return {port: figures for port, figures in found.items() if figures}
 
     def began(self, port: int, now: Instant) -> Instant:
         """Return when a port began to err."""

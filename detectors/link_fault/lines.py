@@ -1,4 +1,4 @@
-"""What kernels say of links (mlx5 and other drivers, lost and gained carrier), and switches' syslogs of their ports."""
+"""Lines of kernels on links (mlx5 and other drivers, lost and gained carrier), and switches' syslogs of their ports."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _NAMED = 100_000
 
 
 class Lines:
-    """By port: when logs said that its link went down, and the last that they said of it."""
+    """By port: when its link went down by the logs, and the last line on it."""
 
     def __init__(self) -> None:
         self._downs: dict[End, list[Instant]] = {}
@@ -37,10 +37,10 @@ class Lines:
         for record in records:
             if record.source != "kernel" or not record.node:
                 continue
-            told = _told(record.node, record.message)
-            if told is None or len(self._last) >= _NAMED:
+            found = _port_in(record.node, record.message)
+            if found is None or len(self._last) >= _NAMED:
                 continue
-            end, down = told
+            end, down = found
             before = self._last.get(end)
             self._last[end] = record.at, down, record.message[:200]
             # The driver and the network manager each write a line: one loss.
@@ -48,21 +48,21 @@ class Lines:
                 self._downs[end] = [*self._downs.get(end, []), record.at][-_KEPT:]
 
     def downs(self, end: End, since: Instant) -> list[Instant]:
-        """Return when a port was said after `since` to have lost its link."""
+        """Return when a port lost its link after `since`, by the logs."""
         return [at for at in self._downs.get(end, []) if at > since]
 
     def down_line(self, end: End, since: Instant) -> tuple[Instant, str] | None:
-        """Return the last line of a port, if it was after `since` and said that the link is down."""
+        """Return the last line of a port, if it came after `since` and says that the link is down."""
         at, down, line = self._last.get(end, (-1, False, ""))
         return (at, line) if down and at > since else None
 
-    def said_up(self, end: End, since: Instant) -> bool:
-        """Return whether the last line of a port was after `since` and said that the link is up."""
+    def logged_up(self, end: End, since: Instant) -> bool:
+        """Return whether the last line of a port came after `since` and says that the link is up."""
         at, down, _ = self._last.get(end, (-1, True, ""))
         return not down and at > since
 
     def flapping(self, since: Instant, times: int) -> list[End]:
-        """Return the ports said to have lost their link so often after `since`."""
+        """Return the ports that lost their link so often after `since`, by the logs."""
         return [end for end, downs in self._downs.items() if sum(at > since for at in downs) >= times]
 
     def snapshot(self) -> list[Any]:
@@ -76,8 +76,8 @@ class Lines:
         self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
 
 
-def _told(machine: str, message: str) -> tuple[End, bool] | None:
-    """Return of which port of a machine a line tells, and whether it is down; None for any other line."""
+def _port_in(machine: str, message: str) -> tuple[End, bool] | None:
+    """Return which port of a machine a line is about, and whether it is down; None for any other line."""
     port = _SWITCH_PORT.search(message)
     if port is not None:
         return ("switch", machine, port[1]), port[2].lower() == "down"

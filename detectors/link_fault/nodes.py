@@ -62,7 +62,7 @@ class Nodes(Columns):
         return back + _BOOT_GRACE_MS
 
     def lives(self, node: str, since: Instant, now: Instant) -> bool:
-        """Return whether a node is at work, and was heard after `since`; a node that never is cannot be told."""
+        """Return whether a node is at work, and was heard after `since`; of a node that never is nothing is known."""
         if self._scheduler.on_purpose(node, now) is not None:
             return False
         fate = self._scheduler.fate(node, since - _OF_OLD_MS)

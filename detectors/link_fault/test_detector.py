@@ -296,7 +296,7 @@ def test_lines_of_switches(message: str, port: str, down: bool) -> None:
     lines.take([LogRecord(START, "kernel", message, node="leaf-1")])
     end = ("switch", "leaf-1", port)
     assert bool(lines.downs(end, 0)) is down
-    assert lines.said_up(end, 0) is not down
+    assert lines.logged_up(end, 0) is not down
 
 
 def test_what_a_switch_logs_of_its_ports_shows_flaps_between_two_readings() -> None:

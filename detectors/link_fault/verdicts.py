@@ -83,8 +83,8 @@ class Judge:
             for kind, states in self._states.items()
             for port in np.flatnonzero(states.downs(since) >= times)
         }
-        told_of = [end for end in self._lines.flapping(since, times) if end[0] == "nic" or self._cables.knows(end)]
-        suspects |= {self._cables.with_end(end) for end in told_of}
+        logged = [end for end in self._lines.flapping(since, times) if end[0] == "nic" or self._cables.knows(end)]
+        suspects |= {self._cables.with_end(end) for end in logged}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             last = max(self.losses(cable), default=-1)
             if now - max(last, self.last_down(cable)) > _LATELY_MS:
@@ -94,9 +94,9 @@ class Judge:
                 counted = max(counted, self._nodes.settled_since(cable.node))
             downs = {end: int(states.downs(counted)[port]) for end, states, port in self.ports(cable)}
             for end in cable.ends:
-                told = self._lines.downs(end, counted)
-                if told:
-                    downs[end] = max(len(told), downs.get(end, 0))
+                lines = self._lines.downs(end, counted)
+                if lines:
+                    downs[end] = max(len(lines), downs.get(end, 0))
             most = max(downs.values(), default=0)
             if most < times or not self._lives(cable, self.last_down(cable), now):
                 continue
@@ -105,19 +105,19 @@ class Judge:
             yield Verdict(
                 "link_flap", end, "flap", first, (cable,), self._severity(cable, now),
                 min(1.0, 0.75 + 0.05 * (most - times)),
-                f"{_said(end)} lost its link {most} times in {(now - first) / 60_000:.0f} min",
+                f"{_in_words(end)} lost its link {most} times in {(now - first) / 60_000:.0f} min",
                 self._evidence(cable, counted, now) | {"downs": most, "in_s": (now - first) / 1000},
             )  # fmt: skip
 
     def last_down(self, cable: Cable) -> Instant:
         """Return when a cable last lost its link, or was without, by any of its ends; -1 never."""
-        return max([states.last_down(port) for _, states, port in self.ports(cable)] + self._told(cable), default=-1)
+        return max([states.last_down(port) for _, states, port in self.ports(cable)] + self._logged(cable), default=-1)
 
     def losses(self, cable: Cable) -> list[Instant]:
         """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
-        return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._told(cable)
+        return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._logged(cable)
 
-    def _told(self, cable: Cable) -> list[Instant]:
+    def _logged(self, cable: Cable) -> list[Instant]:
         return [at for end in cable.ends for at in self._lines.downs(end, -1)]
 
     def downs(self, now: Instant, erred: Collection[End]) -> Iterator[Verdict]:
@@ -129,7 +129,7 @@ class Judge:
             line = self._line(cable, since - _TOGETHER_MS)
             if not self._confirmed(now, cable, low, since, line, erred):
                 continue
-            if all(self._lines.said_up(end, int(states.heard.last[port])) for end, states, port in low):
+            if all(self._lines.logged_up(end, int(states.heard.last[port])) for end, states, port in low):
                 continue
             if not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
@@ -140,17 +140,17 @@ class Judge:
             evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
             if switch:
                 held = f"{len(members)} of its {len(self._cables.at(switch))} cables lost their link"
-                told = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
+                figures = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
                 end = ("switch", switch, "")
                 yield Verdict(
-                    "link_down", end, "down", since, members, "page", 0.95, f"{switch}: {held}", evidence | told
+                    "link_down", end, "down", since, members, "page", 0.95, f"{switch}: {held}", evidence | figures
                 )
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
             severity = self._severity(cable, now)
             unused = "" if severity == "page" else "; nobody has used it"
-            summary = f"{_said(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
+            summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
 
     def _confirmed(
@@ -220,23 +220,23 @@ class Judge:
         wealth = threshold(self._config.false_alarms_per_100_node_days, ports, nodes, LOOK_MS / 1000)
         found: dict[Cable, list[tuple[float, End, int, dict[str, float]]]] = {}
         for kind, errors in self._errors.items():
-            for port, told in errors.failing(wealth).items():
+            for port, figures in errors.failing(wealth).items():
                 cable = self._cables.of(kind, port)
                 end = next(end for end in cable.ends if self._cables.index(end) == port and end[0] == kind)
-                weight = max(value for name, value in told.items() if name in errors.counters)
-                found.setdefault(cable, []).append((weight, end, port, told))
-        for cable, told_by in sorted(found.items(), key=lambda entry: entry[0].ends):
+                weight = max(value for name, value in figures.items() if name in errors.counters)
+                found.setdefault(cable, []).append((weight, end, port, figures))
+        for cable, seen_by in sorted(found.items(), key=lambda entry: entry[0].ends):
             # What has lost its link may be flapping, and err until the next time.
             if self.losses(cable) and now - self.last_down(cable) <= FLAP_HOLD_MS:
                 continue
-            weight, end, port, told = min(told_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
+            weight, end, port, figures = min(seen_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
             errors = self._errors[end[0]]
             if now - errors.odd[port] > 2 * LOOK_MS or not self._lives(cable, now - LOOK_MS, now):
                 continue
             started = max(errors.began(port, now), int(self._states[end[0]].heard_since[port]))
-            worst = next(name for name, value in told.items() if value == weight)
-            summary = f"{_said(end)}: {weight:.0f} {worst} in {(now - started) / 60_000:.0f} min"
-            evidence: Evidence = self._evidence(cable, started, now) | told
+            worst = next(name for name, value in figures.items() if value == weight)
+            summary = f"{_in_words(end)}: {weight:.0f} {worst} in {(now - started) / 60_000:.0f} min"
+            evidence: Evidence = self._evidence(cable, started, now) | figures
             if errors.evidence.wealth[port] >= wealth:
                 chance = odds_in_words(float(errors.evidence.wealth[port]), ports, LOOK_MS / 1000)
                 evidence = {**evidence, "by_chance": chance}
@@ -279,7 +279,7 @@ class Judge:
                 "siblings": len(siblings),
             }
             mode = "missing" if gone else "quiet"
-            yield Verdict("link_down", end, mode, since, (cable,), "page", 0.75, f"{_said(end)} {what}", evidence)
+            yield Verdict("link_down", end, mode, since, (cable,), "page", 0.75, f"{_in_words(end)} {what}", evidence)
 
     def _others_move(self, end: End, siblings: list[int], nodes: tuple[str, ...], since: Instant, now: Instant) -> bool:
         """Return whether the siblings on the node, and most NICs of the rail on the job's nodes, go on moving data."""
@@ -300,8 +300,8 @@ class Judge:
         return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
 
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
-        told = [self._lines.down_line(end, since) for end in cable.ends]
-        return next((line for line in told if line is not None), None)
+        lines = [self._lines.down_line(end, since) for end in cable.ends]
+        return next((line for line in lines if line is not None), None)
 
     def _name(self, cable: Cable, showing: list[End]) -> End:
         """Return the end to name: a node's NIC if it reports its link, else the first of the ends that show it."""
@@ -311,18 +311,18 @@ class Judge:
         return min(showing)
 
     def _evidence(self, cable: Cable, since: Instant, now: Instant) -> dict[str, float | int | str]:
-        told: dict[str, float | int | str] = {"cable": " - ".join(_said(end) for end in cable.ends)}
+        evidence: dict[str, float | int | str] = {"cable": " - ".join(_in_words(end) for end in cable.ends)}
         for end, states, port in self.ports(cable):
             side = "nic" if end[0] == "nic" else f"port_{end[1]}"
-            told[f"{side}_up"] = int(states.state[port])
-            told[f"{side}_downs"] = int(states.downs(since - 1)[port])
+            evidence[f"{side}_up"] = int(states.state[port])
+            evidence[f"{side}_downs"] = int(states.downs(since - 1)[port])
             if states.used[port] >= 0:
-                told[f"{side}_used_s_ago"] = (now - int(states.used[port])) / 1000
+                evidence[f"{side}_used_s_ago"] = (now - int(states.used[port])) / 1000
         job = self._fleet.job_of(cable.node) if cable.node is not None else None
         if job is not None:
-            told["job_id"] = job.job_id
-        return told
+            evidence["job_id"] = job.job_id
+        return evidence
 
 
-def _said(end: End) -> str:
+def _in_words(end: End) -> str:
     return f"{end[1]} {end[2]}"

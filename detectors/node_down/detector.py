@@ -1,6 +1,6 @@
 """A node is down: its in-band series stop, or the scheduler says so, while its BMC may live on.
 
-When the scheduler says that a node is down, that is said at once. So is a node that misses two readings in all its
+When the scheduler says that a node is down, it is reported at once. So is a node that misses two readings in all its
 in-band streams (GPUs, NICs, storage) after its kernel's or BMC's last words, when the scheduler misses it too, or when
 its BMC reads no power while it had a job. Else it is inferred. A node's silence weighs what so long a silence weighs
 here, where scrapes get lost in runs and collectors pause; its job's steps that stop with it, or its watts that fall,
@@ -151,32 +151,32 @@ class NodeDown(BaseDetector):
         self._tenancy.note(now)
         self._silence.measure(now, self._excused.keys() | {case.node for case in self._book.cases()})
         over = self._close(now)
-        told = {node for node, _ in self._scheduler.said_down(self._heard_of)}
+        stated = {node for node, _ in self._scheduler.said_down(self._heard_of)}
         self._heard_of = now
         silence = self._silence
         suspects = np.flatnonzero((silence.missed > LATE) & (silence.silent_ms <= _FORGET_MS))
-        names = {self._roster.names[number] for number in suspects.tolist()} | told
+        names = {self._roster.names[number] for number in suspects.tolist()} | stated
         self._excused = {node: last for node, last in self._excused.items() if node in names}
         began: list[Finding] = []
         for node in sorted(names - {case.node for case in self._book.cases()}):
-            began += self._judge(now, node, told=node in told)
+            began += self._judge(now, node, stated=node in stated)
         self.tails["falls of power"].learn(self._watts.drops())
         return [*over, *began]
 
-    def _judge(self, now: Instant, node: str, *, told: bool) -> list[Finding]:
+    def _judge(self, now: Instant, node: str, *, stated: bool) -> list[Finding]:
         number = self._roster.number(node)
         self._silence.grow(len(self._roster))
         last, usual = int(self._silence.last[number]), float(self._silence.usual[number])
-        if not told and last >= 0 and self._excused.get(node) == last:
+        if not stated and last >= 0 and self._excused.get(node) == last:
             return []
         out = self._scheduler.on_purpose(node, now)
-        if out is not None and (told or out.at <= last + usual):
+        if out is not None and (stated or out.at <= last + usual):
             self._excused[node] = last
             return []
-        if not told and self._silence.missed[number] < _MISSED:
+        if not stated and self._silence.missed[number] < _MISSED:
             return []
         case = self._case(now, number, last, usual)
-        return self._fire(now, case) if told or self._is_down(case, now) else []
+        return self._fire(now, case) if stated or self._is_down(case, now) else []
 
     def _is_down(self, case: _Case, now: Instant) -> bool:
         """Return whether a silent node is down; none of the rest if its job proves that it lives."""
@@ -265,8 +265,8 @@ class NodeDown(BaseDetector):
         return believed(float(falls.odds(np.array([before / max(watts, 1.0) - 1]))[0]), falls.total)
 
     def _fire(self, now: Instant, case: _Case) -> list[Finding]:
-        said = case.word.at if case.word is not None else now
-        started_at = min(case.last + int(case.usual / 2), said, now) if case.missed > 1 else said
+        stated_at = case.word.at if case.word is not None else now
+        started_at = min(case.last + int(case.usual / 2), stated_at, now) if case.missed > 1 else stated_at
         return self._book.fire(
             now,
             _FAULT,

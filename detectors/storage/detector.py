@@ -5,7 +5,7 @@ throughput (its direction's and the whole; at a load that was never seen nothing
 on most clients that is too improbable for chance, by the tail of such differences here, is unusual. It alerts where
 somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise` of their time
 more than they did; of jobs that report no steps, requests queue on every client, throughput halves, or each client's
-requests take a twentieth of every second more than they did (Little's law). Without that it is reported as information.
+requests take a twentieth of every second more than they did (Little's law). Without that it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -55,7 +55,7 @@ _AFFECTED = 0.5
 """A client is affected from half the rise on (of the logarithm); fewer than these of them are slow by their links."""
 _MOST_CLIENTS = 0.6
 _UNKNOWN_LOAD = 1.6
-"""Where clients report no bytes a burst cannot be told from a slow server: the rise (of the logarithm) must be more."""
+"""Where clients report no bytes a burst looks like a slow server: the rise (of the logarithm) must be more."""
 _STARVING_WINDOWS = 5
 """150 s: the first steps of a job wait for cold caches."""
 _WIDE = 0.6
@@ -262,9 +262,9 @@ class Storage(BaseDetector):
             held_up, key=lambda job: (felt[job], self._waits.share[job], str(self._jobs.names[job])), default=None
         )
         times = math.exp(np.nan_to_num(rise[way]))
-        said = f"{_WORDS[way]}s take {latency[way]:.3g} ms, {times:.1f} times what they do at like throughput"
+        slow = f"{_WORDS[way]}s take {latency[way]:.3g} ms, {times:.1f} times what they do at like throughput"
         if starving and not rise[way] > 0:
-            said = f"reads take {latency[READ]:.3g} ms"
+            slow = f"reads take {latency[READ]:.3g} ms"
         if worst is not None:
             figures, effect = self._effect(worst)
             evidence |= figures
@@ -286,7 +286,7 @@ class Storage(BaseDetector):
             started_at=max(since, 0),
             severity=severity,
             score=0.9 if starving else 0.75 if effect else 0.3,
-            summary=f"{name} is slow: {said}, {effect or 'and nobody is seen to wait for it'}",
+            summary=f"{name} is slow: {slow}, {effect or 'and nobody is seen to wait for it'}",
             action=_ACTION if effect else "none: nobody waits for it",
             evidence=evidence,
             aspect="" if effect else _INFO,

@@ -52,19 +52,19 @@ class Waits(Columns):
             ticks, places = np.nonzero(batch.present & (step > 0) & (step < _MOST_S))
         took = np.round(step[ticks, places] * _MICRO).astype(np.int64)
         waits = wait[ticks, places]
-        told = np.isfinite(waits) & (waits < _MOST_S)
-        waited = np.round(np.where(told, waits, 0.0) * _MICRO).astype(np.int64)
-        much = told & (waited >= _SHARE * took)
+        known = np.isfinite(waits) & (waits < _MOST_S)
+        waited = np.round(np.where(known, waits, 0.0) * _MICRO).astype(np.int64)
+        much = known & (waited >= _SHARE * took)
         one = np.ones(len(took), np.int64)
-        for row, values in enumerate((took, one, waited, took * told, one * told, one * much)):
+        for row, values in enumerate((took, one, waited, took * known, one * known, one * much)):
             np.add.at(self.sums[row], jobs[places], values)
 
     def close(self, now: Instant, window_s: float, kept: IntArray) -> None:
         """End a window; the habit of `kept` (jobs) is not learnt: they wait for a mount that is slow."""
-        took, count, waited, of, told, much = self.sums.astype(float)
+        took, count, waited, of, reported, much = self.sums.astype(float)
         some = np.flatnonzero(count > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            share, wide, step = waited / of, much / told, took / count / _MICRO
+            share, wide, step = waited / of, much / reported, took / count / _MICRO
         self.at[some] = now
         for name, values in (("share", share), ("wide", wide), ("step_s", step)):
             getattr(self, name)[some] = values[some]

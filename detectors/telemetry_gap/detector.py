@@ -11,7 +11,7 @@ Three or more that stop in the same instant are one collector: one finding, on t
 `affected` saying how many and the pod or rack they share; there its BMC, and no job that stopped, suffice as a sign
 of life. One GPU that stops while the node's others go on is `gpu_lost`; a node with no sign of life is `node_down`.
 
-It is wrong about a whole collector gone over idle nodes without BMCs (nothing is said), about a mount or a NIC that
+It is wrong about a whole collector gone over idle nodes without BMCs (nothing is reported), about a mount or a NIC that
 is taken away for good, about a node without work whose reboot takes longer than `reboot_s` though it draws what it
 did, and it cannot tell a frozen NIC from an idle one, so it does not try.
 """

@@ -68,12 +68,12 @@ class Freeze(Kept):
         differs = fine & (value != seen)
         for kept, now in zip(self._seen, np.where(differs, value, seen), strict=True):
             kept[those] = now
-        changed, told = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
+        changed, reports = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
         moved = those[changed]
         self._changed.readings.heard(moved, at[changed])
         counts.changes[moved] += 1
         counts.repeats[moved] = 0
-        counts.repeats[those[told & ~changed]] += 1
+        counts.repeats[those[reports & ~changed]] += 1
         if self._meter is not None:
             metered, valid = _column(batch, self._meter, tick, here)
             ran = valid & np.isfinite(metered) & (metered != counts.meter[those])

@@ -47,17 +47,17 @@ class Links(Columns):
 class Stream(Kept):
     """The silences of every owner in one stream: how long each has lasted, and from when on it is no chance.
 
-    A stream that stutters, away most of the time though never for long, is away on balance: what is `owed` (ms) grows
-    with every silence and is paid back while it is heard; it must reach twice what one silence must.
+    A stream that stutters, away most of the time though never for long, is away on balance: `away_ms` grows with every
+    silence and falls while it is heard; it must reach twice what one silence must.
     """
 
-    KEPT = ("heard", "lapses", "owed", "needed", "_looked")
+    KEPT = ("heard", "lapses", "away_ms", "needed", "_looked")
 
     def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails) -> None:
         self.kind, self._config = kind, config
         self.heard = Attendance(kind)
         self.lapses = Lapses(tails[f"silences in {kind}"])
-        self.owed: FloatArray = np.empty(0)
+        self.away_ms: FloatArray = np.empty(0)
         self.needed: FloatArray = np.empty(0)
         self._looked: Instant = NEVER
 
@@ -70,11 +70,11 @@ class Stream(Kept):
         """
         heard, config = self.heard, self._config
         heard.look(now, roster.owners(self.kind, len(heard.readings)), len(roster))
-        self.owed = np.concatenate([self.owed, np.zeros(len(heard) - len(self.owed))])
+        self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
         came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
         spent = now - self._looked if self._looked >= 0 else 0
-        self.owed = np.where(heard.missed(now) < LATE, np.maximum(self.owed - spent, 0.0), self.owed)
-        self.owed[late] += heard.gap[late]
+        self.away_ms = np.where(heard.missed(now) < LATE, np.maximum(self.away_ms - spent, 0.0), self.away_ms)
+        self.away_ms[late] += heard.gap[late]
         by_chance = late & (heard.gap < self.needed_or(np.inf))
         if excused is not None:
             by_chance[: len(excused)] &= ~excused
@@ -84,7 +84,7 @@ class Stream(Kept):
         self.lapses.learn(int(came.sum()), heard.late[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
         self.needed = too_long(heard.usual, self.lapses, budget, config.least_s, config.least_readings)
-        self.owed = np.minimum(self.owed, _ON_BALANCE * self.needed)
+        self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
 
     def needed_or(self, blank: float) -> FloatArray:
@@ -147,7 +147,7 @@ class Streams(Kept):
             since = np.where(self.dark, since, np.maximum(since, self.dark_at))
         silent = (stream.heard.last >= 0) & (stream.heard.missed(now) >= LATE)
         spent = now - since
-        return silent & ((spent >= stream.needed) | (stream.owed + spent >= _ON_BALANCE * stream.needed))
+        return silent & ((spent >= stream.needed) | (stream.away_ms + spent >= _ON_BALANCE * stream.needed))
 
     def seen_alive(self, kind: str, now: Instant) -> BoolArray:
         """Return which nodes another in-band stream shows alive since stream `kind` fell silent, (nodes,)."""
@@ -192,8 +192,8 @@ class Cables:
     def __init__(self, fleet: Fleet) -> None:
         self.nics: dict[str, set[tuple[str, str]]] = {}
         self.far: dict[str, set[tuple[str, str]]] = {}
-        for node, told in fleet.nodes.items():
-            for nic in told.get("nics") or ():
+        for node, about in fleet.nodes.items():
+            for nic in about.get("nics") or ():
                 self.nics.setdefault(str(nic.get("switch")), set()).add((node, str(nic.get("nic"))))
         for link in fleet.topology.get("links") or ():
             ends = [str(link.get(end, "")).partition(":") for end in ("a", "b")]
