@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from detectors.cabling import cables
 from detectors.congestion.flows import Peers
 from detectors.contract import BoolArray, Entity, FloatArray, IntArray, Kind
 from detectors.fleet import Fleet
@@ -77,19 +78,18 @@ class Fabric:
         self._port_of_nic: dict[Port, Port] = {}
         self._gbps: dict[Port, float] = {}
         self._beside: dict[str, set[str]] = {}
-        for node, about in fleet.nodes.items():
-            for nic in about.get("nics") or ():
-                end = node, str(nic.get("nic"))
-                self._gbps[end] = float(nic.get("gbps") or _SLOWEST_GBPS)
-                if nic.get("switch") and nic.get("port"):
-                    port = str(nic["switch"]), str(nic["port"])
-                    self.host[port], self._port_of_nic[end], self._gbps[port] = node, port, self._gbps[end]
-        for link in fleet.topology.get("links") or ():
-            (a, _, at_a), (b, _, at_b) = (str(link.get(end, "")).partition(":") for end in ("a", "b"))
-            self.far[a, at_a], self.far[b, at_b] = (b, at_b), (a, at_a)
-            self._gbps[a, at_a] = self._gbps[b, at_b] = float(link.get("gbps") or _SLOWEST_GBPS)
-            self._beside.setdefault(a, set()).add(b)
-            self._beside.setdefault(b, set()).add(a)
+        for ends, gbps in cables(fleet):
+            places = [(owner, name) for _, owner, name in ends]
+            self._gbps |= dict.fromkeys(places, gbps or _SLOWEST_GBPS)
+            if len(ends) < 2:
+                continue
+            one, other = places
+            if ends[0][0] == "nic":
+                self.host[other], self._port_of_nic[one] = one[0], other
+                continue
+            self.far[one], self.far[other] = other, one
+            self._beside.setdefault(one[0], set()).add(other[0])
+            self._beside.setdefault(other[0], set()).add(one[0])
         self.sides: dict[Kind, Side] = {"switch": Side(), "nic": Side()}
 
     def sync(self, kind: Kind, count: int) -> None:

@@ -15,11 +15,11 @@ from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS, Counters, Fields
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
-from detectors.core.evidence import Evidence, bet
+from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.kept import Kept
 from detectors.core.residuals import Habit, group_medians
-from detectors.core.tails import Tails
-from detectors.statistics import clamp
+from detectors.core.tails import Tails, learn_events
+from detectors.statistics import clamp, known_or
 
 LOOK_MS: Final = 20_000
 _WHOLE: Final = 0.9
@@ -152,11 +152,9 @@ class Flows(Kept):
     def _weigh(self, ports: IntArray, spent_s: FloatArray) -> None:
         """Add what the looks at `ports` say to their evidence."""
         looks = self.looks
-        odds = np.where(self._waits(ports), looks.odds[:, ports], np.nan)
-        seen = np.isfinite(odds).any(axis=0)
-        least = np.min(odds, axis=0, initial=1.0, where=np.isfinite(odds))
-        reported = np.maximum(np.isfinite(looks.odds[:, ports]).sum(axis=0), 1)
-        chance = np.minimum(np.where(seen, least * reported, 1.0), 1.0)
+        odds = looks.odds[:, ports]
+        nobody_waits = np.isfinite(odds) & ~self._waits(ports)
+        chance = known_or(joint(np.where(nobody_waits, 1.0, odds)), 1.0)
         share = np.minimum(spent_s / _BURST_S, 1.0)
         self.evidence.look(ports, chance, looks.at[ports], weight=share)
         hot = bet(chance) > 0
@@ -198,8 +196,8 @@ class Flows(Kept):
             calm = cool & ~(residual[row] >= 1)
             for share in np.unique(weight[calm]).tolist():
                 tail.learn(residual[row][calm & (weight == share)], share)
-            tail.learn(burst[ports[calm]])
-            burst[ports] = np.where(calm | known[ports], np.nan, np.fmax(burst[ports], residual[row]))
+            learn_events(tail, burst, ports, residual[row], calm)
+            burst[ports[known[ports]]] = np.nan  # a fault is no burst
 
     def hot(self, now: Instant, share: float, wealth: float) -> IntArray:
         """Return the ports that are hot for that share of what must be sustained, by that much evidence."""

@@ -64,6 +64,16 @@ def bet(odds: FloatArray) -> FloatArray:
     return gain
 
 
+def joint(odds: FloatArray) -> FloatArray:
+    """Return the odds (n,) that the least of several (signals, n) is as small by chance: NaN where none is known.
+
+    As many chances as there are signals: Bonferroni's bound, which asks nothing of how they depend on one another.
+    """
+    known = np.isfinite(odds)
+    least = np.min(odds, axis=0, initial=1.0, where=known)
+    return np.where(known.any(axis=0), np.minimum(least * known.sum(axis=0), 1.0), np.nan)
+
+
 def threshold(budget: float, entities: int, nodes: int, look_s: float) -> float:
     """Return the wealth (natural logarithm) at which to alert, for `budget` false alarms in 100 node-days at most.
 

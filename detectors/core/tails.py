@@ -115,6 +115,17 @@ class Tail:
         self._stale = True
 
 
+def learn_events(
+    tail: Tail, events: FloatArray, entities: NDArray[np.int64], residuals: FloatArray, calm: NDArray[np.bool_]
+) -> None:
+    """Learn how large events are: those of `entities` (n,) that are `calm` (n,) now have had theirs.
+
+    `events` (count,) has the largest residual so far of each entity's event that goes on, NaN where none does.
+    """
+    tail.learn(events[entities[calm]])
+    events[entities] = np.where(calm, np.nan, np.fmax(events[entities], residuals))
+
+
 class Tails:
     """The tails of one detector, by the name of the signal (and group); what `hindcast calibrate` writes down."""
 

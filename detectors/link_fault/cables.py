@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from detectors.cabling import End, cables
 from detectors.contract import Entity
 from detectors.fleet import Fleet
-
-End = tuple[str, str, str]
-"""(kind, node or switch, nic or port)."""
 
 
 def entity_of(end: End) -> Entity:
@@ -44,15 +42,8 @@ class Cables:
         self._of: dict[End, Cable] = {}
         self._by_index: dict[str, list[Cable]] = {"nic": [], "switch": []}
         self._at_switch: dict[str, list[Cable]] = {}
-        for node, about in fleet.nodes.items():
-            for nic in about.get("nics") or ():
-                ends: list[End] = [("nic", node, str(nic.get("nic")))]
-                if nic.get("switch") and nic.get("port"):
-                    ends.append(("switch", str(nic["switch"]), str(nic["port"])))
-                self._lay(ends, laid=len(ends) > 1)
-        for link in fleet.topology.get("links") or ():
-            pair = [str(link.get(end, "")).partition(":") for end in ("a", "b")]
-            self._lay([("switch", switch, port) for switch, _, port in sorted(pair) if port], laid=True)
+        for ends, _ in cables(fleet):
+            self._lay(ends, laid=len(ends) > 1 or ends[0][0] == "switch")
 
     def _lay(self, ends: Iterable[End], *, laid: bool = False) -> None:
         fresh = tuple(end for end in ends if end not in self._of)

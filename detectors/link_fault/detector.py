@@ -23,10 +23,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from detectors.base import BaseDetector
+from detectors.cabling import End
 from detectors.case_book import OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
 from detectors.fleet import Fleet
-from detectors.link_fault.cables import Cable, Cables, End, entity_of
+from detectors.link_fault.cables import Cable, Cables, entity_of
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.link_fault.errors import Errors
 from detectors.link_fault.lines import Lines

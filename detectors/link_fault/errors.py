@@ -12,9 +12,9 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
-from detectors.core.evidence import Evidence, bet
+from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.residuals import Habit
-from detectors.core.tails import Tails
+from detectors.core.tails import Tails, learn_events
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.statistics import median_of
 
@@ -91,9 +91,7 @@ class Errors(Columns):
         odds = np.full((len(self.counters), len(ports)), np.nan)
         for row, name in enumerate(self.counters):
             odds[row] = self._odds(row, name, ports, minutes, ~excused)
-        known = np.isfinite(odds)
-        least = np.min(odds, axis=0, initial=1.0, where=known)
-        chance = np.where(known.any(axis=0), np.minimum(least * known.sum(axis=0), 1.0), np.nan)
+        chance = joint(odds)
         self.evidence.look(ports, chance, self.at[ports])
         erring = self.evidence.wealth[ports] > 0
         self.total[:, ports] = np.where(erring, self.total[:, ports] + self.counted.grown[:, ports], 0.0)
@@ -114,8 +112,7 @@ class Errors(Columns):
         odds = tail.odds(residual)
         calm = ~(residual >= 1)
         tail.learn(residual[calm])
-        tail.learn(self.burst[row, ports[calm]])
-        self.burst[row, ports] = np.where(calm, np.nan, np.fmax(self.burst[row, ports], residual))
+        learn_events(tail, self.burst[row], ports, residual, calm)
         habit.learn(ports[calm], pace[calm], 60 * minutes[calm])
         return odds
 

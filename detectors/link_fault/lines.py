@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from detectors.cabling import End
 from detectors.contract import Instant, LogRecord
-from detectors.link_fault.cables import End
 
 _DOWN = re.compile(
     r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|link not ready|port.*\bDOWN\b|link_downed",

@@ -6,10 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from detectors.cabling import End
 from detectors.contract import Evidence, Fault, Instant, Severity
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet import Fleet
-from detectors.link_fault.cables import Cable, Cables, End
+from detectors.link_fault.cables import Cable, Cables
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.link_fault.errors import LOOK_MS, Errors
 from detectors.link_fault.lines import Lines, evidence_of

@@ -1,9 +1,11 @@
 """When every node and switch was last heard in each stream, how long it may be away, and what says that it lives."""
 
+from itertools import permutations
 from typing import Final
 
 import numpy as np
 
+from detectors.cabling import cables
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
@@ -192,13 +194,10 @@ class Cables:
     def __init__(self, fleet: Fleet) -> None:
         self.nics: dict[str, set[tuple[str, str]]] = {}
         self.far: dict[str, set[tuple[str, str]]] = {}
-        for node, about in fleet.nodes.items():
-            for nic in about.get("nics") or ():
-                self.nics.setdefault(str(nic.get("switch")), set()).add((node, str(nic.get("nic"))))
-        for link in fleet.topology.get("links") or ():
-            ends = [str(link.get(end, "")).partition(":") for end in ("a", "b")]
-            for (switch, _, _), (other, _, port) in ((ends[0], ends[1]), (ends[1], ends[0])):
-                self.far.setdefault(switch, set()).add((other, port))
+        for ends, _ in cables(fleet):
+            for (kind, owner, name), (far_kind, switch, _) in permutations(ends, 2):
+                if far_kind == "switch":
+                    (self.nics if kind == "nic" else self.far).setdefault(switch, set()).add((owner, name))
 
     def nodes(self, switch: str) -> set[str]:
         """Return the nodes that have a NIC on a switch."""
