@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column
+from detectors.core.kept import Kept
 from detectors.gpus import GpuLayout
 from detectors.xid import parse_line
 
@@ -51,8 +52,10 @@ class _Gauge(Columns):
     without_since: IntArray = column(-1)
 
 
-class XidWatch:
+class XidWatch(Kept):
     """Takes log lines and gauge readings; tells of events with one of `codes`."""
+
+    KEPT = ("noted", "_gauge")
 
     def __init__(self, codes: Iterable[int], layout: GpuLayout) -> None:
         self._codes = frozenset(codes)
@@ -141,17 +144,26 @@ class XidWatch:
         gpu = self._layout.at_address(event.node, event.address)
         return event if gpu is None else replace(event, gpu=gpu)
 
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
+    @property
+    def noted(self) -> dict[str, Any]:
+        """The events that wait for `drain`, and those drained lately, as JSON can say them."""
         recent = [[*key, at] for key, at in self._recent.items()]
-        return {"pending": self.to_json(self._pending.values()), "recent": recent}, self._gauge.arrays("xid_")
+        return {"pending": self.to_json(self._pending.values()), "recent": recent}
 
-    def load(self, document: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
+    @noted.setter
+    def noted(self, document: dict[str, Any]) -> None:
         self._pending = {}
         for event in self.from_json(document["pending"]):
             self._add(event)
         self._recent = {(node, gpu, code): at for node, gpu, code, at in document["recent"]}
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        return self.noted, self._gauge.arrays("xid_")
+
+    def load(self, document: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned."""
+        self.noted = document
         self._gauge.load(arrays, "xid_")
 
     @staticmethod

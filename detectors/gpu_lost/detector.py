@@ -15,13 +15,13 @@ the XIDs can tell.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
-from detectors.case_book import CaseBook, OpenCase, in_words
+from detectors.base import BaseDetector
+from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
-from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpu_lost.roll_call import RollCall
@@ -29,7 +29,6 @@ from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.presence import Lapses
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.tenancy import Tenancy
 from detectors.xid import Xid, XidCatalogue
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
@@ -38,26 +37,24 @@ _BACK_READINGS, _BACK_MS = 3, 60_000
 """A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""
 
 
-class GpuLost:
+class GpuLost(BaseDetector):
     """See the module; the thresholds are in detector.yaml."""
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = GpuLostConfig
 
+    KEPT = ("_xids", "_calls", "_scheduler", "_tenancy")
+    _config: GpuLostConfig
+
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
-        if not isinstance(config, GpuLostConfig):
-            raise TypeError(f"{type(config).__name__} is not a GpuLostConfig")
-        self._config = config
-        self._fleet = fleet
+        super().__init__(config, fleet)
+        # In a case's memo: `silent`, whether the GPU fell silent.
         self._layout = GpuLayout(fleet)
-        self._catalogue = XidCatalogue(config.xid_overrides)
+        self._catalogue = XidCatalogue(self._config.xid_overrides)
         self._xids = XidWatch(self._catalogue.codes("gpu_lost"), self._layout)
-        self.tails = Tails(config.calibration)
-        self._calls = RollCall(config, self._layout, Lapses(self.tails["readings of single GPUs lost"]))
+        self._calls = RollCall(self._config, self._layout, Lapses(self.tails["readings of single GPUs lost"]))
         self._scheduler = Scheduler(fleet)
         self._tenancy = Tenancy(fleet)
-        self._book = CaseBook(self.spec.name)
-        """In its memos: `silent`, whether it fell silent."""
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take the kernel's lines about XIDs and the scheduler's about nodes; the next point of the grid decides."""
@@ -204,29 +201,6 @@ class GpuLost:
                 over.append(self._book.resolve(entry, now, reason, {"readings_since": int(calls.answered[gpu])}))
         return over
 
-    def snapshot(self) -> bytes:
-        """Return the whole state."""
-        xids, arrays = self._xids.snapshot()
-        calls, own = self._calls.saved()
-        document: dict[str, Any] = {
-            "xids": xids,
-            "calls": calls,
-            "book": self._book.snapshot(),
-            "scheduler": self._scheduler.snapshot(),
-            "tenancy": self._tenancy.snapshot(),
-            "tails": self.tails.document(),
-        }
-        return pack(document, arrays | own)
-
-    @classmethod
-    def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
-        """Return a detector that goes on exactly where `snapshot` was taken."""
-        document, arrays = unpack(state)
-        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
-        detector._layout.extend()
-        detector._xids.load(document["xids"], arrays)
-        detector._calls.take_saved(document["calls"], arrays)
-        detector._scheduler.load(document["scheduler"])
-        detector._tenancy.load(document["tenancy"])
-        detector._book.load(document["book"])
-        return detector
+    def restored(self) -> None:
+        """Find again where every GPU is."""
+        self._layout.extend()
