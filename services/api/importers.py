@@ -52,7 +52,13 @@ def _hints(importer: str) -> dict[str, Any]:
     _, convert = discover()[importer]
     hints = get_type_hints(convert, include_extras=True)
     own = inspect.signature(convert).parameters.values()
-    return {one.name: hints[one.name] for one in own if one.kind is one.KEYWORD_ONLY and one.name != "progress"}
+    given = [one.name for one in own if one.kind is one.KEYWORD_ONLY and one.name != "progress"]
+    # A file of this machine is nobody's to name over HTTP.
+    return {
+        name: hints[name]
+        for name in given
+        if Path not in (get_args(hints[name])[0], *get_args(get_args(hints[name])[0]))
+    }
 
 
 def _told(importer: str) -> Importer:

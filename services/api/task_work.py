@@ -194,15 +194,20 @@ def _capture(work: Work) -> TaskResult:
 
 def _import(work: Work) -> TaskResult:
     from services.api.taken import taken
-    from services.kit.tree import unpacked
+    from services.kit.tree import named_upload, unpacked
     from services.recording.importers.registry import discover
 
     needs = work.needs
-    source = unpacked(work.folder / "upload", work.scratch, needs["filename"], needs["unpacked_bytes"])
+    options = dict(needs["options"])
+    if needs["importer"] == "heap":  # which unpacks by itself, archives in archives too, within the same bounds
+        options["most_bytes"] = min(options.get("most_bytes", needs["unpacked_bytes"]), needs["unpacked_bytes"])
+        source = named_upload(work.folder / "upload", work.scratch, needs["filename"])
+    else:
+        source = unpacked(work.folder / "upload", work.scratch, needs["filename"], needs["unpacked_bytes"])
     out = work.scratch / "out" / str(needs["name"])
     out.parent.mkdir()
     _, convert = discover()[needs["importer"]]
-    report = convert(source, out, **needs["options"], progress=work.move)
+    report = convert(source, out, **options, progress=work.move)
     return taken(work, out, report)
 
 

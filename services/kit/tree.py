@@ -76,6 +76,16 @@ def unpacked(upload: Path, scratch: Path, filename: str, most: int) -> Path:
     return there[0] if len(there) == 1 else folder
 
 
+def named_upload(upload: Path, scratch: Path, filename: str) -> Path:
+    """Return an upload under the name that it had, below `scratch`, as it is. UserError: the name is none."""
+    if not _PART.fullmatch(filename):
+        raise _refused("needs a plain file name")
+    (scratch / "source").mkdir()
+    named = scratch / "source" / filename
+    named.hardlink_to(upload)
+    return named
+
+
 def _unpack(upload: Path, folder: Path, tar: Path, filename: str, most: int) -> None:
     with upload.open("rb") as file:
         magic = file.read(4)

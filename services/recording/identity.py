@@ -31,6 +31,8 @@ _BMC_NAME = re.compile(
 )
 _LARGEST_FILE = 1 << 20
 _OF_JOBS = 2
+_COUNTED = re.compile(r"(?:.+-)?node-\d+")
+"""What the importer of training logs calls nodes of which the log does not tell the names."""
 
 
 @dataclass
@@ -106,8 +108,27 @@ def identify(
         best = max(group, key=lambda name: (names[name], not _is_address(name), "." not in name, -len(name), name))
         for name in group - {best}:
             found.names[name], found.why[name] = best, groups.why[name if name in groups.why else best]
+    _by_job(found, recordings)
     found.gpus = _numbers(recordings, found)
     return found
+
+
+def _by_job(found: Identity, recordings: Sequence[Recording]) -> None:
+    """Give the nodes that a training log could only count the names that the scheduler has for its job's, in order."""
+    placed: dict[str, list[str]] = {}
+    counted: dict[str, tuple[str, list[str]]] = {}
+    for recording in recordings:
+        for job in recording.jobs():
+            if not all(_COUNTED.fullmatch(node) for node in job.nodes):
+                placed.setdefault(job.job_id, job.nodes)
+                continue
+            for node in job.nodes:  # that of several logs is nobody's
+                counted[node] = ("", []) if node in counted else (job.job_id, job.nodes)
+    for node, (job_id, nodes) in counted.items():
+        names = placed.get(job_id, [])
+        if names and len(names) == len(nodes):
+            found.names[node] = found.name(names[nodes.index(node)])
+            found.why[node] = f"in the order of the scheduler's nodes of job {job_id}"
 
 
 def _names(recordings: Sequence[Recording]) -> Counter[str]:
@@ -118,7 +139,7 @@ def _names(recordings: Sequence[Recording]) -> Counter[str]:
             names[node.name] = max(names[node.name], 1 if node.gpus else 0)
         for job in recording.jobs():
             for name in job.nodes:
-                names[name] = _OF_JOBS
+                names[name] = 0 if _COUNTED.fullmatch(name) else _OF_JOBS
     return names
 
 

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
+import { asOne } from "./archive";
 import { goingOn, useTask } from "./tasks";
 import type { Importer, RecordingSummary, Task } from "./types";
 import { Progress, Trouble, When } from "./ui";
@@ -68,9 +69,9 @@ export function Import({ onDone }: Props) {
         {format.startsWith("@") ? (
           <Capture source={format.slice(1)} onSend={(body) => begin(body.name, send<Task>("captures", body))} busy={busy !== null} />
         ) : importer === null ? (
-          <Drop busy={busy} says="Drop a recording here" onFile={(file) => begin(file.name, upload<RecordingSummary>("recordings", [], file).then(() => null))} />
+          <Drop busy={busy} says="Drop a recording here" onFiles={([file]) => begin(file.name, upload<RecordingSummary>("recordings", [], file).then(() => null))} />
         ) : (
-          <Foreign key={importer.name} importer={importer} busy={busy} onSend={(query, file) => begin(file.name, upload<Task>(path("imports", importer.name), query, file))} />
+          <Foreign key={importer.name} importer={importer} busy={busy} onSend={(query, files) => begin(nameOf(files), sendAll(path("imports", importer.name), query, files))} />
         )}
         <span role="status">{told}</span>
         {task !== null && <Outcome key={task} id={task} onDone={onDone} />}
@@ -82,6 +83,17 @@ export function Import({ onDone }: Props) {
 
 type Query = readonly (readonly [name: string, value: string])[];
 
+/** At least one: nothing is sent for nothing. */
+type Files = readonly [File, ...File[]];
+
+const nameOf = (files: Files) => (files.length === 1 ? files[0].name : `${files.length} files`);
+
+/** Sends a file as it is, several as one archive. */
+async function sendAll(url: string, query: Query, files: Files): Promise<Task> {
+  const file = files.length === 1 ? files[0] : await asOne(files);
+  return upload<Task>(url, [...query, ["filename", file.name]], file);
+}
+
 function upload<T>(url: string, query: Query, file: File): Promise<T> {
   const search = new URLSearchParams(query.map(([name, value]) => [name, value])).toString();
   return ask<T>(search === "" ? url : `${url}?${search}`, {}, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
@@ -90,15 +102,17 @@ function upload<T>(url: string, query: Query, file: File): Promise<T> {
 interface DropProps {
   readonly busy: string | null;
   readonly says: string;
-  readonly onFile: (file: File) => void;
+  readonly onFiles: (files: Files) => void;
+  readonly several?: boolean;
 }
 
-function Drop({ busy, says, onFile }: DropProps) {
+function Drop({ busy, says, onFiles, several = false }: DropProps) {
   const [over, setOver] = useState(false);
-  const take = useRef<(file: File | null | undefined) => void>(() => undefined);
-  take.current = (file) => {
-    if (file !== null && file !== undefined && busy === null) {
-      onFile(file);
+  const take = useRef<(files: FileList | null | undefined) => void>(() => undefined);
+  take.current = (files) => {
+    const [first, ...others] = files ?? [];
+    if (first !== undefined && busy === null) {
+      onFiles([first, ...others]);
     }
   };
   // Anywhere on the page: a browser opens what is dropped beside, and the console would be gone.
@@ -113,7 +127,7 @@ function Drop({ busy, says, onFile }: DropProps) {
     on("drop", (event) => {
       event.preventDefault();
       setOver(false);
-      take.current(event.dataTransfer?.files[0]);
+      take.current(event.dataTransfer?.files);
     });
     return () => stop.abort();
   }, []);
@@ -123,9 +137,10 @@ function Drop({ busy, says, onFile }: DropProps) {
         <span>{busy === null ? `${says}, or choose one:` : `Sending ${busy}…`}</span>
         <input
           type="file"
+          multiple={several}
           disabled={busy !== null}
           onChange={({ currentTarget }) => {
-            take.current(currentTarget.files?.[0]);
+            take.current(currentTarget.files);
             currentTarget.value = ""; // the same file, mended, is a change again
           }}
         />
@@ -137,7 +152,7 @@ function Drop({ busy, says, onFile }: DropProps) {
 interface ForeignProps {
   readonly importer: Importer;
   readonly busy: string | null;
-  readonly onSend: (query: Query, file: File) => void;
+  readonly onSend: (query: Query, files: Files) => void;
 }
 
 /** What another tool wrote: it needs a name, and is told what the files do not say. */
@@ -148,7 +163,7 @@ function Foreign({ importer, busy, onSend }: ForeignProps) {
   return (
     <>
       <p class="small">
-        {importer.help} Takes {importer.takes}; several files as one .zip or .tar.gz.
+        {importer.help} Takes {importer.takes}; drop several files together, or as one .zip or .tar.gz.
       </p>
       <div class="row choices" style="margin-bottom:.6rem">
         <Named name={name} set={setName} />
@@ -164,8 +179,9 @@ function Foreign({ importer, busy, onSend }: ForeignProps) {
       ) : (
         <Drop
           busy={busy}
-          says="Drop the file here"
-          onFile={(file) => onSend([["name", name], ["filename", file.name], ...given.map(([option, value]) => ["option", `${option}=${value}`] as const)], file)}
+          says="Drop the files here"
+          several
+          onFiles={(files) => onSend([["name", name], ...given.map(([option, value]) => ["option", `${option}=${value}`] as const)], files)}
         />
       )}
     </>
@@ -234,9 +250,12 @@ function Ended({ task }: { readonly task: Task }): ComponentChildren {
     return <Progress of={task} />;
   }
   return task.state === "done" ? (
-    <p role="status">
-      {task.result?.recording} is in the library. <span class="small soft">{task.result?.notes}</span>
-    </p>
+    <>
+      <p role="status">{task.result?.recording} is in the library.</p>
+      <pre class="small soft" tabIndex={0} aria-label="What came of each file">
+        {task.result?.notes}
+      </pre>
+    </>
   ) : (
     <p class="sev page">It has {task.state === "failed" ? `failed: ${task.error ?? ""}` : "been cancelled"}</p>
   );

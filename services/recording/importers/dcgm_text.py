@@ -258,6 +258,4 @@ def recognise(_name: str, head: str) -> str | None:
     """Return why a file is taken for series of exporters, None where it is none."""
     if head.startswith('{__name__="'):
         return "series as promtool tsdb dump prints them"
-    if _METRICS.search(head) is None:
-        return None
-    return "text of OpenMetrics" if head.rstrip().endswith("# EOF") else "text of /metrics"
+    return "text of /metrics or of OpenMetrics" if _METRICS.search(head) else None

@@ -9,13 +9,14 @@ import inspect
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from services.kit.errors import TooMuchError, UserError
-from services.recording.identity import identify, read_aliases, renamed
+from services.recording.clocks import Skew, clock_skews
+from services.recording.identity import Identity, identify, read_aliases, renamed
 from services.recording.importers.contract import FileRow, Progress, Report, silent
 from services.recording.importers.parts.heap_bundles import take_apart
 from services.recording.importers.parts.heap_files import lay_out
@@ -50,6 +51,8 @@ def convert(
     timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     aliases: Annotated[Path | None, "YAML file: a machine's name, and a list of its other names"] = None,
     most_bytes: Annotated[int, "refuse archives that unpack to more"] = _MOST_BYTES,
+    align_clocks: Annotated[bool, "correct logs' times by events that the telemetry saw too"] = True,
+    keep_all: Annotated[bool, "keep what lies outside of the telemetry's stretch, too"] = False,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -77,7 +80,8 @@ def convert(
                 f"{source}: nothing in it could be imported\n{report}",
                 remedy="see the table for what each file lacks; `hindcast import --help` lists what is read",
             )
-        _merged(parts, heap, known, out, cluster, report)
+        how = {"cluster": cluster, "align_clocks": align_clocks, "keep_all": keep_all}
+        _merged(parts, identify([part.recording for part in parts], known, heap.hosts), out, how, report)
         return report
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -133,29 +137,31 @@ def _year(parts: list[_Part]) -> int:
     return datetime.fromtimestamp(starts[len(starts) // 2] / 1000, UTC).year if starts else 0
 
 
-def _merged(
-    parts: list[_Part], heap: Sorted, aliases: dict[str, list[str]], out: Path, cluster: str, report: Report
-) -> None:
+def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, Any], report: Report) -> None:
     """Bring the parts together under one name for each machine, and say in the table what came of each."""
-    identity = identify([part.recording for part in parts], aliases, heap.hosts)
     scratch = parts[0].recording.path.parent.parent
     same = [
         renamed(part.recording, scratch / f"part-{number}-renamed", identity, number)
         for number, part in enumerate(parts)
     ]
-    merged = merge_recordings(same, out, cluster=cluster)
+    skews: dict[int, list[Skew]] = {}
+    for skew in clock_skews(same):
+        skews.setdefault(skew.recording, []).append(replace(skew, name=parts[skew.recording].group.name))
+    merged = merge_recordings(same, out, **how)
     for name in ("read", "made", "skipped"):
         getattr(report, name).update(getattr(merged, name))
     report.first.update(merged.first)
     # That no machine is in all of them is as it should be in a heap.
-    report.notes += [*identity.notes(), *(note for note in merged.notes if not note.startswith("no node is in all"))]
-    for part, recording in zip(parts, same, strict=True):
-        report.files.append(_row(part, recording))
+    kept = [note for note in merged.notes if not note.startswith(("no node is in all", "clock of "))]
+    told = [skew.words(corrected=how["align_clocks"]) for found in skews.values() for skew in found]
+    report.notes += [*identity.notes(), *told, *kept]
+    for number, (part, recording) in enumerate(zip(parts, same, strict=True)):
+        report.files.append(_row(part, recording, skews.get(number, [])))
     report.files.sort(key=lambda row: row.name)
     report.read["files"] = sum(len(part.group.paths) for part in parts)
 
 
-def _row(part: _Part, recording: Recording) -> FileRow:
+def _row(part: _Part, recording: Recording, skews: list[Skew]) -> FileRow:
     manifest, nodes = recording.manifest, [node.name for node in recording.topology.nodes]
     switches = [switch.name for switch in recording.topology.switches]
     named = nodes or switches
@@ -169,7 +175,7 @@ def _row(part: _Part, recording: Recording) -> FileRow:
         rows,
         manifest.start,
         manifest.end,
-        _clock(part.report),
+        ", ".join([_clock(part.report), *(f"{skew.node} {skew.seconds:+.0f} s" for skew in skews)]),
         "; ".join(left),
     )
 

@@ -5,6 +5,7 @@ Checkpoints, validation, errors, Slurm's cancellation and Megatron's straggler l
 names differ only by rank or part, or that name the same Slurm job, are one job.
 """
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import tzinfo
@@ -39,6 +40,7 @@ _BATCH_ROWS = 20_000
 _MOST_EVENTS = 20_000  # of one job: a crash that every rank prints tells nothing new after that
 _REMEDY = "give the log of a training job that reports its steps: Megatron, NeMo or modded-nanoGPT"
 _GAP_MS = 1
+_OF_SLURM = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)")
 
 
 @dataclass
@@ -139,7 +141,8 @@ def _jobs(paths: list[Path], job_id: str | None, report: Report, progress: Progr
     ids = {file.key: file.job_id for file in files if file.job_id is not None}
     groups: dict[str, list[LogFile]] = defaultdict(list)
     for file in files:
-        groups[job_id or file.job_id or ids.get(file.key) or file.key].append(file)
+        slurms = _OF_SLURM.fullmatch(file.key)  # what sbatch calls a job's output, unless it is told otherwise
+        groups[job_id or file.job_id or ids.get(file.key) or (slurms[1] if slurms else file.key)].append(file)
     jobs = []
     for name, group in groups.items():
         if any(file.steps for file in group):
