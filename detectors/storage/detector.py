@@ -94,16 +94,13 @@ class Storage(BaseDetector):
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
-
     KEPT = ("_names", "_jobs", "_clients", "_waits", "_mounts", "_own", "_whole", "_evidence")
     _config: StorageConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         super().__init__(config, fleet)
         self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
-        self._clients = Clients(fleet, self._names)
-        self._waits = Waits()
-        self._mounts = _Mounts()
+        self._clients, self._waits, self._mounts = Clients(fleet, self._names), Waits(), _Mounts()
         self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence()
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
         self._local = {
