@@ -77,7 +77,6 @@ PARTS: tuple[Part, ...] = (
             "link_fault": {"confirm_s": 0},
             "node_down": {"least_s": _NOTHING, "least_readings": 2},
             "power_throttle": {"confirm_readings": 1, "confirm_s": 0, "window_readings": 1, "limit_confirm_s": 0},
-            "straggler": {"confirm_s": 0, "confirm_beats": 1, "lone_confirm_s": 0},
             "telemetry_gap": {"least_s": _NOTHING, "least_readings": 2},
             "thermal_throttle": {
                 "alarm_confirm_s": _NOTHING,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.contract import FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
 from detectors.statistics import clamp
 
@@ -23,6 +23,11 @@ _LEAST_ODDS: Final = 1e-6
 _LOSES: Final = 0.2
 """A bet that wins by such odds, or better ones, costs wealth (the worth of the bet is 1 at odds of 0.166)."""
 _YEAR_DAYS: Final = 365.25
+_FIRST_PAIRS: Final = 30.0
+"""Pairs of looks that repeat by a third, with which a population begins: two looks are one until it has its own."""
+_MOST_REPEATED: Final = 0.8
+"""Nine looks for one at most: what repeats more is no noise, but something that is so."""
+_PAIRS_KEPT: Final = 100_000.0
 
 
 class Evidence(Columns):
@@ -54,6 +59,40 @@ class Evidence(Columns):
         self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
         self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
         self.wealth[those] = after
+
+
+class Echo(Columns):
+    """How much of a look the next one repeats, in a population: the autocorrelation, look to look, of what they add.
+
+    Of n looks that repeat the one before by rho, n (1 - rho) / (1 + rho) are independent (Bartlett, Journal of the
+    Royal Statistical Society 98, 1935): so much each counts. `last` is what an entity's last look was worth (`bet`).
+    """
+
+    last: FloatArray = column(np.nan)
+    KEPT = ("sums",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = _FIRST_PAIRS * np.array([1.0, 0.0, 1 / 3, 1.0])
+        """Pairs, and over them the sums of a bet, of the product of two that follow one another, and of the square."""
+
+    @property
+    def weight(self) -> float:
+        """What one look counts, in (0, 1]."""
+        pairs, total, product, square = self.sums.tolist()
+        mean = total / pairs
+        repeated = clamp((product / pairs - mean**2) / (square / pairs - mean**2), 0.0, _MOST_REPEATED)
+        return float((1 - repeated) / (1 + repeated))
+
+    def take(self, entities: IntArray, odds: FloatArray, calm: BoolArray) -> None:
+        """Take the odds (n,) of a look; only those of `calm` entities teach how looks repeat."""
+        worth = bet(odds)
+        before = self.last[entities]
+        self.last[entities] = worth
+        pairs = np.array([before, worth])[:, calm & np.isfinite(before + worth)]
+        self.sums += pairs.shape[1], pairs.sum() / 2, pairs.prod(axis=0).sum(), (pairs**2).sum() / 2
+        if self.sums[0] > _PAIRS_KEPT:
+            self.sums /= 2
 
 
 def bet(odds: FloatArray) -> FloatArray:

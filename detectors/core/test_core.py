@@ -7,7 +7,7 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Bursts, Counter
-from detectors.core.evidence import Evidence, bet, threshold, years_by_chance
+from detectors.core.evidence import Echo, Evidence, bet, threshold, years_by_chance
 from detectors.core.residuals import Habit, group_medians, group_quantiles, peer_residuals
 from detectors.core.shares import Shares
 from detectors.core.tails import Tail, Tails
@@ -296,3 +296,15 @@ def test_several_counters_of_an_entity_are_counted_apart() -> None:
     assert counter.fell_at[1, 0] == 5000
     total, spent_ms = counter.look(np.array([0]))
     assert (total.tolist(), spent_ms.tolist()) == ([[1.0], [0.0]], [[5000.0], [0.0]])
+
+
+@pytest.mark.parametrize(("repeats", "least", "most"), [(0.0, 0.9, 1.0), (0.9, 0.1, 0.5)])
+def test_looks_that_repeat_the_one_before_count_less(repeats: float, least: float, most: float) -> None:
+    echo, chance, entities = Echo(), np.random.default_rng(4), np.arange(50)
+    echo.grow(50)
+    value = chance.standard_normal(50)
+    for _ in range(400):
+        value = repeats * value + np.sqrt(1 - repeats**2) * chance.standard_normal(50)
+        odds = 1 - 0.5 * (1 + np.sign(value) * np.sqrt(1 - np.exp(-2 * value**2 / np.pi)))  # Polya's approximation
+        echo.take(entities, odds, np.ones(50, bool))
+    assert least <= echo.weight <= most

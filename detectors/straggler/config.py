@@ -17,5 +17,4 @@ class StragglerConfig(DetectorConfig):
     job_share: _Share
     node_share: _Share
     warm_up_steps: Annotated[int, Field(ge=0)]
-    confirm_s: _Seconds
     release_s: _Seconds

@@ -1,12 +1,10 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
 Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its own
-level of before, times what all ranks' computation has changed by meanwhile: a uniform slowdown, longer sequences, a
-checkpoint or drift move all alike and cancel out, and what a rank always had more to do than others (its stage, its
-experts) is part of its level. A rank that was slower from the job's first step on is compared with the others, unless
-such ranks make up a pipeline stage (`pace`, `shape`). Where they do not, DCGM's readings tell who computes while the
-others wait (`activity`, `watch`), and what the job lost by it: in the job's step times, else in its own activity
-(`effect`). What is odd and slows nobody is told once, as information. Most GPUs of a node together are the node.
+habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings tell who computes while the others
+wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity (`effect`). On each
+the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is told once, as information.
+Most GPUs of a node together are the node, and of one node there is one finding at a time.
 
 It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
 is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
@@ -17,12 +15,14 @@ neighbours count the wait for each other as computation; the GPU is named where 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
+from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.kept import Kept
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
@@ -30,33 +30,49 @@ from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.statistics import median_of
 from detectors.straggler import says
-from detectors.straggler.activity import CLOCK, MEMORY, POWER, SLOW_CLOCK, TENSOR, WINDOW_S
+from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.excuses import Excuses
-from detectors.straggler.pace import Pace
+from detectors.straggler.effect import History
+from detectors.straggler.excuses import CLOCK, Excuses
+from detectors.straggler.ranks import Ranks
+from detectors.straggler.readings import LATE, MEMORY, POWER, SLOW_CLOCK, TENSOR
+from detectors.straggler.says import Suspect
 from detectors.straggler.shape import Places, places_of
-from detectors.straggler.watch import Suspect, Watch, gpus_of
+from detectors.straggler.watch import Watch, gpus_of
 
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 0.001, 86_400.0
-_GAP_MS: Final = 60_000
+_GAP_MS: Final = 120_000
 _GAP_ROOM: Final = 1.15
 _BRIEF_MS, _HOLD_BRIEF_S, _HOLD_LONGEST_S = 300_000, 420.0, 600.0
 """What was slow for less than five minutes comes back more likely than not: it is held for longer than that; what comes
 and goes for longer than it ever kept up, but not for ever."""
-_BEATS_IN_TIME: Final = 3
-_HARMLESS_WINDOWS: Final = 15
+_IN_TIME: Final = np.uint64(0b111)
+"""Three looks in time, and it keeps up."""
+_HARMLESS_LOOKS: Final = 15
 """What is odd for a quarter of an hour and slows nobody is a property: told once, and learnt."""
 _HARMLESS: Final = "harmless"
-_CONFIRM_WINDOWS: Final = 3
-"""A checkpoint, or a dip, that falls on the edge of two windows is in both."""
-_DUTY: Final = 0.2
-"""What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
+_SAME_ORDER: Final = 2.0
+"""The culprit's lag and what its job lost are measured apart: to a factor of two."""
 _MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
 """More that are odd at once have something in common that is not a machine's."""
 
 
-class Straggler:
+class _Work(Kept):
+    """One job at work: when it started, its pace, and its ranks where they report."""
+
+    KEPT = ("history", "ranks")
+
+    def __init__(self, config: StragglerConfig, tails: Tails, start: Instant) -> None:
+        self.start = start
+        self.history = History()
+        self.ranks = Ranks(config, tails)
+        self.places: Places | None = None
+
+
+class Straggler(Kept):
     """See the module; the settings are in detector.yaml."""
+
+    KEPT = ("_watch", "_excuses", "_book", "_works")
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StragglerConfig
@@ -70,9 +86,7 @@ class Straggler:
         self._excuses = Excuses(fleet, self._layout)
         self._watch = Watch(config, fleet, self._layout)
         self._book = CaseBook(self.spec.name)
-        self._paces: dict[str, Pace] = {}
-        self._places: dict[str, Places] = {}
-        self._job_names: list[str] = []
+        self._works: dict[str, _Work] = {}
         self._numbers: dict[str, int] = {}
         self._job_of = np.empty(0, np.int64)
         self._rank_of = np.empty(0, np.int64)
@@ -98,245 +112,232 @@ class Straggler:
         return ()
 
     def _take_steps(self, batch: Batch) -> None:
-        self._extend()
+        keys = self._fleet.entities("steps")[len(self._job_of) :]
+        jobs = [self._numbers.setdefault(str(key[0]), len(self._numbers)) for key in keys]
+        self._job_of = np.concatenate([self._job_of, np.array(jobs, np.int64)])
+        self._rank_of = np.concatenate([self._rank_of, np.array([int(key[1]) for key in keys], np.int64)])
+        names = list(self._numbers)
         job, rank = self._job_of[batch.entities], self._rank_of[batch.entities]
-        numbers = np.unique(job).tolist()
-        for tick in range(len(batch.at)):
-            here = batch.present[tick]
+        running = [(number, self._fleet.jobs.get(names[number])) for number in np.unique(job).tolist()]
+        for tick, here in batch.ticks():
             step, compute, wait, data = (
                 reported(batch, name, tick, here) for name in ("step_time_s", "compute_s", "comm_wait_s", "data_wait_s")
             )
             rest = np.where(np.isfinite(wait), step - wait - np.where(np.isfinite(data), data, 0.0), step)
             compute = np.where(np.isfinite(compute), compute, rest)
             sound = (step >= _SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
-            for number in numbers:
-                running = self._fleet.jobs.get(self._job_names[number])
-                mine = sound & (job[here] == number)
-                if running is None or not mine.any():
+            at, ranks = batch.at[tick, here], rank[here]
+            for number, one in running:
+                mine = np.flatnonzero(sound & (job[here] == number))
+                if one is None or not len(mine):
                     continue
-                ranks = rank[here][mine]
-                self._watch.history(running).take(ranks, step[mine])
-                mine[mine] = ranks >= 0
-                if mine.any():
-                    at = batch.at[tick, here][mine]
-                    self._pace(running).add(rank[here][mine], at, step[mine], compute[mine], wait[mine])
+                work = self._work(one)
+                work.history.take(ranks[mine], step[mine])
+                mine = mine[ranks[mine] >= 0]
+                if len(mine):
+                    work.ranks.add(ranks[mine], at[mine], step[mine], compute[mine], wait[mine])
 
-    def _extend(self) -> None:
-        keys = self._fleet.entities("steps")[len(self._job_of) :]
-        if not keys:
-            return
-        jobs = []
-        for key in keys:
-            name = str(key[0])
-            if name not in self._numbers:
-                self._numbers[name] = len(self._job_names)
-                self._job_names.append(name)
-            jobs.append(self._numbers[name])
-        self._job_of = np.concatenate([self._job_of, np.array(jobs, np.int64)])
-        self._rank_of = np.concatenate([self._rank_of, np.array([int(key[1]) for key in keys], np.int64)])
-
-    def _pace(self, job: Job) -> Pace:
-        pace = self._paces.get(job.job_id)
-        if pace is None or pace.start != job.start:
-            pace = self._paces[job.job_id] = Pace(self._config, self._watch.tails, job.start)
-            self._places.pop(job.job_id, None)
-        return pace
+    def _work(self, job: Job) -> _Work:
+        work = self._works.get(job.job_id)
+        if work is None or work.start != job.start:
+            work = self._works[job.job_id] = _Work(self._config, self._watch.tails, job.start)
+        return work
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
-        found = self._close_ended(now)
-        for job_id in list(self._paces):
-            job = self._fleet.jobs.get(job_id)
-            pace = self._paces[job_id]
-            if job is None or job.start != pace.start:
-                del self._paces[job_id]
-                self._places.pop(job_id, None)
+        jobs = self._fleet.jobs
+        found = [
+            self._end(now, case, "its job has ended")
+            for case in self._book.cases()
+            if case.memo["job_id"] not in jobs or jobs[case.memo["job_id"]].start > case.started_at
+        ]
+        self._works = {job_id: self._work(job) for job_id, job in jobs.items()}
+        for job_id, work in self._works.items():
+            job, ranks = jobs[job_id], work.ranks
+            if not len(ranks):
                 continue
-            places = self._places_of(job, pace)
-            if places is not None and pace.beat(now, places):
-                found += self._close_ranks(now, job_id, pace)
-                found += self._judge_ranks(now, job, pace, places)
-        held = {(case.node, None if case.gpu == WHOLE_NODE else case.gpu) for case in self._alarms()}
-        suspects = self._watch.close(now, held)
+            if work.places is None or len(work.places.node) != len(ranks):
+                work.places = places_of(job, len(ranks))
+            held = [rank for case in self._alarms() if case.memo["job_id"] == job_id for rank in case.memo["ranks"]]
+            if work.places is not None and ranks.close(now, work.places, held):
+                found += self._close(now, job_id)
+                found += self._judge(now, self._late(job, work, work.places))
+        histories = {job_id: work.history for job_id, work in self._works.items()}
+        suspects = self._watch.close(now, histories, self._held())
         if suspects is not None:
-            found += self._close_readings(now)
-            found += self._judge_readings(now, suspects)
+            found += self._close(now, None)
+            found += self._judge(now, suspects)
             self._excuses.forget(now)
         return found
 
-    def _places_of(self, job: Job, pace: Pace) -> Places | None:
-        known = self._places.get(job.job_id)
-        if known is None or len(known.node) != len(pace):
-            known = places_of(job, len(pace))
-            if known is not None:
-                self._places[job.job_id] = known
-        return known
+    def _held(self) -> IntArray:
+        held = [self._layout.members(case.node) if case.gpu == WHOLE_NODE else [case.gpu] for case in self._alarms()]
+        return np.array([gpu for gpus in held for gpu in gpus], np.int64)
 
-    def _judge_ranks(self, now: Instant, job: Job, pace: Pace, places: Places) -> list[Finding]:
-        found: list[Finding] = []
-        ranks = pace.confirmed(max(len(self._layout.names), places.nodes))
-        for node in np.unique(places.node[ranks]).tolist():
-            mates = np.flatnonzero((places.node == node) & (pace.seen > 0))
-            lagging = mates[pace.behind[mates] >= self._config.effect_share / 2]
-            gpus = self._layout.members(places.names[node])
-            alone = len(mates) == 1 and np.count_nonzero(np.isin(gpus, gpus_of(job, self._layout))) > 1
-            whole = bool(alone or (len(lagging) > 1 and len(lagging) >= self._config.node_share * len(mates)))
-            cases = [mates] if whole else [np.array([rank]) for rank in ranks[places.node[ranks] == node]]
-            for members in cases:
-                found += self._fire_ranks(now, job, pace, places, members, whole)
+    def _late(self, job: Job, work: _Work, places: Places) -> list[Suspect]:
+        """Return who is slow by its ranks' times: a node where most of its ranks are about as far behind."""
+        ranks, layout, found = work.ranks, self._layout, []
+        told = np.flatnonzero(ranks.seen > 0)
+        nodes = max(len(layout.names), len(places.names))
+        look_s = ranks.look_s
+        enough = threshold(self._config.false_alarms_per_100_node_days, len(told), nodes, look_s)
+        slow = told[ranks.over(told, enough, look_s)]
+        odd = told[ranks.odd[told] & np.uint64(1) > 0]
+        all_of = gpus_of(job, layout)
+        for node in np.unique(places.node[slow]).tolist():
+            mates, name = told[places.node[told] == node], places.names[node]
+            here = slow[places.node[slow] == node]
+            worst = int(here[np.argmax(ranks.behind[here])])
+            along = mates[ranks.behind[mates] >= ranks.behind[worst] / 2]
+            members = layout.members(name)
+            alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
+            whole = alone or (len(along) > 1 and len(along) >= self._config.node_share * len(mates))
+            culprits = mates if whole else np.array([worst])
+            gpus = members if whole else members[layout.gpu[members] == places.gpu[worst]]
+            entity: Entity = {"node": name} if whole else {"node": name, "gpu": int(places.gpu[worst])}
+            if whole and (gpu := self._watch.stands_out(members)) is not None:
+                entity = layout.entity(gpu)
+            clock, others = self._excuses.now[CLOCK], np.setdiff1d(told, culprits)
+            own, peers = np.full(6, np.nan), np.full(6, np.nan)
+            own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
+            bits, looks = ranks.bits(worst)
+            found.append(
+                Suspect(
+                    job=job,
+                    entity=entity,
+                    gpus=gpus,
+                    how=LATE,
+                    lag=float(np.median(ranks.lag[here] if whole else ranks.lag[worst])),
+                    since=max(int(np.median(ranks.since[here])), job.start),
+                    looks=looks,
+                    odd=bits.bit_count(),
+                    crowd=len(np.unique(places.node[odd])),
+                    sure=True,
+                    clock=float(own[0] / peers[0]),
+                    own=own,
+                    peers=peers,
+                    by_chance=odds_in_words(float(ranks.evidence.wealth[worst]), len(told), look_s),
+                    ranks=tuple(culprits.tolist()),
+                    seconds={
+                        "compute_s": median_of(ranks.computes_s[culprits]),
+                        "compute_s_peers": median_of(ranks.computes_s[others]),
+                        "compute_s_own_level": median_of(ranks.usual_s[culprits]),
+                        "comm_wait_s": median_of(ranks.waits_s[culprits]),
+                        "comm_wait_s_peers": median_of(ranks.waits_s[others]),
+                        "step_time_s": ranks.step_s,
+                        "peers": len(others),
+                    },
+                )
+            )
         return found
 
-    def _fire_ranks(
-        self, now: Instant, job: Job, pace: Pace, places: Places, ranks: IntArray, whole: bool
-    ) -> list[Finding]:
-        node = places.names[places.node[ranks[0]]]
-        members = self._layout.members(node)
-        mine = members if whole else members[np.isin(self._layout.gpu[members], places.gpu[ranks])]
-        gpu = self._watch.stands_out(mine) if whole else int(mine[0]) if len(mine) else None
-        onsets = pace.onset[ranks[pace.score[ranks] > 0]]
-        onset = max(int(np.median(onsets)), job.start)
-        entity = (
-            self._entity(node, gpu) if whole or gpu is not None else {"node": node, "gpu": int(places.gpu[ranks[0]])}
-        )
-        peers = gpus_of(job, self._layout)
-        if self._is_open(entity) or self._excuses.to_come(mine, onset, now):
-            return []
-        clock = self._excuses.clock
-        own = median_of(clock[mine].astype(np.float64))
-        ratio = own / median_of(clock[np.setdiff1d(peers, mine)].astype(np.float64))
-        if self._excuses.unread(mine, peers, own, ratio, now):
-            return []
-        if self._excuses.of(node, mine, peers, onset, now) is not None:
-            return []
-        told = says.of_ranks(job.job_id, _words(entity), pace, ranks, (now - onset) / 1000, clock[mine], clock[peers])
-        return self._fire(now, job, entity, gpu, told, onset, [int(rank) for rank in ranks])
-
-    def _judge_readings(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
+    def _judge(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
         found: list[Finding] = []
-        excused = {(suspect.node, suspect.gpu) for suspect in suspects if self._excused(now, suspect)}
-        single = {suspect.node for suspect in suspects if suspect.gpu is not None}
-        for suspect in suspects:
-            job, node, gpu = suspect.job, suspect.node, suspect.gpu
-            if (node, gpu) in excused or ((node, None) in excused if gpu is not None else node in single):
+        excused = {id(suspect) for suspect in suspects if self._excused(now, suspect)}
+        no_nodes = {one.entity["node"] for one in suspects if id(one) in excused and "gpu" not in one.entity}
+        single = {one.entity["node"] for one in suspects if "gpu" in one.entity}
+        for one in suspects:
+            node, alone = str(one.entity["node"]), "gpu" in one.entity
+            if id(one) in excused or node in (no_nodes if alone else single):
                 continue
-            pace = self._paces.get(job.job_id)
-            if pace is not None and np.count_nonzero(pace.seen) >= len(gpus_of(job, self._layout)):
-                continue  # every rank reports its times: they know better
-            entity = self._entity(node, gpu)
-            beside = [other for other in suspects if other.job == job]
-            crowd = {other.node for other in beside}
-            worst = max(np.log1p(other.lag) for other in beside)
-            if self._is_open(entity) or len(crowd) > max(_MOST_NODES, _MOST_NODE_SHARE * len(job.nodes)):
+            if any(case.node == node for case in self._alarms()):
                 continue
-            if np.log1p(suspect.lag) < worst / 2 or suspect.odd < max(_CONFIRM_WINDOWS, _DUTY * suspect.windows):
+            if one.crowd > max(_MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes)):
+                continue
+            known = [case.memo["lag"] for case in self._alarms() if case.memo["job_id"] == one.job.job_id]
+            worst = max(known + [other.lag for other in suspects if other.job == one.job])
+            if one.how != LATE and np.log1p(one.lag) < np.log1p(worst) / 2:
                 continue  # the slowest sets the job's pace
-            harmless = not self._holds_up(suspect)
-            if harmless and suspect.windows < _HARMLESS_WINDOWS:
+            if one.how != LATE and self._ranks_know(one.job) and not (one.effect and one.effect.slower):
+                continue  # ranks' times know better, unless steps are longer and no rank's time says why
+            harmless = not self._holds_up(one)
+            if harmless and (one.looks < _HARMLESS_LOOKS or not one.sure):
                 continue
-            if not harmless or suspect.lag >= self._config.effect_share:
-                told = says.of_readings(suspect, _words(entity), (now - suspect.since) / 1000, harmless)
-                found += self._fire(now, job, entity, gpu, told, suspect.since, [], _HARMLESS if harmless else "")
+            if not harmless or one.lag >= self._config.effect_share:
+                found += self._fire(now, one, harmless=harmless)
             if harmless:
-                self._watch.absolve(node, gpu)
+                comparison, entities = self._compared(node, one.gpus if alone else None)
+                comparison.forget(entities)
         return found
 
-    def _excused(self, now: Instant, suspect: Suspect) -> bool:
-        those = self._layout.members(suspect.node) if suspect.gpu is None else np.array([suspect.gpu])
-        peers = gpus_of(suspect.job, self._layout)
-        unread = self._excuses.unread(those, peers, float(suspect.own[CLOCK]), suspect.clock, now)
-        return unread or self._excuses.of(suspect.node, those, peers, suspect.since, now) is not None
+    def _ranks_know(self, job: Job) -> bool:
+        return int(np.count_nonzero(self._works[job.job_id].ranks.seen)) >= len(gpus_of(job, self._layout))
 
-    def _holds_up(self, suspect: Suspect) -> bool:
-        """Return whether its job lost by it as much as counts, and no more than its lag explains.
+    def _excused(self, now: Instant, one: Suspect) -> bool:
+        peers = gpus_of(one.job, self._layout)
+        return self._excuses.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
+
+    def _holds_up(self, one: Suspect) -> bool:
+        """Return whether its job lost by it as much as counts, as much as its lag explains, and not for another reason.
 
         Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
-        clock is slow: that activity is higher at once says that the others wait.
+        clock is slow: that activity is higher at once says that the others wait. Ranks wait by their own times.
         """
-        effect = suspect.effect
-        if effect is None or (effect.slower == 0 and effect.seen >= suspect.lag / 3):
-            with np.errstate(divide="ignore", invalid="ignore"):  # peers that stand still have a signal of 0
-                ratio = suspect.own / suspect.peers
-            waits = np.fmax(ratio[TENSOR], ratio[MEMORY]) - 1 >= suspect.lag / 2 or ratio[POWER] < 1
-            return bool(suspect.how == SLOW_CLOCK and suspect.lag >= self._config.effect_share and waits)
-        explained = np.log1p(suspect.lag) >= np.log1p(effect.slower) / 2
-        counts = max(suspect.lag, effect.slower) >= self._config.effect_share
-        return bool(effect.slower >= self._config.job_share and explained and counts)
-
-    def _entity(self, node: str, gpu: int | None) -> dict[str, str | int]:
-        return {"node": node} if gpu is None else dict(self._layout.entity(gpu))
+        if one.how == LATE:
+            return True
+        effect, share = one.effect, self._config.effect_share
+        if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
+            active = one.ratio(TENSOR, MEMORY)
+            waits = active - 1 >= one.lag / 2 if np.isfinite(active) else one.ratio(POWER) < 1
+            return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and waits)
+        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / _SAME_ORDER
+        return bool(effect.slower >= self._config.job_share and explained and max(one.lag, effect.slower) >= share)
 
     def _alarms(self) -> list[OpenCase]:
         """Return the open findings but those of what harms nobody: these last as long as the job."""
         return [case for case in self._book.cases() if not case.aspect]
 
-    def _is_open(self, entity: Entity) -> bool:
-        node, gpu = entity["node"], entity.get("gpu")
-        return any(
-            case.node == node and (case.entity.get("gpu") in (None, gpu) or gpu is None) for case in self._alarms()
-        )
-
-    def _fire(
-        self, now: Instant, job: Job, entity: Entity, gpu: int | None, told: says.Saying, onset: Instant,
-        ranks: list[int], aspect: str = "",
-    ) -> list[Finding]:  # fmt: skip
+    def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
+        told = says.of(one, now, harmless=harmless)
+        single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         return self._book.fire(
             now,
             "straggler",
-            entity,
-            started_at=onset,
+            one.entity,
+            started_at=one.since,
             severity=told.severity,
             score=told.score,
             summary=told.summary,
-            action=says.action("gpu" not in entity),
+            action=says.action(one.entity),
             evidence=told.evidence,
-            gpu=WHOLE_NODE if gpu is None else gpu,
-            aspect=aspect,
-            memo={"job_id": job.job_id, "ranks": ranks, "slow_at": now, "gap_ms": 0},
+            gpu=int(single[0]) if len(single) else WHOLE_NODE,
+            aspect=_HARMLESS if harmless else "",
+            memo={
+                "job_id": one.job.job_id,
+                "ranks": list(one.ranks),
+                "slow_at": now,
+                "gap_ms": 0,
+                "slow": True,
+                "lag": one.lag,
+            },
         )
 
-    def _close_ended(self, now: Instant) -> list[Finding]:
-        found: list[Finding] = []
-        for case in self._book.cases():
-            job = self._fleet.jobs.get(case.memo["job_id"])
-            if job is None or job.start > case.started_at:
-                found.append(self._end(now, case, "its job has ended"))
-        return found
+    def _compared(self, node: str, gpus: IntArray | None) -> tuple[Comparison, IntArray]:
+        if gpus is None or not len(gpus):
+            return self._watch.nodes, np.array([self._layout.number(node)])
+        return self._watch.gpus, gpus
 
-    def _close_ranks(self, now: Instant, job_id: str, pace: Pace) -> list[Finding]:
-        """Close what has kept up for long enough by its ranks' times."""
+    def _close(self, now: Instant, job_id: str | None) -> list[Finding]:
+        """Close what has kept up for long enough, by the times of a job's ranks, or (None) by readings."""
         found = []
         for case in self._alarms():
             ranks = np.array(case.memo["ranks"], np.int64)
-            if case.memo["job_id"] != job_id or not len(ranks):
+            if len(ranks) if job_id is None else (case.memo["job_id"] != job_id or not len(ranks)):
                 continue
-            slow_at = int(np.median(pace.slow_at[ranks]))  # a node is as slow as most of its ranks are
-            self._note_slow(case, slow_at, _GAP_MS + 3000 * pace.step_s)
-            heard = ranks[pace.at[ranks] > case.memo["slow_at"]]
-            kept_up = len(heard) > 0 and float(np.median(pace.kept_up[heard])) >= _BEATS_IN_TIME
-            if kept_up and now - case.memo["slow_at"] >= self._hold_ms(case):
-                pace.score[ranks] = 0.0
-                self._watch.absolve(case.node, None if case.gpu == WHOLE_NODE else case.gpu)
+            gpus = np.array([case.gpu]) if case.gpu != WHOLE_NODE else None
+            compared, who = self._compared(case.node, gpus) if job_id is None else (self._works[job_id].ranks, ranks)
+            odd = compared.odd[who]
+            if 2 * np.count_nonzero(odd & np.uint64(1)) >= len(who):  # a node is as slow as half of its ranks are
+                gap_ms = now - case.memo["slow_at"]
+                if not case.memo["slow"] and gap_ms > _GAP_MS:
+                    case.memo["gap_ms"] = max(case.memo["gap_ms"], gap_ms)
+                case.memo |= {"slow_at": now, "slow": True, "lag": float(np.median(compared.lag[who]))}
+                continue
+            case.memo["slow"] = False
+            if 2 * np.count_nonzero(odd & _IN_TIME) < len(who) and now - case.memo["slow_at"] >= self._hold_ms(case):
+                compared.forget(who)
                 found.append(self._end(now, case, "it keeps up with its peers again"))
         return found
-
-    def _close_readings(self, now: Instant) -> list[Finding]:
-        """Close what has kept up for long enough by its readings."""
-        found = []
-        for case in self._alarms():
-            if case.memo["ranks"]:
-                continue
-            gpu = None if case.gpu == WHOLE_NODE else case.gpu
-            if self._watch.slow_now(case.node, gpu):
-                self._note_slow(case, now, _GAP_MS + 1000 * WINDOW_S)
-            elif now - case.memo["slow_at"] >= self._hold_ms(case):
-                self._watch.absolve(case.node, gpu)
-                found.append(self._end(now, case, "it keeps up with its peers again"))
-        return found
-
-    def _note_slow(self, case: OpenCase, at: Instant, gap_ms: float) -> None:
-        if at - case.memo["slow_at"] > gap_ms:
-            case.memo["gap_ms"] = max(case.memo["gap_ms"], at - case.memo["slow_at"])
-        case.memo["slow_at"] = max(at, case.memo["slow_at"])
 
     def _hold_ms(self, case: OpenCase) -> float:
         release_s, gap_ms = self._config.release_s, float(case.memo["gap_ms"])
@@ -351,34 +352,17 @@ class Straggler:
 
     def snapshot(self) -> bytes:
         """Return the whole state."""
-        lines, arrays = self._excuses.snapshot()
-        watched, more = self._watch.snapshot()
-        arrays |= {f"watch/{name}": array for name, array in more.items()}
-        numbers: list[Any] = []
-        for place, (job_id, pace) in enumerate(self._paces.items()):
-            told, columns = pace.snapshot()
-            numbers.append([job_id, told])
-            arrays |= {f"pace/{place}/{name}": column for name, column in columns.items()}
-        document = {"lines": lines, "watch": watched, "paces": numbers, "book": self._book.snapshot()}
-        return pack(document, arrays)
+        document, arrays = self.saved()
+        starts = {job_id: work.start for job_id, work in self._works.items()}
+        return pack({"tails": self.tails.document(), "starts": starts, "rest": document}, arrays)
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
         """Return a detector that goes on exactly where `snapshot` was taken."""
         document, arrays = unpack(state)
-        detector = cls(config, fleet)
-        detector._excuses.restore(document["lines"], arrays)
-        detector._watch.restore(document["watch"], _within(arrays, "watch/"))
-        for place, (job_id, told) in enumerate(document["paces"]):
-            pace = Pace(detector._config, detector._watch.tails, told["start"])
-            detector._paces[job_id] = pace.restore(told, _within(arrays, f"pace/{place}/"))
-        detector._book.load(document["book"])
+        detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
+        for job_id, start in document["starts"].items():
+            detector._works[job_id] = _Work(detector._config, detector.tails, start)
+        detector.take_saved(document["rest"], arrays)
+        detector._layout.extend()
         return detector
-
-
-def _within(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _words(entity: Entity) -> str:
-    return f"{entity['node']} GPU {entity['gpu']}" if "gpu" in entity else str(entity["node"])

@@ -1,14 +1,14 @@
 """Other faults that make a GPU slow and have a name: then that is the finding, and the straggler its consequence.
 
 The GPU itself says most of it (throttled by hardware or by heat, a power limit below its peers', a host link trained
-down, NVLink errors); the kernel's and the fabric manager's logs say the rest, of a node.
+down, NVLink errors); the kernel's and the fabric manager's logs say the rest, of a node. A GPU that is hot and runs at
+a lower clock for it is throttled by heat, whether or not it gives a reason.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column
@@ -18,6 +18,7 @@ from detectors.statistics import median_of
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.xid import XIDS, parse_line
 
+CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES = range(6)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _HALVED: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); peers under a power cap run below the full clock."""
@@ -25,6 +26,8 @@ _HOT_C: Final = 85.0
 """The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
 _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
+_SLOWED: Final = 0.98
+"""Clocks move in steps of 15 MHz, a hundredth: two steps are a loss."""
 _LOWERED: Final = 0.95
 """At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
@@ -40,165 +43,118 @@ _KEEP_MS: Final = 86_400_000
 _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_recorded", "correctable_memory"})
 """Classes of XIDs that explain no slowness."""
 _TOLD: Final = frozenset({"error", "critical"})
-_WHY: Final = ("", "throttled by hardware or heat", "host link trained down", "NVLink errors")
-_RETRIES: Final = (
-    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
-    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
-)
+_NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
+_RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
 
 
 class Excuses(Columns):
     """Columns over all GPUs.
 
-    `at` last reading (ms); `clock` its mean over a minute (MHz) and its `peak`; `heat` its temperature
-    (degrees); `named_at` when it last read as held by something that has
-    a name, and `why`; `told` whether it ever gave its reasons; `limit` of its power (W); `link` what its host link
-    should carry (2^generation times lanes) or once did; `crc` and `retries` NVLink's counts.
+    `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit (W),
+    what its host link should carry (2^generation times lanes) or once did, NVLink's counts; `named_at` when it last
+    read as held by something that has a name, `linked_at` as one with NVLink errors; `told` whether it ever gave its
+    reasons; `peak` its highest clock.
     """
 
     at: IntArray = column(-1)
-    clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    peak: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    heat: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    now: FloatArray = column(np.nan, 6)
     named_at: IntArray = column(-(2**61))
-    why: NDArray[np.int8] = column(0, dtype=np.int8)
+    linked_at: IntArray = column(-(2**61))
     told: BoolArray = column(False)
-    limit: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    link: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    crc: FloatArray = column(np.nan)
-    retries: FloatArray = column(np.nan)
+    peak: FloatArray = column(np.nan)
+    KEPT = ("lines",)
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
         self._fleet, self._layout = fleet, layout
-        self._lines: dict[str, tuple[Instant, str]] = {}
+        self.lines: dict[str, Instant] = {}
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
-        """Note the lines that tell of a node's hardware."""
+        """Note when lines told of a node's hardware."""
         for record in records:
-            if record.node is None:
-                continue
-            if record.source == "kernel":
-                line = parse_line(record.message)
-                known = XIDS.get(line.code) if line else None
-                if "SXid" not in record.message and (known is None or known.group in _QUIET):
-                    continue
-            elif record.source != "fabricmanager" or record.severity not in _TOLD:
-                continue
-            self._lines[record.node] = (record.at, record.message.strip()[:160])
+            line = parse_line(record.message) if record.source == "kernel" else None
+            known = XIDS.get(line.code) if line else None
+            faulty = "SXid" in record.message if known is None else known.group not in _QUIET
+            fabric = record.source == "fabricmanager" and record.severity in _TOLD
+            if record.node and (fabric or (record.source == "kernel" and faulty)):
+                self.lines[record.node] = record.at
 
     def take(self, batch: Batch) -> None:
         """Take readings of GPUs."""
         self.extend()
         for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
-            reasons = reported(batch, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", tick, here)
-            told = np.isfinite(reasons)
-            self._mark(gpus, at, told & ((bits_of(reasons) & _NAMED) != 0), 1)
-            self.told[gpus] |= told
-            clock = reported(batch, "DCGM_FI_DEV_SM_CLOCK", tick, here)
-            moved = -np.expm1(-np.clip(at - self.at[gpus], 0, _HOLDS_MS) / _MEAN_MS) * (clock - self.clock[gpus])
-            _keep(self.clock, gpus, np.where(np.isfinite(moved), self.clock[gpus] + moved, clock))
-            _keep(self.peak, gpus, np.fmax(self.peak[gpus], clock))
-            _keep(self.heat, gpus, reported(batch, "DCGM_FI_DEV_GPU_TEMP", tick, here))
-            _keep(self.limit, gpus, reported(batch, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", tick, here))
-            gen = reported(batch, "DCGM_FI_DEV_PCIE_LINK_GEN", tick, here)
-            lanes = reported(batch, "DCGM_FI_DEV_PCIE_LINK_WIDTH", tick, here)
-            busy = ~(reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here) < 50)  # idle links train down
-            carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
-            self._mark(gpus, at, carries < _LINK_LEFT * self.link[gpus], 2)
-            _keep(self.link, gpus, np.fmax(self.link[gpus], carries))
-            self._count(batch, tick, here, gpus, at)
+            self._take_tick(gpus, at, lambda name, tick=tick, here=here: reported(batch, name, tick, here))
             self.at[gpus] = at
 
-    def _mark(self, gpus: IntArray, at: IntArray, which: BoolArray, why: int) -> None:
-        if np.count_nonzero(which):
-            self.named_at[gpus[which]] = at[which]
-            self.why[gpus[which]] = why
-
-    def _count(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> None:
-        crc = reported(batch, "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", tick, here)
-        retries = np.array([reported(batch, name, tick, here) for name in _RETRIES])
-        retried = np.where(np.isfinite(retries).any(axis=0), np.nan_to_num(retries).sum(axis=0), np.nan)
-        seconds = np.clip((at - self.at[gpus]) / 1000, 1.0, 60.0)
-        self._mark(gpus, at, crc - self.crc[gpus] >= _CRC_PER_S * seconds, 3)
-        self._mark(gpus, at, retried > self.retries[gpus], 3)
-        _keep(self.crc, gpus, crc)
-        _keep(self.retries, gpus, retried)
+    def _take_tick(self, gpus: IntArray, at: IntArray, of: Any) -> None:
+        before, since_ms = self.now[:, gpus], at - self.at[gpus]
+        reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
+        told = np.isfinite(reasons)
+        self.told[gpus] |= told
+        self.peak[gpus] = np.fmax(self.peak[gpus], clock)
+        moved = before[CLOCK] - np.expm1(-np.clip(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
+        busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
+        gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
+        carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
+        crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")
+        replays, recoveries = (of(_NVLINK + name) for name in _RETRIES)
+        retries = np.where(np.isfinite(replays), replays + np.nan_to_num(recoveries), recoveries)
+        linked = (crc - before[CRC] >= _CRC_PER_S * np.clip(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
+        named = linked | (carries < _LINK_LEFT * before[LINK]) | (told & ((bits_of(reasons) & _NAMED) != 0))
+        self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
+        clock = np.where(np.isfinite(moved), moved, clock)
+        heat, limit = of("DCGM_FI_DEV_GPU_TEMP"), of("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
+        fresh = np.array([clock, heat, limit, np.fmax(before[LINK], carries), crc, retries])
+        self.now[:, gpus] = np.where(np.isfinite(fresh), fresh, before)
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""
         self._layout.extend()
         start = self.count
-        if len(self._layout) <= start:
-            return
         self.grow(len(self._layout))
         for index in range(start, self.count):
             entity = self._layout.entity(index)
             for told in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
                 if int(told["gpu"]) == entity["gpu"] and told.get("pcie_gen") and told.get("pcie_width"):
-                    self.link[index] = 2.0 ** float(told["pcie_gen"]) * float(told["pcie_width"])
+                    self.now[LINK, index] = 2.0 ** float(told["pcie_gen"]) * float(told["pcie_width"])
 
-    def of(self, node: str, those: IntArray, peers: IntArray, onset: Instant, now: Instant) -> str | None:
-        """Return what else explains that some GPUs of a node (indices) have been slow since `onset`; None: nothing.
+    def explain(
+        self, node: str, those: IntArray, peers: IntArray, clock_ratio: float, since: Instant, now: Instant
+    ) -> bool:
+        """Return whether something else explains that some GPUs of a node (indices) have been slow since then.
 
-        `peers` are indices of all GPUs of the job.
+        `peers` are the indices of all GPUs of the job, `clock_ratio` the lowest of theirs to that of peers. GPUs that
+        do report, and have not done so since, may still give a reason: that explains it for as long.
         """
-        line = self._lines.get(node)
-        if line is not None and line[0] >= onset - _LINES_MS:
-            return line[1]
+        if self.lines.get(node, -_LINES_MS) >= since - _LINES_MS:
+            return True
         if not len(those):
-            return None
-        named = self.named_at[those] >= now - _HOLDS_MS
-        limits = self.limit[peers]
-        usual = float(np.median(limits[np.isfinite(limits)])) if np.isfinite(limits).any() else np.nan
-        lowered = self.limit[those] < _LIMIT_LEFT * usual
-        if 2 * np.count_nonzero(named | lowered) >= len(those):
-            return _WHY[int(self.why[those[named][0]])] if named.any() else "its power limit is below its peers'"
-        mates = self._layout.members(node)
-        mates = mates[mates < self.count]
-        if ((self.named_at[mates] >= now - _HOLDS_MS) & (self.why[mates] == 3)).any():
-            return _WHY[3]
-        return None
-
-    def unread(self, those: IntArray, peers: IntArray, clock_mhz: float, clock_ratio: float, now: Instant) -> bool:
-        """Return whether something else may hold the clock of GPUs that give no reasons: hardware that halves it, heat,
-        or, of a whole node, its power. It is as good as named then, and holds for as long. `clock_ratio` is theirs to
-        that of `peers`.
-        """
-        if not len(those) or self.told[those].any():
             return False
-        halved = min(clock_ratio, clock_mhz / float(np.median(self.peak[those]))) <= _HALVED
-        heat = median_of(self.heat[those].astype(np.float64))
-        others = np.setdiff1d(peers, those)
-        hotter = heat - median_of(self.heat[others].astype(np.float64)) >= _WARMER_C
-        held = halved or heat >= _HOT_C or (clock_ratio <= _LOWERED and (hotter or len(those) > 1))
-        if held:
-            self.named_at[those], self.why[those] = now, 1
-        return held
+        at = int(self.at[those].max())
+        if at >= 0 and at < since and now - since < _HOLDS_MS:
+            return True
+        if self._unread(those, np.setdiff1d(peers, those), clock_ratio):
+            self.named_at[those] = now
+        lowered = self.now[LIMIT, those] < _LIMIT_LEFT * median_of(self.now[LIMIT, peers])
+        named = (self.named_at[those] >= now - _HOLDS_MS) | lowered
+        mates = self._layout.members(node)
+        linked = self.linked_at[mates[mates < self.count]] >= now - _HOLDS_MS
+        return bool(2 * np.count_nonzero(named) >= len(those) or linked.any())
 
-    def to_come(self, those: IntArray, onset: Instant, now: Instant) -> bool:
-        """Return whether GPUs that do report have not done so since `onset`, and may still give a reason."""
-        at = self.at[those]
-        return bool((at >= 0).any() and int(at.max()) < onset and now - onset < _HOLDS_MS)
+    def _unread(self, those: IntArray, others: IntArray, clock_ratio: float) -> bool:
+        """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
+        all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
+        """
+        heat = median_of(self.now[HEAT, those])
+        hot = heat >= _HOT_C or heat - median_of(self.now[HEAT, others]) >= _WARMER_C
+        if clock_ratio <= _SLOWED and hot:
+            return True
+        if self.told[those].any():
+            return False
+        halved = min(clock_ratio, median_of(self.now[CLOCK, those] / self.peak[those])) <= _HALVED
+        return halved or (clock_ratio <= _LOWERED and len(those) > 1)
 
     def forget(self, now: Instant) -> None:
         """Drop the lines that nothing will ask for any more."""
-        self._lines = {node: line for node, line in self._lines.items() if now - line[0] <= _KEEP_MS}
-
-    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the state as JSON can say it, and arrays."""
-        return {node: list(line) for node, line in self._lines.items()}, self.arrays("gpu/")
-
-    def restore(self, lines: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Take what `snapshot` returned."""
-        self._layout.extend()
-        self.load(arrays, "gpu/")
-        self._lines = {node: (at, text) for node, (at, text) in lines.items()}
-
-
-def _keep(column: NDArray[Any], gpus: IntArray, values: Any) -> None:
-    known = np.isfinite(values)
-    if np.count_nonzero(known) < len(known):
-        gpus, values = gpus[known], values[known]
-    column[gpus] = values
+        self.lines = {node: at for node, at in self.lines.items() if now - at <= _KEEP_MS}

@@ -1,16 +1,16 @@
-"""What a finding tells: the culprit's figures beside its peers', its own past, and what the job lost."""
+"""Who is suspected, and what a finding tells: the culprit's figures beside its peers', and what the job lost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from detectors.contract import IntArray, Severity
-from detectors.straggler.activity import BUSY, CLOCK, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, TENSOR
-from detectors.straggler.pace import Pace
-from detectors.straggler.watch import Suspect
+from detectors.case_book import in_words
+from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
+from detectors.fleet import Job
+from detectors.straggler.effect import Effect
+from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, TENSOR
 
 _PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
@@ -19,6 +19,43 @@ _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("busy_share", BUSY),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A GPU or node that is slow in its job, by `how`: its `ranks`' times, else its readings.
+
+    It has been suspected for `looks`, at most the last 64, and was slow in `odd` of them; so many nodes of its job are
+    (`crowd`). `lag` is by how much longer its work takes, a share (of ranks: of the step); `own` and `peers` what was
+    read of it and of them by signal (clock MHz, power W, tensor, memory, busy share); `clock` the lowest of its peers'
+    that it had, a share. It is `sure` even without a loss of the job's; `effect` is that, None where nothing is known
+    of before. `seconds` of a step are the ranks'.
+    """
+
+    job: Job
+    entity: Entity
+    gpus: IntArray
+    how: int
+    lag: float
+    since: Instant
+    looks: int
+    odd: int
+    crowd: int
+    sure: bool
+    clock: float
+    own: FloatArray
+    peers: FloatArray
+    by_chance: str
+    effect: Effect | None = None
+    ranks: tuple[int, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def ratio(self, *signals: int) -> float:
+        """Return its reading to its peers', of the signal by which it exceeds them most; NaN where none is known."""
+        ratios = [
+            float(self.own[one] / self.peers[one]) for one in signals if self.own[one] > 0 and self.peers[one] > 0
+        ]
+        return max(ratios, default=float("nan"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,72 +68,51 @@ class Saying:
     evidence: Mapping[str, float | int | str]
 
 
-def action(whole: bool) -> str:
+def action(entity: Entity) -> str:
     """Return what to do first."""
-    first = "host processes, memory and CPU of the node" if whole else "the GPU with dcgmi diag -r 2"
+    first = "the GPU with dcgmi diag -r 2" if "gpu" in entity else "host processes, memory and CPU of the node"
     return f"check {first}; take it out of the job and restart from the last checkpoint if it stays slow"
 
 
-def of_ranks(
-    job_id: str, where: str, pace: Pace, ranks: IntArray, slow_for_s: float, clock: NDArray[Any], clocks: NDArray[Any]
-) -> Saying:
-    """Return what ranks' own times tell; `clock` MHz of their GPUs and `clocks` of all the job's."""
-    others = np.setdiff1d(np.flatnonzero(pace.seen > 0), ranks)
-    lag = float(np.median(pace.behind[ranks]))
-    computes, peers = _median(pace.computes_s[ranks]), _median(pace.computes_s[others])
-    waits, peers_wait, level = _median(pace.waits_s[ranks]), _median(pace.waits_s[others]), _median(pace.level[ranks])
-    told = f"{where} holds up job {job_id}: it computes {computes:.3g} s a step, its peers {peers:.3g} s"
-    if np.isfinite(waits) and np.isfinite(peers_wait):
-        told += f", and waits {waits:.2g} s where they wait {peers_wait:.2g} s"
-    figures = {
-        "compute_s": computes,
-        "compute_s_peers": peers,
-        "compute_s_own_level": level,
-        "comm_wait_s": waits,
-        "comm_wait_s_peers": peers_wait,
-        "step_time_s": pace.step_s,
-        "lag_share_of_step": lag,
-        "sm_clock_mhz": _median(clock),
-        "sm_clock_mhz_peers": _median(clocks),
-    }
-    kept: dict[str, float | int | str] = {name: value for name, value in figures.items() if np.isfinite(value)}
-    kept |= {"job_id": job_id, "peers": len(others), "slow_for_s": slow_for_s}
-    kept |= {"rank": int(ranks[0]), "ranks": len(ranks)}
-    return Saying("page" if lag >= _PAGE_SHARE else "ticket", min(1.0, 0.7 + lag), told, kept)
-
-
-def of_readings(suspect: Suspect, where: str, slow_for_s: float, harmless: bool) -> Saying:
-    """Return what DCGM's readings tell of a GPU or node, and what its job lost."""
-    own, peers, effect = suspect.own, suspect.peers, suspect.effect
-    ratio = own / peers
-    active = TENSOR if abs(ratio[TENSOR] - 1) >= abs(ratio[MEMORY] - 1) or np.isnan(ratio[MEMORY]) else MEMORY
-    worked = f"{'tensor' if active == TENSOR else 'memory'} activity {ratio[active]:.2f} of theirs"
-    if np.isnan(ratio[active]):
-        worked = f"power {ratio[POWER]:.2f} of theirs"
-    if suspect.how == SLOW_CLOCK:
-        told = f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz, {worked}"
-    elif suspect.how == LONG_WORK:
-        told = f"{worked}: it works longer than its peers for the same step"
-    else:
-        told = f"busy {100 * own[BUSY]:.0f} % of the time, its peers {100 * peers[BUSY]:.0f} %, at the same clock"
-    figures: dict[str, Any] = {name: float(own[row]) for name, row in _SIGNALS}
-    figures |= {f"{name}_peers": float(peers[row]) for name, row in _SIGNALS}
-    kept = {name: value for name, value in figures.items() if np.isfinite(value)}
-    kept |= {"job_id": suspect.job.job_id, "slow_for_s": slow_for_s, "lag_share": suspect.lag}
-    if suspect.by_chance:
-        kept["by_chance"] = suspect.by_chance
+def of(suspect: Suspect, now: Instant, *, harmless: bool = False) -> Saying:
+    """Return what is told of a suspect; `harmless`, where its job is hardly slower for it."""
+    kept: dict[str, Any] = {name: float(suspect.own[row]) for name, row in _SIGNALS}
+    kept |= {f"{name}_peers": float(suspect.peers[row]) for name, row in _SIGNALS}
+    kept |= suspect.seconds
+    kept = {name: value for name, value in kept.items() if np.isfinite(value)}
+    kept |= {"job_id": suspect.job.job_id, "slow_for_s": (now - suspect.since) / 1000, "by_chance": suspect.by_chance}
+    where, job, told = in_words(suspect.entity), suspect.job.job_id, _told(suspect)
     if harmless:
-        named = f"{where} is unlike its peers in job {suspect.job.job_id}: {told}; the job is hardly slower for it"
-        return Saying("info", 0.5, named, kept)
-    held = f"{where} holds up job {suspect.job.job_id}: {told}"
-    if effect is None or effect.slower == 0:
-        return Saying("ticket", 0.6, f"{held}; the others wait for it", kept)
-    kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
-    kept["job_slower_share"] = effect.slower
-    severity: Severity = "page" if effect.slower >= _PAGE_SHARE else "ticket"
-    return Saying(severity, min(1.0, 0.7 + effect.slower), f"{held}; {effect.words}", kept)
+        named = f"{where} is unlike its peers in job {job}: {told}; the job is hardly slower for it"
+        return Saying("info", 0.5, named, kept | {"lag_share": suspect.lag})
+    if suspect.how == LATE:
+        kept |= {"lag_share_of_step": suspect.lag, "rank": suspect.ranks[0], "ranks": len(suspect.ranks)}
+        lost, felt = suspect.lag, ""
+    else:
+        effect = suspect.effect
+        kept["lag_share"], lost, felt = suspect.lag, 0.0, "; the others wait for it"
+        if effect is not None and effect.slower:
+            kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
+            kept["job_slower_share"], lost, felt = effect.slower, effect.slower, f"; {effect.words}"
+    severity: Severity = "page" if lost >= _PAGE_SHARE else "ticket"
+    return Saying(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {told}{felt}", kept)
 
 
-def _median(values: NDArray[Any]) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float("nan")
+def _told(suspect: Suspect) -> str:
+    own, peers, seconds = suspect.own, suspect.peers, suspect.seconds
+    if suspect.how == LATE:
+        told = f"it computes {seconds['compute_s']:.3g} s a step, its peers {seconds['compute_s_peers']:.3g} s"
+        if np.isfinite(seconds["comm_wait_s"] + seconds["comm_wait_s_peers"]):
+            told += f", and waits {seconds['comm_wait_s']:.2g} s where they wait {seconds['comm_wait_s_peers']:.2g} s"
+        return told
+    tensor, memory = suspect.ratio(TENSOR), suspect.ratio(MEMORY)
+    worked = f"power {suspect.ratio(POWER):.2f} of theirs"
+    if tensor >= memory or (np.isnan(memory) and np.isfinite(tensor)):
+        worked = f"tensor activity {tensor:.2f} of theirs"
+    elif np.isfinite(memory):
+        worked = f"memory activity {memory:.2f} of theirs"
+    if suspect.how == SLOW_CLOCK:
+        return f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz, {worked}"
+    if suspect.how == LONG_WORK:
+        return f"{worked}: it works longer than its peers for the same step"
+    return f"busy {100 * own[BUSY]:.0f} % of the time, its peers {100 * peers[BUSY]:.0f} %, at the same clock"

@@ -28,15 +28,6 @@ class Places:
     gpu: IntArray
     names: tuple[str, ...]
 
-    @property
-    def nodes(self) -> int:
-        """How many nodes the job has."""
-        return len(self.names)
-
-    def of(self, ranks: IntArray) -> "Places":
-        """Return the places of some ranks."""
-        return Places(self.node[ranks], self.gpu[ranks], self.names)
-
 
 def places_of(job: Job, ranks: int) -> Places | None:
     """Return where ranks 0 to `ranks` - 1 of a job sit, node after node; None if that cannot be told."""
@@ -51,23 +42,20 @@ def places_of(job: Job, ranks: int) -> Places | None:
     return Places(node[:ranks], gpu[:ranks], tuple(job.nodes))
 
 
-def individuals(longer: BoolArray, ratio: FloatArray, places: Places) -> BoolArray:
+def individuals(longer: BoolArray, ratio: FloatArray, node: IntArray) -> BoolArray:
     """Return which of the ranks that have computed longer from the first step on are no pipeline stage.
 
-    `longer` and `ratio`, to the median rank's computation, have the shape (ranks,) of those that report, in order.
+    `longer`, `ratio` to the median rank's computation, and `node` have the shape (ranks,) of those that report.
     """
     left = longer.copy()
     count = len(longer)
-    for stages in range(2, min(_MOST_STAGES, count) + 1):
-        if count % stages:
-            continue
+    for stages in (stages for stages in range(2, min(_MOST_STAGES, count) + 1) if count % stages == 0):
         size = count // stages
         for stage in range(stages):
             block = slice(stage * size, (stage + 1) * size)
-            if np.count_nonzero(longer[block]) < _BLOCK_SHARE * size:
-                continue
-            several = len(np.unique(places.node[block])) > 1
+            several = len(np.unique(node[block])) > 1
             modest = float(np.median(ratio[block])) <= _STAGE_RATIO
-            if several or (stage == stages - 1 and modest):
+            whole = np.count_nonzero(longer[block]) >= _BLOCK_SHARE * size
+            if whole and (several or (stage == stages - 1 and modest)):
                 left[block] = False
     return left

@@ -22,8 +22,10 @@ from detectors.straggler.examples import (
     PLAIN,
     REASONS,
     SUDDEN,
+    TEMP,
     TENSOR,
     UNTOLD,
+    UTIL,
     Slow,
     Training,
     from_to,
@@ -261,6 +263,45 @@ def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_
     assert (dict(fired.entity), fired.severity) == ({"node": name(0), "gpu": 0}, "ticket")
     assert "the others wait for it" in fired.summary
     assert "job_slower_share" not in fired.evidence
+
+
+@pytest.mark.parametrize("told", [0.0, np.nan], ids=["no reason", "reasons not read"])
+def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(told: float) -> None:
+    hot = {
+        REASONS: from_to(told, 0, 1e9, range(32)),
+        TEMP: lambda at_s, values: 60.0 + 28.0 * (at_s > 600) * _only(values),
+    }
+    slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.12)])
+    assert [finding for finding in run(slow) if finding.severity != "info"] != []
+    assert [finding for finding in run(replace(slow, dcgm=hot)) if finding.severity != "info"] == []
+
+
+def _only(values: FloatArray) -> FloatArray:
+    return np.broadcast_to(np.arange(values.shape[1]) == FIRST, values.shape).astype(float)
+
+
+@pytest.mark.parametrize("interval_s", [30.0, 60.0])
+def test_a_starved_host_is_found_at_slow_cadences(interval_s: float) -> None:
+    starved = replace(SEEN, minutes=40, felt="host", interval_s=interval_s, slow=[Slow(range(8, 16), 900, factor=1.15)])
+    (fired,) = run(starved)
+    assert (dict(fired.entity), 900 < since(fired) <= 1500) == ({"node": name(1)}, True)
+
+
+def test_a_node_that_does_less_is_not_starved() -> None:
+    less = {
+        field: from_to(value, 900, 1e9, range(8, 16)) for field, value in ((UTIL, 70.0), (TENSOR, 0.25), (DRAM, 0.2))
+    }
+    assert [finding for finding in run(replace(SEEN, felt="host", dcgm=less)) if finding.severity != "info"] == []
+
+
+def test_a_node_that_slows_down_by_and_by_is_one_finding() -> None:
+    ramp = Slow(range(4, 8), 300, factor=1.25, ramp_s=1800)
+    assert entities(replace(PLAIN, minutes=40, jitter=0.03, slow=[ramp])) == [{"node": name(1)}]
+
+
+def test_a_rank_that_is_now_behind_and_now_ahead_has_a_bad_minute() -> None:
+    bad = [Slow([CULPRIT], at, at + 10, 1.6 if at % 20 else 0.5) for at in range(400, 800, 10)]
+    assert entities(replace(PLAIN, minutes=18, slow=bad)) == []
 
 
 def test_only_the_slowest_of_a_job_holds_it_up() -> None:

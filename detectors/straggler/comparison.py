@@ -1,0 +1,183 @@
+"""Entities of one kind (a job's ranks, all GPUs, all nodes) against their peers, look after look.
+
+What is looked at are logarithms of signals. An entity's residual is by how much a signal has moved from its own habit
+in this job beyond what its peers' have moved meanwhile: a uniform slowdown, longer sequences or a checkpoint cancel
+out, and a heavier stage, a favoured expert or a tighter power cap is habit and no change. How unusual a residual is,
+the tails of this cluster say; the evidence adds up from look to look, each for as much as it does not repeat the last.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, column
+from detectors.core.evidence import Echo, Evidence
+from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
+from detectors.core.tails import Tails
+
+KEPT: Final = 64
+"""Looks that are remembered: as many as an entity's bits."""
+FLOOR: Final = 0.01
+"""A relative difference of a hundredth is what sensors resolve (clocks move in steps of 15 MHz), and ranks scatter by
+0.5 to 2 % from step to step (ByteDance AR trace)."""
+_MEMORY_S: Final = 21_600.0
+"""A ramp of forty minutes must not become the habit."""
+_DOUBTED: Final = 3
+_MOST_WEALTH: Final = 30.0
+"""Wealth is kept within what any budget asks for, so that what is over is soon believed to be."""
+_ODD: Final = 0.1
+_CERTAIN: Final = 1e-6
+_CONFIRM_LOOKS, _CONFIRM_S = 3, 60.0
+"""A checkpoint, or a dip, that falls on the edge of two looks is in both; slow data, garbage collection and the first
+step after a checkpoint last for a step or two. Published systems ask for four minutes."""
+_LATELY: Final = np.uint64(0xFFFF)
+"""What is odd again within sixteen looks has been so since it first was."""
+_DUTY: Final = 0.2
+"""What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
+    its `group` of peers out of `groups`, the logarithms of the `signals`, (rows, n), and which are `held` under a
+    finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on.
+    """
+
+    who: IntArray
+    job: IntArray
+    group: IntArray
+    groups: int
+    signals: FloatArray
+    held: BoolArray
+    begun: Instant
+    spent_s: float
+
+    def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
+        """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
+        rows, n = signals.shape
+        apart = (self.groups * np.arange(rows)[:, None] + self.group).ravel()
+        middle, sizes = group_medians(signals.ravel(), apart, self.groups * rows)
+        return middle[apart].reshape(rows, n), sizes[apart].reshape(rows, n)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How each way of being slow fits: its `score` in deviations and by how much longer the work takes for it (`lag`),
+    both (ways, n); who `may` be the culprit at all, who is one beyond doubt (`certain`), and since when (ms), (n,).
+    """
+
+    score: FloatArray
+    lag: FloatArray
+    may: BoolArray
+    certain: BoolArray
+    since: IntArray
+
+
+class Comparison(Columns):
+    """By entity: the `job` it is compared in, `how` it is slow, by how much on the way (`lag`) and in the last look too
+    (`least`), in which of the last looks (`odd`, the newest in the lowest bit), `since` when (ms), how many looks ago
+    (`run`), and the highest scores (`peak`) of a run of suspicion.
+    """
+
+    job: IntArray = column(0)
+    how: IntArray = column(0)
+    lag: FloatArray = column(0.0)
+    least: FloatArray = column(0.0)
+    odd: NDArray[np.uint64] = column(0, dtype=np.uint64)
+    since: IntArray = column(-1)
+    run: IntArray = column(0)
+    peak: FloatArray = column(0.0, 3)
+    BESIDE = ("evidence", "habits", "echoes")
+
+    def __init__(self, ways: tuple[str, ...], rows: int, tails: Tails, least_lag: float) -> None:
+        """Compare `rows` signals for some `ways` of being slow, by their names among the `tails`."""
+        super().__init__()
+        self._tails, self._ways, self.least_lag = tails, ways, least_lag
+        self.evidence = Evidence()
+        self.habits = [Habit(_MEMORY_S) for _ in range(rows)]
+        self.echoes = [Echo() for _ in ways]
+
+    def look(self, look: Look) -> None:
+        """Take a look."""
+        who = look.who
+        self.forget(who[self.job[who] != look.job])
+        self.job[who] = look.job
+        level, spread, learnt = (
+            np.array([getattr(habit, name)[who] for habit in self.habits]) for name in ("level", "spread", "learnt_s")
+        )
+        moved = look.signals - level
+        change = np.nan_to_num(self._change(moved, look))
+        apart = np.where(learnt >= self._learn_s(look), moved - change, np.nan)
+        among = self._scatter(apart, look)
+        with np.errstate(invalid="ignore"):
+            verdict = self._judge(apart, apart / np.maximum(np.maximum(among, spread), FLOOR), level + change, look)
+        each = np.array([self._tails[way].odds(score) for way, score in zip(self._ways, verdict.score, strict=True)])
+        odds = np.where(verdict.certain, _CERTAIN, np.where(np.isfinite(each), each, 2.0))
+        how, least = odds.argmin(axis=0), odds.min(axis=0)
+        chance = np.where(verdict.may, np.minimum(len(self._ways) * least, 1.0), 1.0)
+        before = self.evidence.looks[who]
+        weight = np.array([echo.weight for echo in self.echoes])
+        known = (least <= 1) | ~verdict.may
+        self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=_MOST_WEALTH, weight=weight[how])
+        lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
+        odd = (chance <= _ODD) & (lag >= self.least_lag)
+        looks = self.evidence.looks[who]
+        lately = np.bitwise_count(self.odd[who] & _LATELY)
+        first = odd & (lately == 0)
+        self.since[who] = np.where(first, verdict.since, self.since[who])
+        self.run[who] = np.where(first, 1, np.minimum(self.run[who] + 1, KEPT))
+        with np.errstate(divide="ignore", invalid="ignore"):  # it began within the first: that one lags for a part
+            early = look.begun - 1000 * look.spent_s * np.fmin(self.lag[who] / lag, 1.0)
+        second = odd & (lately == 1) & (self.odd[who] & np.uint64(1) > 0) & ~verdict.certain
+        self.since[who[second]] = early[second].astype(np.int64)
+        halfway = np.where(first, lag, (self.lag[who] + lag) / 2)
+        self.lag[who] = np.where(odd, halfway, self.lag[who])
+        self.least[who] = np.where(odd, np.minimum(lag, self.lag[who]), self.least[who])
+        self.how[who] = np.where(odd, how, self.how[who])
+        self.odd[who] = (self.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
+        calm = ~look.held & (looks < _DOUBTED) & ~verdict.certain
+        # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
+        nothing = ~look.held & (looks == 0) & (before <= 2 * _DOUBTED)
+        peaks = np.fmax(self.peak[: len(self._ways), who], verdict.score)
+        self.peak[: len(self._ways), who] = np.where(looks > 0, np.nan_to_num(peaks), 0.0)
+        taught = np.where(before > 0, peaks, verdict.score)[:, nothing]
+        for row, (way, echo) in enumerate(zip(self._ways, self.echoes, strict=True)):
+            self._tails[way].learn(taught[row], float(weight[row]))
+            echo.take(who, each[row], calm & ~odd)
+        for habit, values in zip(self.habits, look.signals - change, strict=True):
+            habit.learn(who[calm], values[calm], look.spent_s)
+
+    def _learn_s(self, _look: Look) -> float:
+        raise NotImplementedError
+
+    def _change(self, moved: FloatArray, look: Look) -> FloatArray:
+        """Return by what each entity's signals should have moved, as its peers' did; NaN where nobody is known."""
+        return look.medians(moved)[0]
+
+    def _scatter(self, apart: FloatArray, look: Look) -> FloatArray:
+        """Return by how much the residuals of each entity's peers scatter in this look; 0 of too few to tell."""
+        spread, sizes = look.medians(np.abs(apart))
+        return np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)
+
+    def _judge(self, apart: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
+        """Judge residuals `apart`, in deviations `z`, from what is `usual` of an entity now, all (rows, n)."""
+        raise NotImplementedError
+
+    def over(self, who: IntArray, enough: float, look_s: float) -> IntArray:
+        """Return the places in `who` of those that are odd now, with evidence enough, and for long enough.
+
+        A look takes `look_s` seconds.
+        """
+        windows = self.run[who]
+        bits = self.odd[who]
+        since = bits & ~(np.uint64(0xFFFFFFFFFFFFFFFE) << np.maximum(windows - 1, 0).astype(np.uint64))
+        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), _DUTY * windows)
+        return np.flatnonzero((bits & np.uint64(1) > 0) & (self.evidence.wealth[who] >= enough) & long)
+
+    def bits(self, entity: int) -> tuple[int, int]:
+        """Return in which looks an entity was odd since it first was, as bits, and of how many, at most 64."""
+        windows = int(self.run[entity])
+        return int(self.odd[entity]) & ((1 << windows) - 1), windows

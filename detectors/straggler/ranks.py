@@ -1,0 +1,169 @@
+"""The ranks of one job by their own times: who computes longest, for how long, while the others wait.
+
+Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
+longer than its own habit times what all ranks' has changed by, by a share of the step that matters and by more than the
+tails of this cluster's ranks explain; or, from the job's first steps on, longer than the others, unless such ranks form
+a pipeline stage. Who computes no longer than its peers, or waits as they do, holds up nobody.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import column
+from detectors.core.residuals import MAD_TO_SIGMA, group_medians
+from detectors.core.tails import Tails
+from detectors.statistics import clamp, masked_median, median_of
+from detectors.straggler.comparison import FLOOR, Comparison, Look, Verdict
+from detectors.straggler.config import StragglerConfig
+from detectors.straggler.shape import Places, individuals
+
+_MOST_RANKS: Final = 1 << 20
+_LOOK_MS: Final = 10_000
+_MOST_OF, _HALF_OF = 0.9, 0.5
+"""A look ends when so many of the ranks have reported; or so many, if it takes long."""
+_LONG_LOOK_MS: Final = 60_000
+_GONE_MS: Final = 600_000
+_FEW: Final = 4
+"""So few ranks have no median to speak of; then each one's own past counts, for longer, and half as much again must be
+lost, as there is no telling how ranks scatter."""
+_FEW_SHARE: Final = 1.5
+_LEARN_S, _LEARN_FEW_S = 30.0, 90.0
+_APART: Final = 5.0
+"""Robust deviations, where peers are all there is: one in three million of a normal distribution."""
+_WAIT_SHARE: Final = 0.5
+"""The others wait for all of the culprit's lag, it does not; half, as trainers measure the shares of a step."""
+
+
+class Ranks(Comparison):
+    """Columns by rank; a rank that never reported has `seen` 0.
+
+    `sums` of computation, step, wait (s) and steps since the last look, of which the first began at `begun`; `first`
+    begin, `at` last report (ms); `computes_s` and `waits_s` in the last look, s a step, NaN where it had none;
+    `usual_s` computation as it should be; `behind` how far it lags, smoothed over looks, as a share of the step;
+    `recent` residuals, the newest first.
+    """
+
+    sums: FloatArray = column(0.0, 4)
+    begun: IntArray = column(-1)
+    first: IntArray = column(-1)
+    at: IntArray = column(-1)
+    seen: IntArray = column(0)
+    computes_s: FloatArray = column(np.nan)
+    waits_s: FloatArray = column(np.nan)
+    usual_s: FloatArray = column(np.nan)
+    behind: FloatArray = column(0.0)
+    recent: FloatArray = column(np.nan, 6)
+    KEPT = ("step_s", "look_s")
+
+    def forget(self, entities: Any) -> None:
+        """Begin anew with some ranks; what they reported stays."""
+        for name in Comparison.COLUMNS:
+            getattr(self, name)[..., entities] = self.COLUMNS[name].blank
+        for _, part in self._beside():
+            part.forget(entities)
+
+    def __init__(self, config: StragglerConfig, tails: Tails) -> None:
+        super().__init__(("rank",), 1, tails, config.effect_share)
+        self._config, self._node = config, np.empty(0, np.int64)
+        self.step_s, self.look_s = 0.0, 60.0
+
+    def add(self, ranks: IntArray, at: IntArray, step: FloatArray, compute: FloatArray, wait: FloatArray) -> None:
+        """Take one step of each of some ranks: its end (ms), how long it took, computed and waited (s)."""
+        if int(ranks.max()) >= _MOST_RANKS:
+            return
+        self.grow(int(ranks.max()) + 1)
+        begun = at - np.round(step * 1000).astype(np.int64)
+        self.begun[ranks] = np.where(self.sums[3, ranks] == 0, begun, self.begun[ranks])
+        self.first[ranks] = np.where(self.first[ranks] < 0, begun, self.first[ranks])
+        self.sums[:, ranks] += np.array([clamp(compute, 0.0, step), step, clamp(wait, 0.0, step), np.ones(len(step))])
+        self.seen[ranks] += 1
+        self.at[ranks] = at
+
+    def close(self, now: Instant, places: Places, held: Sequence[int]) -> bool:
+        """End the look if it is time to; return whether it did. `held` ranks are under a finding."""
+        who = np.flatnonzero(self.sums[3])
+        active = int(np.count_nonzero((self.seen > 0) & (now - self.at <= _GONE_MS + 3000 * self.step_s)))
+        if len(who) < max(2, _HALF_OF * active):
+            return False
+        begun = int(self.begun[who].min())
+        whole = int(self.at[who].max()) - begun >= _LOOK_MS and len(who) >= _MOST_OF * active
+        if not whole and now - begun < _LONG_LOOK_MS + 2000 * self.step_s:
+            return False
+        compute, step, wait, steps = self.sums[:, who]
+        self.sums[:] = 0.0
+        if np.median(self.seen[who] - steps) < self._config.warm_up_steps:
+            return False
+        self.step_s = median_of(step / steps)
+        self.computes_s[:], self.waits_s[:] = np.nan, np.nan
+        self.computes_s[who] = np.maximum(compute / step * self.step_s, 1e-6)
+        self.waits_s[who] = wait / step * self.step_s
+        self._node = places.node[who]
+        one = np.zeros(len(who), np.int64)
+        self.look_s = self.step_s * float(np.median(steps))
+        self.look(Look(who, one, one, 1, np.log(self.computes_s[who])[None, :], np.isin(who, held), begun, self.look_s))
+        return True
+
+    def _learn_s(self, look: Look) -> float:
+        return _LEARN_FEW_S if len(look.who) <= _FEW else _LEARN_S
+
+    def _change(self, moved: FloatArray, look: Look) -> FloatArray:
+        known, n = np.isfinite(moved[0]), len(look.who)
+        if n <= _FEW:
+            others = np.where(np.eye(n, dtype=bool) | ~known, -np.inf, moved)
+            highest = others.max(axis=1)
+            return np.where(np.isfinite(highest), highest, np.nan)[None, :]
+        nodes = np.unique(self._node[known])
+        if 1 < len(nodes) <= 3:  # of two nodes either may be the slow one: it is not the one that is as it was
+            return np.full((1, n), min(median_of(moved[0, self._node == node]) for node in nodes))
+        return np.full((1, n), median_of(moved[0]))
+
+    def _scatter(self, apart: FloatArray, look: Look) -> FloatArray:
+        """Return what ranks scatter by, or one by itself from look to look if that is more: in a bad minute a rank is
+        far behind, then ahead; who is slow stays so.
+        """
+        self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
+        jumps = np.abs(np.diff(self.recent[:, look.who], axis=0))
+        own = MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps.T, np.isfinite(jumps.T))
+        return np.asarray(np.fmax(own, 0.0 if len(look.who) <= _FEW else self._spread(apart[0])))[None, :]
+
+    def _spread(self, values: FloatArray) -> float:
+        """Return the robust deviation; of few nodes, that within them."""
+        centre = np.full(len(values), median_of(values))
+        if 1 < len(np.unique(self._node)) <= 3:
+            medians, _ = group_medians(values, self._node, int(self._node.max()) + 1)
+            centre = medians[self._node]
+        return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)
+
+    def _judge(self, apart: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
+        who, share, few = look.who, self.least_lag, len(look.who) <= _FEW
+        compute, wait, length = self.computes_s[who], self.waits_s[who] / self.step_s, self.step_s
+        self.usual_s[who] = np.exp(usual[0])
+        over = (compute - median_of(compute)) / length
+        lag = np.nan_to_num(compute * -np.expm1(-apart[0]) / length)
+        always = np.zeros(len(who), bool)
+        if not few:
+            should = np.where(np.isfinite(apart[0]), self.usual_s[who], np.nan)
+            ahead = (should - median_of(should)) / length
+            always = (ahead >= share) & (ahead >= _APART * self._spread(ahead))
+            if always.any():
+                always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
+                lag = np.where(always, over, lag)
+                always &= (over >= share) & (over >= _APART * self._spread(over))
+        longest = over >= np.where(np.isfinite(wait), FLOOR, share / 2)  # who waits less than others says the rest
+        may = longest & self._waits_least(wait, lag)
+        certain = always & may
+        self.behind[who] = (self.behind[who] + lag) / 2
+        dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
+        return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], may, certain, dated)
+
+    def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:
+        """Return who waits less than the others do by a good part of what they lag; all, where nobody tells."""
+        told = np.isfinite(wait)
+        if not np.count_nonzero(told):
+            return ~told
+        ranked = np.sort(wait[told])
+        others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
+        return np.asarray(~told | (np.where(told, wait, 0.0) <= others - _WAIT_SHARE * lag))

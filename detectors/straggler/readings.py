@@ -1,0 +1,110 @@
+"""What DCGM's readings tell: who computes while the others wait.
+
+Readings become means over windows of a minute. A GPU is compared with its node mates of the same job, which are scraped
+at the same moment and so see the same phase of the step; a node (the median of its GPUs) with the job's other nodes, of
+the same model. Three signatures are looked for:
+
+- slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
+  so the same work takes more of a slower clock's;
+- longer work: tensor or memory activity is higher at the same clock, as slow memory or a slow chip has it;
+- starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
+
+A victim shows none of them: it has less to do, like all its peers. What a signature explains is what shows both beside
+the peers and beside the entity's own habit: who is as fast as its peers holds up nobody, nor who always was slower.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.contract import Batch, FloatArray
+from detectors.core.columns import Columns, column
+from detectors.core.tails import Tails
+from detectors.straggler.comparison import Comparison, Look, Verdict
+
+WINDOW_S: Final = 60
+"""Long enough for several steps and for a reading at 60 s scrapes."""
+CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL = range(6)
+_FIELDS: Final = (
+    "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL",
+)  # fmt: skip
+SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
+"""How somebody is slow: by the readings, and by its ranks' times."""
+_WORKING: Final = 0.3
+"""Below this share of the time at work a GPU says nothing of a job's pace."""
+_LEAST: Final = 1e-3
+_HABIT_S: Final = 240.0
+
+
+class Sums(Columns):
+    """By GPU: the sum of each signal's readings since the window began, and their number."""
+
+    total: FloatArray = column(0.0, len(_FIELDS))
+    read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
+
+    def take(self, batch: Batch) -> None:
+        """Add the readings of a batch."""
+        known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
+        for tick, here in batch.ticks():
+            gpus = batch.entities[here]
+            for row, values in known:
+                now = values[tick][here]
+                finite, total, read = np.isfinite(now), self.total[row], self.read[row]
+                total[gpus] += np.where(finite, now, 0.0)
+                read[gpus] += finite
+
+    def means(self) -> FloatArray:
+        """Return the means (6, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(self.read > 0, self.total / self.read, np.nan)
+        means[UTIL] /= 100
+        means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
+        self.total[:], self.read[:] = 0.0, 0
+        return means
+
+
+def logarithms(means: FloatArray) -> FloatArray:
+    """Return the logarithms (6, GPUs) of what is compared, NaN of GPUs that are not at work."""
+    with np.errstate(invalid="ignore"):
+        compared = np.where((means > _LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
+    result: FloatArray = np.log(compared)
+    return result
+
+
+class Readings(Comparison):
+    """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm)."""
+
+    lowest: FloatArray = column(0.0)
+
+    def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
+        """Compare by the first `ways` of being slow."""
+        super().__init__(tuple(f"{name}/{way}" for way in range(ways)), len(_FIELDS), tails, np.log1p(effect_share / 2))
+        self._most_spread = effect_share
+
+    def _learn_s(self, _look: Look) -> float:
+        return _HABIT_S
+
+    def _judge(self, apart: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
+        ways = len(self.echoes)
+        beside = look.signals - look.medians(look.signals)[0]
+        may = ~(beside[CLOCK] > self.least_lag)  # else its peers are the slow ones, whatever holds them
+        z = np.where(self._scatter(apart, look) <= self._most_spread, z, np.nan)  # else all are out of step
+        active = np.fmax(z[TENSOR], z[MEMORY])
+        worked = np.where(np.isfinite(active), active, z[POWER])
+        waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
+        slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
+        score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
+        self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
+        lag = np.fmin(_lags(apart), _lags(beside))[:ways]
+        since = np.full(len(look.who), look.begun)
+        return Verdict(np.where(may, score, np.nan), lag, may, np.zeros(len(may), bool), since)
+
+
+def _lags(apart: FloatArray) -> FloatArray:
+    """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
+    active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
+    both = np.fmin(-apart[BUSY], -apart[UTIL])
+    starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
+    return np.array([-apart[CLOCK], np.where(np.isfinite(active), active, apart[POWER]), starved])
