@@ -103,8 +103,10 @@ class Comparison(Columns):
     def look(self, look: Look) -> None:
         """Take a look."""
         who = look.who
-        self.forget(who[self.job[who] != look.job])
-        self.job[who] = look.job
+        others = self.job[who] != look.job
+        if others.any():
+            self.forget(who[others])
+            self.job[who] = look.job
         level, spread, learnt = (
             np.array([getattr(habit, name)[who] for habit in self.habits]) for name in ("level", "spread", "learnt_s")
         )

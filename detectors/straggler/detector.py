@@ -182,6 +182,8 @@ class Straggler(Kept):
         look_s = ranks.look_s
         enough = threshold(self._config.false_alarms_per_100_node_days, len(told), nodes, look_s)
         slow = told[ranks.over(told, enough, look_s)]
+        if not len(slow):
+            return []
         odd = told[ranks.odd[told] & np.uint64(1) > 0]
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():
