@@ -92,7 +92,8 @@ def snapshots(files: SourceFiles, node: str, zone: tzinfo) -> list[Snapshot]:
         top = next((place for place, part in enumerate(inside) if part in _TOP), len(inside) - 1)
         root = files.root.joinpath(*inside[:top])
         moment = next((ms for part in reversed(inside) if (ms := time_in_name(part, zone)) is not None), None)
-        name = node or node_by_path(root / "data.json", files.root)
+        alone = len(files.paths) == 1 and len(inside) == 1  # a folder's bodies are called by what they are
+        name = node or node_by_path(path if alone else root / "data.json", files.root)
         if name == "node":
             name = clean(files.root.resolve().name) or "node"
         found.setdefault((root, moment), Snapshot(name)).paths.append(path)
@@ -238,7 +239,7 @@ def bodies(document: Any, depth: int = 0) -> Iterator[Body]:
             yield from bodies(item, depth + 1)
     elif isinstance(document, dict):
         inner = document.get("body")
-        members = document.get("Members")
+        members = next((document[name] for name in ("Members", "Events", "value") if name in document), None)
         if isinstance(inner, dict) and not kind_of(document):
             yield from bodies(inner, depth + 1)
         elif isinstance(members, list) and depth < _MAX_DEPTH:

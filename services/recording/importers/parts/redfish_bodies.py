@@ -96,8 +96,17 @@ def read_body(body: Body) -> Iterator[Found]:
 
 
 def kind_of(body: Body) -> str:
-    """Return a resource's type without its version: ``Sensor`` of ``#Sensor.v1_6_0.Sensor``."""
+    """Return a resource's type without its version: ``Sensor`` of ``#Sensor.v1_6_0.Sensor``.
+
+    What an event service sends, and entries of vendors' exports, often name none: they are entries of a log.
+    """
     text = body.get("@odata.type")
+    if (
+        "Events" not in body
+        and (text is None or "EventTimestamp" in body)
+        and {"EntryType", "EventTimestamp"} & set(body)
+    ):
+        return "LogEntry"
     return text.lstrip("#").partition(".")[0] if isinstance(text, str) else ""
 
 
@@ -196,8 +205,15 @@ def _log_entry(body: Body) -> Iterator[Found]:
         return
     sensor, number = _text(body.get("SensorType")), number_of(body.get("SensorNumber"))
     place = f"{sensor} #0x{int(number):02x}" if sensor and number is not None and 0 <= number < 65536 else sensor
-    words = (_text(body.get("Id")), created, place, message, _text(body.get("EntryCode")), _text(body.get("MessageId")))
-    severity = _text(body.get("Severity")).lower()
+    words = (
+        _text(body.get("Id")) or _text(body.get("EventId")),
+        created,
+        place,
+        message,
+        _text(body.get("EntryCode")),
+        _text(body.get("MessageId")),
+    )
+    severity = _text(body.get("Severity")).lower() or _text(body.get("MessageSeverity")).lower()
     yield LogEntry(created, severity, " | ".join(word for word in words if word))
 
 
