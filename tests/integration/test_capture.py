@@ -5,6 +5,7 @@ the machines that have series. Not compared is what has no series: `up` and stal
 and a range of raw samples does not show; log lines, labels, wiring, and what a job was called.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from services.kit.wait import until
 from services.recording.conftest import TICKS, batch, documents, header, topology
 from services.recording.diff import diff_recordings
 from services.recording.importers.prometheus import convert
-from services.recording.instants import format_instant
+from services.recording.instants import format_instant, parse_instant
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
 from services.recording.validate import validate_recording
@@ -189,3 +190,20 @@ def test_a_graphs_steps_can_be_captured_too(stack: Stack, pipeline: Pipeline, br
     times = sorted({round(row["timestamp"].timestamp() * 1000) for row in rows})
     assert times[-1] == manifest.start + 120_000
     assert {later - earlier for earlier, later in pairwise(times)} == {30_000}
+
+
+def test_an_empty_stretch_is_answered_with_what_prometheus_holds(
+    stack: Stack, pipeline: Pipeline, brake: Path, folder: Path
+) -> None:
+    shift_ms = _replayed(pipeline, brake, "held-range")
+    manifest = Recording.open(brake).manifest
+    with pytest.raises(UserError) as raised:
+        convert(
+            folder / "empty", url=stack.addresses.prometheus, from_="2019-04-01T08:00:00Z", to="2019-04-01T09:00:00Z"
+        )
+    found = re.search(r"holds such from (\S+) to (\S+) \(dcgm: DCGM_FI_DEV_", raised.value.message)
+    assert found is not None, raised.value.message
+    # By the samples of one metric, whose nodes are not all read at once.
+    assert parse_instant(found[1]) <= manifest.start + shift_ms + 60_000
+    assert parse_instant(found[2]) >= manifest.end + shift_ms - 60_000
+    assert "--from and --to" in (raised.value.remedy or "")

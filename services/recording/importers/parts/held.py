@@ -13,17 +13,19 @@ from services.recording.schema import STREAMS
 _EXACT_MS = 60_000
 _LOOK_MS = 3 * 3_600_000
 """A server may take a whole block's time for that of a series: where it says, the samples themselves are looked at."""
+_AHEAD_MS = 86_400_000
+"""A replay's samples may lie ahead of the clock."""
 _SHOWN = 6
 _KNOWN = f'{{__name__=~"{KNOWN_METRICS}"}}'
 
 
-def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str, now_ms: int | None = None) -> UserError:
+def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> UserError:
     """Return the error for a capture of a stretch (epoch ms) that found nothing, with what the server does hold.
 
     `filters` are the options that left series out, as the user gave them; "" where there are none.
     """
     asked = f"{format_instant(stretch[0])} to {format_instant(stretch[1])}"
-    now = round(time.time() * 1000) if now_ms is None else now_ms
+    now = round(time.time() * 1000) + _AHEAD_MS
     known = [name for name in api.label_values("__name__", _KNOWN, 0, now) if stream_of(name) is not None]
     problem = f"{api.access.url} has no samples that we know from {asked}"
     if not known:
