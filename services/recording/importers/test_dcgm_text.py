@@ -140,6 +140,15 @@ def test_times_can_be_given_and_are_never_those_of_copied_files(tmp_path: Path) 
     assert sorted({ms(row) for row in rows(tmp_path / "modified")}) == [START + n * 30_000 for n in range(11)]
 
 
+def test_files_called_by_their_number_are_scrapes_of_one_node(tmp_path: Path) -> None:
+    source = write(tmp_path, {f"s{number}.prom": scrape(OLD, "dcgm-exporter-x2k4p") for number in (1, 2, 3)})
+    with pytest.raises(UserError, match="cannot be known"):
+        convert(source, tmp_path / "guessed")
+    convert(source, tmp_path / "given", start="2024-04-01T08:00:00Z", every=15)
+    assert {row["node"] for row in rows(tmp_path / "given")} == {"s1"}
+    assert sorted({ms(row) for row in rows(tmp_path / "given")}) == [START, START + 15_000, START + 30_000]
+
+
 def test_one_scrape_without_a_time_is_that_of_its_files_last_change_and_says_so(tmp_path: Path) -> None:
     source = write(tmp_path, {"n1.prom": scrape(OLD, "n1")})
     os.utime(source / "n1.prom", (1_711_958_400,) * 2)

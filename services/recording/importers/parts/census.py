@@ -141,7 +141,9 @@ class Census:
             return "a series of a partition of a GPU: a recording holds whole GPUs"
         uuid = next((labels[name] for name in ("UUID", "gpu_uuid", "uuid") if labels.get(name)), "")
         # An exporter that names its pod only: a pod started anew has the same GPUs as the one before.
-        node = self.host(labels) or self._gpu_nodes.get(uuid)
+        told = {name: value for name, value in labels.items() if name != FALLBACK}
+        # A file may be named by its number and not by its node: a GPU is where it was before.
+        node = self.host(told) or self._gpu_nodes.get(uuid) or self.host(labels)
         if not node:
             node = labels.get("Hostname") or labels.get("hostname")
             if not node:
