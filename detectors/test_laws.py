@@ -23,7 +23,7 @@ from detectors.tapes_altered import spoiled
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
 few = settings(max_examples=int(os.environ.get("HINDCAST_LAW_EXAMPLES", "20")), deadline=None)
-"""CI asks for 50 examples of each law and detector (.ci/run)."""
+"""CI asks for 25 examples of each law and detector (.ci/run)."""
 
 
 def _tapes(choice: Choice) -> Sequence[Tape]:
