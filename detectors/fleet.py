@@ -6,7 +6,7 @@ Detectors only read it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 EntityKey = tuple[str | int, ...]
 KEYS: dict[str, tuple[str, ...]] = {
@@ -18,6 +18,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "storage": ("node", "mount"),
 }
 """The columns that name an entity of each kind, as in RECORDING.md."""
+INFERRED: Final = "inferred-"
+"""How the ids of jobs begin that nothing names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,11 @@ class Job:
     gpus_per_node: int | None = None
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Only where a job has part of a node."""
+
+    @property
+    def inferred(self) -> bool:
+        """Whether nothing names the job: its nodes, start and end were found by what GPUs do (`detectors.jobs`)."""
+        return self.job_id.startswith(INFERRED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.fleet import Fleet, Job, JobEvent
+from detectors.fleet import INFERRED, Fleet, Job, JobEvent
 from detectors.rows import Rows
 
 FIELDS: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")
@@ -232,7 +232,7 @@ class JobFinder:
         having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
         nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
         if not having:
-            return [JobEvent(now, "start", Job(f"inferred-{nodes[0]}", nodes, now))]
+            return [JobEvent(now, "start", Job(f"{INFERRED}{nodes[0]}", nodes, now))]
         if nodes == having[0].nodes:
             return []
         ends = [JobEvent(now, "end", job) for job in having[1:]]

@@ -91,6 +91,7 @@ class Nvlink:
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         if not isinstance(config, NvlinkConfig):
             raise TypeError(f"{type(config).__name__} is not an NvlinkConfig")
+        self._fleet = fleet
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         watched = self._catalogue.codes("nvlink", "nvlink_leveled", "gpu_lost")
@@ -179,6 +180,9 @@ class Nvlink:
             self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "counters"))
         if traffic.look(now, layout.jobs(), layout.gpu, layout.node, held):
             for gpu in traffic.beyond_chance().tolist():
+                job = self._fleet.job_of(layout.names[layout.node[gpu]], int(layout.gpu[gpu]))
+                if job is not None and job.inferred:
+                    continue  # whether its peers do the same work is a guess, and so is when it began
                 onset = int(traffic.evidence.since[gpu]) - shares.LOOK_MS
                 self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "traffic"))
 
