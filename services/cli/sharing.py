@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,9 +39,13 @@ def merge(
     align_clocks: Annotated[
         bool, typer.Option("--align-clocks", help="correct logs' times by events that the telemetry saw too")
     ] = False,
+    aliases: Annotated[
+        Path | None, typer.Option(help="YAML file, a machine's name and a list of its others: they become one")
+    ] = None,
 ) -> None:
     """Join recordings of the same time and cluster into one: the stretch that their telemetry is of."""
     from services.cli.recordings import progress_bar, recording_name
+    from services.recording.identity import Identity, identify, read_aliases, renamed
     from services.recording.merge import merge_recordings
     from services.recording.reader import Recording
 
@@ -48,10 +53,15 @@ def merge(
     if len(recordings) < 2:
         raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
     opened = [Recording.open(path) for path in recordings]
-    with progress_bar("merging") as progress:
+    identity = Identity() if aliases is None else identify(opened, read_aliases(aliases))
+    with TemporaryDirectory(prefix="hindcast-merge-") as scratch, progress_bar("merging") as progress:
+        if aliases is not None:
+            parts = enumerate(opened)
+            opened = [renamed(part, Path(scratch) / f"part-{number}", identity, number) for number, part in parts]
         report = merge_recordings(
             opened, out, cluster=cluster, keep_all=keep_all, align_clocks=align_clocks, progress=progress
         )
+    report.notes += identity.notes()
     typer.echo(f"{out}: {report}")
 
 

@@ -12,6 +12,7 @@ from detectors.contract import Finding
 from services.cli.sharing import register
 from services.kit.errors import UserError
 from services.recording.embedded import findings_of
+from services.recording.importers.dcgm_text import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.recording.writer import RecordingWriter
@@ -141,3 +142,16 @@ def test_what_cannot_be_done_is_said_plainly(brake: Path, tmp_path: Path, argume
     assert isinstance(result.exception, UserError)
     assert result.exception.remedy
     assert {path.name: path.read_bytes() for path in brake.iterdir()} == before
+
+
+def test_merge_brings_the_names_of_one_machine_together_by_a_file_of_aliases(tmp_path: Path) -> None:
+    for host, field in (("gpu07", "GPU_TEMP"), ("node-17", "POWER_USAGE")):
+        scrape = tmp_path / f"{host}-1711958400.prom"
+        scrape.write_text(f'DCGM_FI_DEV_{field}{{gpu="0",Hostname="{host}"}} 60\n')
+        convert(scrape, tmp_path / host)
+    (tmp_path / "aliases.yaml").write_text("gpu07: [node-17]\n")
+    both = [tmp_path / "gpu07", tmp_path / "node-17"]
+    result = invoke("merge", *both, "--out", tmp_path / "one", "--aliases", tmp_path / "aliases.yaml")
+    assert result.exit_code == 0, result.output
+    assert "node-17 is gpu07: as the file of aliases says" in result.output
+    assert [node.name for node in Recording.open(tmp_path / "one").topology.nodes] == ["gpu07"]
