@@ -42,6 +42,7 @@ class Cables:
         self._of: dict[End, Cable] = {}
         self._by_index: dict[str, list[Cable]] = {"nic": [], "switch": []}
         self._at_switch: dict[str, list[Cable]] = {}
+        self._nics: dict[str, list[int]] = {}
         for ends, _ in cables(fleet):
             self._lay(ends, laid=len(ends) > 1 or ends[0][0] == "switch")
 
@@ -62,6 +63,8 @@ class Cables:
             if end not in self._of:
                 self._lay([end])
             self._index[end] = len(known)
+            if kind == "nic":
+                self._nics.setdefault(str(owner), []).append(len(known))
             known.append(self._of[end])
 
     def of(self, kind: str, index: int) -> Cable:
@@ -86,4 +89,4 @@ class Cables:
 
     def nics_of(self, node: str) -> list[int]:
         """Return the indices of the NICs of a node that have reported."""
-        return [index for (kind, owner, _), index in self._index.items() if kind == "nic" and owner == node]
+        return self._nics.get(node, [])
