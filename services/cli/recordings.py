@@ -1,4 +1,4 @@
-"""Commands about recordings: validate, show, cut, make, list."""
+"""Commands about recordings: validate, repair, show, cut, make, list."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 _Directory = Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)]
+Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
 _Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command()(validate)
+    app.command()(repair)
     app.command()(show)
     app.command()(cut)
     app.command()(make)
@@ -31,6 +33,30 @@ def validate(directory: _Directory) -> None:
         typer.echo(f"{directory}: {len(violations)} violation(s)", err=True)
         raise typer.Exit(1)
     typer.echo(f"{directory}: valid")
+
+
+def repair(
+    directory: _Directory,
+    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet", show_default=False)],
+) -> None:
+    """Write a recording anew without what cannot be right: in order, none twice, none outside; types and hashes.
+
+    What it cannot repair, it lists, as validate does, and exits 1.
+    """
+    from services.recording.repair import rewrite_recording
+    from services.recording.tidy import open_tidy
+    from services.recording.validate import validate_recording
+
+    name = recording_name(out)
+    recording = open_tidy(directory)
+    rewrite_recording(recording, out, name)
+    typer.echo(f"{out}: written; {recording.left_out or 'no row and no line was wrong'}")
+    violations = validate_recording(out)
+    for violation in violations:
+        typer.echo(str(violation))
+    if violations:
+        typer.echo(f"{out}: {len(violations)} violation(s) are left, for you to judge", err=True)
+        raise typer.Exit(1)
 
 
 def show(

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from services.cli.recordings import Strict
+
 _TIMES = "RFC 3339, or +HH:MM:SS from the recording's start"
 _UNREACHABLE = 3
 
@@ -31,10 +33,13 @@ def _register_start(group: typer.Typer) -> None:
         to: Annotated[str | None, typer.Option("--to", help=f"End here: {_TIMES}.")] = None,
         config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what this replay has otherwise.")] = None,
         calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
+        strict: Strict = False,
         wait: Annotated[bool, typer.Option("--wait", help="Show its progress and return when it is over.")] = False,
     ) -> None:
         """Start a replay."""
-        asked = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
+        asked: dict[str, Any] = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
+        if strict:
+            asked["strict"] = True
         given: dict[str, Any] = {"name": name, "target": target, "from": from_, "to": to}
         if config is not None or calibration is not None:
             given |= _detection(config, calibration)
@@ -175,6 +180,8 @@ def _print(status: dict[str, Any]) -> None:
         f"speed {speed}  lag {status['lag_s']:.3f} s  rows {sum(status['rows'].values()):,}  "
         f"samples {sum(status['samples'].values()):,}  generation {status['generation']}  -> {status['target']}"
     )
+    if status["left_out"]:
+        typer.echo(f"  {status['left_out']}")
     if status["error"]:
         typer.echo(f"  error: {status['error']}")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from detectors.contract import Entity, Finding
+from services.cli.recordings import Strict
 from services.kit.errors import UserError
 from services.kit.times import format_time
 
@@ -41,13 +42,14 @@ def register(app: typer.Typer) -> None:
         ] = None,
         config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
         calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
+        strict: Strict = False,
     ) -> None:
         """Run the detectors over a recording, with no server, and print what they would have said, and when."""
         from services.detect.choices import load_choices, load_incident_config
-        from services.recording.reader import Recording
+        from services.recording.tidy import open_tidy
 
         choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
-        found, revised = run_and_show(Recording.open(recording), choices, config_of_incidents)
+        found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
         if findings is not None:
             _write(findings, found)
             incidents = incidents or findings.with_name("incidents.jsonl")
@@ -64,6 +66,8 @@ def run_and_show(
     """
     from services.recording.embedded import latest
 
+    if recording.left_out:
+        typer.echo(f"{recording.path}: {recording.left_out} (`hindcast repair` writes a clean copy)", err=True)
     steps = list(_with_progress(recording, choices, config))
     found = [finding for step in steps for finding in step.findings]
     incidents = latest(incident for step in steps for incident in step.incidents)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.recordings import Strict
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def score(
         list[str] | None,
         typer.Option(help="say what detection loses without these, by commas: see `hindcast degrade --help`"),
     ] = None,
+    strict: Strict = False,
     out: Annotated[Path | None, typer.Option("--json", help="write the figures there")] = None,
     html: Annotated[Path | None, typer.Option(help="write a page there")] = None,
 ) -> None:
@@ -60,11 +62,11 @@ def score(
     gone = parse_words(without) if without else ()
     paths = recording_paths(names, every, seeds, first_seed, scale, worlds_from(first_world, worlds))
     choices = load_choices(config, calibration)
-    card = _scored(paths, choices, workers, gone)
+    card = _scored(paths, choices, workers, gone, strict=strict)
     figures = card.as_json()
     _print(card, seeds, first_seed)
     if gone:
-        before = _scored(paths, choices, workers).as_json()
+        before = _scored(paths, choices, workers, strict=strict).as_json()
         _print_loss(before, figures, gone)
         figures = {"without": list(gone), **figures, "with_all": before}
     if out is not None:
@@ -135,7 +137,12 @@ def recording_paths(
 
 
 def _scored(
-    paths: Iterable[Path], choices: "Sequence[Choice]", workers: int, without: Sequence[str] = ()
+    paths: Iterable[Path],
+    choices: "Sequence[Choice]",
+    workers: int,
+    without: Sequence[str] = (),
+    *,
+    strict: bool = False,
 ) -> "Scorecard":
     from rich.console import Console
 
@@ -150,7 +157,7 @@ def _scored(
             done += 1
             status.update(f"scoring: {done} of {len(listed)} recordings")
 
-        return score_all(listed, choices, workers=workers, told=told, without=without)
+        return score_all(listed, choices, workers=workers, told=told, without=without, strict=strict)
 
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
@@ -168,6 +175,8 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     print_sheet(console, incident_sheet(figures))
     console.print()
     for one in figures["recordings"]:
+        if one["left_out"]:
+            console.print(f"{one['name']}: {one['left_out']}", markup=False, highlight=False)
         for alarm in one["false"]:
             what = (
                 f"false alarm in {one['name']}" if one["labelled"] else f"fired in {one['name']}, which has no labels"

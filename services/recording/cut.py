@@ -35,9 +35,10 @@ def cut_recording(
                 writer.write(stream, batch, interval_s=manifest.streams[stream].interval_s)
         writer.write_events(recording.events(first, upto))
         writer.write_jobs(job for job in recording.jobs() if job.start < last and (job.end is None or job.end > first))
-        writer.write_labels(
-            clipped(label, first, last) for label in recording.labels() if label.onset < last and label.end > first
-        )
+        if recording.labelled:
+            writer.write_labels(
+                clipped(label, first, last) for label in recording.labels() if label.onset < last and label.end > first
+            )
         header = manifest.model_dump(exclude={"format", "streams", "files"}, exclude_unset=True)
         original = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
         header |= {"name": name or f"{manifest.name}-cut", "start": first, "end": last}

@@ -70,8 +70,11 @@ def read_topology(directory: Path) -> Topology:
         raise UserError(f"{path}: {describe(error)}", remedy="correct the topology") from error
 
 
-def read_lines(path: Path, model: type[_Line]) -> Iterator[_Line]:
-    """Yield the records of a JSON-lines file; nothing where the file is absent. UserError names the line."""
+def read_lines(path: Path, model: type[_Line], broken: list[int] | None = None) -> Iterator[_Line]:
+    """Yield the records of a JSON-lines file; nothing where the file is absent.
+
+    UserError names a line that is none; with `broken` it is left out, and its number put there.
+    """
     if not path.exists():
         return
     with path.open("rb") as lines:
@@ -81,7 +84,9 @@ def read_lines(path: Path, model: type[_Line]) -> Iterator[_Line]:
             try:
                 yield model.model_validate_json(line)
             except ValidationError as error:
-                raise UserError(f"{path}: line {number}: {describe(error)}", remedy="correct the line") from error
+                if broken is None:
+                    raise UserError(f"{path}: line {number}: {describe(error)}", remedy="correct the line") from error
+                broken.append(number)
 
 
 def open_stream(path: Path) -> pq.ParquetFile:
@@ -112,6 +117,8 @@ class Recording:
     path: Path
     manifest: Manifest
     topology: Topology
+    left_out: str = ""
+    """What reading it leaves out or puts in order, in words (services/recording/tidy.py); nothing: all is as it was."""
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
@@ -144,31 +151,28 @@ class Recording:
         dictionary<int32, string>, each batch with a dictionary of its own. UserError: the stream is absent, its
         file unreadable, a column missing, or a timestamp null, out of order or outside the recording.
         """
+        schema = self._schema(stream)
+        path = self.path / schema.file
+        with open_stream(path) as file:
+            names = self._columns(path, file, schema, columns)
+            clock = _Clock(path, self.manifest)
+            for group in range(file.num_row_groups):
+                if not _overlaps(file, group, start, end):
+                    clock.row += file.metadata.row_group(group).num_rows
+                    continue
+                for raw in stored(file, path, names, max_rows, [group]):
+                    batch = canonical(raw, schema, path)
+                    batch = within(batch, clock.times(batch), start, end)
+                    if batch.num_rows:
+                        yield batch
+
+    def _schema(self, stream: str) -> StreamSchema:
         if stream not in self.streams():
             raise UserError(
                 f"{self.path}: has no stream {stream!r}",
                 remedy=f"it has: {', '.join(self.streams()) or 'no stream at all'}",
             )
-        schema = STREAMS[stream]
-        path = self.path / schema.file
-        with open_stream(path) as file:
-            names = self._columns(path, file, schema, columns)
-            clock = _Clock(path, self.manifest)
-            try:
-                for group in range(file.num_row_groups):
-                    if not _overlaps(file, group, start, end):
-                        clock.row += file.metadata.row_group(group).num_rows
-                        continue
-                    for raw in file.iter_batches(max_rows, [group], names, use_threads=False):
-                        batch = _canonical(raw, schema, path)
-                        batch = _within(batch, clock.times(batch), start, end)
-                        if batch.num_rows:
-                            yield batch
-            except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(
-                    f"{path}: damaged data: {' '.join(str(error).split())[:200]}",
-                    remedy="copy the file again from where it came from, and check it with `hindcast validate`",
-                ) from error
+        return STREAMS[stream]
 
     def _columns(
         self, path: Path, file: pq.ParquetFile, schema: StreamSchema, wanted: Sequence[str] | None
@@ -234,7 +238,7 @@ class _Clock:
     def _wrong(self, index: int, problem: str) -> UserError:
         return UserError(
             f"{self._path}: row {self.row + index}: timestamp {problem}",
-            remedy="`hindcast validate` lists every such row; correct them, or start and end in recording.yaml",
+            remedy="`hindcast repair` writes a copy without such rows, in order; `hindcast validate` lists them all",
         )
 
 
@@ -253,8 +257,24 @@ def _overlaps(file: pq.ParquetFile, group: int, start: int | None, end: int | No
     return (start is None or last >= start) and (end is None or first < end)
 
 
-def _canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path) -> pa.RecordBatch:
-    """Timestamp and keys in the types of the format, whoever wrote the file."""
+def stored(
+    file: pq.ParquetFile, path: Path, names: list[str], max_rows: int, groups: list[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a stream's file as they lie there. UserError: they cannot be read."""
+    try:
+        yield from file.iter_batches(max_rows, groups, names, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"{path}: damaged data: {' '.join(str(error).split())[:200]}",
+            remedy="copy the file again from where it came from, and check it with `hindcast validate`",
+        ) from error
+
+
+def canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path, *, cut: bool = False) -> pa.RecordBatch:
+    """Return rows with timestamp and keys in the types of the format, whoever wrote the file.
+
+    `cut`: times are cut to the millisecond. UserError: a column's type cannot become the format's.
+    """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         wanted = schema.key_type(field.name)
@@ -265,7 +285,7 @@ def _canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path) -> pa.Re
             if pa.types.is_dictionary(wanted) and not pa.types.is_dictionary(field.type):
                 columns.append(column.cast(pa.string()).dictionary_encode())
             else:
-                columns.append(column.cast(wanted))
+                columns.append(column.cast(wanted, safe=not (cut and pa.types.is_timestamp(field.type))))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UserError(
                 f"{path}: column {field.name!r} is {field.type}, which is no {wanted}",
@@ -274,7 +294,8 @@ def _canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path) -> pa.Re
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _within(batch: pa.RecordBatch, times: Times, start: int | None, end: int | None) -> pa.RecordBatch:
+def within(batch: pa.RecordBatch, times: Times, start: int | None, end: int | None) -> pa.RecordBatch:
+    """Return the rows of a batch in order of time with ``start <= times < end``."""
     low = 0 if start is None else int(np.searchsorted(times, start, side="left"))
     high = len(times) if end is None else int(np.searchsorted(times, end, side="left"))
     return batch.slice(low, max(0, high - low))

@@ -1,9 +1,8 @@
 """Checks of stream files, column by column, a batch at a time."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +13,11 @@ from services.kit.errors import UserError
 from services.recording.instants import format_instant
 from services.recording.model import Manifest, StreamInfo, Topology
 from services.recording.reader import open_stream
+from services.recording.repeats import Ints, Repeats
 from services.recording.schema import MAX_ROW_GROUP_ROWS, STREAMS, StreamSchema, is_name_type
 from services.recording.violation import RowProblems, Violation
 from services.recording.writer import sha256_of
 
-Ints = NDArray[np.int64]
 _AGAIN = "make, import or capture the recording again"
 
 
@@ -119,24 +118,6 @@ def _columns(file: pq.ParquetFile, schema: StreamSchema) -> Iterator[Violation]:
             )
 
 
-@dataclass
-class _Codes:
-    """Numbers for names, the same in every batch."""
-
-    numbers: dict[str | None, int] = field(default_factory=dict)
-
-    def of(self, column: Any) -> Ints:
-        if not pa.types.is_dictionary(column.type):
-            return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
-        names = column.dictionary.to_pylist()
-        table = np.array([*(self.numbers.setdefault(name, len(self.numbers)) for name in names), -1], dtype=np.int64)
-        codes = column.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-        return np.asarray(table[codes], dtype=np.int64)
-
-    def name(self, code: int) -> str | None:
-        return list(self.numbers)[code] if code >= 0 else None
-
-
 class _RowChecks:
     """What must hold for rows; carries what it needs from batch to batch."""
 
@@ -145,8 +126,7 @@ class _RowChecks:
         self.problems = RowProblems(schema.file)
         self.row = 0
         self._latest: int | None = None
-        self._codes = {name: _Codes() for name in schema.key_names}
-        self._tail: tuple[Ints, Ints] = (np.empty(0, np.int64), np.empty((0, len(schema.key_names)), np.int64))
+        self._repeats = Repeats(schema)
         self._verdicts: dict[tuple[int, ...], str | None] = {}
 
     def batch(self, batch: pa.RecordBatch) -> None:
@@ -160,8 +140,12 @@ class _RowChecks:
             if name not in self._schema.nullable_keys:
                 null = batch.column(name).is_null().to_numpy(zero_copy_only=False)
                 self.problems.add(rows[null], f"{name} is null", "name the entity the row is about")
-        keys = np.stack([self._codes[name].of(batch.column(name)) for name in self._schema.key_names], axis=1)
-        self._duplicates(times, keys, rows)
+        keys = self._repeats.keys(batch)
+        self.problems.add(
+            rows[self._repeats.of(times, keys)],
+            f"same timestamp and {', '.join(self._schema.key_names)} as an earlier row",
+            "keep one of the two",
+        )
         self._entities(keys, rows)
         self.row += batch.num_rows
 
@@ -183,21 +167,6 @@ class _RowChecks:
             "correct start and end in recording.yaml, or leave the rows out",
         )
 
-    def _duplicates(self, times: Ints, keys: Ints, rows: Ints) -> None:
-        times, keys = np.r_[self._tail[0], times], np.concatenate([self._tail[1], keys])
-        rows = np.r_[np.full(len(times) - len(rows), -1), rows]
-        order = np.lexsort((*keys.T, times))
-        same = (np.diff(times[order]) == 0) & np.all(np.diff(keys[order], axis=0) == 0, axis=1)
-        twice = np.sort(np.maximum(rows[order][1:][same], rows[order][:-1][same]))
-        self.problems.add(
-            np.unique(twice[twice >= 0]),
-            f"same timestamp and {', '.join(self._schema.key_names)} as an earlier row",
-            "keep one of the two",
-        )
-        if len(times):
-            last = times == times.max()
-            self._tail = times[last], keys[last]
-
     def _entities(self, keys: Ints, rows: Ints) -> None:
         if not len(keys):
             return
@@ -214,7 +183,7 @@ class _RowChecks:
     def _verdict(self, entity: tuple[int, ...]) -> str | None:
         if entity not in self._verdicts:
             names = {
-                name: self._codes[name].name(part) if pa.types.is_dictionary(kind) else part
+                name: self._repeats.codes[name].name(part) if pa.types.is_dictionary(kind) else part
                 for (name, kind), part in zip(self._schema.keys, entity, strict=False)
             }
             self._verdicts[entity] = self._unknown(names)

@@ -10,6 +10,7 @@ from services.kit import replays, topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin, producer
 from services.recording.reader import Recording
+from services.recording.tidy import open_tidy
 from services.replay.journal import Entry, Journal
 from services.replay.metrics import unwatch, watch
 from services.replay.orders import Order, Pause, Resume, Seek, SetSpeed, Stop
@@ -47,7 +48,7 @@ class Manager:
     def start(self, request: ReplayRequest) -> Replay:
         """Begin a replay."""
         with self._lock:
-            recording = Recording.open(self._allowed(request.recording))
+            recording = open_tidy(self._allowed(request.recording), strict=request.strict)
             self._check_topics()
             cluster = recording.manifest.cluster.name
             known = {unit.removeprefix(f"{cluster}/"): state for unit, state in self._announced().items()}

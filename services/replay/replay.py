@@ -14,6 +14,7 @@ from services.kit import replays
 from services.kit.errors import UserError
 from services.kit.topics import declared
 from services.recording.reader import Recording
+from services.recording.tidy import open_tidy
 from services.replay.feeds import open_feeds
 from services.replay.generation import Generation, step_ms
 from services.replay.journal import Entry, Journal
@@ -119,7 +120,7 @@ class Replay:
 
     def _run(self) -> None:
         try:
-            self._recording = Recording.open(self.entry.spec.recording)
+            self._recording = open_tidy(self.entry.spec.recording, strict=self.entry.spec.strict)
             self._step_ms = step_ms(self._recording.manifest)
             self._producer = self._connected()
             self._open(self._recording, self.entry)

@@ -33,6 +33,7 @@ class ReplayRequest(BaseModel):
     to: str | None = None
     detectors: DetectorSettings = {}
     calibration: DetectorTails = {}
+    strict: bool = Field(default=False, description="Fail at rows that cannot be right, instead of leaving them out.")
 
 
 class ReplaySpec(BaseModel):
@@ -49,6 +50,8 @@ class ReplaySpec(BaseModel):
     target: str
     detectors: DetectorSettings = {}
     calibration: DetectorTails = {}
+    strict: bool = False
+    left_out: str = ""
 
 
 def speed_of(speed: float | Literal["max"]) -> float:
@@ -84,6 +87,8 @@ def plan(request: ReplayRequest, recording: Recording, taken: Collection[str], n
         shift_ms=shift_ms,
         detectors=request.detectors,
         calibration=request.calibration,
+        strict=request.strict,
+        left_out=recording.left_out,
         target=request.target or ("receive" if request.shift == "keep" else "prometheus"),
     )
 

@@ -39,6 +39,7 @@ class ReplayStatus(BaseModel):
     rows: dict[str, int] = Field(description="Rows acknowledged, by stream, in this generation.")
     samples: dict[str, int] = Field(description="Readings acknowledged, by stream, in this generation.")
     detectors: DetectorSettings = Field(description="What is the replay's own of the detectors' settings.")
+    left_out: str = Field(description="What of the recording is left out or put in order, in words; empty: nothing.")
     error: str | None
 
 
@@ -71,5 +72,6 @@ def status_of(replay: Replay) -> ReplayStatus:
         rows=dict(safe.rows),
         samples=dict(safe.samples),
         detectors=spec.detectors,
+        left_out=spec.left_out,
         error=entry.error,
     )

@@ -1,10 +1,13 @@
 """Every row once, in order and unchanged, however the replay is cut into cycles."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,10 +15,12 @@ from hypothesis import strategies as st
 from services.kit.errors import UserError
 from services.kit.wire import ARROW
 from services.recording.reader import Recording, times_of
+from services.recording.tidy import open_tidy
 from services.replay import feeds
 from services.replay.compact import compact, samples_in
 from services.replay.conftest import END, START
 from services.replay.feeds import ColumnFeed, Feed, LineFeed, Parcel, open_feeds
+from services.replay.spec import ReplayRequest, plan
 
 
 def decode(parcel: Parcel) -> pa.RecordBatch:
@@ -123,3 +128,28 @@ def test_lines_are_packed_into_messages_of_bounded_size() -> None:
     parcels = list(feed.take(6))
     assert [parcel.rows for parcel in parcels] == [3, 3, 1]
     assert b"\n".join(parcel.value for parcel in parcels).count(b"\n") == 6
+
+
+def test_a_messy_recording_is_sent_as_its_clean_one_from_wherever_a_replay_goes_on(
+    recording_dir: Path, tmp_path: Path
+) -> None:
+    messy = Path(shutil.copytree(recording_dir, tmp_path / "small"))
+    table = pq.read_table(messy / "dcgm.parquet")
+    late = table.slice(0, 1).set_column(0, "timestamp", pa.array([END + 1]).cast(table.schema.field(0).type))
+    mixed = pa.concat_tables(
+        [table.take(np.random.default_rng(1).permutation(table.num_rows)), table.slice(5, 9), late]
+    )
+    pq.write_table(mixed, messy / "dcgm.parquet")
+    recording = open_tidy(messy)
+    request = ReplayRequest.model_validate({"recording": messy})
+    assert "10 of 3,882 rows of dcgm.parquet left out" in plan(request, recording, (), 0).left_out
+    for after in (None, START + 200_017):
+        ours, clean = (
+            {feed.stream: feed for feed in open_feeds(opened, START, END, after)}
+            for opened in (recording, Recording.open(recording_dir))
+        )
+        assert ours.keys() == clean.keys()
+        sent = [plain([decode(parcel) for parcel in feeds_of["dcgm"].take(END)]) for feeds_of in (ours, clean)]
+        by_row = [sorted(rows, key=lambda row: (row["timestamp"], row["node"], row["gpu"])) for rows in sent]
+        assert by_row[0] == by_row[1]
+        assert [row["timestamp"] for row in sent[0]] == [row["timestamp"] for row in sent[1]]

@@ -5,7 +5,7 @@ import multiprocessing
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from services.recording.embedded import latest, steps
 from services.recording.model import Label
 from services.recording.reader import Recording, times_of
 from services.recording.seen import coverage_of, seen_in
+from services.recording.tidy import open_tidy
 from services.score.controls import chance, constant
 from services.score.incidents import IncidentTally, judge_incidents
 from services.score.matching import Outcome, judge
@@ -45,6 +46,7 @@ class Scored:
     unjudged: Sequence[str] = field(default_factory=list)
     """What the telemetry does not show, or only late: `detectors.coverage.closing`."""
     labelled: bool = True
+    left_out: str = ""
 
 
 @dataclass
@@ -106,6 +108,7 @@ class Scorecard:
                     "missed": [_place(o.label) for o in one.outcomes if o.kind == "miss" and o.label],
                     "false": [_alarm(o.finding) for o in one.outcomes if o.kind == "false" and o.finding],
                     "labelled": one.labelled,
+                    "left_out": one.left_out,
                     "unjudged": list(one.unjudged),
                 }
                 for one in self.recordings
@@ -153,12 +156,12 @@ def _alarm(finding: Finding) -> dict[str, Any]:
     return {"fault": finding.fault, "entity": dict(finding.entity), "summary": finding.summary}
 
 
-def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scored:
+def score_recording(path: Path, choices: Sequence[Choice] | None = None, *, strict: bool = False) -> Scored:
     """Run the detectors over a recording and judge what they say. UserError: the recording can't be read.
 
-    What a detector in shadow says does not count.
+    What a detector in shadow says does not count. `strict`: rows that cannot be right are refused, not left out.
     """
-    recording = Recording.open(path)
+    recording = open_tidy(path, strict=strict)
     choices = choose() if choices is None else choices
     shadow = {kind.spec.name for kind, config in choices if config.shadow}
     told = list(steps(recording, choices))
@@ -184,17 +187,19 @@ def score_recording(path: Path, choices: Sequence[Choice] | None = None) -> Scor
         incidents,
         closing(coverage_of(choices, seen_in(recording))),
         recording.labelled,
+        recording.left_out,
     )
 
 
-def score_without(path: Path, choices: Sequence[Choice] | None, without: Sequence[str]) -> Scored:
+def score_without(path: Path, choices: Sequence[Choice] | None, without: Sequence[str], *, strict: bool) -> Scored:
     """Score a recording from which telemetry was taken away (`without.WORDS`); nothing taken away, as it is."""
     if not without:
-        return score_recording(path, choices)
-    recording = Recording.open(path)
+        return score_recording(path, choices, strict=strict)
+    recording = open_tidy(path, strict=strict)
     with tempfile.TemporaryDirectory(prefix="hindcast-degraded-") as folder:
         name = recording.manifest.name
-        return score_recording(degrade_recording(recording, Path(folder) / name, without), choices)
+        scored = score_recording(degrade_recording(recording, Path(folder) / name, without), choices)
+        return replace(scored, left_out=recording.left_out)
 
 
 def node_days(recording: Recording) -> float:
@@ -228,6 +233,7 @@ def score_all(
     workers: int = 2,
     told: Callable[[Scored], None] | None = None,
     without: Sequence[str] = (),
+    strict: bool = False,
 ) -> Scorecard:
     """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`.
 
@@ -237,7 +243,7 @@ def score_all(
     done: dict[Path, Scored] = {}
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {pool.submit(score_without, path, choices, without): path for path in listed}
+        waiting = {pool.submit(score_without, path, choices, without, strict=strict): path for path in listed}
         for future in concurrent.futures.as_completed(waiting):
             done[waiting[future]] = future.result()
             if told is not None:

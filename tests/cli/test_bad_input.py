@@ -18,7 +18,7 @@ def _hindcast(*arguments: object, **env: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, env=inherited | env)
 
 
-def _refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+def _answers(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
     said = done.stdout + done.stderr
     assert done.returncode == code, said
     assert "Traceback" not in said
@@ -59,23 +59,35 @@ def _back_in_time(path: Path) -> None:
         (_without_a_column, ("dcgm.parquet", "'gpu'", "remedy")),
         (_of_another_version, ("recording.yaml", "hindcast.recording/v9", "remedy")),
         (_truncated, ("dcgm.parquet", "truncated", "remedy")),
-        (_back_in_time, ("dcgm.parquet", "row", "remedy")),
     ],
 )
-def test_a_bad_recording_is_refused(recording: Path, spoil: Callable[[Path], None], words: tuple[str, ...]) -> None:
+def test_a_bad_recording_is_answers(recording: Path, spoil: Callable[[Path], None], words: tuple[str, ...]) -> None:
     spoil(recording)
-    _refused(_hindcast("run", recording), 1, *words)
-    _refused(_hindcast("validate", recording), 1, words[0])
+    _answers(_hindcast("run", recording), 1, *words)
+    _answers(_hindcast("validate", recording), 1, words[0])
+
+
+def test_a_recording_with_wrong_rows_is_run_and_scored_without_them_and_repaired(recording: Path) -> None:
+    _back_in_time(recording)
+    told = ("rows of dcgm.parquet left out (1 that repeat an earlier one)", "1 row of dcgm.parquet put in order")
+    _answers(_hindcast("run", recording), 0, *told, "hindcast repair")
+    _answers(_hindcast("score", recording), 0, *told)
+    _answers(_hindcast("run", recording, "--strict"), 1, "dcgm.parquet: row 100", "remedy", "hindcast repair")
+    _answers(_hindcast("score", recording, "--strict"), 1, "dcgm.parquet: row 100", "remedy")
+    clean = recording.with_name("clean")
+    _answers(_hindcast("repair", recording, "--out", clean), 0, *told)
+    _answers(_hindcast("validate", clean), 0, "valid")
+    _answers(_hindcast("repair", recording, "--out", clean), 1, "exists already")
 
 
 def test_a_broker_that_is_not_there_is_named() -> None:
     env = {"HINDCAST_KAFKA_BOOTSTRAP": "127.0.0.1:9", "HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S": "0.5"}
-    _refused(_hindcast("topics", "create", **env), 3, "127.0.0.1:9", "remedy", "HINDCAST_KAFKA_BOOTSTRAP")
+    _answers(_hindcast("topics", "create", **env), 3, "127.0.0.1:9", "remedy", "HINDCAST_KAFKA_BOOTSTRAP")
 
 
 def test_a_replay_service_that_is_not_there_is_named(recording: Path) -> None:
     done = _hindcast("replay", "start", recording, HINDCAST_REPLAY_URL="http://127.0.0.1:9")
-    _refused(done, 3, "127.0.0.1:9", "remedy")
+    _answers(done, 3, "127.0.0.1:9", "remedy")
 
 
 @pytest.mark.parametrize("module", ["services.sink", "services.detect", "services.notify", "services.replay"])
@@ -84,4 +96,4 @@ def test_bad_settings_are_all_listed_before_anything_is_connected(module: str) -
     done = subprocess.run(
         [sys.executable, "-m", module], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin"} | wrong
     )
-    _refused(done, 2, *wrong, "remedy")
+    _answers(done, 2, *wrong, "remedy")
