@@ -180,7 +180,7 @@ class Rung(BaseModel):
     """What it can tell, in a few words."""
     needs: tuple[str, ...]
     """All of: ``kind.FIELD`` (``kind.FIELD|kind.OTHER`` either), ``logs.SOURCE``, ``jobs``, ``steps.ranks`` (times of
-    each rank), ``topology.links``, ``topology.nics``."""
+    each rank), ``topology.links``, ``topology.nics``, ``topology.pcie`` (a GPU's link as it should be)."""
     within_s: float
     """How soon, from a sudden onset, at readings every 5 s."""
 

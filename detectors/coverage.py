@@ -21,8 +21,9 @@ _SOME: Final = 0.005
 class Seen:
     """What arrives: by need of a ladder the share (0 to 1) of those that should report it; what is left out is 0.
 
-    Needs are ``kind.FIELD``, ``kind`` alone, ``logs.SOURCE``, ``jobs``, ``steps.ranks``, ``topology.links`` and
-    ``topology.nics``. `inferred_jobs`: no scheduler and no label names jobs, they are found by GPUs that work in step.
+    Needs are ``kind.FIELD``, ``kind`` alone, ``logs.SOURCE``, ``jobs``, ``steps.ranks``, ``topology.links``,
+    ``topology.nics`` and ``topology.pcie``. `inferred_jobs`: no scheduler and no label names jobs, they are found by
+    GPUs that work in step.
     `intervals_s` says how often each kind is read, where that is known.
     """
 

@@ -100,5 +100,7 @@ def test_every_need_of_every_ladder_has_words_and_a_source() -> None:
     table = exporters()
     fields = {need.removeprefix("dcgm.") for need in needs() if need.startswith("dcgm.")}
     assert sorted(fields - set(table.dcgm)) == []
-    assert sorted(need for need in needs() if need.startswith("logs.") and need not in table.others) == []
+    others = {need for need in needs() if need.partition(".")[0] in {"logs", "topology"}}
+    assert sorted(need for need in others if need not in table.others) == []
+    assert sorted(need for need in needs() if not table.words(need)) == []
     assert all(field.default or field.help for field in table.dcgm.values())

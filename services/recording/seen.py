@@ -36,6 +36,8 @@ def seen_in(recording: Recording) -> Seen:
     topology = recording.topology
     shares["topology.links"] = float(bool(topology.links))
     shares["topology.nics"] = float(any(nic.switch is not None for node in topology.nodes for nic in node.nics))
+    gpus = [gpu for node in topology.nodes for gpu in node.gpus]
+    shares["topology.pcie"] = sum(bool(gpu.pcie_gen or gpu.pcie_width) for gpu in gpus) / max(len(gpus), 1)
     listed = next(iter(recording.jobs()), None) is not None
     named = shares.get("steps.ranks", 0.0) > 0
     found = any(shares.get(f"dcgm.{field}") for field in FIELDS)

@@ -6,7 +6,7 @@ import pytest
 from detectors.contract import Rung
 from detectors.coverage import Seen
 from detectors.power_throttle.detector import PowerThrottle
-from detectors.registry import choose, discover
+from detectors.registry import choose, discover, needs
 from services.recording.conftest import rewrite
 from services.recording.degrade import degrade_recording
 from services.recording.reader import Recording
@@ -27,7 +27,10 @@ def test_each_field_counts_by_the_entities_that_report_it(made: Path) -> None:
     assert "bmc.state" not in shares
     assert shares["steps.step_time_s"] == shares["steps.loss"] == shares["steps.ranks"] == 1.0
     assert {name for name in shares if name.startswith("logs.")} == {"logs.job", "logs.sel"}
-    assert shares["jobs"] == shares["topology.links"] == shares["topology.nics"] == 1.0
+    assert shares["jobs"] == 1.0
+    assert {need: shares.get(need) for need in needs() if need.startswith("topology")} == {
+        "topology.links": 1.0, "topology.nics": 1.0, "topology.pcie": 1.0,
+    }  # fmt: skip
     assert seen.intervals_s["dcgm"] == 5
     assert not seen.inferred_jobs
 
