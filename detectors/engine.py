@@ -31,7 +31,7 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
-FORMAT = 4
+FORMAT = 5
 
 Choice = tuple[type[Detector], DetectorConfig]
 """A detector to run, and how it is configured."""

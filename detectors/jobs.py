@@ -9,6 +9,8 @@ The scheduler's word counts alone where there is any. Without it:
   too high for chance (Fisher's z transform, corrected for all pairs of a day), and what is linked, by however many
   others, is one job.
 
+A process that ends frees its GPUs' memory, which checkpoints and evaluations do not: a node most of whose GPUs hold
+hardly any memory any more leaves its job, is known anew from there on, and with most of its nodes a job is over.
 Where an exporter names a GPU's job (`hpc_job`), capture and import have made a job of it before.
 What was inferred is approximate: a job is known some minutes after its start, and one smaller than a node is that node.
 It is called `inferred-` and its first node.
@@ -20,12 +22,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.fleet import INFERRED, Fleet, Job, JobEvent
 from detectors.rows import Rows
 
-FIELDS: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")
+MEMORY: Final = "DCGM_FI_DEV_FB_USED"
+FIELDS: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", MEMORY)
+_SUMMED: Final = FIELDS[:3]
 _WINDOW_MS: Final = 30_000
 _WINDOWS: Final = 80
 """Forty minutes: checkpoints of every half hour, which all nodes of a job share, are in it."""
@@ -37,6 +41,8 @@ _BUSY_UTIL: Final = 20.0
 """Per cent: below lies what idles."""
 _IDLE_WINDOWS: Final = 10
 """So long most of a job's nodes must idle before it is over: checkpoints and evaluations take up to four minutes."""
+_FREED: Final = 0.1
+"""Of the memory in use: idle GPUs hold some MiB, a process with a CUDA context half a GiB, a model tens."""
 _CHANCE: Final = 1e-3
 """How probable it may be that any two nodes of the cluster are linked by chance in a day."""
 _MINUTE_MS: Final = 60_000
@@ -48,10 +54,14 @@ _BLOCK: Final = 1024
 
 
 class _Gpus(Columns):
-    """By GPU: sums and counts of the readings in this window, of utilisation, power and tensor activity."""
+    """By GPU: sums and counts of the readings in this window, of utilisation, power and tensor activity; the most
+    memory in use since it was last freed (MiB), and whether it was freed in this window.
+    """
 
     sums: FloatArray = column(0.0, 3)
     counts: IntArray = column(0, 3)
+    memory: FloatArray = column(0.0)
+    freed: BoolArray = column(False)
     node: IntArray = column(-1)
 
 
@@ -109,7 +119,7 @@ class JobFinder:
         if self._scheduled or batch.kind != "dcgm" or not len(batch.entities):
             return
         self._extend(int(batch.entities.max()) + 1)
-        for row, name in enumerate(FIELDS):
+        for row, name in enumerate(_SUMMED):
             column = batch.sound.get(name)
             if column is None:
                 continue
@@ -118,6 +128,11 @@ class JobFinder:
                 known = np.isfinite(value)
                 self._gpus.sums[row, those[known]] += value[known]
                 self._gpus.counts[row, those[known]] += 1
+        for tick, here in batch.ticks() if MEMORY in batch.sound else ():
+            used, those = batch.sound[MEMORY][tick][here], batch.entities[here]
+            freed = used < _FREED * self._gpus.memory[those]
+            self._gpus.freed[those] |= freed
+            self._gpus.memory[those] = np.where(freed, used, np.fmax(used, self._gpus.memory[those]))
 
     def _extend(self, count: int) -> None:
         before = len(self._gpus)
@@ -138,7 +153,7 @@ class JobFinder:
             return []
         events = self._applied(self._named_jobs(now))
         if now % _WINDOW_MS == 0 and len(self._nodes):
-            self._close_window()
+            events += self._applied(self._left(now, self._close_window()))
             events += self._applied(self._over(now))
             if now // _WINDOW_MS % _EVERY == 0:
                 events += self._begun(now)
@@ -174,7 +189,8 @@ class JobFinder:
         passed = [minute for minute in self._minutes.get(job_id, ()) if (minute + 1) * _MINUTE_MS <= now]
         return (now - (max(passed) + 1) * _MINUTE_MS) / 1000 if passed else math.inf
 
-    def _close_window(self) -> None:
+    def _close_window(self) -> set[str]:
+        """End the window; return the nodes whose processes ended in it, of which nothing is known any more."""
         gpus, nodes, count = self._gpus, self._nodes, len(self._nodes)
         means = np.where(gpus.counts > 0, gpus.sums / np.maximum(gpus.counts, 1), np.nan)
         gpus.sums[:], gpus.counts[:] = 0.0, 0
@@ -185,6 +201,22 @@ class JobFinder:
         works = np.where(np.isfinite(util), util >= _BUSY_UTIL, tensor > 0)
         silent = ~np.isfinite(util) & ~np.isfinite(tensor)
         nodes.idle = np.where(silent, nodes.idle, np.where(works, 0, nodes.idle + 1))
+        freed = np.bincount(gpus.node[gpus.freed], minlength=count)
+        anew = np.flatnonzero(2 * freed > np.bincount(gpus.node, minlength=count))
+        gpus.freed[:] = False
+        nodes.activity[:, anew] = np.nan
+        return {self._names[node] for node in anew.tolist()}
+
+    def _left(self, now: Instant, anew: set[str]) -> list[JobEvent]:
+        """Return how inferred jobs go on without the nodes whose processes ended, or that they are over."""
+        events = []
+        for name, job in self._jobs.items():
+            if name in self._named or not anew & set(job.nodes):
+                continue
+            nodes = tuple(node for node in job.nodes if node not in anew)
+            over = 2 * len(nodes) < len(job.nodes) or not nodes
+            events.append(JobEvent(now, "end" if over else "start", job if over else Job(name, nodes, job.start)))
+        return events
 
     def _over(self, now: Instant) -> list[JobEvent]:
         """Return the ends of jobs whose nodes idle, or that others have by name, and that are not heard of any more."""

@@ -4,7 +4,7 @@ import pytest
 from detectors.contract import FloatArray, IntArray
 from detectors.engine import Engine
 from detectors.fleet import Job, JobEvent
-from detectors.jobs import FIELDS
+from detectors.jobs import FIELDS, MEMORY
 from detectors.registry import choose, discover
 from detectors.rows import KeyColumn, Rows
 from detectors.state import unpack
@@ -107,3 +107,12 @@ def test_ranks_that_name_their_node_make_the_job_at_once() -> None:
     done = played(engine(), steps, int(at[-1]))
     assert jobs_in(done) == [{"n03", "n04"}]
     assert done.pending("steps") == 0
+
+
+def test_nodes_whose_processes_ended_leave_their_job_and_most_of_them_end_it() -> None:
+    rows = cluster(60, 1)
+    gone = rows.times >= _START + 50 * _MINUTE
+    few, most = (gone & np.isin(rows.keys["node"].codes, np.arange(count)) for count in (2, 4))
+    for freed, left in ((few, [ONE - {"n00", "n01"}, TWO]), (most, [TWO])):
+        rows.values[MEMORY], rows.valid[MEMORY] = np.where(freed, 4.0, 61_000.0), np.full(len(rows.times), True)
+        assert jobs_in(played(engine(), rows, _START + 52 * _MINUTE)) == left

@@ -8,7 +8,7 @@ Most GPUs of a node together are the node, and of one node there is one finding 
 
 It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
 is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
-a single node has the whole job and all its GPUs slow down alike (nobody to compare with), where a GPU or a
+a single node has the whole job and all its GPUs slow down alike (nobody to compare with) or its job has no name, where a GPU or a
 node is slow by its readings from the job's first minutes on (taken for its habit), and where a fault that has a name
 leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as tensor-parallel
 neighbours count the wait for each other as computation; the GPU is named where its own readings make it the one.
@@ -283,7 +283,8 @@ class Straggler(Kept):
             waits = active - 1 >= one.lag / 2 if np.isfinite(active) else one.ratio(POWER) < 1
             return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and waits)
         explained = np.log1p(one.lag) >= np.log1p(effect.slower) / _SAME_ORDER
-        return bool(effect.slower >= self._config.job_share and explained and max(one.lag, effect.slower) >= share)
+        felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
+        return bool(felt and explained and max(one.lag, effect.slower) >= share)
 
     def _alarms(self) -> list[OpenCase]:
         """Return the open findings but those of what harms nobody: these last as long as the job."""

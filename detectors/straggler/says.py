@@ -57,6 +57,17 @@ class Suspect:
         ]
         return max(ratios, default=float("nan"))
 
+    def costs(self) -> float:
+        """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.
+
+        Activity is a share of the time: what the suspect works longer, its peers wait. 0 where none is known.
+        """
+        active = np.fmax(self.peers[TENSOR], self.peers[MEMORY])
+        if self.how not in (SLOW_CLOCK, LONG_WORK) or not np.isfinite(active):
+            return 0.0
+        waited = min(self.lag * float(active), 0.9)
+        return waited / (1 - waited)
+
 
 @dataclass(frozen=True, slots=True)
 class Saying:
