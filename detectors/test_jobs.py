@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,5 +116,7 @@ def test_nodes_whose_processes_ended_leave_their_job_and_most_of_them_end_it() -
     gone = rows.times >= _START + 50 * _MINUTE
     few, most = (gone & np.isin(rows.keys["node"].codes, np.arange(count)) for count in (2, 4))
     for freed, left in ((few, [ONE - {"n00", "n01"}, TWO]), (most, [TWO])):
-        rows.values[MEMORY], rows.valid[MEMORY] = np.where(freed, 4.0, 61_000.0), np.full(len(rows.times), True)
-        assert jobs_in(played(engine(), rows, _START + 52 * _MINUTE)) == left
+        values = {**rows.values, MEMORY: np.where(freed, 4.0, 61_000.0)}
+        valid = {**rows.valid, MEMORY: np.full(len(rows.times), True)}
+        done = played(engine(), replace(rows, values=values, valid=valid), _START + 52 * _MINUTE)
+        assert jobs_in(done) == left

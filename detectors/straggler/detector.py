@@ -10,8 +10,8 @@ It is wrong where ranks' work shifts for good within a job (experts rebalanced: 
 is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
 a single node has the whole job and all its GPUs slow down alike (nobody to compare with) or its job has no name, where
 a GPU or a node is slow by its readings from the job's first minutes on (taken for its habit), and where a fault that
-has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as tensor-
-parallel neighbours count the wait for each other as computation; the GPU is named where its own readings make it the
+has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours
+in tensor parallelism count the wait for each other as computation; the GPU is named where its own readings make it the
 one.
 """
 
