@@ -86,6 +86,17 @@ def column_of(metric: str, part: str = "") -> tuple[str, float] | None:
     return (f"{_WAITING}{name}", 1) if name in _LIMITS or name in _SPEEDS else None
 
 
+def generation_of(speed: float) -> int | None:
+    """Return the generation of a PCIe link by the speed of its lanes in GT/s; None where that is none."""
+    generation = float(_generations(np.array([speed]))[0])
+    return int(generation) if 1 <= generation < 10 else None
+
+
+def _generations(speeds: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.rint(np.log2(speeds / _FIRST_GT_S) + 1)
+
+
 def folded(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch of dcgm rows with the columns that waited made into the fields that they are parts of."""
     waiting = [name for name in batch.schema.names if name.startswith(_WAITING)]
@@ -98,8 +109,7 @@ def folded(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = np.asarray(cells.fill_null(0).to_numpy(zero_copy_only=False), np.float64)
         name = column.removeprefix(_WAITING)
         if name in _SPEEDS:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                generation = np.rint(np.log2(values / _FIRST_GT_S) + 1)
+            generation = _generations(values)
             made[f"DCGM_FI_{_SPEEDS[name]}"] = generation, there & (generation >= 1)
         elif name in _LIMITS:
             bits, known = made.get(_REASONS, (np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)))

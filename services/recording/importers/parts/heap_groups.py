@@ -16,7 +16,7 @@ _STAMP = re.compile(
 _COUNTER = re.compile(r"(?<=[-_.])\d{1,6}(?=\.[A-Za-z.]+$|$)")
 _GENERAL = ("kernel-log",)
 """Importers that know the form of a line and not what is in it: they take what no other does."""
-_WHOLE_FOLDER = re.compile(r"(?P<tree>.*?/(?:infiniband|redfish))/", re.IGNORECASE)
+_WHOLE_FOLDER = re.compile(r"(?P<tree>.*?/(?:infiniband|redfish|amd-?smi))/", re.IGNORECASE)
 """Trees whose files belong together, whatever they are called."""
 _HOSTS = re.compile(
     r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f:]*::[0-9A-Fa-f:]*)\s+(?P<names>[A-Za-z][\w. \t-]*?)\s*(?:#.*)?$"

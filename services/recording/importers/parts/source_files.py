@@ -22,13 +22,13 @@ MAX_DOCUMENT_BYTES = 64 << 20
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
 _KIND = (
     r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
-    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|smi|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
+    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd|smi|metric|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
     r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt|exporter|node(?=[-_]exporter))"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)
 _KIND_BEFORE = re.compile(
     r"(?:(?:dmesg|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|sdr|racadm|getsel|lclog|idrac|ilo|iml|redfish"
-    r"|perfquery|ibstat|nvidia-smi|smi|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
+    r"|perfquery|ibstat|nvidia-smi|amd-smi|smi|metric|monitor|static|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
     re.IGNORECASE,
 )
 _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
