@@ -109,7 +109,7 @@ class _Import:
         self._moment, self._inside = 0, set()
         header: list[str] = []
         for number, line in files.lines(path):
-            cells = [clean(cell) for cell in next(csv.reader([line]), [])]
+            cells = _cells(line)
             if not cells:
                 continue
             if is_table(cells) or not any(map(str.isdigit, line)):
@@ -181,6 +181,14 @@ class _Import:
         return Topology(nodes=nodes)
 
 
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line; the line as one, where its quotes are broken."""
+    try:
+        return [clean(cell) for cell in next(csv.reader([line]), [])]
+    except csv.Error:
+        return [line]
+
+
 def _documents(text: str) -> Iterator[Any]:
     """Yield the JSON documents that follow each other in a text; None for what is broken off, which ends it."""
     decoder, place = json.JSONDecoder(), 0
@@ -219,7 +227,7 @@ def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
 def recognise(_name: str, head: str) -> str | None:
     """Return why a file is taken for what amd-smi printed, None where it is none."""
     first = head.lstrip().partition("\n")[0]
-    if is_table(next(csv.reader([first.strip()]), [])):
+    if is_table(_cells(first.strip())):
         return "a table of amd-smi"
     start = head[:4000]
     if '"gpu"' in start and any(f'"{name}"' in start for name in _SIGNS):
