@@ -1,4 +1,4 @@
-"""Imports Slurm's jobs: `sacct -P` (any fields), `scontrol show job`, and sacct's, squeue's or scontrol's `--json`.
+"""Imports Slurm's jobs: `sacct` (any fields, best with -P), `scontrol show job`, and `--json` of them and of squeue.
 
 Jobs become jobs.jsonl, their nodes the topology, and what ended a job other than its own success a scheduler event.
 Steps (``123.batch``) are folded into their job. The fields JobID, State, Start, End, NodeList are needed;
@@ -16,6 +16,13 @@ from services.recording.importers.contract import Draft, Progress, Report, silen
 from services.recording.importers.parts.allocations import RUNNING, Allocation, fill
 from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.moments import parse_stamp
+from services.recording.importers.parts.slurm_fixed import (
+    NEEDED,
+    FixedTable,
+    heading_names,
+    is_dashes,
+    whole_state,
+)
 from services.recording.importers.parts.slurm_json import read_json
 from services.recording.importers.parts.slurm_record import Record, is_step
 from services.recording.importers.parts.slurm_table import delimiter_of, row_of, shown_jobs
@@ -49,7 +56,7 @@ _GPUS = re.compile(r"(?:^|,)gres/gpu(?::(?P<model>[^=,]+))?=(?P<count>\d{1,9})(?
 
 
 def convert(
-    source: Annotated[Path, "what sacct -P, scontrol show job or --json of these or squeue printed, or a folder of it"],
+    source: Annotated[Path, "what sacct, scontrol show job or --json of these or squeue printed, or a folder of it"],
     out: Path,
     *,
     timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
@@ -108,7 +115,9 @@ def _records(path: Path, report: Report, progress: Progress, base: float, share:
                 report.read["jobs"] += 1
                 yield f"{path.name}:{number}", record
         else:
-            yield from _folded(_table(path, report, lambda part: progress(base + share * part)), report)
+            lines = _lines(path, lambda part: progress(base + share * part))
+            fixed = bool(heading_names(head.decode("utf-8", "replace").split("\n", 2)[:2]))
+            yield from _folded((_fixed_table if fixed else _table)(path, lines, report), report)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="check the file", exit_code=2) from error
 
@@ -123,9 +132,36 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, str]]:
             yield number, raw.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff")
 
 
-def _table(path: Path, report: Report, progress: Progress) -> Iterator[tuple[str, Record]]:
+def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -> Iterator[tuple[str, Record]]:
+    """Yield the rows of a table whose columns have widths; a part of a value is never taken for the whole."""
+    table: FixedTable | None = None
+    heading = ""
+    for number, line in lines:
+        where = f"{path.name}:{number}"
+        if is_dashes(line):
+            _header(path, number, heading.split())
+            table, heading = FixedTable.of(heading, line), ""
+        elif table is None or line.split() == list(table.names):
+            heading = line or heading
+        elif line.strip():
+            report.read["lines"] += 1
+            row = table.row(line)
+            if row is None:
+                report.skip("a line that does not fit the columns of its heading", where)
+                continue
+            cut = table.cut_off(row)
+            if "State" in cut and (state := whole_state(row["State"])) is not None:
+                row["State"] = state
+                cut.remove("State")
+            for name in cut:
+                report.skip(f"a value that sacct cut off: {name} (print it with -P)", where)
+            if not {*NEEDED, "State"} & set(cut):
+                yield where, Record({name: value for name, value in row.items() if name not in cut})
+
+
+def _table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -> Iterator[tuple[str, Record]]:
     names, delimiter = None, "|"
-    for number, line in _lines(path, progress):
+    for number, line in lines:
         if not line.strip():
             continue
         if names is None:
@@ -240,6 +276,8 @@ def recognise(_name: str, head: str) -> str | None:
     names = first.strip().split(delimiter_of(first))
     if "JobID" in names and "State" in names:
         return "a table of sacct -P"
+    if {"JobID", "State"} <= set(heading_names(head.lstrip().split("\n", 2)[:2])):
+        return "a table of sacct"
     if re.match(r"JobId=\d+ ", first):
         return "what scontrol show job prints"
     jobs = head.lstrip().startswith("{") and '"jobs"' in head and '"slurm"' in head.lower()

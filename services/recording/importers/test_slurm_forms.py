@@ -1,7 +1,7 @@
 """Slurm's jobs as sacct, scontrol and squeue print them, releases 20 to 25: what is written is read."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.recording.importers.slurm import convert
+from services.kit.errors import UserError
+from services.recording.importers.slurm import convert, recognise
 from services.recording.importers.test_slurm import HEADER, imported
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -68,6 +69,22 @@ def sacct(runs: Sequence[Run], delimiter: str = "|", closed: bool = False) -> st
         ]
         lines.append([str(run.job_id), run.name, "ann", run.state, "0:0", *times, run.hosts, run.tres])
     return "\n".join(delimiter.join(cells) + (delimiter if closed else "") for cells in lines) + "\n"
+
+
+def sacct_fixed(runs: Sequence[Run], widths: Mapping[str, int]) -> str:
+    """Return what ``sacct`` prints without -P: names to the right, values cut to their column with a + at the end."""
+    rows = [line.split("\x1f") for line in sacct(runs, "\x1f").split("\n")[:-1]]
+    columns = [widths.get(name, 19 if name in {"Submit", "Start", "End"} else 10) for name in rows[0]]
+    lines = [" ".join(f"{name[:width]:>{width}}" for name, width in zip(rows[0], columns, strict=True))]
+    lines.append(" ".join("-" * width for width in columns))
+    for row in rows[1:]:
+        cells = []
+        for value, width in zip(row, columns, strict=True):
+            content = value.encode()
+            cut = content if len(content) <= width else content[: width - 1] + b"+"
+            cells.append((b" " * (width - len(cut)) + cut).decode(errors="replace"))
+        lines.append(" ".join(cells))
+    return "\n".join(f"{line} " for line in lines) + "\n"
 
 
 def scontrol(runs: Sequence[Run], release: int = 24, one_line: bool = False) -> str:
@@ -198,6 +215,10 @@ def test_json_is_read(write: Callable[[Sequence[Run], int], str], parts: bool, r
 RUNS = [Run(7, "a|b\\|c", 1, START, 60, "COMPLETED", (0, 1)), Run(8, "x", 3, START, 60, "NODE_FAIL", (4, 5))]
 
 
+def fixed(runs: Sequence[Run]) -> str:
+    return sacct_fixed(runs, {"NodeList": 15})
+
+
 def test_a_bar_in_a_name_is_part_of_it_where_the_other_fields_say_so(tmp_path: Path) -> None:
     text = sacct(RUNS) + f"9|a|ann|COMPLETED|0:0|{stamp(START)}|{stamp(START)}|more|{stamp(START + 60)}|gpu009|node=1\n"
     recording, report = imported(tmp_path, text)
@@ -219,7 +240,45 @@ def test_gpus_that_two_jobs_are_said_to_have_at_once_are_unknown(tmp_path: Path)
     assert [job.gpus for job in recording.jobs()] == [{"gpu001": [], "gpu002": []}] * 2
 
 
-@given(content=st.one_of(*(mangled(write(RUNS).encode()) for write in (sacct, scontrol, squeue))))
+@given(
+    names=st.lists(st.text(st.sampled_from("ab-_ .|,;=^+é"), min_size=1, max_size=14), min_size=1, max_size=4),
+    states=st.lists(st.sampled_from(["COMPLETED", "OUT_OF_MEMORY", "NODE_FAIL"]), min_size=4, max_size=4),
+    widths=st.fixed_dictionaries({"JobName": st.integers(7, 14), "NodeList": st.integers(9, 20)}),
+)
+@FUZZ
+def test_a_table_with_widths_is_read_and_what_it_cut_off_is_not_taken_for_the_whole(
+    names: list[str], states: list[str], widths: dict[str, int]
+) -> None:
+    runs = [
+        Run(number, name.strip(), 1 + 2 * number, START, 60, state, (0, 1))
+        for number, (name, state) in enumerate(zip(names, states, strict=False), start=1)
+    ]
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "jobs.txt").write_text(sacct_fixed(runs, widths))
+        if widths["NodeList"] < len(runs[0].hosts):
+            with pytest.raises(UserError, match="a value that sacct cut off: NodeList"):
+                convert(Path(folder) / "jobs.txt", Path(folder) / "out")
+            return
+        report = convert(Path(folder) / "jobs.txt", Path(folder) / "out")
+        jobs = {int(job.job_id): job for job in Recording.open(Path(folder) / "out").jobs()}
+    assert [jobs[run.job_id].state for run in runs] == [run.state for run in runs]
+    for run in runs:
+        assert jobs[run.job_id].nodes == run.nodes
+        whole = len(run.name.encode()) <= widths["JobName"] and not (
+            run.name.endswith("+") and len(run.name.encode()) == widths["JobName"]
+        )
+        assert jobs[run.job_id].name == (run.name if whole else "")
+    assert report.skipped["a value that sacct cut off: AllocTRES (print it with -P)"] == len(runs)
+    assert all(job.gpus_per_node is None for job in jobs.values())
+
+
+def test_a_table_with_widths_is_known_by_its_dashes() -> None:
+    text = sacct_fixed(RUNS, {})
+    assert recognise("jobs.txt", text) == "a table of sacct"
+    assert recognise("jobs.txt", text.splitlines()[0] + "\n1 2 3\n") is None
+
+
+@given(content=st.one_of(*(mangled(write(RUNS).encode()) for write in (sacct, fixed, scontrol, squeue))))
 @FUZZ
 def test_mangled_jobs(content: bytes) -> None:
     survives(convert, {"jobs.txt": content})
