@@ -37,13 +37,15 @@ def merge_recordings(
     cluster: str | None = None,
     keep_all: bool = False,
     align_clocks: bool = False,
+    log_gaps: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Write the union of ``recordings`` to ``out``; the first named wins where two differ.
 
     What lies outside of the stretch that they share is left out (`shared_stretch`), unless ``keep_all``. Clocks of logs
-    that disagree with the telemetry's are reported; ``align_clocks`` corrects the times of their records. The report's
-    ``skipped`` counts what is left out, differences and repeats. UserError: clusters of different names (and no
+    that disagree with the telemetry's are reported; ``align_clocks`` corrects the times of their records. ``log_gaps``:
+    recordings of logs and jobs alone need not overlap the others. The report's ``skipped`` counts what is left out,
+    differences and repeats. UserError: clusters of different names (and no
     ``cluster`` given), times that do not overlap, columns whose types do not go together, or ``out`` exists.
     """
     report = Report()
@@ -55,7 +57,7 @@ def merge_recordings(
     parts = [part for part in every if part.inside]
     for part in (part for part in every if not part.inside):
         report.skip("a recording outside of the stretch that is kept", part.words)
-    _check(parts if len(parts) > 1 else every, cluster, report)
+    _check(parts if len(parts) > 1 else every, cluster, report, log_gaps=log_gaps)
     present = [name for name in STREAMS if any(name in part.streams() for part in parts)]
     rows = sum(info.rows for part in parts for info in part.manifest.streams.values()) or 1
     done = 0
@@ -87,7 +89,7 @@ def merge_recordings(
     return report
 
 
-def _check(parts: Sequence[Part], cluster: str | None, report: Report) -> None:
+def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_gaps: bool) -> None:
     names = sorted({part.manifest.cluster.name for part in parts})
     if len(names) > 1 and cluster is None:
         raise UserError(
@@ -97,7 +99,7 @@ def _check(parts: Sequence[Part], cluster: str | None, report: Report) -> None:
         )
     # Each must overlap what the earlier ones, in order of time, reach to: a gap would be a stretch without telemetry.
     reach: int | None = None
-    for part in sorted(parts, key=lambda one: one.span):
+    for part in sorted((part for part in parts if part.streams() or not log_gaps), key=lambda one: one.span):
         start, end = part.span
         if reach is not None and start > reach:
             hint = "merge recordings whose times overlap; check the clocks and time zones of what was imported"

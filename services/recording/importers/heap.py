@@ -1,8 +1,8 @@
 """Imports a heap of files of any kinds: looks at each, imports it as what it is, and merges them into one recording.
 
-A folder, an archive (.zip, .tar, .tar.gz, .tar.xz; archives in it too) or a file. The table says of each file what it
-was taken for and why, what came of it, and whose clock its times are by. Names of one machine are brought together
-(services/recording/identity.py); a file `aliases.yaml` in the heap, or `--aliases`, has the last word.
+A folder, an archive (.zip, .tar, .tar.gz, .tar.xz, .tar.zst; archives in it too) or a file. The table says of each file
+what it was taken for and why, what came of it, and whose clock its times are by. Names of one machine are brought
+together (services/recording/identity.py); a file `aliases.yaml` in the heap, or `--aliases`, has the last word.
 """
 
 import inspect
@@ -67,12 +67,13 @@ def convert(
     scratch = out.with_name(f".{out.name}.{os.getpid()}.heap")
     try:
         refused = lay_out(source, scratch / "files", most_bytes)
-        take_apart(scratch / "files")
+        own = take_apart(scratch / "files")
         heap = sort_heap(scratch / "files", recognisers(), lambda share: progress(0.1 * share))
         if heap.aliases is not None and aliases is None:
             known = read_aliases(heap.aliases)
         report = Report()
-        parts = _imported(heap, scratch, {"timezone": timezone, "cluster": cluster}, report, progress)
+        options = Options({"timezone": timezone, "cluster": cluster}, own)
+        parts = _imported(heap, scratch, options, report, progress)
         for name, why in (refused | heap.left).items():
             report.files.append(FileRow(name, skipped=why))
         if not parts:
@@ -80,19 +81,32 @@ def convert(
                 f"{source}: nothing in it could be imported\n{report}",
                 remedy="see the table for what each file lacks; `hindcast import --help` lists what is read",
             )
-        how = {"cluster": cluster, "align_clocks": align_clocks, "keep_all": keep_all}
+        how = {"cluster": cluster, "align_clocks": align_clocks, "keep_all": keep_all, "log_gaps": True}
         _merged(parts, identify([part.recording for part in parts], known, heap.hosts), out, how, report)
         return report
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _imported(heap: Sorted, scratch: Path, options: dict[str, Any], report: Report, progress: Progress) -> list[_Part]:
+@dataclass(frozen=True)
+class Options:
+    """What importers are told: of all files, and of those in a folder that says itself whose it is."""
+
+    all: dict[str, Any]
+    own: dict[Path, dict[str, str]]
+
+    def of(self, group: Group) -> dict[str, Any]:
+        """Return the options for a group."""
+        found = (own for folder, own in self.own.items() if all(path.is_relative_to(folder) for path in group.paths))
+        return self.all | next(found, {})
+
+
+def _imported(heap: Sorted, scratch: Path, options: Options, report: Report, progress: Progress) -> list[_Part]:
     """Import each group on its own; those that need a year, once others have told it."""
     parts: list[_Part] = []
     late: list[tuple[Group, str]] = []
     for number, group in enumerate(heap.groups):
-        found = _part(group, scratch, number, options)
+        found = _part(group, scratch, number, options.of(group))
         if isinstance(found, str):
             late.append((group, found))
         else:
@@ -100,7 +114,8 @@ def _imported(heap: Sorted, scratch: Path, options: dict[str, Any], report: Repo
         progress(0.1 + 0.7 * (number + 1) / len(heap.groups))
     year = _year(parts)
     for number, (group, problem) in enumerate(late, len(heap.groups)):
-        found = _part(group, scratch, number, options | {"year": year}) if year and "--year" in problem else problem
+        again = options.of(group) | {"year": year}
+        found = _part(group, scratch, number, again) if year and "--year" in problem else problem
         if isinstance(found, str):
             report.files.append(FileRow(group.name, _kind(group), skipped=found))
         else:

@@ -1,9 +1,11 @@
 import io
+import lzma
 import os
 import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 
@@ -144,6 +146,79 @@ def test_archives_are_bounded_and_lead_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "folder" / "cut.tar.gz").write_bytes(b"\x1f\x8b\x08" + os.urandom(30))
     report = convert(tmp_path / "folder", tmp_path / "damaged")
     assert "damaged" in next(row.skipped for row in report.files if row.name == "cut.tar.gz")
+
+
+BOOTED = DAY + 21_600  # 06:00 UTC
+SOS = {
+    "sos_commands/host/hostname": "gpu02\n",
+    "sos_commands/date/date": "Mon Apr  1 10:30:00 CEST 2024\n",
+    "sos_commands/kernel/uname_-a": "Linux gpu02 5.14.0-427.el9.x86_64 #1 SMP x86_64 GNU/Linux\n",
+    "sos_commands/kernel/dmesg": "[ 7262.500000] NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n",
+    "sos_commands/logs/journalctl_--no-pager_--boot": "Apr 01 10:01:03 gpu02 kernel: mlx5_core 0000:01:00.0: down\n",
+    "sos_commands/ipmitool/ipmitool_sel_list": SEL.replace("08:00:59", "10:00:59"),
+    "proc/stat": f"cpu  1 2 3\nintr 5\nbtime {BOOTED}\nprocesses 7\n",
+    "etc/os-release": 'NAME="Rocky Linux"\n',
+}
+
+
+def sosreport(folder: Path, files: dict[str, str], machine: str, suffix: str = ".tar.zst") -> Path:
+    """Return the archive that sos makes: one folder that is called as the archive is, packed by zstd or xz."""
+    name = f"sosreport-{machine}-2024-04-01-abcdefg"
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"{name}/{path}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+        link = tarfile.TarInfo(f"{name}/dmesg")
+        link.type, link.linkname = tarfile.SYMTYPE, "sos_commands/kernel/dmesg"
+        tar.addfile(link)
+    archive = folder / f"{name}{suffix}"
+    archive.write_bytes(
+        pa.Codec("zstd").compress(plain.getvalue(), asbytes=True)
+        if suffix == ".tar.zst"
+        else lzma.compress(plain.getvalue())
+    )
+    return archive
+
+
+@pytest.mark.parametrize("suffix", [".tar.zst", ".tar.xz"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_sosreport_is_read_by_its_machines_name_zone_and_boot(tmp_path: Path, suffix: str, alone: bool) -> None:
+    (tmp_path / "in").mkdir()
+    archive = sosreport(tmp_path / "in", SOS, "gpu02", suffix)
+    if not alone:
+        other = SOS | {
+            "sos_commands/host/hostname": "gpu01\n",
+            "sos_commands/systemd/timedatectl": "Local time: 04:30:00 EDT\nTime zone: America/New_York (EDT)\n",
+            "sos_commands/logs/journalctl_--no-pager_--boot": "Apr 01 04:01:03 gpu01 kernel: link down\n",
+        }
+        sosreport(tmp_path / "in", other, "gpu01", suffix)
+    report = convert(archive if alone else tmp_path / "in", tmp_path / "out", align_clocks=False, keep_all=True)
+    assert validate_recording(tmp_path / "out") == []
+    at: dict[tuple[str | None, str], list[int]] = {}
+    for event in Recording.open(tmp_path / "out").events():
+        at.setdefault((event.node, event.source), []).append(event.timestamp // 1000 - DAY - 28_800)
+    assert at["gpu02", "kernel"] == [62, 63], "seconds since boot, and a journal in CEST without a year"
+    assert at["gpu02", "sel"] == [59]
+    assert alone or at["gpu01", "kernel"] == [62, 63], "a machine in New York"
+    assert {row.nodes for row in report.files if row.rows} == ({"gpu02"} if alone else {"gpu01", "gpu02"})
+
+
+def test_what_zstd_packed_is_bounded_and_damage_is_told(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zst"
+    bomb.write_bytes(pa.Codec("zstd").compress(b"0" * 50_000_000, asbytes=True))
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(TooMuchError, match="more than 1,000,000 bytes"):
+        convert(bomb, tmp_path / "out", most_bytes=1_000_000)
+    whole = pa.Codec("zstd").compress(os.urandom(100_000), asbytes=True)
+    for content in (whole[:-50], whole[:6] + b"\xff" * 20 + whole[26:]):
+        (tmp_path / "cut.zst").write_bytes(content)
+        with pytest.raises(UserError, match=r"cut\.zst: the archive is damaged"):
+            convert(tmp_path / "cut.zst", tmp_path / "out")
+    (tmp_path / "gpu01-dmesg.txt.zst").write_bytes(pa.Codec("zstd").compress(DMESG.encode(), asbytes=True) * 2)
+    convert(tmp_path / "gpu01-dmesg.txt.zst", tmp_path / "out")
+    assert len(list(Recording.open(tmp_path / "out").events())) == 2, "two frames, one behind the other"
 
 
 @given(content=mangled(BUG_REPORT.encode()))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from services.kit.errors import TooMuchError, UserError
 from services.kit.members import copy, damage, is_tar, opened
 from services.kit.tree import Room, is_packed
@@ -18,9 +20,10 @@ _OPENERS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
+    b"\x28\xb5\x2f\xfd": lambda path: pa.input_stream(path, compression="zstd"),
 }
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
-_SUFFIXES = (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".txz", ".tar", ".zip", ".gz", ".xz", ".bz2")
+_PACKERS = (".gz", ".xz", ".bz2", ".zst")
+_SUFFIXES = (*(f".tar{suffix}" for suffix in _PACKERS), ".tgz", ".txz", ".tzst", ".tar", ".zip", *_PACKERS)
 
 
 def lay_out(source: Path, root: Path, most: int) -> dict[str, str]:
@@ -99,8 +102,6 @@ def _open(
     with path.open("rb") as file:
         head = file.read(6)
     opener = next((one for magic, one in _OPENERS.items() if head.startswith(magic)), None)
-    if head.startswith(_ZSTANDARD):
-        raise problem("is packed by zstd, which is not read here")
     whole = path
     if opener is not None:
         whole = scratch

@@ -23,6 +23,7 @@ _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged
 _KIND = (
     r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
     r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd|smi|metric|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
+    r"|sos(?:report)?|commands|hardware|var|log"
     r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt|exporter|node(?=[-_]exporter))"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)

@@ -40,6 +40,15 @@ def zone_of(text: str) -> tzinfo:
         raise UserError(f"--timezone {text}: no time zone that is known here", remedy=remedy, exit_code=2) from None
 
 
+def is_zone(text: str) -> bool:
+    """Whether a text names one time zone."""
+    try:
+        zone_of(text)
+    except UserError:
+        return False
+    return True
+
+
 def placed(moment: datetime, name: str | None, otherwise: tzinfo) -> datetime:
     """Return a moment without a zone in the zone that stands beside it, in ``otherwise`` where none does.
 
