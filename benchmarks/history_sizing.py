@@ -8,7 +8,7 @@ hour takes (`benchmarks.history`): memory and disk for 800, 8,000 and 100,000 GP
 
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -91,8 +91,11 @@ def measure() -> Cost:
     gpus = [read_manifest(path).cluster.gpus for path in recordings]
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack.start(Path(folder), load_settings(), only=("kafka", "prometheus")) as stack,
+        Stack(Path(folder), load_settings(), only=("kafka", "prometheus")) as stack,
     ):
+        prometheus = stack.process("prometheus")
+        prometheus.spec = replace(prometheus.spec, argv=(*prometheus.spec.argv, "--web.enable-admin-api"))  # snapshots
+        stack.start_all()
         for spec in services(stack.service_context()):
             if spec.name in {"topics", "sink-prometheus", "replay"}:
                 stack.add_process(spec)

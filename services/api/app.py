@@ -1,20 +1,19 @@
 """The application: what the modules beside it do, put together, and what is neither a recording nor a run."""
 
 import fcntl
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO
 
 from fastapi import APIRouter, FastAPI, Response
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Gauge, generate_latest
+from prometheus_client import Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from services.api import problems
-from services.api.access import Gate, Viewer, read_tokens
 from services.api.archive import discard_leftovers
 from services.api.catalogue import Catalogue, own_version
 from services.api.comparisons import Comparisons
@@ -22,30 +21,34 @@ from services.api.generations import Generations
 from services.api.library import Library
 from services.api.live import Follower
 from services.api.marks import Marks
-from services.api.models import Health, Me, Problem
+from services.api.models import Health, Me
 from services.api.replays import Replays
 from services.api.routes import recordings, replays, runs, tasks, the_rest
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
-from services.api.shield import Shield
 from services.api.store import Store
 from services.api.stream import Streams
 from services.api.tasks import Tasks
+from services.kit.application import WITH_TOKEN, Asking, add_metrics, application
+from services.kit.counting import Counting
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
+from services.kit.problems import missing
+from services.kit.shield import Shield
 
+_REQUESTS = Counter("hindcast_api_requests_total", "Requests answered.", ["method", "route", "status"])
+_SECONDS = Histogram("hindcast_api_request_seconds", "Seconds until an answer began.", ["route"])
 _RUNS = Gauge("hindcast_api_runs", "Runs, by state.", ["state"])
 _STATES = ("queued", "running", "done", "failed", "cancelled")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_UPLOADS = re.compile(r"/api/v1/(recordings|imports/[a-z-]+)")
 
 
 def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     """Return the application; nothing is read or written before it starts, but the file of tokens."""
-    tokens = read_tokens(settings)
     store, library = Store(settings.data_dir / "api.sqlite"), Library(settings)
     runs_ = Runs(store, library, settings)
     streams, generations = Streams(runs_, settings.viewers), Generations(store, library)
-    replays_ = Replays(library, runs_, generations, settings.replay_url)
+    replays_ = Replays(library, runs_, generations, settings)
     follower = Follower(kafka or KafkaSettings(), generations, replays_, runs_, settings.alertmanager_url)
     folder, waiting = settings.data_dir / "tasks", settings.waiting
     tasks_ = Tasks(store, folder, workers=settings.task_workers, waiting=waiting)
@@ -63,26 +66,17 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
             try:
                 yield
             finally:
-                app.state.ready, streams.closing = False, True
+                app.state.ready = False
+                streams.close()
                 follower.close()
                 replays_.close()
                 tasks_.close()
                 runs_.close()
 
-    problem = {"description": "What is wrong, and what to do.", "content": {problems.PROBLEM: {}}, "model": Problem}
-    app = FastAPI(
-        title="hindcast",
-        version="1",
-        lifespan=lifespan,
-        docs_url=None,  # its page would load from elsewhere
-        redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
-        responses={"default": problem},
-    )
-    app.state.gate, app.state.streams, app.state.ready = Gate(tokens), streams, False
-    problems.install(app)
+    app = application("hindcast", lifespan=lifespan, openapi_url="/api/v1/openapi.json")
+    app.state.streams, app.state.ready = streams, False
     _about(app, store, runs_)
-    api = APIRouter(prefix="/api/v1")
+    api = APIRouter(prefix="/api/v1", dependencies=WITH_TOKEN)
     api.add_api_route("/me", _me, methods=["GET"], operation_id="me")
     recordings.add(api, library, runs_, settings)
     runs.add(api, runs_, streams, library)
@@ -91,24 +85,35 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     tasks.add(api, tasks_, library, runs_, settings)
     app.include_router(api)
     if settings.console_dir.is_dir():
-        app.mount("/", _Console(directory=settings.console_dir, html=True), name="console")
+        app.router.default = _Console(directory=settings.console_dir, html=True)
     else:
         app.add_api_route("/", _no_console, include_in_schema=False)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    names = frozenset(name.lower() for name in (*_LOOPBACK, settings.host, *settings.host_names))
-    app.add_middleware(Shield, names=names if tokens is None else None)
+    app.add_middleware(Shield, settings=settings, page=_is_page, large=_is_upload)
+    app.add_middleware(Counting, note=_count)
     return app
 
 
-def _me(me: Viewer) -> Me:
+def _is_page(path: str) -> bool:
+    return path == "/api/v1/openapi.json" or not path.startswith(("/api/", "/metrics"))
+
+
+def _is_upload(path: str) -> bool:
+    return _UPLOADS.fullmatch(path) is not None
+
+
+def _count(method: str, route: str, status: int, seconds: float) -> None:
+    _REQUESTS.labels(method, route, status).inc()
+    _SECONDS.labels(route).observe(seconds)
+
+
+def _me(me: Asking) -> Me:
     """Who is asking, and in which role."""
-    return me
+    return Me(name=me.name, role="operator" if me.may("operator") else "viewer", authentication=me.authenticated)
 
 
 def _no_console() -> None:
-    raise problems.RefusedError(
-        404, "the console is not built here", remedy="install Node 20.19 or newer and run make console; /api/v1 works"
-    )
+    raise missing("console", "here", "install Node 20.19 or newer and run make console; /api/v1 works")
 
 
 def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
@@ -129,15 +134,12 @@ def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
         body = Health(status="ok" if ready else "not ready", version=own_version(), checks=checks)
         return JSONResponse(body.model_dump(), status_code=200 if ready else 503)
 
-    text = {"description": "Counters and gauges.", "content": {"text/plain": {}}}
-
-    @app.get("/metrics", operation_id="metrics", response_class=Response, responses={200: text})
-    def metrics(_: Viewer) -> Response:
-        """Prometheus' text format."""
+    def count() -> None:
         counts = runs_.by_state()
         for state in _STATES:
             _RUNS.labels(state).set(counts.get(state, 0))
-        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+    add_metrics(app, count)
 
 
 def check(settings: ApiSettings) -> None:
@@ -163,13 +165,17 @@ def _alone(settings: ApiSettings) -> IO[bytes]:
 
 
 class _Console(StaticFiles):
-    """The console's files; its pages' addresses are all answered with the one page."""
+    """The console's files, where no route is; its pages' addresses are all answered with the one page."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file, or the page."""
+        if path.startswith("api/"):
+            raise HTTPException(404)
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405, headers={"Allow": "GET, HEAD"})
         try:
             return await super().get_response(path, scope)
         except HTTPException as error:
-            if error.status_code != 404 or path.startswith("api/") or "." in path.rsplit("/", 1)[-1]:
+            if error.status_code != 404 or "." in path.rsplit("/", 1)[-1]:
                 raise
             return await super().get_response("index.html", scope)

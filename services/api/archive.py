@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from services.api.problems import RefusedError
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
 from services.kit.members import Member, copy, damage, opened, too_much
+from services.kit.problems import RefusedError
 from services.recording.reader import open_stream, read_manifest
 from services.recording.schema import STREAMS
 from services.recording.validate import validate_recording

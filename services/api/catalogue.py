@@ -6,9 +6,9 @@ from importlib import metadata, resources
 from detectors import contract
 from detectors.engine import Choice
 from detectors.registry import discover
-from services.api.problems import missing
 from services.api.steering_models import Detector, Setting
 from services.api.store import Store
+from services.kit.problems import missing
 
 
 class Catalogue:

@@ -2,12 +2,12 @@
 
 import json
 
-from services.api.problems import RefusedError, missing
 from services.api.run_models import Run
 from services.api.runs import Runs, new_id
 from services.api.steering_models import Comparison, ComparisonRequest, Difference
 from services.api.store import Row, Store, now_ms
 from services.api.telling import score_told
+from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.score import comparison as scoring
 from services.score.matching import Outcome

@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from services.api.problems import missing
 from services.api.task_models import Importer, ImporterOption
 from services.kit.errors import UserError
+from services.kit.problems import missing
 from services.recording.importers.registry import discover
 
 _NO_FILE = frozenset({"prometheus"})

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from services.api.problems import RefusedError, missing
 from services.api.recording_models import (
     Cluster,
     Coverage,
@@ -23,6 +22,7 @@ from services.api.recording_models import (
 from services.api.settings import ApiSettings
 from services.detect.choices import choices_of
 from services.kit.errors import UserError
+from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.recording import model
 from services.recording.reader import Recording, open_stream, read_lines, read_manifest

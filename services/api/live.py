@@ -16,12 +16,12 @@ from kafka.errors import KafkaError
 from services.api.alerting import Alerts
 from services.api.generations import Generation, Generations, Running
 from services.api.notes import Notes
-from services.api.problems import RefusedError
 from services.api.replays import Replays
 from services.api.runs import Runs
 from services.api.said import Offsets, Topics, owned, said_in
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
+from services.kit.problems import RefusedError
 from services.kit.replays import ReplayState
 from services.kit.times import parse_time
 

@@ -1,9 +1,9 @@
 """Labels by people: whether a finding or an incident was right."""
 
-from services.api.problems import RefusedError, missing
 from services.api.runs import Runs, new_id
 from services.api.steering_models import Label, LabelChange, LabelRequest
 from services.api.store import Row, Store, now_ms
+from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 
 

@@ -60,16 +60,6 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(BaseModel):
-    """An error as RFC 9457 has it, and what to do about it."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    remedy: str
-
-
 class Health(BaseModel):
     """Whether it lives; `checks` says of each thing it needs whether that is well."""
 

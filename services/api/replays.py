@@ -8,9 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from services.api.generations import Generation, Generations
 from services.api.library import Library
-from services.api.problems import RefusedError
 from services.api.runs import Runs
+from services.api.settings import ApiSettings
 from services.api.steering_models import Replay, ReplayStart
+from services.kit.problems import RefusedError
 from services.replay.status import ReplayStatus
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ _PATIENCE_S = 65.0
 class Replays:
     """The replay service, as the API needs it; `told`: called when it was told something."""
 
-    def __init__(self, library: Library, runs: Runs, generations: Generations, url: str) -> None:
+    def __init__(self, library: Library, runs: Runs, generations: Generations, settings: ApiSettings) -> None:
         self._library = library
         self._runs = runs
         self._generations = generations
-        self._url = f"{url.rstrip('/')}/api/v1/replays"
-        self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False)
+        self._url = f"{settings.replay_url.rstrip('/')}/api/v1/replays"
+        token = settings.replay_token
+        headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
+        self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False, headers=headers)
         self.told: Callable[[], None] = lambda: None
 
     def start(self, asked: ReplayStart) -> Replay:
@@ -100,6 +103,12 @@ class Replays:
             raise _strange(f"answers {answer.status_code}, and not as it does") from None
         if answer.is_server_error and answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
             raise _strange(f"answers {answer.status_code}: {detail}")
+        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # ours is wrong, not the caller's
+            raise RefusedError(
+                502,
+                f"the replay service does not let the API in: {detail}",
+                remedy="give it an operator's token in HINDCAST_API_REPLAY_TOKEN_FILE",
+            )
         status = 404 if detail.startswith("there is no replay named") else answer.status_code
         raise RefusedError(status, detail, remedy=remedy)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from services.api.library import Library
 from services.api.models import Page
-from services.api.problems import RefusedError, missing
 from services.api.run_models import Alert, Finding, Incident, Run, Timeline
 from services.api.settings import ApiSettings
 from services.api.store import Row, Store, now_ms
@@ -16,6 +15,7 @@ from services.api.telling import finding_meant, run_told, score_told, timeline
 from services.api.work import main
 from services.api.workers import Workers
 from services.detect.choices import choices_of, incident_config_of
+from services.kit.problems import RefusedError, missing
 from services.recording.reader import Recording
 from services.score.matching import Outcome, judge
 

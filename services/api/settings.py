@@ -8,6 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port
+from services.kit.secret import Secret
 
 
 class ApiSettings(Listening):
@@ -20,12 +21,9 @@ class ApiSettings(Listening):
     data_dir: Path = Field(default_factory=lambda: state_dir("api"))
     # Folders of recordings, or recordings, that are shown too and never changed.
     library: tuple[Path, ...] = ()
-    # Who may ask, see services.api.access; without one it serves loopback only, and everybody there.
-    tokens_file: Path | None = None
-    # Names under which browsers reach it, beside those of loopback and `host`.
-    host_names: tuple[str, ...] = ()
-    # The control API of the replay service.
+    # The control API of the replay service, and an operator's token for it where it asks for one.
     replay_url: str = "http://127.0.0.1:8480"
+    replay_token: Secret = None
     # Asked which alerts it was sent, of replays that are followed; Kafka's settings are HINDCAST_KAFKA_*.
     alertmanager_url: str = "http://127.0.0.1:9093"
     # Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is asked.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Gauge
 
-from services.api.problems import RefusedError
 from services.api.runs import Runs
 from services.api.steering_models import Replay
+from services.kit.problems import RefusedError
 from services.replay.status import ReplayStatus
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class Streams:
         """Where the replays are, as the one who follows them knows it."""
         self._told_last: dict[str, tuple[ReplayStatus, Replay, str]] = {}
         self.closing = False
+
+    def close(self) -> None:
+        """End what is followed."""
+        self.closing = True
 
     async def seat(self) -> AsyncIterator[None]:
         """Keep a place for one more viewer until it is yielded back; RefusedError (503) where there is none."""

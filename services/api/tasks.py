@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from services.api.models import Page
-from services.api.problems import RefusedError, missing
 from services.api.runs import new_id
 from services.api.store import Row, Store, now_ms
 from services.api.task_models import Task, TaskKind, TaskResult
 from services.api.task_work import main
 from services.api.workers import Workers
+from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 
 

@@ -126,7 +126,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with served(app) as found:
             _fill(f"{found}/api/v1", place.name, folder / "data")
             yield found
-            app.state.streams.closing = True
+            app.state.streams.close()
 
 
 def _fill(api: str, recording: str, folder: Path) -> None:

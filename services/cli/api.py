@@ -1,7 +1,7 @@
-"""`hindcast api`: recordings, runs and replays over HTTP, and the console; `hindcast api-token`: who may ask."""
+"""`hindcast api`: recordings, runs and replays over HTTP, and the console."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
+    """Add the command to `app`."""
     app.command()(api)
-    app.command("api-token")(api_token)
 
 
 def api(
@@ -60,16 +59,3 @@ def beside_the_stack(settings: "ApiSettings", kafka: "KafkaSettings") -> "tuple[
     if "bootstrap" not in kafka.model_fields_set:
         kafka = kafka.model_copy(update={"bootstrap": at.kafka})
     return settings.model_copy(update=wanted), kafka
-
-
-def api_token(
-    name: Annotated[str, typer.Argument(help="Whose it is.", show_default=False)],
-    role: Annotated[Literal["viewer", "operator"], typer.Option(help="A viewer may look only.")] = "viewer",
-) -> None:
-    """Make a token: print it, once, and the line that the tokens file is to have."""
-    from services.api.access import new_token
-
-    secret, token = new_token(name, role)
-    typer.echo(f"the token, shown only now:\n  {secret}")
-    typer.echo("add to the file that HINDCAST_API_TOKENS_FILE names:")
-    typer.echo(f"- {{name: {token.name!r}, role: {token.role}, sha256: {token.sha256}}}")

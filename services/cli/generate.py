@@ -3,8 +3,12 @@
 import json
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,30 +33,25 @@ def generate() -> None:
 def generated() -> dict[Path, str]:
     """Return the generated files by path.
 
-    The OpenAPI of the API and of the replay service, the JSON schemas of what Kafka carries, Grafana's dashboards, and
-    alert rules.
+    The OpenAPI of the API and of the replay service, who may ask all services what, the JSON schemas of what Kafka
+    carries, Grafana's dashboards, and alert rules.
     """
-    from services.api.app import build as build_api
-    from services.api.settings import ApiSettings
+    from services.cli import matrix
     from services.dashboards import catalogue
-    from services.kit.kafka import KafkaSettings
     from services.kit.replays import ReplayState
-    from services.replay.api import build
-    from services.replay.manager import Manager
-    from services.replay.settings import ReplaySettings
     from services.rules.files import generated_rules
 
-    with tempfile.TemporaryDirectory() as nowhere:
-        settings = ReplaySettings(state_dir=Path(nowhere))
-        api = build(Manager(settings, KafkaSettings()), settings)
-        public = build_api(ApiSettings(data_dir=Path(nowhere), console_dir=Path(nowhere) / "none"))
-    documents = {"replay.openapi.json": api.openapi(), "replays.schema.json": ReplayState.model_json_schema()}
+    with tempfile.TemporaryDirectory() as nowhere, matrix.applications(Path(nowhere)) as apps:
+        authorisation = matrix.page(apps)
+        public, replay = (cast("FastAPI", apps[name]).openapi() for name in ("API", "replay"))
+    documents = {"replay.openapi.json": replay, "replays.schema.json": ReplayState.model_json_schema()}
     dashboards = {_ROOT / "dashboards" / path: text for path, text in catalogue.documents().items()}
     alert_rules = {_ROOT / "alert-rules" / "detectors" / name: text for name, text in generated_rules().items()}
     return (
         dashboards
         | alert_rules
-        | {_ROOT / "docs" / "openapi.json": json.dumps(public.openapi(), indent=1) + "\n"}
+        | {_ROOT / "docs" / "authorisation.md": authorisation}
+        | {_ROOT / "docs" / "openapi.json": json.dumps(public, indent=1) + "\n"}
         | {
             _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n"
             for name, document in documents.items()

@@ -32,6 +32,7 @@ COMMANDS = (
     "tune",
     "replay",
     "api",
+    "token",
     "topics",
     "stack",
     "demo",

@@ -1,15 +1,20 @@
 """`hindcast replay`: start and steer replays through the control API of the replay service."""
 
 import json
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from services.cli.recordings import Strict
 
+if TYPE_CHECKING:
+    from services.replay.settings import ControlSettings
+
 _TIMES = "RFC 3339, or +HH:MM:SS from the recording's start"
 _UNREACHABLE = 3
+_EXIT_CODES = {422: 1, 503: _UNREACHABLE}
 
 
 def register(app: typer.Typer) -> None:
@@ -121,15 +126,13 @@ def _register_looking(group: typer.Typer) -> None:
             typer.echo("no replays")
 
 
-def control_url() -> str:
-    """Return where the control API is: HINDCAST_REPLAY_URL, else that of a running stack, else the default port."""
-    import os
-
+def control_url(settings: "ControlSettings") -> str:
+    """Return where the control API is: as the settings say, else that of a running stack, else the default port."""
     from services.stack import state
     from services.stack.settings import load_settings
 
-    if given := os.environ.get("HINDCAST_REPLAY_URL"):
-        return given.rstrip("/")
+    if settings.url:
+        return settings.url.rstrip("/")
     running = state.read(load_settings().state_dir)
     services = running.addresses.get("services") if running is not None else None
     found = services.get("replay") if isinstance(services, dict) else None
@@ -150,10 +153,14 @@ def _call(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     import httpx
 
     from services.kit.errors import UserError
+    from services.kit.settings import load
+    from services.replay.settings import ControlSettings
 
-    base = control_url()
+    settings = load(ControlSettings)
+    base = control_url(settings)
+    headers = {"Authorization": f"Bearer {settings.token.get_secret_value()}"} if settings.token else {}
     try:
-        answer = httpx.request(method, f"{base}/api/v1/replays{path}", json=body, timeout=60.0)
+        answer = httpx.request(method, f"{base}/api/v1/replays{path}", json=body, timeout=60.0, headers=headers)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
             f"no replay service answers at {base} ({type(error).__name__})",
@@ -164,7 +171,10 @@ def _call(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return answer.json() if answer.content else None
     try:
         problem = answer.json()
-        raise UserError(problem["detail"], remedy=problem["remedy"], exit_code=problem["exit_code"])
+        remedy, exit_code = problem["remedy"], _EXIT_CODES.get(answer.status_code, 2)
+        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            remedy = "name the file with an operator's token in HINDCAST_REPLAY_TOKEN_FILE (hindcast token makes one)"
+        raise UserError(problem["detail"], remedy=remedy, exit_code=exit_code)
     except (ValueError, KeyError, TypeError):
         raise UserError(
             f"{base} answers {answer.status_code}, and not as the replay service does",

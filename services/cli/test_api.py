@@ -10,9 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
-from services.api.access import Gate, Token
 from services.api.settings import ApiSettings
 from services.cli.api import beside_the_stack
 from services.kit.kafka import KafkaSettings
@@ -69,14 +67,6 @@ def test_beyond_loopback_it_wants_tokens(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "HINDCAST_API_TOKENS_FILE" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_a_token_that_is_made_lets_in() -> None:
-    command = [*COMMAND, "api-token", "a page: 'quoted'", "--role", "operator"]
-    said = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout.splitlines()
-    (entry,) = yaml.safe_load(said[-1])
-    who = Gate((Token.model_validate(entry),)).who(f"Bearer {said[1].strip()}")
-    assert (who.name, who.role) == ("a page: 'quoted'", "operator")
 
 
 def test_servers_that_nobody_named_are_those_of_a_running_stack(

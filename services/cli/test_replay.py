@@ -14,6 +14,7 @@ from services.cli.replay import _detection, control_url, register
 from services.detect.calibration import FORMAT
 from services.kit.errors import UserError
 from services.kit.replays import plain
+from services.replay.settings import ControlSettings
 from services.replay.spec import ReplayRequest
 
 
@@ -86,4 +87,4 @@ def test_without_a_setting_or_a_stack_it_is_the_default_port(
 ) -> None:
     monkeypatch.delenv("HINDCAST_REPLAY_URL", raising=False)
     monkeypatch.setenv("HINDCAST_STACK_STATE_DIR", str(tmp_path_factory.mktemp("no-stack")))
-    assert control_url() == "http://127.0.0.1:8480"
+    assert control_url(ControlSettings()) == "http://127.0.0.1:8480"

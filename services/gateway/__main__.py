@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from kafka.errors import KafkaError
 from pydantic import ValidationError
 
@@ -16,27 +15,13 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
+from services.kit.serving import Server
 from services.kit.settings import check, load
 from services.kit.wire import Origin
 from services.recording.model import Topology
 
 _log = logging.getLogger(__name__)
 LIVE = "live"
-_TOKEN_SHORTEST = 16
-
-
-def token_of(settings: GatewaySettings) -> str | None:
-    """Return the bearer token, None where there is none; raise UserError (exit code 2) where it can't be read."""
-    if settings.token_file is None:
-        return None
-    token = _text(settings.token_file, "HINDCAST_GATEWAY_TOKEN_FILE").strip()
-    if len(token) < _TOKEN_SHORTEST:
-        raise UserError(
-            f"{settings.token_file}: a token of {len(token)} characters is too short",
-            remedy=f"write {_TOKEN_SHORTEST} or more: openssl rand -hex 32",
-            exit_code=2,
-        )
-    return token
 
 
 def topology_of(path: Path) -> dict[str, Any]:
@@ -79,7 +64,6 @@ def main() -> None:
     """Take what is sent until SIGTERM or SIGINT."""
     check(GatewaySettings, KafkaSettings)
     settings, kafka = load(GatewaySettings), load(KafkaSettings)
-    token = token_of(settings)
     topology = topology_of(settings.topology) if settings.topology is not None else None
     origin = Origin(settings.cluster, LIVE, target=settings.target)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
@@ -94,9 +78,9 @@ def main() -> None:
 
         outlet = KafkaOutlet(make, origin, timeout_s=settings.ack_timeout_s)
         _log.info("listening address=%s unit=%s", address_of(server_socket), origin.unit)
-        app = build(Gateway(settings, outlet, token), settings)
+        app = build(Gateway(settings, outlet), settings)
         try:
-            uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[server_socket])
+            Server(app).run(sockets=[server_socket])
         finally:
             outlet.close()
             _log.info("stopped")

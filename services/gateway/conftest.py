@@ -105,10 +105,10 @@ class Kept:
 class Client:
     """Asks a gateway in this process."""
 
-    def __init__(self, token: str | None = None, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.settings = GatewaySettings(cluster="vela", **settings)
         self.outlet = Kept()
-        self._app = build(Gateway(self.settings, self.outlet, token), self.settings)
+        self._app = build(Gateway(self.settings, self.outlet), self.settings)
 
     def post(self, path: str, body: bytes | Any, headers: dict[str, str] | None = None) -> httpx.Response:
         async def ask() -> httpx.Response:

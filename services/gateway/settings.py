@@ -1,9 +1,9 @@
 """Settings of the gateway: HINDCAST_GATEWAY_* in the environment."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.listening import Listening, Port
@@ -19,8 +19,6 @@ class GatewaySettings(Listening):
     cluster: Annotated[str, Field(min_length=1, pattern=r"^[^/]+$")]
     """The cluster that everything sent here is of. A series whose label `cluster` names another is passed over."""
     port: Port = 8481
-    token_file: Path | None = None
-    """A file with the bearer token that senders must show; may be left out only on a loopback address."""
     topology: Path | None = None
     """A topology.json of the cluster: what should be there, so that what never reports is missed too."""
     target: str = "none"
@@ -34,12 +32,3 @@ class GatewaySettings(Listening):
     """Bodies that are being worked on at a time; more are told to come again (503)."""
     ack_timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """How long a sender waits for Kafka before it is told to come again (503)."""
-
-    @model_validator(mode="after")
-    def _token_needed(self) -> Self:
-        if not self.loopback and self.token_file is None:
-            raise ValueError(
-                "HINDCAST_GATEWAY_HOST is not a loopback address: name the file that holds the bearer token in "
-                "HINDCAST_GATEWAY_TOKEN_FILE"
-            )
-        return self

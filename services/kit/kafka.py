@@ -9,10 +9,10 @@ from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, 
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
-from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.errors import UserError
+from services.kit.secret import Secret
 from services.kit.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class KafkaSettings(Settings):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     sasl_username: str | None = None
-    sasl_password: SecretStr | None = None
+    sasl_password: Secret = None
     ssl_cafile: Path | None = None
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None

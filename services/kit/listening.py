@@ -1,15 +1,18 @@
-"""Where a service that answers HTTP listens: on loopback, unless somebody says otherwise."""
+"""Where a service that answers HTTP listens, and whom it answers: this machine only, or whoever has a token."""
 
 import ipaddress
 import socket
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from services.kit.access import tokens_in
 from services.kit.errors import UserError
 from services.kit.settings import Settings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Listening(Settings):
@@ -17,20 +20,29 @@ class Listening(Settings):
 
     host: str = "127.0.0.1"
     port: Port
+    tokens_file: Annotated[Path | None, Field(validate_default=True)] = None
+    """Who may ask, see services/kit/access.py; without one it answers this machine only, and everybody there."""
+    host_names: tuple[str, ...] = ()
+    """Names under which browsers reach it, beside those of loopback and `host`."""
 
-    @property
-    def loopback(self) -> bool:
-        """Return whether only this machine can reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+    @field_validator("tokens_file")
+    @classmethod
+    def _callers_are_known(cls, file: Path | None, info: ValidationInfo) -> Path | None:
+        host = info.data.get("host", "")
+        if file is not None:
+            tokens_in(file)
+        elif not is_loopback(host):
+            raise ValueError(
+                f"{host or 'the host'} can be reached from elsewhere, and nobody is asked for a token: name a file of "
+                "tokens (hindcast token makes one), or listen on 127.0.0.1"
+            )
+        return file
 
     def listen(self) -> socket.socket:
         """Return a listening socket; raise UserError (exit code 2) where the port cannot be had."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            return socket.create_server((self.host, self.port), family=family, backlog=256)
+            listening = socket.create_server((self.host, self.port), family=family, backlog=256)
         except OSError as error:
             raise UserError(
                 f"cannot listen on {self.host}:{self.port}: {error.strerror}",
@@ -38,6 +50,18 @@ class Listening(Settings):
                 " (0: any free one)",
                 exit_code=2,
             ) from error
+        # Those it accepts have it too. asyncio sets it for sockets with a protocol number only, which this has not:
+        # every answer on a connection that is kept would wait 40 ms for an acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def address_of(listening: socket.socket) -> str:

@@ -5,65 +5,60 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from pydantic_settings import SettingsConfigDict
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from services.kit.errors import UserError
-from services.kit.settings import Settings
+from services.kit.listening import Listening, Port
+from services.kit.serving import Server
+from services.kit.shield import Shield
 
 _log = logging.getLogger(__name__)
 
 
-class StatusSettings(Settings):
+class StatusSettings(Listening):
     """Where a service answers /healthz and /metrics: HINDCAST_STATUS_*; port 0 lets the system choose."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_STATUS_", extra="forbid")
-    host: str = "127.0.0.1"
-    port: int = 0
+    port: Port = 0
+
+
+def status_application(ready: Callable[[], bool], settings: StatusSettings) -> Starlette:
+    """Return the application of a StatusServer."""
+
+    async def health(_: Request) -> Response:
+        return PlainTextResponse("ok\n") if ready() else PlainTextResponse("starting\n", 503)
+
+    def metrics(_: Request) -> Response:
+        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+    app = Starlette(routes=[Route("/healthz", health), Route("/readyz", health), Route("/metrics", metrics)])
+    app.add_middleware(Shield, settings=settings)
+    return app
 
 
 class StatusServer:
     """A small HTTP server: /metrics in Prometheus' text format, /healthz 200 once `ready` is set, else 503."""
 
     def __init__(self, settings: StatusSettings) -> None:
-        ready = self.ready = threading.Event()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    self._answer(200, generate_latest(REGISTRY))
-                elif self.path in ("/healthz", "/readyz"):
-                    self._answer(200 if ready.is_set() else 503, b"ok\n" if ready.is_set() else b"starting\n")
-                else:
-                    self._answer(404, b"see /metrics and /healthz\n")
-
-            def _answer(self, code: int, body: bytes) -> None:
-                self.send_response(code)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-                """Keep requests out of the log."""
-
-        try:
-            self._server = ThreadingHTTPServer((settings.host, settings.port), Handler)
-        except OSError as error:
-            raise UserError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-                remedy="end what uses that port, or set HINDCAST_STATUS_PORT to another (0: any free one)",
-                exit_code=2,
-            ) from error
-        self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
+        """Answer at once. Raises UserError (exit code 2) where the port cannot be had."""
+        self.ready = threading.Event()
+        self._socket = settings.listen()
+        self.port: int = self._socket.getsockname()[1]
+        self._server = Server(status_application(self.ready.is_set, settings))
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="status", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
 
 
 def stop_on_signals() -> threading.Event:

@@ -2,16 +2,22 @@
 
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.kit.errors import UserError
+from services.kit.secret import secrets_among, with_files
 
 
 class Settings(BaseSettings):
-    """Base of every settings class: frozen, unknown names refused."""
+    """Base of every settings class: frozen, unknown names refused, a secret from the file that NAME_FILE names."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secrets_from_files(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return with_files(cls.model_config.get("env_prefix", ""), secrets_among(cls.model_fields), given)
 
 
 S = TypeVar("S", bound=Settings)

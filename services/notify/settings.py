@@ -2,9 +2,10 @@
 
 from typing import Annotated, Self
 
-from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic import Field, HttpUrl, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from services.kit.secret import Secret
 from services.kit.settings import Settings
 from services.notify.episode import ENDS_AFTER_RESENDS, Policy
 
@@ -19,8 +20,8 @@ class NotifySettings(Settings):
     alertmanager_url: HttpUrl = HttpUrl("http://127.0.0.1:9093")
     username: str | None = None
     """With `password`: basic auth."""
-    password: SecretStr | None = None
-    bearer_token: SecretStr | None = None
+    password: Secret = None
+    bearer_token: Secret = None
     timeout_s: Seconds = 10.0
     resend_interval_s: Seconds = 30.0
     """A firing alert is sent again this often, and ends by itself four such intervals after the last time."""

@@ -2,11 +2,10 @@
 
 import logging
 
-import uvicorn
-
 from services.kit.kafka import KafkaSettings
 from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
+from services.kit.serving import Server
 from services.kit.settings import check, load
 from services.replay.api import build
 from services.replay.manager import Manager
@@ -25,9 +24,8 @@ def main() -> None:
         manager = Manager(settings, load(KafkaSettings))
         manager.take_up()
         _log.info("listening address=%s state_dir=%s", address_of(server_socket), settings.state_dir)
-        config = uvicorn.Config(build(manager, settings), log_config=None, access_log=False)
         try:
-            uvicorn.Server(config).run(sockets=[server_socket])
+            Server(build(manager, settings)).run(sockets=[server_socket])
         finally:
             manager.close()
             _log.info("stopped")

@@ -1,13 +1,15 @@
 """Settings of the replay service: HINDCAST_REPLAY_* in the environment."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
-from services.kit.listening import Listening, Port
+from services.kit.listening import Listening, Port, is_loopback
+from services.kit.secret import Secret
+from services.kit.settings import Settings
 
 
 class ReplaySettings(Listening):
@@ -19,7 +21,7 @@ class ReplaySettings(Listening):
     # One small file a replay: what is needed to go on after a crash.
     state_dir: Path = Field(default_factory=lambda: state_dir("replay"))
     # Folders that recordings may lie in. Without any, and bound to loopback, every recording may be replayed.
-    recordings: tuple[Path, ...] = ()
+    recordings: Annotated[tuple[Path, ...], Field(validate_default=True)] = ()
     # Where Thanos Receive keeps its tenants, if that is on this machine: `rm` marks the replay's tenant there, and
     # the stack deletes what is marked before it starts Receive next.
     receive_data: Path | None = None
@@ -28,11 +30,17 @@ class ReplaySettings(Listening):
     # Event time before the target of a seek that is sent first, so that detectors are warm.
     warm_s: Annotated[float, Field(ge=0)] = 600.0
 
-    @model_validator(mode="after")
-    def _roots_needed(self) -> Self:
-        if not self.loopback and not self.recordings:
-            raise ValueError(
-                "HINDCAST_REPLAY_HOST is not a loopback address: name the folders that may be read in "
-                "HINDCAST_REPLAY_RECORDINGS"
-            )
-        return self
+    @field_validator("recordings")
+    @classmethod
+    def _folders_needed(cls, folders: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
+        if not folders and not is_loopback(info.data.get("host", "")):
+            raise ValueError("beyond a loopback address, name the folders that may be read")
+        return folders
+
+
+class ControlSettings(Settings):
+    """How the control API is reached: HINDCAST_REPLAY_URL, and HINDCAST_REPLAY_TOKEN where it asks for a token."""
+
+    model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
+    url: str | None = None
+    token: Secret = None

@@ -73,8 +73,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_beyond_loopback_the_folders_to_read_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_loopback_the_folders_to_read_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_REPLAY_HOST", "10.0.0.1")
+    (tmp_path / "tokens.yaml").write_text(f"- {{name: a, role: viewer, sha256: {'a' * 64}}}")
+    with pytest.raises(UserError, match=r"(?s)REPLAY_TOKENS_FILE.*REPLAY_RECORDINGS"):
+        load(ReplaySettings)
+    monkeypatch.setenv("HINDCAST_REPLAY_TOKENS_FILE", str(tmp_path / "tokens.yaml"))
     with pytest.raises(UserError, match="HINDCAST_REPLAY_RECORDINGS") as caught:
         load(ReplaySettings)
     assert caught.value.exit_code == 2

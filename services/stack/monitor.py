@@ -32,7 +32,6 @@ def process(binary: Path, config: Path, data: Path, *, port: int, address: str, 
         f"--storage.tsdb.path={data}",
         f"--storage.tsdb.retention.time={RETENTION}",
         f"--web.listen-address={address}",
-        "--web.enable-lifecycle",
     )
     return ProcessSpec(NAME, argv, health, ports=(port,))
 
@@ -43,8 +42,13 @@ def config(
     servers: Mapping[str, str],
     services: Mapping[str, str] | Path,
     rule_files: Sequence[Path | str],
+    credentials: Path | None = None,
 ) -> str:
-    """Return its prometheus.yml. `servers` and `services` are host:port by name; a Path is a file as of `targets`."""
+    """Return its prometheus.yml. `servers` and `services` are host:port by name; a Path is a file as of `targets`.
+
+    `credentials`: the file with the token that the services ask for, where they do.
+    """
+    shown: dict[str, object] = {"authorization": {"credentials_file": str(credentials)}} if credentials else {}
     found: dict[str, object] = (
         {"file_sd_configs": [{"files": [str(services)]}]}
         if isinstance(services, Path)
@@ -60,7 +64,7 @@ def config(
             "rule_files": [str(path) for path in rule_files],
             "scrape_configs": [
                 # A dead letter says itself which service could not read it.
-                {"job_name": "hindcast", "honor_labels": True, **found},
+                {"job_name": "hindcast", "honor_labels": True, **shown, **found},
                 {"job_name": "hindcast-servers", "static_configs": _groups(servers)},
             ],
             "alerting": {

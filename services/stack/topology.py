@@ -153,8 +153,6 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
                 f"--storage.tsdb.max-block-duration={settings.block_duration}",
                 f"--web.listen-address={at[listens]}",
                 "--web.enable-remote-write-receiver",
-                "--web.enable-lifecycle",  # rules are reloaded by a request
-                "--web.enable-admin-api",  # a replay is removed by deleting its series
             ),
             ready(listens),
             ports=(port[listens],),

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from services.api.access import new_token
+from services.kit.access import new_token
 from services.kit.wait import until
 from tests.compose import images
 from tests.compose.engine import ROOT, Docker, engine
@@ -46,7 +46,7 @@ def up(docker: Docker, recordings: Path) -> Iterator[Docker]:
     secret, token = new_token("test", "operator")
     tokens = recordings / "tokens.yaml"
     tokens.write_text(yaml.safe_dump([token.model_dump()]), encoding="utf-8")
-    docker.env |= {"HINDCAST_RECORDINGS": str(recordings), "HINDCAST_API_TOKENS_FILE": str(tokens), "TOKEN": secret}
+    docker.env |= {"HINDCAST_RECORDINGS": str(recordings), "HINDCAST_TOKENS_FILE": str(tokens), "TOKEN": secret}
     compose = (*compose, "--profile", "console")
     docker(*compose, "down", "--volumes", "--remove-orphans")
     try:
@@ -78,14 +78,17 @@ def test_the_monitor_sees_every_server_and_service(up: Docker) -> None:
 def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: Docker, recordings: Path) -> None:
     recording = small_recording(recordings, "brake", nodes=6, minutes=12, brakes=[Brake(NODE, 300, 480)])
     hindcast = [sys.executable, "-m", "services.cli", "replay", "start", str(recording)]
+    steering = up(*COMPOSE, "run", "--rm", "--entrypoint", "cat", "tokens", "/steering/token").strip()
     done = subprocess.run(
         [*hindcast, "--speed", "60", "--name", "composed", "--wait"],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False, timeout=180,
+        cwd=ROOT, env=os.environ | {"HINDCAST_REPLAY_TOKEN": steering},
+        capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    known = {"Authorization": f"Bearer {steering}"}
 
     def heard() -> list[tuple[str, str]] | None:
-        answer = httpx.get("http://127.0.0.1:9099/received", params={"replay": "composed"}).json()
+        answer = httpx.get("http://127.0.0.1:9099/received", params={"replay": "composed"}, headers=known).json()
         alerts = [alert for entry in answer for alert in entry["body"]["alerts"]]
         said = [(alert["status"], alert["labels"]["node"]) for alert in alerts]
         return said if len(said) >= 2 else None

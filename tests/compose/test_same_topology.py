@@ -23,10 +23,11 @@ SETTINGS = StackSettings(prometheus_pair=True)
 SERVERS = servers(SETTINGS)
 # Containers only: they prepare what the native runner does by itself, cannot be had natively, or are started by whoever
 # wants them.
-ONLY_CONTAINERS = {"volumes", "reach", "grafana", "gateway", "api"}
+ONLY_CONTAINERS = {"volumes", "tokens", "reach", "grafana", "gateway", "api"}
 # hindcast's services that are always there, and where in its container a process answers if not where its kind does.
 OWN = ("receiver", "sink-prometheus", "sink-receive", "detect", "notify", "replay")
 PORTS = {"alertmanager": 9093, "prometheus": 9090, "prometheus-monitor": 9090, "receiver": 9099, "replay": 8480}
+LISTENING = ("STATUS", "RECEIVER", "REPLAY", "GATEWAY", "API")
 # Flags whose values are addresses or paths, and so differ.
 PLACES = re.compile(r"address|listen|config[.-]?file|config-file|path|dir|url|endpoint")
 IMAGES = {"kafka": "apache/kafka:{}", "alertmanager": "prom/alertmanager:v{}", "thanos": "quay.io/thanos/thanos:v{}"}
@@ -122,6 +123,7 @@ def test_the_brokers_properties_are_the_same_but_for_where_it_listens() -> None:
                 servers={name: f"{name}:{PORTS.get(name, 10902)}" for name in SERVERS if name not in {"kafka", *PAIR}},
                 services={name: f"{name}:{PORTS.get(name, 8080)}" for name in OWN},
                 rule_files=["/etc/prometheus/rules/pipeline.yaml"],
+                credentials=Path("/watching/token"),
             ),
         ),
         ("bucket.yml", configs.object_store("/bucket")),
@@ -133,7 +135,8 @@ def test_configuration_files_say_the_same(file: str, text: str) -> None:
 
 
 def test_hindcasts_services_get_the_same_settings(native: tuple[Topology, list[ProcessSpec]]) -> None:
-    outside = {"HINDCAST_STATUS_HOST", "HINDCAST_RECEIVER_HOST", "HINDCAST_REPLAY_HOST", "HINDCAST_REPLAY_RECORDINGS"}
+    listening = {f"HINDCAST_{name}_{what}" for name in LISTENING for what in ("HOST", "TOKENS_FILE")}
+    outside = listening | {"HINDCAST_REPLAY_RECORDINGS"}
     for spec in native[1]:
         contained = COMPOSE["services"][spec.name]
         assert contained["command"][0] == spec.argv[2], spec.name
@@ -156,3 +159,28 @@ def test_every_container_is_confined() -> None:
         assert "healthcheck" in entry, name
         # Kafka's and Grafana's images write their configuration into themselves as they start.
         assert entry.get("read_only") or name in {"kafka", "grafana"}, name
+
+
+def test_whatever_listens_beyond_loopback_asks_for_tokens() -> None:
+    for name, entry in COMPOSE["services"].items():
+        given = entry.get("environment", {})
+        for kind in LISTENING:
+            if given.get(f"HINDCAST_{kind}_HOST") is not None:
+                assert given[f"HINDCAST_{kind}_TOKENS_FILE"] in ("/tokens/tokens.yaml", "/run/secrets/tokens"), name
+
+
+def test_each_container_has_its_own_secrets_only() -> None:
+    own = {
+        "steering": {"api", "tokens", "volumes"},
+        "watching": {"prometheus-monitor", "tokens", "volumes"},
+        "alerting": {"alertmanager", "tokens", "volumes"},
+    }
+    for name, entry in COMPOSE["services"].items():
+        mounted = {volume.partition(":")[0] for volume in entry.get("volumes", ())}
+        assert {secret for secret, who in own.items() if name in who} == mounted & set(own), name
+        files = {file["path"] for file in entry.get("env_file", ())}
+        allowed = {"docker/notify.env", "docker/kafka.env"} if name == "notify" else {"docker/kafka.env"}
+        if name in {"sidecar", "sidecar-1", "receive", "store", "compact"}:
+            allowed = {"docker/bucket.env"}
+        in_kafka = "HINDCAST_KAFKA_BOOTSTRAP" in entry.get("environment", {})
+        assert files == (allowed if in_kafka or "docker/bucket.env" in allowed else set()), name

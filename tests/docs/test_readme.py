@@ -19,6 +19,8 @@ DOCUMENTS = (
     "docs/console.md",
     "docs/detection.md",
     "docs/live.md",
+    "docs/security.md",
+    "SECURITY.md",
 )
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 ALL = "\n".join(TEXTS.values())

@@ -13,6 +13,7 @@ import yaml
 from kafka import KafkaConsumer, TopicPartition
 
 from services.kit import topics
+from services.kit.access import token_of
 from services.kit.kafka import KafkaSettings, Record, consumer
 from services.kit.wait import until
 from services.recording.embedded import findings_of
@@ -28,7 +29,7 @@ from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 90.0
-_TOKEN = "of-this-test-0123456789"  # noqa: S105
+_TOKEN, _LOOKING = "of-this-test-0123456789", "a-viewer-of-this-test"
 _V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 _HEADERS = {"Content-Encoding": "snappy", "Content-Type": _V2, "X-Prometheus-Remote-Write-Version": "2.0.0"}
 Post = Callable[[bytes], None]
@@ -68,11 +69,14 @@ class Gateway:
         self.cluster = cluster
         self.token_file = folder / "token"
         self.token_file.write_text(_TOKEN)
+        tokens = folder / "tokens.yaml"
+        known = [token_of(_TOKEN, "prometheus", "sender"), token_of(_LOOKING, "monitor", "viewer")]
+        tokens.write_text(yaml.safe_dump([token.model_dump(mode="json") for token in known]))
         env = {
             "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
             "HINDCAST_GATEWAY_CLUSTER": cluster,
             "HINDCAST_GATEWAY_PORT": str(port),
-            "HINDCAST_GATEWAY_TOKEN_FILE": str(self.token_file),
+            "HINDCAST_GATEWAY_TOKENS_FILE": str(tokens),
             "HINDCAST_GATEWAY_ACK_TIMEOUT_S": "5",
             "HINDCAST_GATEWAY_TOPOLOGY": str(recording.path / "topology.json"),
         }
@@ -209,7 +213,8 @@ def test_a_real_prometheus_forwards_and_the_power_brake_is_found(
     assert found["entity"] == {"node": "v002"}
     assert found["state"] == "firing"
     taken = 'hindcast_gateway_samples_total{outcome="taken"}'
-    counted = httpx.get(f"{gateway.url}/metrics").text.splitlines()
+    looking = {"Authorization": f"Bearer {_LOOKING}"}
+    counted = httpx.get(f"{gateway.url}/metrics", headers=looking).text.splitlines()
     assert float(next(line.split()[-1] for line in counted if line.startswith(taken))) > 1000
 
 

@@ -209,7 +209,7 @@ def test_stop_ends_the_streams_where_they_are(service: Service, kafka: KafkaSett
         assert found.rows(stream) == until_there
     check_marks(found, at_ms)
     refused = httpx.post(f"{service.url}/api/v1/replays/{name}/pause")
-    assert (refused.status_code, refused.json()["exit_code"]) == (400, 2)
+    assert refused.status_code == 400
 
 
 def test_rm_forgets_the_replay_and_its_tenant_and_a_name_used_again_counts_on(
@@ -320,7 +320,7 @@ def test_a_recording_outside_the_configured_folders_is_refused(
 ) -> None:
     with running(kafka, tmp_path, HINDCAST_REPLAY_RECORDINGS=f'["{tmp_path}/elsewhere"]') as service:
         answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)})
-    assert (answer.status_code, answer.json()["exit_code"]) == (400, 2)
+    assert answer.status_code == 400
     assert "not in a folder that this service may replay from" in answer.json()["detail"]
 
 
@@ -331,7 +331,7 @@ def test_without_a_broker_a_start_is_refused_and_nothing_is_kept(tmp_path: Path,
         with running(kafka, tmp_path, HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S="1") as service:
             answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=60)
             assert service.call("GET") == []
-    assert (answer.status_code, answer.json()["exit_code"]) == (503, 3)
+    assert answer.status_code == 503
     assert f"no Kafka broker answers at {kafka.bootstrap}" in answer.json()["detail"]
     assert "HINDCAST_KAFKA_BOOTSTRAP" in answer.json()["remedy"]
 

@@ -10,18 +10,17 @@ from fastapi import Path as InPath
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from services.api.access import Operator, Viewer
 from services.api.archive import LEFT, import_archive
 from services.api.charts import series
 from services.api.columns import KEYS
 from services.api.heat import heatmap
 from services.api.library import Library, Place, Window
 from services.api.models import Id
-from services.api.problems import RefusedError
 from services.api.recording_models import Coverage, Heatmap, LogLines, RecordingDetail, RecordingSummary, SeriesAnswer
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
+from services.kit.problems import RefusedError
 from services.recording.instants import resolve_instant
 from services.recording.reader import Recording
 
@@ -43,23 +42,22 @@ def add(api: APIRouter, library: Library, runs: Runs, settings: ApiSettings) -> 
 
 def _looking(api: APIRouter, library: Library, runs: Runs) -> None:
     @api.get("/recordings", operation_id="list_recordings")
-    def listing(_: Viewer) -> list[RecordingSummary]:
+    def listing() -> list[RecordingSummary]:
         """Return all recordings."""
         return library.summaries()
 
     @api.get("/recordings/{name}", operation_id="show_recording")
-    def one(_: Viewer, name: RecordingName) -> RecordingDetail:
+    def one(name: RecordingName) -> RecordingDetail:
         """Return a recording's machines, jobs, streams and labels."""
         return library.detail(name)
 
     @api.get("/recordings/{name}/coverage", operation_id="coverage")
-    def coverage(_: Viewer, name: RecordingName) -> Coverage:
+    def coverage(name: RecordingName) -> Coverage:
         """Return, fault by fault, what the recording's telemetry can show, and what to add to see the rest."""
         return library.coverage(name, runs.configured({}))
 
     @api.get("/recordings/{name}/series", operation_id="series")
     def columns(
-        _: Viewer,
         name: RecordingName,
         kind: Annotated[Literal[tuple(KEYS)], Query()],  # type: ignore[valid-type]  # the kinds there are
         field: Annotated[str, Query(max_length=200)],
@@ -87,7 +85,6 @@ def _looking(api: APIRouter, library: Library, runs: Runs) -> None:
 
     @api.get("/recordings/{name}/heatmap", operation_id="heatmap")
     def heat(
-        _: Viewer,
         name: RecordingName,
         run: Annotated[Id | None, Query(description="Whose findings; without it, what is there to read.")] = None,
         from_: From = None,
@@ -107,7 +104,6 @@ def _looking(api: APIRouter, library: Library, runs: Runs) -> None:
 
     @api.get("/recordings/{name}/logs", operation_id="logs")
     def logs(
-        _: Viewer,
         name: RecordingName,
         from_: From = None,
         to: Moment = None,
@@ -131,7 +127,7 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
         operation_id="import_recording",
         openapi_extra={"requestBody": {"required": True, "content": _ARCHIVES}},
     )
-    async def upload(_: Operator, request: Request) -> RecordingSummary:
+    async def upload(request: Request) -> RecordingSummary:
         """Import a recording: the body is a .zip or .tar.gz of its folder, checked before and while it is unpacked."""
         async with importing:
             library.imported.mkdir(parents=True, exist_ok=True)
@@ -141,7 +137,7 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
         return await run_in_threadpool(library.summary, Place(path, False))
 
     @api.delete("/recordings/{name}", status_code=204, operation_id="delete_recording")
-    def delete(_: Operator, name: RecordingName) -> None:
+    def delete(name: RecordingName) -> None:
         """Delete a recording that was imported; its runs stay, without its data."""
         if runs.uses(name):
             raise RefusedError(409, f"a run of {name} waits or is running", remedy="cancel it first, or wait")

@@ -7,7 +7,6 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import StreamingResponse
 
-from services.api.access import Operator, Viewer
 from services.api.replays import Replays
 from services.api.routes.runs import EVENT_STREAM, events_of
 from services.api.steering_models import Replay, ReplayStart
@@ -36,22 +35,22 @@ def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
     _steering(api, replays)
 
     @api.get("/replays", operation_id="list_replays")
-    def listing(_: Viewer) -> list[Replay]:
+    def listing() -> list[Replay]:
         """Return all replays."""
         return replays.all()
 
     @api.post("/replays", status_code=201, operation_id="start_replay")
-    def start(_: Operator, asked: ReplayStart) -> Replay:
+    def start(asked: ReplayStart) -> Replay:
         """Start a replay of a recording into Kafka."""
         return replays.start(asked)
 
     @api.get("/replays/{name}", operation_id="show_replay")
-    def one(_: Viewer, name: ReplayName) -> Replay:
+    def one(name: ReplayName) -> Replay:
         """Return where a replay is."""
         return replays.one(name)
 
     @api.delete("/replays/{name}", status_code=204, operation_id="delete_replay")
-    def delete(_: Operator, name: ReplayName) -> None:
+    def delete(name: ReplayName) -> None:
         """Stop a replay and forget it."""
         replays.remove(name)
 
@@ -59,7 +58,6 @@ def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
         "/replays/{name}/events", operation_id="follow_replay", dependencies=[Depends(streams.seat)], **EVENT_STREAM
     )
     def events(
-        _: Viewer,
         name: ReplayName,
         last_event_id: Annotated[str | None, Header(max_length=40)] = None,
     ) -> StreamingResponse:
@@ -72,16 +70,16 @@ def add(api: APIRouter, replays: Replays, streams: Streams) -> None:
 
 def _steering(api: APIRouter, replays: Replays) -> None:
     @api.post("/replays/{name}/seek", operation_id="seek_replay")
-    def seek(_: Operator, name: ReplayName, asked: SeekTo) -> Replay:
+    def seek(name: ReplayName, asked: SeekTo) -> Replay:
         """Go on at another time."""
         return replays.tell(name, "seek", asked.model_dump())
 
     @api.post("/replays/{name}/speed", operation_id="set_replay_speed")
-    def speed(_: Operator, name: ReplayName, asked: SpeedTo) -> Replay:
+    def speed(name: ReplayName, asked: SpeedTo) -> Replay:
         """Go on at another speed."""
         return replays.tell(name, "speed", asked.model_dump())
 
     @api.post("/replays/{name}/{order}", operation_id="steer_replay")
-    def steer(_: Operator, name: ReplayName, order: Literal["pause", "resume", "stop"]) -> Replay:
+    def steer(name: ReplayName, order: Literal["pause", "resume", "stop"]) -> Replay:
         """Pause a replay, let it go on, or end it where it is."""
         return replays.tell(name, order)

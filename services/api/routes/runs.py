@@ -8,7 +8,6 @@ from fastapi import Path as InPath
 from starlette.responses import StreamingResponse
 
 from detectors.contract import Severity
-from services.api.access import Operator, Viewer
 from services.api.catalogue import runbook
 from services.api.library import Library
 from services.api.models import Page
@@ -42,7 +41,6 @@ def add(api: APIRouter, runs: Runs, streams: Streams, library: Library) -> None:
 
     @api.get("/runs/{run}/events", operation_id="follow_run", dependencies=[Depends(streams.seat)], **EVENT_STREAM)
     def events(
-        _: Viewer,
         run: RunId,
         after: After = 0,
         last_event_id: Annotated[str | None, Header(max_length=20)] = None,
@@ -56,13 +54,12 @@ def add(api: APIRouter, runs: Runs, streams: Streams, library: Library) -> None:
 
 def _runs(api: APIRouter, runs: Runs) -> None:
     @api.post("/runs", status_code=201, operation_id="start_run")
-    def start(_: Operator, asked: RunRequest) -> Run:
+    def start(asked: RunRequest) -> Run:
         """Run the detectors over a recording, in a process of its own."""
         return runs.start(asked.recording, dict(asked.detectors))
 
     @api.get("/runs", operation_id="list_runs")
     def listing(
-        _: Viewer,
         recording: Annotated[str | None, Query(max_length=100)] = None,
         replay: Annotated[str | None, Query(max_length=63, pattern=r"^[a-z0-9-]+$")] = None,
         after: After = 0,
@@ -72,36 +69,35 @@ def _runs(api: APIRouter, runs: Runs) -> None:
         return runs.page(recording, replay, after, limit)
 
     @api.get("/runs/{run}", operation_id="show_run")
-    def one(_: Viewer, run: RunId) -> Run:
+    def one(run: RunId) -> Run:
         """Return how far a run is."""
         return runs.one(run)
 
     @api.post("/runs/{run}/cancel", operation_id="cancel_run")
-    def cancel(_: Operator, run: RunId) -> Run:
+    def cancel(run: RunId) -> Run:
         """End a run."""
         return runs.cancel(run)
 
     @api.delete("/runs/{run}", status_code=204, operation_id="delete_run")
-    def delete(_: Operator, run: RunId) -> None:
+    def delete(run: RunId) -> None:
         """Delete a run that is over."""
         runs.delete(run)
 
 
 def _said(api: APIRouter, runs: Runs, library: Library) -> None:
     @api.get("/runs/{run}/timeline", operation_id="timeline")
-    def timeline(_: Viewer, run: RunId) -> Timeline:
+    def timeline(run: RunId) -> Timeline:
         """Return all moments of a run, and its score."""
         return runs.timeline(run)
 
     @api.get("/runs/{run}/coverage", operation_id="run_coverage")
-    def coverage(_: Viewer, run: RunId) -> Coverage:
+    def coverage(run: RunId) -> Coverage:
         """Return what the telemetry could show this run's detectors: `closing` says what was not judged."""
         one = runs.one(run)
         return library.coverage(one.recording, one.detectors)
 
     @api.get("/runs/{run}/findings", operation_id="list_findings")
     def findings(
-        _: Viewer,
         run: RunId,
         fault: Annotated[FaultName | None, Query()] = None,
         detector: Annotated[str | None, Query(max_length=100)] = None,
@@ -117,13 +113,12 @@ def _said(api: APIRouter, runs: Runs, library: Library) -> None:
         return runs.findings(run, after, limit, verdict=verdict, **wanted)
 
     @api.get("/runs/{run}/findings/{finding}", operation_id="show_finding")
-    def finding(_: Viewer, run: RunId, finding: Annotated[str, InPath(max_length=32)]) -> Finding:
+    def finding(run: RunId, finding: Annotated[str, InPath(max_length=32)]) -> Finding:
         """Return a finding."""
         return runs.finding(run, finding)
 
     @api.get("/runs/{run}/incidents", operation_id="list_incidents")
     def incidents(
-        _: Viewer,
         run: RunId,
         state: Annotated[Literal["open", "closed"] | None, Query()] = None,
         after: After = 0,
@@ -133,7 +128,7 @@ def _said(api: APIRouter, runs: Runs, library: Library) -> None:
         return runs.incidents(run, state, after, limit)
 
     @api.get("/runs/{run}/incidents/{incident}", operation_id="show_incident")
-    def incident(_: Viewer, run: RunId, incident: Annotated[str, InPath(max_length=32)]) -> IncidentDetail:
+    def incident(run: RunId, incident: Annotated[str, InPath(max_length=32)]) -> IncidentDetail:
         """Return an incident with the runbooks of its causes."""
         found = runs.incident(run, incident)
         detectors = {member.id: member.detector for member in found.members}
@@ -145,7 +140,6 @@ def _said(api: APIRouter, runs: Runs, library: Library) -> None:
 
     @api.get("/alerts", operation_id="list_alerts")
     def alerts(
-        _: Viewer,
         run: Annotated[str | None, Query(max_length=32)] = None,
         state: Annotated[Literal["firing", "resolved"] | None, Query()] = None,
         after: After = 0,

@@ -10,11 +10,9 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
-from services.api.access import Operator, Viewer
 from services.api.importers import importers, options_of
 from services.api.library import Library
 from services.api.models import Name, Page
-from services.api.problems import RefusedError, missing
 from services.api.routes.recordings import receive
 from services.api.routes.runs import After, Limit
 from services.api.runs import Runs
@@ -31,6 +29,7 @@ from services.api.task_models import (
 )
 from services.api.tasks import Tasks
 from services.detect.choices import choices_of, incident_config_of
+from services.kit.problems import RefusedError, missing
 
 _UPLOADS_AT_A_TIME = 2
 TaskId = Annotated[str, InPath(max_length=32)]
@@ -59,31 +58,29 @@ def add(api: APIRouter, tasks: Tasks, library: Library, runs: Runs, settings: Ap
 
 def _any(api: APIRouter, tasks: Tasks) -> None:
     @api.get("/tasks", operation_id="list_tasks")
-    def listing(
-        _: Viewer, kind: Annotated[TaskKind | None, Query()] = None, after: After = 0, limit: Limit = 50
-    ) -> Page[Task]:
+    def listing(kind: Annotated[TaskKind | None, Query()] = None, after: After = 0, limit: Limit = 50) -> Page[Task]:
         """Return tasks, the latest first."""
         return tasks.page(kind, after, limit)
 
     @api.get("/tasks/{task}", operation_id="show_task")
-    def one(_: Viewer, task: TaskId) -> Task:
+    def one(task: TaskId) -> Task:
         """Return how far a task is."""
         return tasks.one(task)
 
     @api.post("/tasks/{task}/cancel", operation_id="cancel_task")
-    def cancel(_: Operator, task: TaskId) -> Task:
+    def cancel(task: TaskId) -> Task:
         """End a task."""
         return tasks.cancel(task)
 
     @api.delete("/tasks/{task}", status_code=204, operation_id="delete_task")
-    def delete(_: Operator, task: TaskId) -> None:
+    def delete(task: TaskId) -> None:
         """Delete a task that is over; a recording that it made stays."""
         tasks.delete(task)
 
 
 def _postmortems(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> None:
     @api.post("/postmortems", status_code=201, operation_id="start_postmortem")
-    def start(_: Operator, asked: PostmortemRequest) -> Task:
+    def start(asked: PostmortemRequest) -> Task:
         """Tell an incident in a report, HTML and Markdown."""
         if (asked.run is None) == (asked.recording is None):
             raise RefusedError(400, "a postmortem is of a run or of a recording", remedy="name one of the two")
@@ -104,9 +101,7 @@ def _postmortems(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> 
         response_class=FileResponse,
         responses={200: {"description": "The report, or the settings of the detectors.", "content": _REPORT}},
     )
-    def report(
-        _: Viewer, task: TaskId, form: Annotated[Literal["html", "md", "detectors"], Query()] = "html"
-    ) -> FileResponse:
+    def report(task: TaskId, form: Annotated[Literal["html", "md", "detectors"], Query()] = "html") -> FileResponse:
         """Return a postmortem's report; `detectors`: the settings it was made with, where they are not the defaults."""
         name, kind = _REPORTS[form]
         return FileResponse(tasks.file(task, "postmortem", name), media_type=kind, headers=_REPORT_HEADERS)
@@ -114,7 +109,7 @@ def _postmortems(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> 
 
 def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
     @api.post("/scores", status_code=201, operation_id="start_score")
-    def start(_: Operator, asked: ScoreRequest) -> Task:
+    def start(asked: ScoreRequest) -> Task:
         """Score the detectors on the library."""
         _check(dict(asked.detectors))
         names = list(dict.fromkeys(asked.recordings)) or [one.name for one in library.summaries()]
@@ -125,7 +120,7 @@ def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
         return tasks.start("score", asked.model_dump() | {"recordings": names}, needs)
 
     @api.get("/scores/{task}", operation_id="show_score")
-    def score(_: Viewer, task: TaskId) -> LibraryScore:
+    def score(task: TaskId) -> LibraryScore:
         """Return a score's figures, once it is done."""
         try:
             return LibraryScore.model_validate_json(tasks.file(task, "score", "score.json").read_bytes())
@@ -136,12 +131,12 @@ def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
 
 def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
     @api.get("/sources", operation_id="list_sources")
-    def sources(_: Viewer) -> list[Source]:
+    def sources() -> list[Source]:
         """Return the servers that can be captured from."""
         return [Source(name=name) for name in sorted(settings.sources)]
 
     @api.post("/captures", status_code=201, operation_id="start_capture")
-    def start(_: Operator, asked: CaptureRequest) -> Task:
+    def start(asked: CaptureRequest) -> Task:
         """Capture a stretch of time from a server, as a recording."""
         url = settings.sources.get(asked.source)
         if url is None:
@@ -153,7 +148,7 @@ def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSetti
 
 def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
     @api.get("/importers", operation_id="list_importers")
-    def listing(_: Viewer) -> list[Importer]:
+    def listing() -> list[Importer]:
         """Return the foreign formats that can be imported."""
         return importers()
 
@@ -167,7 +162,6 @@ def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettin
         openapi_extra={"requestBody": {"required": True, "content": body}},
     )
     async def start(
-        _: Operator,
         request: Request,
         importer: Annotated[str, InPath(max_length=40)],
         name: Annotated[Name, Query(description="The recording's name.")],

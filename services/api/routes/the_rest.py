@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi import Path as InPath
 
-from services.api.access import Operator, Viewer
 from services.api.catalogue import Catalogue
 from services.api.comparisons import Comparisons
 from services.api.marks import Marks
@@ -18,6 +17,7 @@ from services.api.steering_models import (
     LabelRequest,
     ShadowChange,
 )
+from services.kit.application import Asking
 
 AnyId = Annotated[str, InPath(max_length=32)]
 
@@ -32,7 +32,6 @@ def add(api: APIRouter, marks: Marks, catalogue: Catalogue, comparisons: Compari
 def _labels(api: APIRouter, marks: Marks) -> None:
     @api.get("/labels", operation_id="list_labels")
     def listing(
-        _: Viewer,
         recording: Annotated[str | None, Query(max_length=100)] = None,
         run: Annotated[str | None, Query(max_length=32)] = None,
     ) -> list[Label]:
@@ -40,55 +39,55 @@ def _labels(api: APIRouter, marks: Marks) -> None:
         return marks.all(recording, run)
 
     @api.post("/labels", status_code=201, operation_id="add_label")
-    def new(me: Operator, asked: LabelRequest) -> Label:
+    def new(me: Asking, asked: LabelRequest) -> Label:
         """Say whether a finding or an incident was right."""
         return marks.add(asked, me.name)
 
     @api.patch("/labels/{label}", operation_id="change_label")
-    def change(me: Operator, label: AnyId, asked: LabelChange) -> Label:
+    def change(me: Asking, label: AnyId, asked: LabelChange) -> Label:
         """Say otherwise."""
         return marks.change(label, asked, me.name)
 
     @api.delete("/labels/{label}", status_code=204, operation_id="delete_label")
-    def delete(_: Operator, label: AnyId) -> None:
+    def delete(label: AnyId) -> None:
         """Take it back."""
         marks.delete(label)
 
 
 def _detectors(api: APIRouter, catalogue: Catalogue) -> None:
     @api.get("/detectors", operation_id="list_detectors")
-    def listing(_: Viewer) -> list[Detector]:
+    def listing() -> list[Detector]:
         """Return every detector with its settings and their JSON schema."""
         return catalogue.all()
 
     @api.get("/detectors/{name}", operation_id="show_detector")
-    def one(_: Viewer, name: Annotated[str, InPath(max_length=100)]) -> Detector:
+    def one(name: Annotated[str, InPath(max_length=100)]) -> Detector:
         """Return a detector and its runbook."""
         return catalogue.one(name)
 
     @api.put("/detectors/{name}/shadow", operation_id="set_shadow")
-    def shadow(_: Operator, name: Annotated[str, InPath(max_length=100)], asked: ShadowChange) -> Detector:
+    def shadow(name: Annotated[str, InPath(max_length=100)], asked: ShadowChange) -> Detector:
         """Put a detector in shadow for runs to come, or out of it."""
         return catalogue.set_shadow(name, shadow=asked.shadow)
 
 
 def _comparisons(api: APIRouter, comparisons: Comparisons) -> None:
     @api.get("/comparisons", operation_id="list_comparisons")
-    def listing(_: Viewer) -> list[Comparison]:
+    def listing() -> list[Comparison]:
         """Return comparisons, the latest first, without what came out."""
         return comparisons.all()
 
     @api.post("/comparisons", status_code=201, operation_id="start_comparison")
-    def start(_: Operator, asked: ComparisonRequest) -> Comparison:
+    def start(asked: ComparisonRequest) -> Comparison:
         """Run two configurations over the same recordings."""
         return comparisons.start(asked)
 
     @api.get("/comparisons/{comparison}", operation_id="show_comparison")
-    def one(_: Viewer, comparison: AnyId) -> Comparison:
+    def one(comparison: AnyId) -> Comparison:
         """Return a comparison: caught, missed, earlier, later, false alarms new and gone."""
         return comparisons.one(comparison)
 
     @api.delete("/comparisons/{comparison}", status_code=204, operation_id="delete_comparison")
-    def delete(_: Operator, comparison: AnyId) -> None:
+    def delete(comparison: AnyId) -> None:
         """Delete a comparison and its runs."""
         comparisons.delete(comparison)

@@ -168,7 +168,7 @@ function Door() {
       <p>This server wants a token. It is kept in this tab only.</p>
       {hasToken() && (
         <p class="sev page" role="alert">
-          It does not know the token that was given. An operator of hindcast makes one: hindcast api-token
+          It does not know the token that was given. An operator of hindcast makes one: hindcast token
         </p>
       )}
       <div class="row">

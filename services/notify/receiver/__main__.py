@@ -2,10 +2,9 @@
 
 import logging
 
-import uvicorn
-
 from services.kit.listening import address_of
 from services.kit.service import run
+from services.kit.serving import Server
 from services.kit.settings import load
 from services.notify.receiver.app import app
 from services.notify.receiver.settings import ReceiverSettings
@@ -20,8 +19,7 @@ def main() -> None:
     with settings.listen() as listening:
         store = Store(settings.state_dir)
         _log.info("listening address=%s state_dir=%s", address_of(listening), settings.state_dir)
-        server = uvicorn.Server(uvicorn.Config(app(store), log_config=None, access_log=False))
-        server.run(sockets=[listening])
+        Server(app(store, settings)).run(sockets=[listening])
         store.close()
 
 

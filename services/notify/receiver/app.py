@@ -2,11 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import Body, FastAPI, HTTPException, Response
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+from fastapi import Body, FastAPI
+from prometheus_client import Counter
 from pydantic import ValidationError
 
+from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
+from services.kit.problems import RefusedError
+from services.kit.shield import Shield
 from services.notify.receiver.payload import Notification
+from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Received, Store
 
 NOTIFICATIONS = Counter(
@@ -14,11 +18,14 @@ NOTIFICATIONS = Counter(
 )
 
 
-def app(store: Store) -> FastAPI:
+def app(store: Store, settings: ReceiverSettings) -> FastAPI:
     """Return the application: POST /webhook, GET /received, GET /metrics, GET /healthz."""
-    api = FastAPI(title="hindcast webhook receiver", docs_url=None, redoc_url=None)
+    api = application("hindcast webhook receiver")
+    add_health(api)
+    add_metrics(api)
+    api.add_middleware(Shield, settings=settings, senders=frozenset({"/webhook"}))
 
-    @api.post("/webhook")
+    @api.post("/webhook", dependencies=WITH_TOKEN)
     def webhook(body: Annotated[Received, Body()]) -> dict[str, int]:
         """Take one notification of Alertmanager; 400 says what is wrong with it, and Alertmanager logs that."""
         try:
@@ -29,22 +36,18 @@ def app(store: Store) -> FastAPI:
                 for item in error.errors(include_input=False, include_url=False)
             ]
             NOTIFICATIONS.labels("refused").inc()
-            raise HTTPException(400, {"not a notification of Alertmanager (version 4)": wrong}) from None
+            raise RefusedError(
+                400,
+                f"not a notification of Alertmanager (version 4): {'; '.join(wrong)}",
+                remedy="send what Alertmanager's webhook_config sends",
+            ) from None
         store.add(body)
         NOTIFICATIONS.labels(notification.status).inc()
         return {"alerts": len(notification.alerts)}
 
-    @api.get("/received")
+    @api.get("/received", dependencies=WITH_TOKEN)
     def received(replay: str | None = None) -> list[Received]:
         """Return what was received, oldest first: [{"received_at": wall time, "body": as it came}]."""
         return store.entries(replay)
-
-    @api.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
-
-    @api.get("/healthz")
-    def healthz() -> dict[str, bool]:
-        return {"ok": True}
 
     return api

@@ -12,6 +12,7 @@ from services.kit.errors import UserError
 from services.kit.wait import until
 from services.notify.receiver.app import app
 from services.notify.receiver.payload import Notification
+from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Store
 from services.notify.sample import post_sample, sample
 
@@ -25,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def url(store: Store) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app(store), host="127.0.0.1", port=0, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(app(store, ReceiverSettings()), port=0, log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
     until(lambda: server.started, timeout_s=30, what="the receiver")
