@@ -18,6 +18,7 @@ from services.kit.errors import TooMuchError, UserError
 from services.recording.clocks import Skew, clock_skews
 from services.recording.identity import Identity, identify, read_aliases, renamed
 from services.recording.importers.contract import FileRow, Progress, Report, silent
+from services.recording.importers.parts.heap_blocks import dump_blocks
 from services.recording.importers.parts.heap_bundles import take_apart
 from services.recording.importers.parts.heap_files import lay_out
 from services.recording.importers.parts.heap_groups import Group, Sorted, sort_heap
@@ -68,7 +69,8 @@ def convert(
     try:
         refused = lay_out(source, scratch / "files", most_bytes)
         own = take_apart(scratch / "files")
-        heap = sort_heap(scratch / "files", recognisers(), lambda share: progress(0.1 * share))
+        unread = dump_blocks(scratch / "files", most_bytes)
+        heap = sort_heap(scratch / "files", recognisers(), unread, lambda share: progress(0.1 * share))
         if heap.aliases is not None and aliases is None:
             known = read_aliases(heap.aliases)
         report = Report()

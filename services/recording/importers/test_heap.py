@@ -81,7 +81,7 @@ def test_every_file_of_a_heap_is_found_out_imported_and_told_of(tmp_path: Path, 
     assert rows["n1/metrics-*.prom (5 files)"].nodes == "gpu01"
     assert rows["n1/metrics-*.prom (5 files)"].rows == 10
     assert "in no form that is known" in rows["notes.md"].skipped
-    assert "promtool tsdb dump-openmetrics" in rows["prometheus/01HTR1V8ZK2M3N4P5Q6R7S8T9V"].skipped
+    assert "with promtool on the PATH" in rows["prometheus/01HTR1V8ZK2M3N4P5Q6R7S8T9V"].skipped
     assert "gpu01.lab.example is gpu01: a hosts file says so" in report.notes
     assert "logs/syslog" in str(report)
     assert not list(tmp_path.glob(".out*"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.recording.importers.contract import Progress, Report, silent
+from services.recording.importers.parts.heap_blocks import BLOCK_NAME
 from services.recording.importers.parts.source_files import SourceFiles
 
 _STAMP = re.compile(
@@ -23,8 +24,8 @@ _HOSTS = re.compile(
 )
 
 
-_BLOCK = re.compile(r"(?P<block>(?:.*/)?[0-9A-HJKMNP-TV-Z]{26})/.*")
-_TSDB = "a block of Prometheus' TSDB: `promtool tsdb dump-openmetrics FOLDER > metrics.txt`, and import that"
+_BLOCK = re.compile(rf"(?P<block>(?:.*/)?{BLOCK_NAME})/.*")
+_TSDB = "a block of Prometheus' TSDB: with promtool on the PATH it is read (or promtool tsdb dump-openmetrics, by hand)"
 _FEW = 8
 
 
@@ -51,8 +52,11 @@ class Sorted:
 Knows = Mapping[str, Callable[[str, str], str | None]]
 
 
-def sort_heap(root: Path, knows: Knows, progress: Progress = silent) -> Sorted:
-    """Look at every file below `root`, and say what it is. UserError: there is none."""
+def sort_heap(root: Path, knows: Knows, unread: Mapping[Path, str], progress: Progress = silent) -> Sorted:
+    """Look at every file below `root`, and say what it is. UserError: there is none.
+
+    `unread`: why blocks of Prometheus' could not be read.
+    """
     files = SourceFiles(root, Report(), silent)
     found: dict[tuple[str, str], list[tuple[Path, str]]] = {}
     left: dict[str, str] = {}
@@ -66,7 +70,7 @@ def sort_heap(root: Path, knows: Knows, progress: Progress = silent) -> Sorted:
             continue
         block = _BLOCK.fullmatch(name)
         if block is not None:
-            left[block["block"]] = _TSDB
+            left[block["block"]] = unread.get(root / block["block"], _TSDB)
             continue
         head = files.head(path)
         if path.name == "hosts":
