@@ -53,10 +53,14 @@ class Fleet:
     """Topology, entities seen, and jobs running at this moment of event time."""
 
     def __init__(self, topology: Mapping[str, Any] | None = None) -> None:
-        self.topology: Mapping[str, Any] = topology or {}
         self.jobs: dict[str, Job] = {}
         self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
         self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
+        self.take_topology(topology)
+
+    def take_topology(self, topology: Mapping[str, Any] | None) -> None:
+        """Take what there should be; entities that are known keep their index."""
+        self.topology: Mapping[str, Any] = topology or {}
         self.nodes: dict[str, Mapping[str, Any]] = {node["name"]: node for node in self.topology.get("nodes", ())}
         for node in self.nodes.values():
             for gpu in node.get("gpus", ()):
@@ -102,11 +106,12 @@ class Fleet:
 
     @classmethod
     def restore(cls, topology: Mapping[str, Any] | None, state: Mapping[str, Any]) -> "Fleet":
-        """Return the fleet of a snapshot, over the same topology."""
-        fleet = cls(topology)
+        """Return the fleet of a snapshot, over the same topology or one that has grown: what is new comes last."""
+        fleet = cls()
         for kind, keys in state["entities"].items():
             for key in keys:
                 fleet.index(kind, tuple(key))
+        fleet.take_topology(topology)
         for job_id, nodes, start, gpus_per_node, gpus in state["jobs"]:
             parts = {node: tuple(indices) for node, indices in gpus.items()}
             fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)

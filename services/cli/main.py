@@ -31,6 +31,7 @@ COMMANDS = (
     "fit",
     "tune",
     "replay",
+    "live",
     "api",
     "token",
     "topics",

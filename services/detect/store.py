@@ -1,13 +1,12 @@
 """Snapshots on disk: one file a unit, with the offsets it belongs to, replaced atomically."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from detectors.state import StateError, pack, unpack
-from services.kit.errors import UserError
+from services.kit.durable import replace_file, state_folder
 
 _SUFFIX = ".state"
 
@@ -33,19 +32,8 @@ class SnapshotStore:
     """
 
     def __init__(self, directory: Path, topics: Mapping[str, str]) -> None:
-        self._directory = directory
+        self._directory = state_folder(directory, "HINDCAST_DETECT_STATE_DIR")
         self._topics = dict(topics)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            probe = directory / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UserError(
-                f"{directory}: state cannot be kept there: {error.strerror}",
-                remedy="set HINDCAST_DETECT_STATE_DIR to a directory that can be written to",
-                exit_code=2,
-            ) from None
 
     def _path(self, unit: str) -> Path:
         return self._directory / f"{quote(unit, safe='')}{_SUFFIX}"
@@ -62,18 +50,7 @@ class SnapshotStore:
                 "topics": self._topics,
             }
         )
-        path = self._path(stored.unit)
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head + stored.engine)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._path(stored.unit), (len(head).to_bytes(8, "little"), head, stored.engine))
 
     def load(self, unit: str) -> Stored | None:
         """Return a unit's snapshot, None if there is none. Raises StateError if it is damaged or outdated."""

@@ -6,7 +6,7 @@ then, as it was found: with the time it was detected at. Of an incident that is 
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detectors.contract import Finding, Instant
 from detectors.incidents.report import Incident
@@ -44,21 +44,21 @@ class Warmup:
     """Holds lines back until event time has come to `from_ms`."""
 
     def __init__(self, from_ms: Instant | None, held: Iterable[Line] = ()) -> None:
-        self._from_ms = from_ms
+        self.from_ms = from_ms
         self._held: dict[tuple[str, str], Line] = {(line.topic, line.id): line for line in held}
 
     def release(self, lines: Sequence[Line], event_time: Instant) -> list[Line]:
         """Take lines in their order; return those to be said now that event time has come to `event_time`."""
         said: list[Line] = []
         for line in lines:
-            if self._from_ms is not None and line.at_ms < self._from_ms:
+            if self.from_ms is not None and line.at_ms < self.from_ms:
                 self._held.pop((line.topic, line.id), None)
                 if line.state in _OPEN:
                     self._held[line.topic, line.id] = line
                 continue
             said += self._open_at_start()
             said.append(line)
-        if self._from_ms is None or event_time >= self._from_ms:
+        if self.from_ms is None or event_time >= self.from_ms:
             said += self._open_at_start()
         return said
 
@@ -68,13 +68,22 @@ class Warmup:
 
     def snapshot(self) -> str:
         """Return what is held, as JSON."""
-        return json.dumps([line._replace(body=line.body.decode()) for line in self._held.values()])  # type: ignore[arg-type]  # JSON has no bytes
+        return json.dumps(rows_of(self._held.values()))
 
     @classmethod
     def restore(cls, from_ms: Instant | None, state: str) -> "Warmup":
         """Return what `snapshot` was taken of."""
-        held = (
-            Line(topic, name, kind, at_ms, body.encode(), tuple((key, value) for key, value in marks))
-            for topic, name, kind, at_ms, body, marks in json.loads(state)
-        )
-        return cls(from_ms, held)
+        return cls(from_ms, lines_of(json.loads(state)))
+
+
+def rows_of(lines: Iterable[Line]) -> list[list[Any]]:
+    """Return lines as JSON can say them."""
+    return [[*line._replace(body=line.body.decode())] for line in lines]  # type: ignore[arg-type]  # JSON has no bytes
+
+
+def lines_of(rows: Iterable[Sequence[Any]]) -> list[Line]:
+    """Return the lines that `rows_of` was given."""
+    return [
+        Line(topic, name, state, at_ms, body.encode(), tuple((key, value) for key, value in marks))
+        for topic, name, state, at_ms, body, marks in rows
+    ]

@@ -1,5 +1,6 @@
 """Event time: integer milliseconds since the Unix epoch, UTC; as text, RFC 3339."""
 
+import time
 from datetime import UTC, datetime
 
 from services.kit.errors import UserError
@@ -20,3 +21,8 @@ def format_time(at_ms: int) -> str:
     """Return epoch milliseconds as RFC 3339 UTC with milliseconds and a Z."""
     moment = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def wall_ms() -> int:
+    """Return wall time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000

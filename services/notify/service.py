@@ -14,6 +14,7 @@ from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, consumer, producer
 from services.kit.replays import ReplayDirectory
+from services.kit.times import wall_ms
 from services.kit.wire import WireError
 from services.notify.alertmanager import Alertmanager
 from services.notify.board import Board
@@ -29,11 +30,6 @@ ALERTS = Gauge("hindcast_notify_alerts", "Alerts known, by state.", ["state"])
 
 _POLL_MS = 100
 _KAFKA_PAUSE_S = 1.0
-
-
-def wall_ms() -> int:
-    """Return wall time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class Notify:

@@ -12,6 +12,7 @@ from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.registry import choose
 from services.kit.columns import rows_of
+from services.recording import model
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import STREAMS
 
@@ -86,13 +87,18 @@ def _feed_rows(engine: Engine, recording: Recording, kind: Kind) -> Iterator[Ins
 
 def _feed_jobs(engine: Engine, recording: Recording) -> Iterator[Instant]:
     for entry in recording.jobs():
-        gpus = {node: tuple(indices) for node, indices in (entry.gpus or {}).items()}
-        job = Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus)
+        job = fleet_job(entry)
         events = [JobEvent(entry.start, "start", job)]
         if entry.end is not None:
             events.append(JobEvent(entry.end, "end", job))
         engine.feed_jobs(events)
     yield recording.manifest.end
+
+
+def fleet_job(entry: model.Job) -> Job:
+    """Return a job of a recording as the engine knows it."""
+    gpus = {node: tuple(indices) for node, indices in (entry.gpus or {}).items()}
+    return Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus)
 
 
 def _feed_logs(engine: Engine, recording: Recording) -> Iterator[Instant]:

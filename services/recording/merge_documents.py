@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -17,15 +17,19 @@ _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED"}
 
 def merged_topology(recordings: Sequence[Part], report: Report) -> Topology:
     """Return all machines and cables: what one recording leaves open, another may tell."""
+    _note_machines(recordings, report)
+    return united_topology(((recording.manifest.name, recording.topology) for recording in recordings), report)
+
+
+def united_topology(topologies: Iterable[tuple[str, Topology]], report: Report) -> Topology:
+    """Return all machines and cables of topologies, each with the name that the report calls it by."""
     united: dict[str, Any] = {}
-    for recording in recordings:
-        dump = recording.topology.model_dump(mode="json", exclude_unset=True)
-        for key, value in dump.items():
+    for name, topology in topologies:
+        for key, value in topology.model_dump(mode="json", exclude_unset=True).items():
             if key in _IDENTITY and isinstance(value, list):
-                united[key] = _united_list(united.get(key, []), value, key, recording.manifest.name, report)
+                united[key] = _united_list(united.get(key, []), value, key, name, report)
             else:
                 united.setdefault(key, value)
-    _note_machines(recordings, report)
     return Topology.model_validate(united)
 
 

@@ -61,11 +61,17 @@ def read_manifest(directory: Path) -> Manifest:
 
 def read_topology(directory: Path) -> Topology:
     """Return topology.json of a directory. UserError where it is missing or malformed."""
-    path = directory / "topology.json"
+    return topology_in(directory / "topology.json")
+
+
+def topology_in(path: Path) -> Topology:
+    """Return what a topology.json says. UserError where it cannot be read or is malformed."""
     try:
         return Topology.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: missing", remedy="every recording has a topology.json; make it again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="name a topology.json") from None
     except ValidationError as error:
         raise UserError(f"{path}: {describe(error)}", remedy="correct the topology") from error
 

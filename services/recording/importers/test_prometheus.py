@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 
 from services.kit.errors import UserError
-from services.recording.importers import prometheus
-from services.recording.importers.parts import query_api
+from services.recording.importers.parts import query_api, series_reader
 from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
 from services.recording.reader import Recording
@@ -176,7 +175,7 @@ def test_an_answer_that_is_too_large_is_broken_off_and_asked_for_in_parts(
 def test_stretches_follow_from_how_many_samples_there_are(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "SAMPLES_AT_ONCE", 20)
+    monkeypatch.setattr(series_reader, "SAMPLES_AT_ONCE", 20)
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
     assert len(rows(tmp_path / "mine")) == 2 * 61
     reaches = [

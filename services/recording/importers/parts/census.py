@@ -21,6 +21,8 @@ _OF_AN_INSTANCE = ("DCGM_FI_PROF_", "DCGM_FI_DEV_FB_")
 
 An instance's are columns of their own, with its number: ``DCGM_FI_DEV_FB_USED_MIG3``.
 """
+_SERIES_MOST = 1_000_000
+"""Series remembered, some 2 GB; beyond it all is forgotten and learnt again: a live cluster's jobs make new ones."""
 FALLBACK = "__node__"
 """A label for the node that a series is of where its own labels name none."""
 
@@ -64,11 +66,19 @@ class Census:
         """Nodes that no label names: they have the name of the exporter's pod."""
         self._known: dict[frozenset[tuple[str, str]], Place | str] = {}
 
+    def meet(self, hosts: Mapping[str, str]) -> None:
+        """Learn node names by host; series of a host that is called otherwise now are looked at again."""
+        if any(self._hosts.get(host) != name for host, name in hosts.items()):
+            self._hosts |= hosts
+            self._known.clear()
+
     def place(self, metric: str, labels: Labels) -> Place | str:
         """Return where a series belongs, or in words why nowhere."""
         identity = frozenset((*labels.items(), ("__name__", metric)))
         found = self._known.get(identity)
         if found is None:
+            if len(self._known) >= _SERIES_MOST:
+                self._known.clear()
             found = self._known[identity] = self._place(metric, labels)
         return found
 
@@ -119,6 +129,13 @@ class Census:
         return (
             [f"no label names the node of {pods}: it is called by the exporter's pod (--node names it)"] if pods else []
         )
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Return how many machines and parts of them were seen: it grows with what `topology` says."""
+        machines = self._machines.values()
+        gpus, nics = sum(len(one.gpus) for one in machines), sum(len(one.nics) for one in machines)
+        return len(machines), gpus, nics, len(self._switches), len(self._mounts), len(self._managed)
 
     def topology(self) -> Topology:
         """Return the machines seen so far."""

@@ -1,7 +1,8 @@
 """Jobs where only their traces are known: the series or rows that name them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.census import Place
@@ -9,6 +10,8 @@ from services.recording.model import Job, Topology
 
 STILL_RUNNING_MS = 300_000
 """A job whose last trace is at most this long before the end is taken to run on: Prometheus' own look-back."""
+RELEASED_MS = 60_000
+"""But not where one of its GPUs has reported without it for so long, or for another: its label is gone."""
 
 
 @dataclass
@@ -26,10 +29,17 @@ class JobSpans:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Traces] = {}
+        self._latest: dict[tuple[str, int], tuple[int, str | None]] = {}
+        """When a GPU was last heard of, and for which job then."""
 
     def seen(self, stream: str, place: Place, first_ms: int, last_ms: int) -> None:
         """Take note of a series of a stream that has samples between two instants."""
         job = str(place.key[0]) if stream == "steps" else place.job
+        if stream == "dcgm":
+            gpu = str(place.key[0]), int(place.key[1])
+            known = self._latest.get(gpu, (first_ms - 1, None))
+            if last_ms > known[0] or (last_ms == known[0] and known[1] is None):
+                self._latest[gpu] = last_ms, job
         if not job:
             return
         traces = self._jobs.setdefault(job, _Traces(first_ms, last_ms))
@@ -48,7 +58,7 @@ class JobSpans:
         held: dict[tuple[str, int], int] = {}
         made = []
         for name, traces in sorted(self._jobs.items(), key=lambda item: (item[1].first, item[0])):
-            running = end_ms - traces.last <= STILL_RUNNING_MS
+            running = end_ms - traces.last <= STILL_RUNNING_MS and not self._released(name, traces)
             until = 2**62 if running else traces.last
             parts: dict[str, set[int]] = {}
             for node in sorted(traces.nodes | set(traces.gpus)):
@@ -64,6 +74,34 @@ class JobSpans:
                 held.update({(node, gpu): until for gpu in free})
             made.append(_job(name, traces, parts, whole, running=running))
         return made
+
+    def forget(self, job: str) -> None:
+        """Let go of a job that is over."""
+        self._jobs.pop(job, None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what is known, as JSON can say it."""
+        jobs = {
+            name: [one.first, one.last, sorted(one.nodes), _lists(one.gpus), sorted(one.parts)]
+            for name, one in self._jobs.items()
+        }
+        return {"jobs": jobs, "latest": [[*gpu, *seen] for gpu, seen in self._latest.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what `snapshot` returned."""
+        for name, (first, last, nodes, gpus, parts) in state["jobs"].items():
+            held = {node: set(numbers) for node, numbers in gpus.items()}
+            self._jobs[name] = _Traces(first, last, set(nodes), held, set(parts))
+        self._latest = {(node, gpu): (at, job) for node, gpu, at, job in state["latest"]}
+
+    def _released(self, job: str, traces: _Traces) -> bool:
+        """Return whether a GPU of a job goes on without it."""
+        for node, gpus in traces.gpus.items():
+            for gpu in gpus:
+                at, whose = self._latest[node, gpu]
+                if at > traces.last + (RELEASED_MS if whose is None else 0) and whose != job:
+                    return True
+        return False
 
 
 def _job(name: str, traces: _Traces, parts: dict[str, set[int]], whole: dict[str, set[int]], *, running: bool) -> Job:
@@ -82,6 +120,10 @@ def _job(name: str, traces: _Traces, parts: dict[str, set[int]], whole: dict[str
     if partly:
         facts["gpus"] = partly
     return Job.model_validate(facts)
+
+
+def _lists(gpus: Mapping[str, set[int]]) -> dict[str, list[int]]:
+    return {node: sorted(numbers) for node, numbers in gpus.items()}
 
 
 def _sizes(parts: Iterable[set[int]]) -> set[int]:

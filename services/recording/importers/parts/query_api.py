@@ -129,6 +129,13 @@ class QueryApi:
         data = self._data(self._ask("GET", f"/api/v1/label/{label}/values", fields))
         return [str(value) for value in data] if isinstance(data, list) else []
 
+    def series(self, match: str, start_ms: int, end_ms: int) -> list[dict[str, str]]:
+        """Return the labels of the series that `match` selects, in the order of their labels."""
+        fields = {"match[]": match, "start": _seconds(start_ms), "end": _seconds(end_ms), "partial_response": "false"}
+        data = self._data(self._ask("POST", "/api/v1/series", fields))
+        found = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+        return sorted(({str(k): str(v) for k, v in one.items()} for one in found), key=lambda one: sorted(one.items()))
+
     def raw(self, selector: str, after_ms: int, end_ms: int) -> Matrix:
         """Return every sample with ``after_ms < time <= end_ms`` as it was scraped. TooMuchError: ask for less."""
         fields = {"query": f"{selector}[{end_ms - after_ms}ms]", "time": _seconds(end_ms)}

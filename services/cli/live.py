@@ -1,0 +1,118 @@
+"""`hindcast live`: the detectors on a running cluster's Prometheus, read only."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from services.kit.errors import UserError
+
+if TYPE_CHECKING:
+    from services.live.start import Run
+    from services.notify.settings import NotifySettings
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST_S = 31 * 86_400
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(live)
+
+
+def live(
+    prometheus: Annotated[
+        str,
+        typer.Option(
+            "--prometheus",
+            "--url",
+            help="a Prometheus, Thanos Query or VictoriaMetrics: http://HOST:9090",
+            show_default=False,
+        ),
+    ],
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", "--bearer-file", help="file with the bearer token to read with")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="user name for basic authentication")] = None,
+    password_file: Annotated[Path | None, typer.Option(help="file with that user's password")] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="certificates (PEM) to check the server's by")] = None,
+    tenant: Annotated[str | None, typer.Option(help="sent as THANOS-TENANT and X-Scope-OrgID")] = None,
+    cluster: Annotated[str | None, typer.Option(help="its name, and which where series have a label cluster")] = None,
+    alertmanager: Annotated[
+        str | None, typer.Option(help="send alerts there; without it nobody is alerted, and what would be is shown")
+    ] = None,
+    lookback: Annotated[str, typer.Option(help="how much of the past to read first, such as 1d or 6h")] = "1d",
+    every: Annotated[float, typer.Option(min=1, max=300, help="seconds between two looks")] = 15.0,
+    lateness: Annotated[
+        float | None, typer.Option(min=0, max=600, help="seconds behind the clock at least; as seen if not given")
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="a folder for what a restart goes on from")] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="a topology.json: racks and cables, which no series tell")
+    ] = None,
+    findings: Annotated[Path | None, typer.Option(help="append findings there, one JSON object a line")] = None,
+    config: Annotated[Path | None, typer.Option(help="a detectors.yaml: what differs from the defaults")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="what `hindcast calibrate` wrote")] = None,
+) -> None:
+    """Watch a live cluster through its Prometheus: read only, nothing is installed or changed there.
+
+    Machines and jobs come from the labels of the exporters' series.
+    """
+    import time
+
+    from services.detect.choices import load_choices, load_incident_config
+    from services.kit.times import wall_ms
+    from services.live.feed import Detection
+    from services.live.start import Asked, prepare
+    from services.recording.importers.parts.query_api import Access, QueryApi
+    from services.recording.model import Topology
+    from services.recording.reader import topology_in
+
+    lookback_ms = round(_seconds(lookback) * 1000)
+    lateness_ms = None if lateness is None else round(lateness * 1000)
+    asked = Asked(cluster, lookback_ms, lateness_ms, state, _notify(alertmanager))
+    known = topology_in(topology) if topology is not None else Topology()
+    detection = Detection(load_choices(config, calibration), load_incident_config(config), known)
+    access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
+    with QueryApi(access) as api:
+        run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
+        try:
+            _follow(run, every, alertmanager, findings)
+        finally:
+            if run.alerts is not None:
+                run.alerts.close()
+
+
+def _follow(run: "Run", every_s: float, alertmanager: str | None, findings: Path | None) -> None:
+    from services.kit.service import stop_on_signals
+    from services.kit.times import wall_ms
+    from services.live.follower import Follower, Watcher
+    from services.live.terminal import FindingsFile, Terminal
+
+    stop = stop_on_signals()
+    terminal = Terminal(run, typer.echo, alertmanager)
+    watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
+    terminal.begin()
+    Follower(run, watchers, wall_ms=wall_ms).run(stop, every_s)
+    terminal.end()
+
+
+def _notify(url: str | None) -> "NotifySettings | None":
+    from services.kit.settings import load
+    from services.notify.settings import NotifySettings
+
+    return None if url is None else load(NotifySettings, alertmanager_url=url)
+
+
+def _seconds(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 60 <= seconds <= _LONGEST_S:
+        raise UserError(
+            f"--lookback {text!r} is no duration that can be used",
+            remedy="write a duration from 1m to 31d, such as 1d or 6h",
+            exit_code=2,
+        )
+    return seconds

@@ -1,0 +1,130 @@
+"""Puts a live run together: the server looked at, its machines counted, the state of an earlier run taken up."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from detectors.state import StateError
+from services.detect.warmup import Line, Warmup, lines_of
+from services.kit.errors import UserError
+from services.kit.wire import Origin
+from services.live.alerts import Alerts
+from services.live.feed import Detection, Feed
+from services.live.lateness import Lateness
+from services.live.state import Saved, StateFile
+from services.notify.payload import LIVE
+from services.notify.settings import NotifySettings
+from services.recording.importers.contract import Report
+from services.recording.importers.parts.held import nothing_captured
+from services.recording.importers.parts.known_series import KNOWN_METRICS
+from services.recording.importers.parts.query_api import QueryApi
+from services.recording.importers.parts.series_reader import SeriesReader
+
+_log = logging.getLogger(__name__)
+_NOT_REPLAYED = f'replay=~"{LIVE}|"'
+"""What a replay has written there is no telemetry of the cluster."""
+_KNOWN = f'{{__name__=~"{KNOWN_METRICS}"}}'
+_UNNAMED = "default"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a live run is to do. `cluster`: its name, and where series have that label, which of them."""
+
+    cluster: str | None = None
+    lookback_ms: int = 86_400_000
+    lateness_ms: int | None = None
+    state: Path | None = None
+    alertmanager: NotifySettings | None = None
+
+
+class Run(NamedTuple):
+    """A live run that can begin."""
+
+    origin: Origin
+    feed: Feed
+    warmup: Warmup
+    alerts: Alerts | None
+    state: StateFile | None
+    open_lines: Sequence[Line]
+    """Findings that an earlier run left open; it is gone on with where there is `goes_on`."""
+    goes_on: bool
+
+
+def prepare(
+    api: QueryApi,
+    asked: Asked,
+    detection: Detection,
+    *,
+    wall_ms: Callable[[], int],
+    monotonic: Callable[[], float],
+) -> Run:
+    """Return a run on a server's series.
+
+    UserError: the server cannot be reached (exit code 3), does not let us in (2), holds series of several clusters of
+    which none is named, or nothing that has a place here; the folder of the state cannot be used, or has that of
+    another server.
+    """
+    file = StateFile(asked.state) if asked.state is not None else None
+    saved = _saved(file, api.access.url)
+    now, lateness = wall_ms(), Lateness(asked.lateness_ms)
+    since = now - asked.lookback_ms
+    began = since if saved is None else min(since, saved.document["feed"]["at"])
+    reader = SeriesReader(api, [("", _NOT_REPLAYED)], Report())
+    cluster = _cluster(reader, asked.cluster, began, now)
+    reader.survey(began, now)
+    if not any(reader.census.size):
+        raise nothing_captured(api, (began, now), "--cluster" if asked.cluster else "")
+    origin = Origin(cluster, LIVE)
+    feed, warmup = Feed(reader, detection, since, lateness), Warmup(now - lateness.delay_ms)
+    alerts = None
+    if asked.alertmanager is not None:
+        alerts = Alerts(asked.alertmanager, origin, kept=file is not None, monotonic=monotonic, wall_ms=wall_ms)
+    if saved is not None:
+        try:
+            feed.restore(saved.document["feed"], saved.engine)
+        except StateError as error:
+            _log.warning("the state is not used, the lookback is read again: %s", error)
+        else:
+            document = saved.document
+            if alerts is not None and document["alerts"] is not None:
+                alerts.restore(document["alerts"], feed.topology)
+            warmup = Warmup.restore(document["from"], document["warm"])
+            return Run(origin, feed, warmup, alerts, file, lines_of(document["open"]), True)
+    return Run(origin, feed, warmup, alerts, file, [], False)
+
+
+def _saved(file: StateFile | None, url: str) -> Saved | None:
+    if file is None:
+        return None
+    try:
+        saved = file.load()
+    except StateError as error:
+        _log.warning("the state is not used, the lookback is read again: %s", error)
+        return None
+    if saved is not None and saved.document["server"] != url:
+        raise UserError(
+            f"--state has what was learnt from {saved.document['server']}, not from {url}",
+            remedy="name another folder for this server",
+            exit_code=2,
+        )
+    return saved
+
+
+def _cluster(reader: SeriesReader, asked: str | None, start: int, end: int) -> str:
+    """Return what the cluster is called; series with another label `cluster` are left out. UserError as `prepare`."""
+    known = reader.api.label_values("cluster", _KNOWN, start, end)
+    if asked is None:
+        return next(iter(reader.clusters(start, end)), _UNNAMED)
+    if known and asked not in known:
+        raise UserError(
+            f"no series has cluster={asked!r}: there are {', '.join(sorted(known)[:8])}",
+            remedy="correct --cluster, or leave it out",
+            exit_code=2,
+        )
+    if known:
+        reader.selectors = [("", f"{_NOT_REPLAYED},cluster={json.dumps(asked, ensure_ascii=False)}")]
+    return asked

@@ -1,0 +1,178 @@
+"""A live run in the terminal: findings as they open and close, each with the alert that it is."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from detectors.contract import Finding
+from services.detect.warmup import Line
+from services.kit import topics
+from services.kit.errors import UserError
+from services.kit.times import format_time
+from services.live.alerts import alerted, sighting
+from services.live.follower import News
+from services.live.start import Run
+from services.notify.payload import Labels
+from services.recording.model import Topology
+
+_PROGRESS = 10
+"""So many times the lookback says how far it is."""
+_MINUTE_MS = 60_000
+_UNSAID = frozenset({"alertname", "fault", "severity", "source", "detector", "replay"})
+"""Labels that the line of the finding says already, or that all live alerts share."""
+
+
+class Terminal:
+    """Tells of a run, line by line, by `say`. `alertmanager`: where alerts go, None where nobody is alerted."""
+
+    def __init__(self, run: Run, say: Callable[[str], None], alertmanager: str | None) -> None:
+        self._run, self._say = run, say
+        self._alert = f"alert sent to {alertmanager}" if alertmanager else "no --alertmanager; would alert"
+        self._found = self._over = self._odd = 0
+        self._held: list[Line] = []
+        self._since = self._progress = run.feed.at
+        self._until = run.warmup.from_ms or run.feed.at
+        self._catching_up, self._began, self._away = True, run.goes_on, False
+        self._linked: set[str] = set()
+
+    def begin(self) -> None:
+        """Say what is looked at, and from when on."""
+        feed = self._run.feed
+        self._say(f"{feed.server}, cluster {self._run.origin.cluster}: {_machines(feed.topology)}")
+        since = _short(feed.at)
+        if self._run.goes_on:
+            self._say(f"going on from {since} with {len(self._run.open_lines)} open finding(s)")
+            for line in self._run.open_lines:
+                self._tell(line)
+        else:
+            self._say(f"reading what happened since {since}, so that habits are known")
+
+    def news(self, news: News) -> None:
+        """Print what is told; of the lookback what was found, as it is found."""
+        if self._began:
+            for line in news.told:
+                if line.topic == topics.FINDINGS:
+                    self._tell(line)
+                else:
+                    self._link(json.loads(line.body))
+            return
+        for finding in news.step.findings:
+            self._recall(finding)
+        self._held += news.told
+        if news.step.at - self._progress >= (self._until - self._since) / _PROGRESS:
+            self._progress = news.step.at
+            self._say(f"... read up to {_short(news.step.at)}")
+
+    def following(self) -> None:
+        """Say that the present is reached; the first time what the lookback has shown."""
+        if not self._began:
+            self._began = True
+            self._summary()
+        if self._catching_up or self._away:
+            delay = self._run.feed.lateness.delay_ms / 1000
+            self._say(f"{_short(self._run.feed.at)} following, {delay:g} s behind the clock")
+        self._catching_up = self._away = False
+
+    def away(self, error: UserError) -> None:
+        """Say once that the server does not answer."""
+        if not self._away:
+            at = _short(self._run.feed.at)
+            self._say(
+                f"{error.message}\n  nothing is concluded from that: what came after {at} is read when it answers"
+            )
+        self._away = True
+
+    def end(self) -> None:
+        """Say how far it came."""
+        kept = "; --state goes on from there" if self._run.state is not None else ""
+        self._say(f"ended at {_short(self._run.feed.at)}{kept}")
+
+    def _recall(self, finding: Finding) -> None:
+        head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        if finding.state == "resolved":
+            self._over += finding.severity != "info"
+            self._say(f"was over {head}")
+            return
+        self._odd += finding.severity == "info"
+        self._found += finding.severity != "info"
+        self._say(f"was {head}: {finding.severity}\n  {finding.summary}")
+
+    def _summary(self) -> None:
+        notes = f"; {self._odd} more that alert nobody" if self._odd else ""
+        span = f"{_short(self._since)} to {_short(self._run.feed.at)}"
+        self._say(f"{span}: {self._found} finding(s), {self._found - self._over} still open{notes}")
+        for line in self._held:
+            if line.topic == topics.FINDINGS:
+                self._tell(line)
+
+    def _tell(self, line: Line) -> None:
+        one = sighting(self._run.origin, line, self._run.feed.topology)
+        finding = one.finding
+        head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        if finding.state == "resolved":
+            lasted = (finding.detected_at - finding.started_at) / _MINUTE_MS
+            self._say(f"CLOSED {head}, after {lasted:.0f} min")
+            return
+        self._say(f"OPEN {head}: {finding.severity}\n  {finding.summary}\n  do: {finding.recommended_action}")
+        labels = alerted(one)
+        if labels is None:
+            self._say(f"  alerts nobody: {'its detector is in shadow' if one.shadow else 'it harms nobody'}")
+        else:
+            self._say(f"  {self._alert}: {_words(labels)}")
+
+    def _link(self, incident: dict[str, Any]) -> None:
+        """Say once that findings belong together."""
+        if len(incident["members"]) > 1 and incident["id"] not in self._linked and incident["state"] == "open":
+            self._linked.add(incident["id"])
+            self._say(f"INCIDENT {incident['id']}: {incident['title']}")
+
+
+class FindingsFile:
+    """Appends findings to a file, one JSON object a line. UserError (exit code 2) where it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._append("")
+
+    def news(self, news: News) -> None:
+        """Append what was found."""
+        self._append("".join(f"{finding.to_json()}\n" for finding in news.step.findings))
+
+    def following(self) -> None:
+        """Nothing is to be written of that."""
+
+    def away(self, error: UserError) -> None:
+        """Nothing is to be written of that."""
+
+    def _append(self, text: str) -> None:
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            remedy = "name a file in a folder that is there"
+            raise UserError(f"{self._path}: cannot be written: {error.strerror}", remedy=remedy, exit_code=2) from None
+
+
+def _machines(topology: Topology) -> str:
+    gpus = sum(len(node.gpus) for node in topology.nodes)
+    models = sorted({node.gpu_model for node in topology.nodes if node.gpu_model})
+    nics = sum(len(node.nics) for node in topology.nodes)
+    parts = [f"{len(topology.nodes)} node(s)", f"{gpus} GPU(s)" + (f" ({', '.join(models)})" if models else "")]
+    parts += [f"{nics} NIC(s)"] if nics else []
+    parts += [f"{len(topology.switches)} switch(es)"] if topology.switches else []
+    return ", ".join(parts)
+
+
+def _words(labels: Labels) -> str:
+    known = dict(labels)
+    inner = ", ".join(f'{name}="{value}"' for name, value in labels if name not in _UNSAID)
+    return f"{known['alertname']}{{{inner}}}"
+
+
+def _entity(entity: Mapping[str, str | int]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(entity.items(), reverse=True))
+
+
+def _short(at_ms: int) -> str:
+    return f"{format_time(at_ms)[:19]}Z"

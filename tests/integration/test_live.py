@@ -1,0 +1,181 @@
+"""`hindcast live` on a real Prometheus and a real Alertmanager: the findings are those of what is captured there.
+
+The clock is the test's: all samples are there beforehand, and time goes as fast as it is read.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from detectors.incidents.knowledge import TABLE
+from detectors.registry import choose
+from services.kit.errors import UserError
+from services.kit.times import wall_ms
+from services.kit.wait import until
+from services.live.feed import Detection
+from services.live.follower import Follower, News
+from services.live.start import Asked, Run, prepare
+from services.notify.settings import NotifySettings
+from services.recording.embedded import findings_of
+from services.recording.importers.parts.query_api import Access, QueryApi
+from services.recording.importers.prometheus import convert
+from services.recording.instants import format_instant
+from services.recording.reader import Recording
+from services.stack.runner import Stack
+from services.stack.settings import load_settings
+from tests.integration.receivers import WEBHOOK, Receiver, serve
+from tests.remote_written import requests_of
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+_EVERY_S = 15.0
+_WRITE = {
+    "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "2.0.0",
+}
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[Receiver]:
+    with serve(WEBHOOK) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
+    """A Prometheus and an Alertmanager of this test's own, which may be stopped."""
+    folder = tmp_path_factory.mktemp("live")
+    config = {
+        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
+        "receivers": [{"name": "all", "webhook_configs": [{"url": webhook.url}]}],
+    }
+    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
+    with Stack.start(folder / "state", settings, only=("prometheus", "alertmanager")) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def span(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
+    """Write ten minutes of four nodes with a brake into Prometheus; return the first and the last instant."""
+    folder = tmp_path_factory.mktemp("brake")
+    made = small_recording(folder, "brake", nodes=4, minutes=10, brakes=[Brake("v002", 240, 390)])
+    recording = Recording.open(made)
+    shift = wall_ms() - recording.manifest.end
+    with httpx.Client() as client:
+        for _, body in requests_of(recording, "v2", shift_ms=shift):
+            client.post(f"{stack.addresses.prometheus}/api/v1/write", content=body, headers=_WRITE).raise_for_status()
+    return recording.manifest.start + shift, recording.manifest.end + shift
+
+
+@pytest.fixture(scope="module")
+def replayed(stack: Stack, span: tuple[int, int], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return what the detectors find in what is captured of the same time."""
+    out = tmp_path_factory.mktemp("captured") / "brake"
+    url, (start, end) = stack.addresses.prometheus, span
+    convert(out, url=url, from_=format_instant(start), to=format_instant(end))
+    found = [finding.to_json() for finding in findings_of(Recording.open(out))]
+    assert any('"power_throttle"' in line for line in found)
+    return found
+
+
+class Watch:
+    """Takes note of what a run tells, and is its clock."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.found: list[str] = []
+        self.told: list[str] = []
+        self.outages: list[UserError] = []
+
+    def now(self) -> int:
+        return self.at
+
+    def news(self, news: News) -> None:
+        self.found += [finding.to_json() for finding in news.step.findings]
+        self.told += [line.body.decode() for line in news.told if line.topic == "findings"]
+
+    def following(self) -> None:
+        """Nothing to note."""
+
+    def away(self, error: UserError) -> None:
+        self.outages.append(error)
+
+
+def _prepared(stack: Stack, api: QueryApi, watch: Watch, **asked: object) -> Run:
+    detection = Detection(choose(), TABLE.configure({}))
+    wanted = Asked(lateness_ms=5_000, **asked)  # type: ignore[arg-type]  # by name
+    return prepare(api, wanted, detection, wall_ms=watch.now, monotonic=time.monotonic)
+
+
+def _followed(follower: Follower, watch: Watch, end: int) -> None:
+    """Look every fifteen seconds until the clock has passed `end`."""
+    while watch.at <= end:
+        if follower.turn(_EVERY_S):
+            watch.at += round(_EVERY_S * 1000)
+
+
+def _api(stack: Stack) -> QueryApi:
+    return QueryApi(Access(stack.addresses.prometheus, retries=0))
+
+
+def test_live_findings_are_those_of_what_was_captured(stack: Stack, span: tuple[int, int], replayed: list[str]) -> None:
+    start, end = span
+    watch = Watch(start + 180_000)
+    with _api(stack) as api:
+        run = _prepared(stack, api, watch, lookback_ms=240_000)
+        assert (run.origin.cluster, len(run.feed.topology.nodes)) == ("vela", 4)
+        _followed(Follower(run, [watch], wall_ms=watch.now), watch, end + 30_000)
+    assert watch.found == replayed
+    # The brake came after the lookback: it is told as it is found.
+    assert watch.told == watch.found
+
+
+def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
+    stack: Stack, span: tuple[int, int], replayed: list[str], webhook: Receiver, tmp_path: Path
+) -> None:
+    start, end = span
+    # The test's clock is behind Alertmanager's: an alert is to outlast the difference.
+    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
+    notify = NotifySettings.model_validate(settings)
+    asked = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
+    watch = Watch(start + 180_000)
+    with _api(stack) as api:
+        follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
+        _followed(follower, watch, start + 300_000)
+        assert [line for line in watch.told if '"power_throttle"' in line]
+        follower.save()
+        saved = len(watch.found)
+        # Killed a minute after its state was saved: what was found since is found again.
+        _followed(follower, watch, start + 360_000)
+    del watch.found[saved:]
+    with _api(stack) as api:
+        run = _prepared(stack, api, watch, **asked)
+        assert run.goes_on
+        assert [line.id for line in run.open_lines] == [json.loads(line)["id"] for line in watch.found]
+        follower = Follower(run, [watch], wall_ms=watch.now)
+        stack.process("prometheus").stop()
+        for _ in range(4):
+            assert follower.turn(_EVERY_S) > 0
+            watch.at += 15_000
+        assert len(watch.outages) == 4
+        stack.start_all()
+        _followed(follower, watch, end + 30_000)
+        assert watch.found == replayed
+        assert run.alerts is not None
+        alerts = run.alerts
+
+        def resolved() -> bool:
+            alerts.deliver()
+            follower.save()
+            return any(one["status"] == "resolved" for one in webhook.taken)
+
+        until(resolved, timeout_s=60, what="the webhook to hear that the brake is over")
+    states = [(note["status"], alert["labels"]["node"]) for note in webhook.taken for alert in note["alerts"]]
+    assert states == [("firing", "v002"), ("resolved", "v002")]
