@@ -1,10 +1,12 @@
-"""Imports InfiniBand: perfquery, ibqueryerrors, ibstat, sysfs trees of nodes, and ibnetdiscover for the wiring.
+"""Imports InfiniBand: ibdiagnet, perfquery, ibqueryerrors, ibstat, sysfs of nodes, ibnetdiscover for the wiring.
 
 Ports of nodes become rows of nic under sysfs's names, ports of switches rows of switch under the same names and, where
-SONiC counts the same, under SONiC's too. Whose port it is, the LID and GUID tell with ibnetdiscover output beside.
+SONiC counts the same, under SONiC's too. Whose port it is, the LID and GUID tell with ibnetdiscover output beside; of
+ibdiagnet's output ibdiagnet2.db_csv is read, which has it all, and each run of it is a moment.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.ib_counters import SAI_OF, PortCounters, read_text, sysfs_place, sysfs_value
+from services.recording.importers.parts.ib_diagnet import Diagnet, is_diagnet, read_diagnet
 from services.recording.importers.parts.ib_fabric import Fabric, hex_guid, nic_name
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, time_in_name
@@ -22,12 +25,15 @@ from services.recording.model import Nic, Node, Switch, Topology
 _HEAD_BYTES = 4096
 _DISCOVERED = re.compile(r'^(?:Switch|Ca|Rt)\s+\d+\s+"|^(?:CA|SW|RT)\s+\d+\s+\d+\s+0x|^# Topology file', re.MULTILINE)
 _GUID = re.compile(r"0x[0-9a-f]{16}")
+_NAMED = 40  # sections and counters without a place, at most
 _UNKNOWN = "a file in no form that is known here"
 _ROLE_UNKNOWN = "a port whose device ibnetdiscover output does not name is taken as a switch's (or, with --node, a NIC)"
 
 
 def convert(
-    source: Annotated[Path, "a file of one of these tools, a copy of /sys/class/infiniband, or a folder of them"],
+    source: Annotated[
+        Path, "a file of one of these tools, ibdiagnet's folder, a copy of /sys/class/infiniband, or a folder of them"
+    ],
     out: Path,
     *,
     node: Annotated[str, "the node, for sysfs trees, ibstat and ports that no wiring names"] = "",
@@ -45,13 +51,21 @@ def convert(
     files = SourceFiles(source, report, progress)
     clock = dump_clock(files.root, start, every, timezone)
     fabric = Fabric()
-    discovered = [path for path in files.paths if not sysfs_place(path.as_posix()) and _DISCOVERED.search(_head(path))]
+    plain = [path for path in files.paths if not sysfs_place(path.as_posix())]
+    runs = {path: read_diagnet(files.lines(path), fabric) for path in plain if is_diagnet(files.head(path))}
+    covered = {path for path in plain if _covered(path, runs)}
+    discovered = [path for path in plain if path not in runs.keys() | covered and _DISCOVERED.search(_head(path))]
     for path in discovered:
         if not fabric.read(text for _, text in files.lines(path)):
             report.skip("ibnetdiscover output without devices", where(path))
     with Draft(out, report) as draft:
         work = _Import(draft, report, clock, fabric, node)
-        for index, snapshot in enumerate(snapshots(files, set(discovered), clock.zone)):
+        for index, (path, run) in enumerate(runs.items()):
+            work.run(path, run, index)
+        for path in covered:
+            report.skip("a file of ibdiagnet beside its ibdiagnet2.db_csv, which tells the same", where(path))
+        done = {*discovered, *runs, *covered}
+        for index, snapshot in enumerate(snapshots(files, done, clock.zone), start=len(runs)):
             work.snapshot(files, snapshot, index)
         work.finish()
         notes = [
@@ -64,7 +78,7 @@ def convert(
             cluster,
             title=f"InfiniBand counters of {len(work.nics)} node(s) and {len(work.switches)} switch(es)",
             summary="Cumulative counters of InfiniBand ports. What was wrong, if anything, is not known.",
-            document="perfquery, ibqueryerrors, ibstat, sysfs and ibnetdiscover",
+            document="ibdiagnet, perfquery, ibqueryerrors, ibstat, sysfs and ibnetdiscover",
             notes=notes,
         )
         draft.finish(header, work.topology())
@@ -80,6 +94,12 @@ def snapshots(files: SourceFiles, leave_out: set[Path], zone: tzinfo) -> list[li
             moment = next((ms for part in reversed(inside) if (ms := time_in_name(part, zone)) is not None), None)
             found.setdefault(moment, []).append(path)
     return list(found.values())
+
+
+def _covered(path: Path, runs: Mapping[Path, Diagnet]) -> bool:
+    """Whether a file is of a run of ibdiagnet whose ibdiagnet2.db_csv is there, and says nothing more."""
+    beside = any(run.parent == path.parent for run in runs)
+    return beside and path not in runs and path.name.startswith("ibdiagnet")
 
 
 def _head(path: Path) -> str:
@@ -110,6 +130,26 @@ class _Import:
         self._by_lid: dict[tuple[str, int], str] = {}
         self._wired = fabric.topology()
         self._wired_nodes, self._wired_switches = {node.name for node in self._wired.nodes}, fabric.switch_names()
+
+    def run(self, path: Path, run: Diagnet, index: int) -> None:
+        """Take what a run of ibdiagnet counted; ports of switches on which no cable ever was are left out."""
+        at = run.at
+        if at is None:
+            at, how = self._clock.of(path, index)
+            if how == "mtime":
+                self._note("dumps whose names have no time are given that of their last change")
+        if run.broken:
+            self._report.skip("a row of no port, or with more or fewer cells than its heading", where(path), run.broken)
+        if run.left:
+            reason = "a row or value of ibdiagnet's that has no place in a recording"
+            self._report.skip(reason, where(path), run.left.total())
+            self._note(f"ibdiagnet's {', '.join(sorted(run.left)[:_NAMED])} have no place in a recording")
+        moment = _Moment()
+        for (guid, number), port in run.ports.items():
+            device = self._fabric.devices.get(guid)
+            if device is None or not device.is_switch or number in device.ports:
+                self._port(moment, self._node or "node", port, None, where(path))
+        self._write(at, moment)
 
     def snapshot(self, files: SourceFiles, paths: list[Path], index: int) -> None:
         """Take the dumps of one moment, or of several where a file has lines of the time between its dumps."""
@@ -262,6 +302,8 @@ def recognise(name: str, head: str) -> str | None:
     """Return why a file is taken for InfiniBand's, None where it is none."""
     if _SYSFS.search(name):
         return "a counter of /sys/class/infiniband"
+    if is_diagnet(head):
+        return "a fabric as ibdiagnet found it"
     if _DISCOVERED.search(head):
         return "wiring as ibnetdiscover prints it"
     return "counters of perfquery, ibqueryerrors or ibstat" if _PRINTED.search(head) else None

@@ -42,6 +42,7 @@ _SYSFS = {
     "PortBufferOverrunErrors": "port_buffer_overrun_errors", "PortDLIDMappingErrors": "port_dlid_mapping_errors",
     "PortVLMappingErrors": "port_vl_mapping_errors", "PortLoopingErrors": "port_looping_errors",
 }  # fmt: skip
+_BY_NAME = {name.lower(): column for name, column in _SYSFS.items()}
 _STUCK = 0xFFFF_FFFF  # where the 32-bit counters of the plain form stop
 _STOPPING = {"port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait"}
 
@@ -129,6 +130,19 @@ def _take_counter(port: PortCounters, line: str, *, extended: bool) -> None:
         port.stuck += 1
     else:
         port.values[name] = float(value)
+
+
+def take_value(port: PortCounters, name: str, value: int, *, wide: bool) -> bool:
+    """Take a counter by its name in any case; the first of several of one name stays. False where it has no column.
+
+    `wide`: it has 64 bits, and does not stop where one of 32 does.
+    """
+    column = _BY_NAME.get(name)
+    if column is not None and not wide and column in _STOPPING and value == _STUCK:
+        port.stuck += column not in port.values
+    elif column is not None:
+        port.values.setdefault(column, float(value))
+    return column is not None
 
 
 def _take_fact(port: PortCounters, line: str) -> None:

@@ -60,7 +60,7 @@ class Fabric:
     def _block(self, line: str) -> bool:
         match = _DEVICE.match(line)
         if match is not None:
-            device = self._device(int(match["guid"], 16), match["kind"] == "Switch", match["name"])
+            device = self.device(int(match["guid"], 16), match["kind"] == "Switch", match["name"])
             lid = _LID.search(match["rest"])
             self._set_lid(device, lid)
             self._current = device
@@ -70,7 +70,7 @@ class Fabric:
             return False
         rest = match["rest"]
         far = _FAR_END.search(rest)
-        other = self._device(int(match["guid"], 16), match["kind"] == "S", "" if far is None else far["name"])
+        other = self.device(int(match["guid"], 16), match["kind"] == "S", "" if far is None else far["name"])
         self._set_lid(other, far)
         if not self._current.is_switch:
             # An adapter's own LID stands before the other end's name, the other's after it.
@@ -86,11 +86,11 @@ class Fabric:
         far = _FAR.fullmatch(match["rest"])
         alone = _ALONE.fullmatch(match["rest"])
         name = far["name"] if far is not None else alone["name"] if alone is not None else ""
-        device = self._device(int(match["guid"], 16), match["kind"] == "SW", name)
+        device = self.device(int(match["guid"], 16), match["kind"] == "SW", name)
         self._by_lid[int(match["lid"])] = device
         device.lid = int(match["lid"])
         if far is not None:
-            other = self._device(int(far["guid"], 16), far["kind"] == "SW", far["far_name"])
+            other = self.device(int(far["guid"], 16), far["kind"] == "SW", far["far_name"])
             other.lid = int(far["lid"])
             self._by_lid[other.lid] = other
             rate = _gbps(match["rate"])
@@ -98,15 +98,26 @@ class Fabric:
             other.ports.setdefault(int(far["port"]), (device.guid, int(match["port"]), rate))
         return True
 
-    def _device(self, guid: int, is_switch: bool, name: str) -> Device:
-        device = self.devices.setdefault(guid, Device(guid, is_switch))
-        device.name = device.name or clean(name).strip()
-        return device
-
     def _set_lid(self, device: Device, match: re.Match[str] | None) -> None:
         if match is not None:
             device.lid = int(match["lid"])
             self._by_lid[device.lid] = device
+
+    def device(self, guid: int, is_switch: bool, name: str) -> Device:
+        """Return a device by its GUID; a new one is taken in."""
+        device = self.devices.setdefault(guid, Device(guid, is_switch))
+        device.name = device.name or clean(name).strip()
+        return device
+
+    def address(self, device: Device, lid: int) -> None:
+        """Take the LID of a device, that of its first port where it has several."""
+        device.lid = device.lid or lid
+        self._by_lid[lid] = device
+
+    def wire(self, near: tuple[int, int], far: tuple[int, int], rate: float | None) -> None:
+        """Take the cable between two ports, each the GUID of a known device and a number; `rate` in Gb/s."""
+        self.devices[near[0]].ports[near[1]] = *far, rate
+        self.devices[far[0]].ports[far[1]] = *near, rate
 
     def find(self, lid: int | None, guid: int | None) -> Device | None:
         """Return the device with a LID, or else with a GUID."""
