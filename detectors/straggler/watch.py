@@ -130,7 +130,7 @@ class Watch(Kept):
         look = Look(who, cast.number[who], mates, cast.groups, x[:, who], np.isin(who, held), begun, WINDOW_S)
         # Among many mates, a GPU does not move the median of its node.
         sizes = np.where(cast.many[who], np.inf, np.bincount(mates, minlength=cast.groups)[mates])
-        return self._suspects(self.gpus, look, cast.job[who], [np.array([gpu]) for gpu in who], sizes, cast, histories)
+        return self._suspects(self.gpus, look, cast.job[who], sizes, cast, histories)
 
     def _nodes_look(
         self, cast: _Cast, x: FloatArray, begun: Instant, histories: Mapping[str, History], held: IntArray
@@ -148,38 +148,38 @@ class Watch(Kept):
         teaches_not = np.isin(who, layout.node[held])
         look = Look(who, number[who], group, len(groups), signals, teaches_not, begun, WINDOW_S)
         sizes = np.bincount(group)[group].astype(float)
-        members = [member[node == one] for one in who]
-        return self._suspects(self.nodes, look, job[who], members, sizes, cast, histories)
+        return self._suspects(self.nodes, look, job[who], sizes, cast, histories)
 
     def _suspects(
-        self, comparison: Readings, look: Look, job: IntArray, members: list[IntArray], sizes: FloatArray, cast: _Cast,
+        self, comparison: Readings, look: Look, job: IntArray, sizes: FloatArray, cast: _Cast,
         histories: Mapping[str, History],
     ) -> list[Suspect]:  # fmt: skip
         comparison.look(look)
-        who, layout = look.who, self._layout
+        who, layout, whole = look.who, self._layout, comparison is self.nodes
         usual = look.medians(look.signals)[0]
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
         found = []
         for place in comparison.over(who, enough - _FELT, WINDOW_S).tolist():
-            entity, gpus, running = int(who[place]), members[place], cast.jobs[job[place]]
+            entity, running = int(who[place]), cast.jobs[job[place]]
+            gpus = np.flatnonzero((cast.job >= 0) & (layout.node == entity)) if whole else np.array([entity])
             bits, looks = comparison.bits(entity)
             wealth = float(comparison.evidence.wealth[entity])
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
             moves = 0.0 if how == STARVED else float(np.log1p(lag / sizes[place]))
-            beside = {int(layout.node[members[one][0]]) for one in np.flatnonzero(odd & (job == job[place]))}
+            beside = who[odd & (job == job[place])]
             found.append(
                 Suspect(
                     job=running,
-                    entity={"node": layout.names[entity]} if comparison is self.nodes else layout.entity(entity),
+                    entity={"node": layout.names[entity]} if whole else layout.entity(entity),
                     gpus=gpus,
                     how=how,
                     lag=lag,
                     since=max(int(comparison.since[entity]), running.start),
                     looks=looks,
                     odd=bits.bit_count(),
-                    crowd=len(beside),
+                    crowd=len(np.unique(beside if whole else layout.node[beside])),
                     sure=wealth >= enough,
                     clock=float(np.exp(comparison.lowest[entity])),
                     own=np.exp(look.signals[:, place]),
