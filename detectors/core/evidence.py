@@ -15,6 +15,7 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.kept import Kept
 from detectors.statistics import clamp
 
 _DAY_S: Final = 86_400.0
@@ -28,6 +29,11 @@ _FIRST_PAIRS: Final = 30.0
 _MOST_REPEATED: Final = 0.8
 """Nine looks for one at most: what repeats more is no noise, but something that is so."""
 _PAIRS_KEPT: Final = 100_000.0
+_RISEN, _HIGH, _NO_CHANCE = 2.0, 5.0, 12.0
+"""Wealth (logarithm) from which rises are counted, which one of e^3 of them reaches if looks are what they claim to be,
+and from which something is so, by chance or not."""
+_FIRST_RISES: Final = 20.0
+_RISES_KEPT: Final = 2_000.0
 
 
 class Evidence(Columns):
@@ -93,6 +99,34 @@ class Echo(Columns):
         self.sums += pairs.shape[1], pairs.sum() / 2, pairs.prod(axis=0).sum(), (pairs**2).sum() / 2
         if self.sums[0] > _PAIRS_KEPT:
             self.sums /= 2
+
+
+class Rises(Kept):
+    """How high wealth rises by chance in a population, for looks are never quite independent, nor their odds exact.
+
+    Wealth that is fair falls back from e^a to nothing as often as it rises by chance to e^(a + 1) less than once in e
+    times. Where more of the rises that came to nothing were high, as in restless stretches, all of it is worth less:
+    its logarithm is shrunk by as much.
+    """
+
+    KEPT = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = _FIRST_RISES * np.array([1.0, math.exp(_RISEN - _HIGH)])
+        """Rises that came to nothing, and how many of them were high."""
+
+    def learn(self, highest: FloatArray) -> None:
+        """Take the `highest` wealth (n,), as logarithms, of rises that came to nothing."""
+        rises = highest[(highest >= _RISEN) & (highest < _NO_CHANCE)]
+        self.counts += np.array([len(rises), np.count_nonzero(rises >= _HIGH)])
+        if self.counts[0] > _RISES_KEPT:
+            self.counts /= 2
+
+    def worth(self, wealth: FloatArray) -> FloatArray:
+        """Return what `wealth` (n,) is worth (logarithm), by how high it rises here by chance."""
+        rises, high = self.counts.tolist()
+        share = min(math.log(rises / high) / (_HIGH - _RISEN), 1.0)
+        return np.where(wealth > _RISEN, _RISEN + share * (wealth - _RISEN), wealth)
 
 
 def bet(odds: FloatArray) -> FloatArray:

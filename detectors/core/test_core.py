@@ -7,7 +7,7 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Bursts, Counter
-from detectors.core.evidence import Echo, Evidence, bet, threshold, years_by_chance
+from detectors.core.evidence import Echo, Evidence, Rises, bet, threshold, years_by_chance
 from detectors.core.residuals import Habit, group_medians, group_quantiles, peer_residuals
 from detectors.core.shares import Shares
 from detectors.core.tails import Tail, Tails
@@ -308,3 +308,21 @@ def test_looks_that_repeat_the_one_before_count_less(repeats: float, least: floa
         odds = 1 - 0.5 * (1 + np.sign(value) * np.sqrt(1 - np.exp(-2 * value**2 / np.pi)))  # Polya's approximation
         echo.take(entities, odds, np.ones(50, bool))
     assert least <= echo.weight <= most
+
+
+def test_wealth_is_worth_what_its_rises_that_came_to_nothing_say() -> None:
+    chance, entities = np.random.default_rng(11), np.arange(2000)
+    worth = []
+    for repeats in (1, 6):  # a look by itself, or six that are the same
+        evidence, rises, highest = Evidence(), Rises(), np.zeros(2000)
+        evidence.grow(2000)
+        for number in range(240):
+            if number % repeats == 0:
+                odds = chance.uniform(size=2000)
+            evidence.look(entities, odds, number)
+            highest = np.fmax(highest, evidence.wealth)
+            rises.learn(highest[evidence.wealth <= 0])
+            highest[evidence.wealth <= 0] = 0.0
+        worth.append(float(rises.worth(np.array([12.0]))[0]))
+    assert worth[0] > 11.0
+    assert worth[1] < 7.0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.core.evidence import Echo, Evidence
+from detectors.core.evidence import Echo, Evidence, Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
 from detectors.core.tails import Tails
 
@@ -79,7 +79,7 @@ class Verdict:
 class Comparison(Columns):
     """By entity: the `job` it is compared in, `how` it is slow, by how much on the way (`lag`) and in the last look too
     (`least`), in which of the last looks (`odd`, the newest in the lowest bit), `since` when (ms), how many looks ago
-    (`run`), and the highest scores (`peak`) of a run of suspicion.
+    (`run`), the highest scores (`peak`) of a run of suspicion and the `highest` wealth of a rise of the evidence.
     """
 
     job: IntArray = column(0)
@@ -90,13 +90,14 @@ class Comparison(Columns):
     since: IntArray = column(-1)
     run: IntArray = column(0)
     peak: FloatArray = column(0.0, 3)
+    highest: FloatArray = column(0.0)
     BESIDE = ("evidence", "habits", "echoes")
 
-    def __init__(self, ways: tuple[str, ...], rows: int, tails: Tails, least_lag: float) -> None:
+    def __init__(self, ways: tuple[str, ...], rows: int, tails: Tails, rises: Rises, least_lag: float) -> None:
         """Compare `rows` signals for some `ways` of being slow, by their names among the `tails`."""
         super().__init__()
         self._tails, self._ways, self.least_lag = tails, ways, least_lag
-        self.evidence = Evidence()
+        self.evidence, self.rises = Evidence(), rises
         self.habits = [Habit(_MEMORY_S) for _ in range(rows)]
         self.echoes = [Echo() for _ in ways]
 
@@ -124,6 +125,10 @@ class Comparison(Columns):
         weight = np.array([echo.weight for echo in self.echoes])
         known = (least <= 1) | ~verdict.may
         self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=_MOST_WEALTH, weight=weight[how])
+        wealth = self.evidence.wealth[who]
+        highest = np.fmax(self.highest[who], wealth)
+        self.highest[who] = np.where(wealth > 0, highest, 0.0)
+        self.rises.learn(highest[(wealth <= 0) & ~look.held])
         lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
         odd = (chance <= _ODD) & (lag >= self.least_lag)
         looks = self.evidence.looks[who]
@@ -177,7 +182,11 @@ class Comparison(Columns):
         bits = self.odd[who]
         since = bits & ~(np.uint64(0xFFFFFFFFFFFFFFFE) << np.maximum(windows - 1, 0).astype(np.uint64))
         long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), _DUTY * windows)
-        return np.flatnonzero((bits & np.uint64(1) > 0) & (self.evidence.wealth[who] >= enough) & long)
+        return np.flatnonzero((bits & np.uint64(1) > 0) & (self.wealth(who) >= enough) & long)
+
+    def wealth(self, who: IntArray) -> FloatArray:
+        """Return what the evidence against chance is worth, (n,), as a logarithm."""
+        return self.rises.worth(self.evidence.wealth[who])
 
     def bits(self, entity: int) -> tuple[int, int]:
         """Return in which looks an entity was odd since it first was, as bits, and of how many, at most 64."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
-from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.evidence import Rises, odds_in_words, threshold
 from detectors.core.kept import Kept
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
@@ -63,17 +63,17 @@ class _Work(Kept):
 
     KEPT = ("history", "ranks")
 
-    def __init__(self, config: StragglerConfig, tails: Tails, start: Instant) -> None:
+    def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises, start: Instant) -> None:
         self.start = start
         self.history = History()
-        self.ranks = Ranks(config, tails)
+        self.ranks = Ranks(config, tails, rises)
         self.places: Places | None = None
 
 
 class Straggler(Kept):
     """See the module; the settings are in detector.yaml."""
 
-    KEPT = ("_watch", "_excuses", "_book", "_works")
+    KEPT = ("_watch", "_excuses", "_book", "_rises", "_works")
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StragglerConfig
@@ -87,6 +87,7 @@ class Straggler(Kept):
         self._excuses = Excuses(fleet, self._layout)
         self._watch = Watch(config, fleet, self._layout)
         self._book = CaseBook(self.spec.name)
+        self._rises = Rises()
         self._works: dict[str, _Work] = {}
         self._numbers: dict[str, int] = {}
         self._job_of = np.empty(0, np.int64)
@@ -141,7 +142,7 @@ class Straggler(Kept):
     def _work(self, job: Job) -> _Work:
         work = self._works.get(job.job_id)
         if work is None or work.start != job.start:
-            work = self._works[job.job_id] = _Work(self._config, self._watch.tails, job.start)
+            work = self._works[job.job_id] = _Work(self._config, self._watch.tails, self._rises, job.start)
         return work
 
     def advance(self, now: Instant) -> Sequence[Finding]:
@@ -219,7 +220,7 @@ class Straggler(Kept):
                     clock=float(own[0] / peers[0]),
                     own=own,
                     peers=peers,
-                    by_chance=odds_in_words(float(ranks.evidence.wealth[worst]), len(told), look_s),
+                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(told), look_s),
                     ranks=tuple(culprits.tolist()),
                     seconds={
                         "compute_s": median_of(ranks.computes_s[culprits]),
@@ -366,7 +367,7 @@ class Straggler(Kept):
         document, arrays = unpack(state)
         detector = cls(config.model_copy(update={"calibration": document["tails"]}), fleet)
         for job_id, start in document["starts"].items():
-            detector._works[job_id] = _Work(detector._config, detector.tails, start)
+            detector._works[job_id] = _Work(detector._config, detector.tails, detector._rises, start)
         detector.take_saved(document["rest"], arrays)
         detector._layout.extend()
         return detector

@@ -8,7 +8,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
-from detectors.statistics import median_of
+from detectors.statistics import masked_median, median_of
 from detectors.straggler.comparison import KEPT
 
 STEP, TENSOR, MEMORY, POWER = range(4)
@@ -19,13 +19,19 @@ _BEFORE: Final = 10
 _SURE: Final = 3.0
 """Standard errors: a thousandth by chance, of one that is already beyond chance itself."""
 _LEAST_SCATTER: Final = 0.003
+_USUAL: Final = 10
+"""One window in ten, by itself, in which a job is slower than before: checkpoints, evaluations and longer sequences
+come one to six an hour in public logs. It counts as so many windows of the job's own past."""
+MOST_FELT: Final = float(np.log(KEPT + _USUAL))
+"""The most that a job's loss may add to the evidence (logarithm)."""
 
 
 @dataclass(frozen=True)
 class Effect:
     """A job's `figure` (its step time, or what its GPUs do) `before` and `now`, which slows it by `slower`.
 
-    `seen` is the least loss, as a share, that could have been told from what the figure varies by.
+    `seen` is the least loss, as a share, that could have been told from what the figure varies by; `chance` how often
+    the job by itself loses as much as that, by its last hour.
     """
 
     figure: str
@@ -33,6 +39,12 @@ class Effect:
     now: float
     slower: float
     seen: float
+    chance: float
+
+    @property
+    def felt(self) -> float:
+        """By how much the loss adds to the evidence, as a logarithm."""
+        return -float(np.log(self.chance)) if self.slower > 0 else 0.0
 
     @property
     def words(self) -> str:
@@ -93,7 +105,22 @@ class History(Kept):
         error = 1.2533 * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
         begun, lost = float(np.exp(median_of(was))), slower if slower >= _SURE * error else 0.0
         least = float(np.expm1(_SURE * error))
-        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(lost)), least)
+        earlier = _earlier(logs, during, before)
+        as_much = np.count_nonzero((earlier if row == STEP else -earlier) >= slower)
+        chance = (1 + as_much) / (_USUAL + len(earlier))
+        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(lost)), least, chance)
+
+
+def _earlier(logs: FloatArray, during: BoolArray, before: BoolArray) -> FloatArray:
+    """Return by how much a figure had moved likewise at each earlier time, after the windows that are in question."""
+    last = int(np.flatnonzero(before).max())
+    first = int(np.flatnonzero(during).max()) + 1
+    number = np.arange(first, KEPT - last)
+    if not len(number):
+        return np.empty(0)
+    now, was = (logs[np.flatnonzero(mask)[None, :] + number[:, None]] for mask in (during, before))
+    moved = masked_median(now, np.isfinite(now)) - masked_median(was, np.isfinite(was))
+    return np.asarray(moved[np.isfinite(moved)])
 
 
 def _scatter(values: FloatArray) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import column
+from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, group_medians
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, masked_median, median_of
@@ -65,8 +66,8 @@ class Ranks(Comparison):
         for _, part in self._beside():
             part.forget(entities)
 
-    def __init__(self, config: StragglerConfig, tails: Tails) -> None:
-        super().__init__(("rank",), 1, tails, config.effect_share)
+    def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises) -> None:
+        super().__init__(("rank",), 1, tails, rises, config.effect_share)
         self._config, self._node = config, np.empty(0, np.int64)
         self.step_s, self.look_s = 0.0, 60.0
 

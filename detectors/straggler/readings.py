@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, FloatArray
 from detectors.core.columns import Columns, column
+from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
 from detectors.straggler.comparison import Comparison, Look, Verdict
 
@@ -77,10 +78,12 @@ class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm)."""
 
     lowest: FloatArray = column(0.0)
+    KEPT = ("rises",)
 
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
         """Compare by the first `ways` of being slow."""
-        super().__init__(tuple(f"{name}/{way}" for way in range(ways)), len(_FIELDS), tails, np.log1p(effect_share / 2))
+        names = tuple(f"{name}/{way}" for way in range(ways))
+        super().__init__(names, len(_FIELDS), tails, Rises(), np.log1p(effect_share / 2))
         self._most_spread = effect_share
 
     def _learn_s(self, _look: Look) -> float:

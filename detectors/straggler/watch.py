@@ -16,7 +16,7 @@ from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout
 from detectors.straggler.comparison import Look
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.effect import History
+from detectors.straggler.effect import MOST_FELT, History
 from detectors.straggler.readings import (
     MEMORY,
     POWER,
@@ -29,9 +29,6 @@ from detectors.straggler.readings import (
 )  # fmt: skip
 from detectors.straggler.says import Suspect
 
-_FELT: Final = float(np.log(10.0))
-"""Of the evidence, what a job adds that is slower at once: by itself it is so in one window of ten at most, whoever is
-odd then (checkpoints, evaluations and longer sequences: one to six an hour in public logs)."""
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
 
@@ -161,13 +158,16 @@ class Watch(Kept):
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
         found = []
-        for place in comparison.over(who, enough - _FELT, WINDOW_S).tolist():
+        for place in comparison.over(who, enough - MOST_FELT, WINDOW_S).tolist():
             entity, running = int(who[place]), cast.jobs[job[place]]
             gpus = np.flatnonzero((cast.job >= 0) & (layout.node == entity)) if whole else np.array([entity])
             bits, looks = comparison.bits(entity)
-            wealth = float(comparison.evidence.wealth[entity])
+            wealth = float(comparison.wealth(who[[place]])[0])
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
             moves = 0.0 if how == STARVED else float(np.log1p(lag / sizes[place]))
+            effect = histories[running.job_id].effect(bits, looks, moves)
+            if wealth + (effect.felt if effect is not None else 0.0) < enough:
+                continue
             beside = who[odd & (job == job[place])]
             found.append(
                 Suspect(
@@ -185,7 +185,7 @@ class Watch(Kept):
                     own=np.exp(look.signals[:, place]),
                     peers=np.exp(usual[:, place]),
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
-                    effect=histories[running.job_id].effect(bits, looks, moves),
+                    effect=effect,
                 )
             )
         return found
