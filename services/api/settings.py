@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port
-from services.kit.secret import Secret
+from services.kit.secret import Address, Secret
 
 
 class ApiSettings(Listening):
@@ -22,12 +22,12 @@ class ApiSettings(Listening):
     # Folders of recordings, or recordings, that are shown too and never changed.
     library: tuple[Path, ...] = ()
     # The control API of the replay service, and an operator's token for it where it asks for one.
-    replay_url: str = "http://127.0.0.1:8480"
+    replay_url: Address = "http://127.0.0.1:8480"
     replay_token: Secret = None
     # Asked which alerts it was sent, of replays that are followed; Kafka's settings are HINDCAST_KAFKA_*.
-    alertmanager_url: str = "http://127.0.0.1:9093"
+    alertmanager_url: Address = "http://127.0.0.1:9093"
     # Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is asked.
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, Address] = Field(default_factory=dict)
     # What an upload may be: as it comes, unpacked, and in rows (columns that repeat hardly take place in a file).
     upload_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3
     unpacked_bytes: Annotated[int, Field(ge=1)] = 16 * 1024**3

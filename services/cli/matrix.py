@@ -14,9 +14,9 @@ from services.kit.shield import Shield
 
 _HEAD = """# Who may ask what
 
-Made by `make generate` from each service's OpenAPI; `tests/test_authorisation.py` asks every service for every route,
-as everybody there is. Without a file of tokens a service answers this machine only, and everybody there is an operator.
-What no row names is refused: looking needs a viewer, all else an operator.
+Made by `make generate` from each service's OpenAPI; `tests/security/test_authorisation.py` asks every service for every
+route, as everybody there is. Without a file of tokens a service answers this machine only, and everybody there is an
+operator. What no row names is refused: looking needs a viewer, all else an operator.
 
 | service | method | path | needs |
 |---|---|---|---|

@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, HttpUrl, SecretStr
 from pydantic.fields import FieldInfo
 
 
@@ -55,6 +56,17 @@ class Both:
 
 _OPENED = BeforeValidator(_opened)
 Secret = Annotated[SecretStr | None, _OPENED]
+
+
+def no_credentials(address: Any) -> Any:
+    """Return an address as it is; raise ValueError where it has a user or a password, which every log would have."""
+    if "@" in urlsplit(str(address)).netloc:
+        raise ValueError("has a user or a password in it: give those by the settings for them, or by a file")
+    return address
+
+
+ServerUrl = Annotated[HttpUrl, AfterValidator(no_credentials)]
+Address = Annotated[str, AfterValidator(no_credentials)]
 
 
 def secrets_among(fields: Mapping[str, FieldInfo]) -> list[str]:

@@ -1,7 +1,8 @@
 """Alertmanager's API v2, and what its answers mean for what was sent."""
 
+import base64
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -39,20 +40,30 @@ class Alerting(Protocol):
         ...
 
 
+class _Credential(httpx.Auth):
+    """Says who asks; a secret in a file is what it is now."""
+
+    def __init__(self, settings: NotifySettings) -> None:
+        self._settings = settings
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Add the header to a request."""
+        user, password, token = self._settings.username, self._settings.password, self._settings.bearer_token
+        if user is not None and password is not None:
+            pair = base64.b64encode(f"{user}:{password.get_secret_value()}".encode()).decode()
+            request.headers["Authorization"] = f"Basic {pair}"
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        yield request
+
+
 class Alertmanager:
     """One Alertmanager, or several behind one address."""
 
     def __init__(self, settings: NotifySettings) -> None:
-        auth = None
-        headers = {}
-        if settings.username is not None and settings.password is not None:
-            auth = httpx.BasicAuth(settings.username, settings.password.get_secret_value())
-        if settings.bearer_token is not None:
-            headers["Authorization"] = f"Bearer {settings.bearer_token.get_secret_value()}"
         self._client = httpx.Client(
             base_url=str(settings.alertmanager_url).rstrip("/") + "/api/v2/",
-            auth=auth,
-            headers=headers,
+            auth=_Credential(settings),
             timeout=settings.timeout_s,
         )
 

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, HttpUrl, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.kit.secret import Secret
+from services.kit.secret import Secret, ServerUrl
 from services.kit.settings import Settings
 from services.notify.episode import ENDS_AFTER_RESENDS, Policy
 
@@ -17,7 +17,7 @@ class NotifySettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_NOTIFY_", extra="forbid")
 
-    alertmanager_url: HttpUrl = HttpUrl("http://127.0.0.1:9093")
+    alertmanager_url: ServerUrl = HttpUrl("http://127.0.0.1:9093")
     username: str | None = None
     """With `password`: basic auth."""
     password: Secret = None

@@ -8,7 +8,7 @@ from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port, is_loopback
-from services.kit.secret import Secret
+from services.kit.secret import Address, Secret
 from services.kit.settings import Settings
 
 
@@ -42,5 +42,5 @@ class ControlSettings(Settings):
     """How the control API is reached: HINDCAST_REPLAY_URL, and HINDCAST_REPLAY_TOKEN where it asks for a token."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
-    url: str | None = None
+    url: Address | None = None
     token: Secret = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from services.kit.errors import UserError
 from services.kit.wait import until
-from services.sink.delivery import Connection, Reply
+from services.sink.connection import Connection, Reply
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples, request
 from services.sink.pages import PAGE_SERIES, Catalogue
 from services.sink.settings import SinkSettings

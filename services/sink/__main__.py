@@ -1,10 +1,12 @@
 """`python -m services.sink`: settings, ports, run."""
 
 import logging
+import threading
 
 from services.kit import kafka, service
 from services.kit.replays import ReplayDirectory
 from services.kit.settings import check, load
+from services.sink.delivery import OtherProtocolError
 from services.sink.settings import SinkSettings
 from services.sink.sink import Sink
 
@@ -18,6 +20,19 @@ def body() -> None:
     to = load(kafka.KafkaSettings)
     status = service.StatusServer(load(service.StatusSettings))
     stop = service.stop_on_signals()
+    try:
+        try:
+            work(settings, to, status, stop)
+        except OtherProtocolError:
+            _log.warning("the target takes remote-write v1 only, going on with that target=%s", settings.server)
+            work(settings.model_copy(update={"protocol": "v1"}), to, status, stop)
+    finally:
+        status.close()
+    _log.info("stopped target=%s", settings.server)
+
+
+def work(settings: SinkSettings, to: kafka.KafkaSettings, status: service.StatusServer, stop: threading.Event) -> None:
+    """Run a sink from what is committed until `stop` is set; OtherProtocolError where the target takes v1 only."""
     producer = kafka.producer(to)
     consumer = kafka.consumer(
         to,
@@ -44,8 +59,6 @@ def body() -> None:
         consumer.close()
         producer.close()
         directory.close()
-        status.close()
-    _log.info("stopped target=%s", settings.server)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
-"""Requests on their way to the target: in lanes, retried until they are taken, split where part of one is refused."""
+"""Requests on their way to the target: in lanes, retried until they are taken, split where part of one is refused.
 
-import base64
-import email.utils
-import http.client
+==========================  ===================================================================================
+2xx                         written, all of it
+400, 409, 413, 422          the data's fault: halved to find which samples, and those go to dead-letter; not with v2
+                            where nothing says how many were written (but 413): that is not a v2 receiver's answer
+415, with v2                it knows v1 only
+408, 429, 5xx, no answer    waited out
+all else                    the credential or the address is wrong: waited out, logged and counted as that
+==========================  ===================================================================================
+"""
+
 import logging
 import queue
 import random
-import ssl
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from services.kit.errors import UserError
 from services.sink import metrics
+from services.sink.connection import Connection, Reply
 from services.sink.encode import Samples, request
 from services.sink.offsets import Ticket
 from services.sink.pages import Page
@@ -23,15 +28,24 @@ from services.sink.settings import SinkSettings
 _log = logging.getLogger(__name__)
 
 _REFUSALS = {400, 409, 413, 422}
-"""The data's fault: split to find which. Thanos Receive says 409 to samples out of order. All else is waited out."""
-_WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
-_FORMATS = {
-    "v2": {
-        "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-        "X-Prometheus-Remote-Write-Version": "2.0.0",
-    },
-    "v1": {"Content-Type": "application/x-protobuf", "X-Prometheus-Remote-Write-Version": "0.1.0"},
+"""The data's fault: split to find which. Thanos Receive says 409 to samples out of order."""
+_PASSING = {0, 408, 429}
+"""Waited out, as 5xx is."""
+_AT_ONCE = 16
+"""Refusals in a row that halving takes to come to one sample of the largest request: more are not asked for at once."""
+_MOST_REFUSALS = 24
+"""Refusals in a row after which what is left of a request is taken to be refused, too: each was waited longer for."""
+_STOP_S = 2.0
+"""How long lanes are waited for when it ends: their connections are cut before."""
+_WRONG = {
+    401: "its credential is wrong: see HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE",
+    403: "its credential may not write: see HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE",
 }
+_NOWHERE = "no remote-write is taken there: see HINDCAST_SINK_URL"
+
+
+class OtherProtocolError(Exception):
+    """The target takes remote-write v1 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,69 +65,8 @@ class Parcel:
         return sum(part.count for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What the target said: status 0 if nothing; `written` where it counts what it took."""
-
-    status: int
-    text: str = ""
-    written: int | None = None
-    retry_after_s: float | None = None
-
-
 Refused = Callable[[Parcel, Samples, str], None]
 """Told of samples that the target refuses, with its words."""
-
-
-class Connection:
-    """One kept-alive HTTP connection to the target."""
-
-    def __init__(self, settings: SinkSettings) -> None:
-        parts = urlsplit(str(settings.url))
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        host, port = parts.hostname or "", parts.port
-        self._http = (
-            http.client.HTTPSConnection(host, port, timeout=settings.timeout_s, context=ssl.create_default_context())
-            if parts.scheme == "https"
-            else http.client.HTTPConnection(host, port, timeout=settings.timeout_s)
-        )
-        self._tenant_header = settings.tenant_header
-        self._headers = {"Content-Encoding": "snappy", "User-Agent": "hindcast-sink", **_FORMATS[settings.protocol]}
-        if settings.bearer:
-            self._headers["Authorization"] = f"Bearer {settings.bearer.get_secret_value()}"
-        elif settings.username and settings.password:
-            pair = f"{settings.username}:{settings.password.get_secret_value()}".encode()
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-
-    def post(self, body: bytes, tenant: str) -> Reply:
-        """Send one request; a connection that fails is a reply of status 0."""
-        headers = self._headers | ({self._tenant_header: tenant} if self._tenant_header else {})
-        try:
-            self._http.request("POST", self._path, body, headers)
-            answer = self._http.getresponse()
-            text = answer.read().decode(errors="replace").strip()
-        except (OSError, http.client.HTTPException) as error:
-            self._http.close()
-            return Reply(0, f"{type(error).__name__}: {error}")
-        written = answer.headers.get(_WRITTEN)
-        return Reply(
-            answer.status, text, int(written) if written else None, _seconds(answer.headers.get("Retry-After"))
-        )
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    if retry_after is None:
-        return None
-    if retry_after.isdigit():
-        return float(retry_after)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 class Delivery:
@@ -126,10 +79,11 @@ class Delivery:
         self._changed = threading.Condition()
         self._outstanding = 0
         self.failure: BaseException | None = None
+        self._connections = [Connection(settings) for _ in range(settings.lanes)]
         self._lanes: list[queue.SimpleQueue[Parcel | None]] = [queue.SimpleQueue() for _ in range(settings.lanes)]
         self._threads = [
-            threading.Thread(target=self._run, args=(lane,), name=f"lane-{i}", daemon=True)
-            for i, lane in enumerate(self._lanes)
+            threading.Thread(target=self._run, args=(lane, connection), name=f"lane-{i}", daemon=True)
+            for i, (lane, connection) in enumerate(zip(self._lanes, self._connections, strict=True))
         ]
         for thread in self._threads:
             thread.start()
@@ -148,23 +102,26 @@ class Delivery:
             )
 
     def drained(self, timeout_s: float) -> bool:
-        """Return whether nothing is on its way; wait for that up to `timeout_s`."""
+        """Return whether nothing is on its way; wait for that up to `timeout_s`, but not once it is closed."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._outstanding or self.failure is not None, timeout_s)
+            self._changed.wait_for(
+                lambda: not self._outstanding or self.failure is not None or self._stop.is_set(), timeout_s
+            )
+            return not self._outstanding
 
     def close(self) -> None:
-        """Give up what is on its way and end the lanes."""
+        """Give up what is on its way, whose offsets are not safe, and end the lanes."""
         self._stop.set()
-        for lane in self._lanes:
+        for lane, connection in zip(self._lanes, self._connections, strict=True):
             lane.put(None)
+            connection.cut()
         for thread in self._threads:
-            thread.join(self._settings.timeout_s)
+            thread.join(_STOP_S)
 
-    def _run(self, lane: "queue.SimpleQueue[Parcel | None]") -> None:
-        connection = Connection(self._settings)
+    def _run(self, lane: "queue.SimpleQueue[Parcel | None]", connection: Connection) -> None:
         while (parcel := lane.get()) is not None and not self._stop.is_set():
             try:
-                if self._deliver(connection, parcel, parcel.parts):
+                if self._deliver(connection, parcel, parcel.parts, _Row()):
                     parcel.ticket.one_done()
             except Exception as error:  # noqa: BLE001 - whatever it is, the main thread must learn of it and end
                 self.failure = self.failure or error
@@ -174,56 +131,105 @@ class Delivery:
                 self._changed.notify_all()
         connection.close()
 
-    def _deliver(self, connection: Connection, parcel: Parcel, parts: Sequence[Samples]) -> bool:
+    def _deliver(self, connection: Connection, parcel: Parcel, parts: Sequence[Samples], row: "_Row") -> bool:
         """Return True when every sample is either written or reported as refused, False when told to stop."""
         count = sum(part.count for part in parts)
-        reply = self._until_answered(connection, request(parcel.page, parts), parcel.tenant)
+        if row.refusals >= _MOST_REFUSALS:
+            self._give_up(parcel, parts, f"{row.words} (to all that was asked of this request)")
+            return True
+        if row.refusals > _AT_ONCE:
+            self._stop.wait(self._pause_s(row.refusals - _AT_ONCE))
+        reply = self._until_answered(connection, request(parcel.page, parts), parcel.tenant, alone=count == 1)
         if reply is None:
             return False
         written = self._written(reply, count)
+        row.answered(written, f"{reply.status} {reply.text}")
         if written == count:
             metrics.WRITTEN.labels(self._settings.server).inc(count)
             return True
         if written == 0 or count == 1:
-            for part in parts:
-                self._refused(parcel, part, f"{reply.status} {reply.text}")
-            metrics.REFUSED.labels(self._settings.server).inc(count)
+            self._give_up(parcel, parts, row.words)
             return True
-        return all(self._deliver(connection, parcel, half) for half in _halves(parts))
+        return all(self._deliver(connection, parcel, half, row) for half in _halves(parts))
+
+    def _give_up(self, parcel: Parcel, parts: Sequence[Samples], words: str) -> None:
+        for part in parts:
+            self._refused(parcel, part, words)
+        metrics.REFUSED.labels(self._settings.server).inc(sum(part.count for part in parts))
 
     def _written(self, reply: Reply, count: int) -> int | None:
-        """Return how many samples were taken, None if that is not known."""
+        """Return how many of `count` samples were taken, None if that is not known."""
         accepted = reply.status // 100 == 2
         if self._settings.protocol == "v1":
             return count if accepted else None
-        if accepted and reply.written is None:
+        if accepted and not reply.counts:
             raise UserError(
                 f"{self._settings.url} answers {reply.status} to remote-write v2 without saying how many "
                 f"samples it has written: it does not know v2 and has stored nothing",
                 remedy="set HINDCAST_SINK_PROTOCOL=v1 for this target (Thanos Receive needs it)",
                 exit_code=2,
             )
+        if accepted and (reply.written is None or reply.written > count):
+            metrics.MISCOUNTED.labels(self._settings.server).inc()
+            return count
         return reply.written
 
-    def _until_answered(self, connection: Connection, body: bytes, tenant: str) -> Reply | None:
-        wait_s = self._settings.retry_first_s
-        refused_before = ""
+    def _until_answered(self, connection: Connection, body: bytes, tenant: str, *, alone: bool) -> Reply | None:
+        """Return the answer that settles a request, None when told to stop; `alone`: it is of one sample.
+
+        Raises OtherProtocolError where the target takes v1 only.
+        """
+        attempt = 0
+        before = ""
         while not self._stop.is_set():
             reply = connection.post(body, tenant)
             metrics.REQUESTS.labels(self._settings.server, str(reply.status)).inc()
-            if reply.status // 100 == 2 or reply.status in _REFUSALS:
-                if refused_before:
+            if reply.status == 415 and self._settings.protocol == "v2":
+                raise OtherProtocolError
+            if self._settles(reply, alone=alone):
+                if before:
                     _log.info("target answers again target=%s status=%d", self._settings.server, reply.status)
                 return reply
             words = f"status={reply.status} answer={reply.text[:200]!r}"
-            if words != refused_before:
+            if reply.status not in _PASSING and reply.status < 500:
+                metrics.MISDIRECTED.labels(self._settings.server, str(reply.status)).inc()
+                words += (
+                    f" remedy={_WRONG.get(reply.status, 'no remote-write is taken there: see HINDCAST_SINK_URL')!r}"
+                )
+            if words != before:
                 _log.warning("target does not take samples, retrying target=%s %s", self._settings.server, words)
-                refused_before = words
+                before = words
             metrics.RETRIES.labels(self._settings.server).inc()
-            pause_s = max(wait_s * random.uniform(0.5, 1.0), reply.retry_after_s or 0.0)  # noqa: S311 - jitter, no secret
-            self._stop.wait(pause_s)
-            wait_s = min(2 * wait_s, self._settings.retry_most_s)
+            attempt += 1
+            self._stop.wait(max(self._pause_s(attempt), reply.retry_after_s or 0.0))
         return None
+
+    def _settles(self, reply: Reply, *, alone: bool) -> bool:
+        """Return whether an answer says what became of the samples."""
+        if reply.status // 100 == 2:
+            return True
+        if reply.status not in _REFUSALS:
+            return False
+        if reply.status == 413:  # smaller ones may pass; one sample is not too large
+            return not alone or reply.written is not None
+        return self._settings.protocol == "v1" or reply.written is not None
+
+    def _pause_s(self, attempt: int) -> float:
+        """Return the pause after so many attempts (1 or more): doubling, with jitter."""
+        longest = min(self._settings.retry_first_s * 2.0 ** min(attempt - 1, 32), self._settings.retry_most_s)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+
+
+class _Row:
+    """Refusals of one parcel in a row, since something of it was written, and the words of the last."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        self.words = ""
+
+    def answered(self, written: int | None, words: str) -> None:
+        self.refusals = 0 if written else self.refusals + 1
+        self.words = words
 
 
 def _halves(parts: Sequence[Samples]) -> list[Sequence[Samples]]:

@@ -16,6 +16,14 @@ REQUESTS = Counter(
     "hindcast_sink_requests_total", "Remote-write requests by status; 0: no answer.", ["target", "status"]
 )
 RETRIES = Counter("hindcast_sink_retries_total", "Requests sent again.", ["target"])
+MISDIRECTED = Counter(
+    "hindcast_sink_misdirected_total",
+    "Requests whose answer says that the credential or the address is wrong, by status.",
+    ["target", "status"],
+)
+MISCOUNTED = Counter(
+    "hindcast_sink_miscounted_total", "Requests taken whose answer does not say the samples they had.", ["target"]
+)
 OUTSTANDING = Gauge("hindcast_sink_samples_outstanding", "Samples on their way to the target.", ["target"])
 SERIES = Gauge("hindcast_sink_series", "Series known.", ["target"])
 LAG = Gauge("hindcast_sink_lag_records", "Records in Kafka not yet read.", ["target"])

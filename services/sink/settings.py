@@ -2,9 +2,10 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic import Field, HttpUrl, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from services.kit.secret import Secret, ServerUrl
 from services.kit.settings import Settings
 
 
@@ -18,12 +19,12 @@ class SinkSettings(Settings):
     replica: str = Field(default="", pattern=r"^[\w-]*$")
     """Which of several servers for the same records this one is, as the second of a pair. Each has a sink and a
     consumer group of its own: one that is away keeps nothing from the others, and later gets all that it missed."""
-    url: HttpUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
+    url: ServerUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
     protocol: Literal["v2", "v1"] = "v2"
     """v2 for Prometheus; v1 for Thanos Receive, whose 0.42 answers 200 to a v2 request and stores nothing of it."""
     username: str | None = None
-    password: SecretStr | None = None
-    bearer: SecretStr | None = None
+    password: Secret = None
+    bearer: Secret = None
     tenant_header: str | None = None
     """Header that carries the replay's name, such as THANOS-TENANT; none for a target without tenants."""
     timeout_s: float = Field(default=30.0, gt=0)

@@ -1,9 +1,12 @@
 """Retries and bisection against an HTTP server that answers as it is told to."""
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,15 @@ from pydantic import SecretStr
 
 from services.kit.errors import UserError
 from services.kit.wait import until
-from services.sink.delivery import Delivery, Parcel
+from services.sink import metrics
+from services.sink.connection import Connection, seconds_of
+from services.sink.delivery import Delivery, OtherProtocolError, Parcel
 from services.sink.encode import Samples
 from services.sink.offsets import Ledger, Ticket
 from services.sink.pages import Catalogue
 from services.sink.settings import SinkSettings
 
+WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 NOW = 1_763_650_000_000
 Read = Callable[[bytes, str], list[Any]]
 
@@ -34,6 +40,8 @@ class Target:
     order: list[tuple[str, int, float]] = field(default_factory=list)
     requests: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    silent: threading.Event = field(default_factory=threading.Event)
+    """Cleared, it answers nothing."""
 
     def answer(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], str]:
         self.requests.append(headers)
@@ -51,13 +59,14 @@ class Target:
         # v1 refuses a request whole.
         if self.protocol == "v2" or not bad:
             self.stored |= good
-        said = {"X-Prometheus-Remote-Write-Samples-Written": str(len(good))} if self.counts else {}
+        said = {WRITTEN: str(len(good))} if self.counts else {}
         return (400, said, "value too large") if bad else (204, said, "")
 
 
 @pytest.fixture
 def target(read_request: Read) -> Iterator[Target]:
     state = Target(read_request)
+    state.silent.set()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -65,12 +74,14 @@ def target(read_request: Read) -> Iterator[Target]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             status, headers, text = state.answer(dict(self.headers.items()), body)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
+            state.silent.wait(60)
+            with contextlib.suppress(ConnectionError):  # who asked may have gone
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
             """Keep requests out of the log."""
@@ -112,17 +123,124 @@ def sent(
     return ticket, refused, delivery
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 404, 401])
-def test_what_is_not_the_datas_fault_is_retried(target: Target, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        *((status, "") for status in (408, 429, 500, 502, 503)),
+        (401, "HINDCAST_SINK_BEARER_FILE"),
+        (403, "HINDCAST_SINK_BEARER_FILE"),
+        *((status, "HINDCAST_SINK_URL") for status in (301, 404, 405, 418)),
+        # What speaks v2 says how much it has written: this is a proxy's answer, or a page's.
+        (400, "HINDCAST_SINK_URL"),
+    ],
+)
+def test_what_is_not_the_datas_fault_is_retried_and_named(
+    target: Target, caplog: pytest.LogCaptureFixture, status: int, remedy: str
+) -> None:
+    counted = metrics.MISDIRECTED.labels("prometheus", str(status))
+    before = counted._value.get()
     target.answers = [(status, {})] * 3
     ticket, refused, _ = sent(target, [[1.0, 2.0]])
     assert ticket.done
     assert refused == []
     assert target.stored == {("m0", NOW, 1.0), ("m0", NOW + 1, 2.0)}
     assert len(target.requests) == 4
+    assert counted._value.get() - before == (3 if remedy else 0)
+    assert remedy in caplog.text
+    assert caplog.text.count("target does not take samples") == 1
 
 
-def test_retry_after_is_honoured(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["12, 12", "²", "12, 13", "", "9" * 5000, "-1", "1e3", "0x2"])
+def test_a_header_that_is_no_number_ends_nothing(target: Target, text: str) -> None:
+    target.answers = [(503, {"Retry-After": "²"}), (204, {WRITTEN: text})]
+    ticket, refused, delivery = sent(target, [[1.0, 2.0]])
+    assert (ticket.done, refused, delivery.failure) == (True, [], None)
+    assert len(target.requests) == 2
+
+
+def test_more_written_than_was_sent_is_written_and_counted(target: Target) -> None:
+    before = metrics.MISCOUNTED.labels("prometheus")._value.get()
+    target.answers = [(204, {WRITTEN: "7"})]
+    ticket, refused, _ = sent(target, [[1.0, 2.0]])
+    assert (ticket.done, refused, len(target.requests)) == (True, [], 1)
+    assert metrics.MISCOUNTED.labels("prometheus")._value.get() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("7", 7.0), ("12, 12", 12.0), ("9" * 18, 3600.0)),
+        *((text, None) for text in ("²", "soon", "", "9" * 5000, "12, 13")),
+        *(("Fri, 31 Dec 1999 23:59:59 GMT", 0.0), ("Fri, 31 Dec 9999 23:59:59 GMT", 3600.0)),
+    ],
+)
+def test_how_long_a_target_asks_to_wait(text: str, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_a_target_that_refuses_all_is_asked_a_few_times_with_pauses_and_nothing_is_lost(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = waited(monkeypatch)
+    target.protocol, target.counts = "v1", False
+    ticket, refused, _ = sent(target, [[500.0] * 64 for _ in range(100)], retry_first_s=0.1, retry_most_s=15.0)
+    assert ticket.done
+    assert len(refused) == 6400
+    assert len(set(refused)) == 6400
+    assert len(target.requests) == 24
+    assert sum(waits) > 5.0
+
+
+def test_what_is_too_large_is_halved_and_all_of_it_lands(target: Target) -> None:
+    target.answers = [(413, {})] * 3
+    ticket, refused, _ = sent(target, [[1.0, 2.0], [3.0, 4.0]])
+    assert (ticket.done, refused, len(target.stored)) == (True, [], 4)
+
+
+def test_a_target_that_reads_v1_only_is_named(target: Target) -> None:
+    target.answers = [(415, {})]
+    ticket, refused, delivery = sent(target, [[1.0]])
+    assert not ticket.done
+    assert refused == []
+    assert isinstance(delivery.failure, OtherProtocolError)
+
+
+def test_it_ends_without_waiting_for_an_answer_that_does_not_come(target: Target) -> None:
+    series = Catalogue("v2")
+    series.add({"__name__": "m"})
+    delivery = Delivery(SinkSettings.model_validate({"url": target.url, "timeout_s": 3600}), lambda *_: None)
+    ticket = Ticket({})
+    ticket.expect(2)
+    target.silent.clear()
+    for tick in range(2):
+        part = Samples(np.array([0]), np.array([[NOW + tick]]), np.array([[1.0]]))
+        delivery.submit(Parcel(series.pages[0], [part], "u", "r", 0, ticket))
+    until(lambda: target.requests, timeout_s=30, what="the first request")
+    delivery.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "lane-0"]
+    assert not delivery.drained(3600)
+    assert not ticket.done
+    target.silent.set()
+
+
+def test_a_bearer_token_in_a_file_is_the_one_that_is_there_now(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bearer"
+    file.write_text("first\n")
+    monkeypatch.setenv("HINDCAST_SINK_BEARER_FILE", str(file))
+    connection = Connection(SinkSettings.model_validate({"url": target.url}))
+    for word in ("first", "second"):
+        file.write_text(f"{word}\n")
+        os.utime(file, ns=(0, len(word)))
+        target.answers = [(204, {WRITTEN: "1"})]
+        connection.post(b"", "")
+    connection.close()
+    assert [request["Authorization"] for request in target.requests] == ["Bearer first", "Bearer second"]
+
+
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Have lanes wait for nothing; return a list that gets the seconds that they would have."""
     waits: list[float] = []
     original = threading.Event.wait
 
@@ -133,6 +251,11 @@ def test_retry_after_is_honoured(target: Target, monkeypatch: pytest.MonkeyPatch
         return original(event, timeout)
 
     monkeypatch.setattr(threading.Event, "wait", wait)
+    return waits
+
+
+def test_retry_after_is_honoured(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = waited(monkeypatch)
     target.answers = [(429, {"Retry-After": "7"}), (503, {})]
     ticket, _, _ = sent(target, [[1.0]])
     assert ticket.done

@@ -83,6 +83,7 @@ class Stack:
             for folder in (self.logs, *topology.folders, *(path.parent for path in topology.files)):
                 folder.mkdir(parents=True, exist_ok=True)
             for path, text in topology.files.items():
+                path.touch(0o600)  # an address that alerts are sent to may be a secret
                 path.write_text(text, encoding="utf-8")
             self.addresses = topology.addresses
             for spec in topology.processes:

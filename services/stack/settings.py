@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, HttpUrl
+from pydantic import AfterValidator, Field, HttpUrl, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import SettingsConfigDict
 
 from services.kit import folders
 from services.kit.errors import UserError
+from services.kit.secret import Secret, secrets_among
 from services.kit.settings import Settings, load
 
 ENV_PREFIX = "HINDCAST_STACK_"
@@ -35,6 +36,14 @@ def default_cache_dir() -> Path:
 def default_state_dir() -> Path:
     """Where a stack keeps data, configuration and logs: `$XDG_STATE_HOME/hindcast/stack`."""
     return folders.state_dir("stack")
+
+
+def _is_url(given: SecretStr | None) -> SecretStr | None:
+    try:
+        TypeAdapter(HttpUrl | None).validate_python(given and given.get_secret_value())
+    except ValidationError:
+        raise ValueError("is no http address") from None
+    return given
 
 
 class StackSettings(Settings):
@@ -84,7 +93,7 @@ class StackSettings(Settings):
     # The Alertmanager configuration, used as it is.
     alertmanager_config: Path = _ALERT_RULES / "alertmanager.yaml"
     # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.
-    webhook_url: HttpUrl | None = None
+    webhook_url: Annotated[Secret, AfterValidator(_is_url)] = None
     # How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty.
     start_timeout_s: Annotated[float, Field(gt=0)] = 180.0
 
@@ -95,7 +104,8 @@ def load_settings(**given: object) -> StackSettings:
     Raises UserError (exit code 2) naming every wrong value, and every HINDCAST_STACK_* variable that is not a setting:
     pydantic-settings ignores those, and a misspelt port would go unnoticed.
     """
-    known = {f"{ENV_PREFIX}{name}".upper() for name in StackSettings.model_fields}
+    names = [*StackSettings.model_fields, *(f"{name}_file" for name in secrets_among(StackSettings.model_fields))]
+    known = {f"{ENV_PREFIX}{name}".upper() for name in names}
     unknown = sorted(name for name in os.environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
     if unknown:
         raise UserError(

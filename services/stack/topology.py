@@ -259,7 +259,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
         conf / "compact-selector.yml": configs.compact_selector(),
     }
     if webhook is not None:
-        files[conf / configs.WEBHOOK_URL_FILE] = str(webhook)
+        files[conf / configs.WEBHOOK_URL_FILE] = webhook.get_secret_value()
     return Topology(
         processes=(kafka, alertmanager, *stored, receive, store, watching, sidecar_monitor, query, compact),
         files=files,

@@ -18,7 +18,7 @@ from services.kit.listening import address_of
 from services.kit.service import StatusSettings
 from services.kit.serving import Server
 
-TABLE = (Path(__file__).parents[1] / "docs" / "authorisation.md").read_text(encoding="utf-8")
+TABLE = (Path(__file__).parents[2] / "docs" / "authorisation.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([^|]+) \| ([A-Z]+) \| `([^`]+)` \| (\w+) \|$", TABLE, re.MULTILINE)
 ROLES = get_args(TokenRole)
 ENOUGH = {"viewer": {"viewer", "operator"}, "operator": {"operator"}, "sender": {"sender", "operator"}}

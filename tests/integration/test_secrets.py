@@ -1,0 +1,129 @@
+"""A replay from end to end by services whose secrets are in files: the alert arrives, and no secret is anywhere."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from kafka import TopicPartition
+
+from services.kit import topics
+from services.kit.access import new_token
+from services.kit.kafka import KafkaSettings, consumer
+from services.kit.wait import until
+from services.stack.configs import WEBHOOK_URL_FILE
+from services.stack.hindcast_services import services
+from services.stack.runner import Stack
+from tests.small import Brake, small_recording
+
+pytestmark = pytest.mark.integration
+_WAIT_S = 120.0
+FILES = ("KAFKA_SASL_PASSWORD", "SINK_BEARER", "NOTIFY_BEARER_TOKEN", "API_REPLAY_TOKEN", "REPLAY_TOKEN")
+LISTENING = ("STATUS", "REPLAY", "RECEIVER")
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give every service its secrets in files; return them by setting, and the tokens by role."""
+    made = {role: new_token(f"the {role}", role) for role in ("viewer", "operator", "sender")}
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("".join(f"- {token.model_dump_json()}\n" for _, token in made.values()))
+    secrets = {role: secret for role, (secret, _) in made.items()}
+    for name in FILES:
+        secrets[name] = secrets["operator"] if "REPLAY" in name else f"planted-{name.lower().replace('_', '-')}"
+        (tmp_path / name).write_text(secrets[name])
+        monkeypatch.setenv(f"HINDCAST_{name}_FILE", str(tmp_path / name))
+    for name in LISTENING:
+        monkeypatch.setenv(f"HINDCAST_{name}_TOKENS_FILE", str(tokens))
+    return secrets
+
+
+@pytest.fixture
+def guarded(stack: Stack, planted: dict[str, str]) -> Iterator[Stack]:
+    """Run all services with the planted secrets, and have Alertmanager show a sender's token to the receiver."""
+    own = services(stack.service_context())
+    for spec in own:
+        stack.add_process(spec)
+    webhook = stack.state_dir / "config" / WEBHOOK_URL_FILE
+    address = urlsplit(webhook.read_text())
+    webhook.write_text(address._replace(netloc=f"alerting:{planted['sender']}@{address.netloc}").geturl())
+    yield stack
+    for spec in reversed(own):
+        stack.remove(spec.name)
+
+
+def test_planted_secrets_are_in_no_log_process_list_metric_or_record(
+    guarded: Stack, planted: dict[str, str], tmp_path: Path
+) -> None:
+    recording = small_recording(tmp_path, "planted", nodes=3, minutes=6, brakes=[Brake("v002", 100, 200)])
+    at = guarded.addresses.services
+    # Nobody gets in without a token, and the pages that others get have none either.
+    for name in ("replay", "receiver", "sink-prometheus", "detect", "notify"):
+        assert httpx.get(f"{at[name]}/metrics").status_code == 401, name
+    assert httpx.post(f"{at['receiver']}/webhook", json={}).status_code == 401
+    body = {"recording": str(recording), "name": "planted", "speed": "max"}
+    operator = {"Authorization": f"Bearer {planted['operator']}"}
+    assert httpx.post(f"{at['replay']}/api/v1/replays", json=body).status_code == 401
+    assert httpx.post(f"{at['replay']}/api/v1/replays", json=body, headers=operator).status_code == 201
+
+    def heard() -> bool:
+        answer = httpx.get(f"{at['receiver']}/received", params={"replay": "planted"}, headers=operator)
+        return bool(answer.raise_for_status().json())
+
+    until(heard, timeout_s=_WAIT_S, what="the alert at the receiver", interval_s=0.2)
+
+    seen: dict[str, str] = {}
+    viewer = {"Authorization": f"Bearer {planted['viewer']}"}
+    for name in ("replay", "receiver", "sink-prometheus", "detect", "notify"):
+        seen[f"metrics of {name}"] = httpx.get(f"{at[name]}/metrics", headers=viewer).raise_for_status().text
+    for process in guarded.processes:
+        if process.pid is not None:
+            for what in ("cmdline", "environ"):
+                text = Path(f"/proc/{process.pid}/{what}").read_bytes().decode(errors="replace")
+                seen[f"{what} of {process.name}"] = text
+    for log in guarded.logs.iterdir():
+        seen[f"log {log.name}"] = log.read_text(errors="replace")
+    kept = [path for path in (guarded.state_dir / "services").rglob("*") if path.is_file()]
+    seen |= {str(path): path.read_bytes().decode(errors="replace") for path in kept}
+    seen |= {f"topic {topic}": text for topic, text in records(guarded).items()}
+    assert len(seen) > 40
+    found = [(place, name) for place, text in seen.items() for name, secret in planted.items() if secret in text]
+    assert found == []
+
+
+def records(stack: Stack) -> dict[str, str]:
+    """Return what lies in the topics of what services say."""
+    names = (topics.DEAD_LETTER, topics.FINDINGS, "replays")
+    reader = consumer(KafkaSettings(bootstrap=stack.addresses.kafka), group=None)
+    try:
+        places = [TopicPartition(name, part) for name in names for part in reader.partitions_for_topic(name)]
+        reader.assign(places)
+        ends = reader.end_offsets(places)
+        texts = dict.fromkeys(names, "")
+        while any(reader.position(place) < ends[place] for place in places):
+            for place, some in reader.poll(timeout_ms=200).items():
+                texts[place.topic] += "".join(f"{one.headers}{one.value!r}" for one in some)
+        return texts
+    finally:
+        reader.close()
+
+
+def test_a_credential_that_is_refused_is_not_shown(tmp_path: Path, stack: Stack) -> None:
+    """The words of a service that ends because of it."""
+    (tmp_path / "password").write_text("planted-password")
+    env = {
+        "HINDCAST_KAFKA_BOOTSTRAP": stack.addresses.kafka,
+        "HINDCAST_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "HINDCAST_KAFKA_SASL_MECHANISM": "PLAIN",
+        "HINDCAST_KAFKA_SASL_USERNAME": "somebody",
+        "HINDCAST_KAFKA_SASL_PASSWORD_FILE": str(tmp_path / "password"),
+        "HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S": "1",
+    }
+    command = [sys.executable, "-m", "services.sink"]
+    ended = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 3
+    assert "planted" not in ended.stdout + ended.stderr
