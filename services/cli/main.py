@@ -31,6 +31,7 @@ COMMANDS = (
     "fit",
     "tune",
     "replay",
+    "exporters",
     "live",
     "api",
     "token",

@@ -28,6 +28,8 @@ def applications(folder: Path, tokens_file: Path | None = None) -> Iterator[dict
     """Give the application of each service, which keep what they have in `folder` and know the tokens of a file."""
     from services.api.app import build as build_api
     from services.api.settings import ApiSettings
+    from services.exporters.app import build as build_exporters
+    from services.exporters.settings import ExportersSettings
     from services.gateway.api import Gateway
     from services.gateway.api import build as build_gateway
     from services.gateway.settings import GatewaySettings
@@ -50,9 +52,20 @@ def applications(folder: Path, tokens_file: Path | None = None) -> Iterator[dict
         "replay": build_replay(Manager(replay, kafka), replay),
         "gateway": build_gateway(Gateway(gateway, _NoKafka()), gateway),
         "receiver": build_receiver(store, ReceiverSettings(tokens_file=tokens_file)),
+        "exporters": build_exporters(_NoExporters(), ExportersSettings(tokens_file=tokens_file)),
         "sink, detect, notify": status_application(lambda: True, StatusSettings(tokens_file=tokens_file)),
     }
     store.close()
+
+
+class _NoExporters:
+    """A recorded cluster without machines."""
+
+    def targets(self, address: str) -> list[dict[str, object]]:
+        return [{"targets": [address]}]
+
+    def text(self, exporter: str, target: str) -> bytes | None:
+        raise KeyError(f"{exporter}/{target}")
 
 
 class _NoKafka:

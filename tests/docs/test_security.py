@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from services.api.settings import ApiSettings
+from services.exporters.settings import ExportersSettings
 from services.gateway.settings import GatewaySettings
 from services.kit.listening import Listening
 from services.kit.service import StatusSettings
@@ -28,6 +29,7 @@ ROWS = [
 ]
 LISTENING: tuple[type[Listening], ...] = (
     ApiSettings,
+    ExportersSettings,
     ReplaySettings,
     GatewaySettings,
     ReceiverSettings,
