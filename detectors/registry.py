@@ -4,7 +4,7 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, cast
@@ -15,6 +15,7 @@ import detectors
 from detectors.contract import Detector, DetectorConfig, DetectorSpec
 from detectors.engine import Choice
 from detectors.faults import faults
+from detectors.nearest import meant
 from detectors.spec import configure
 
 _METHODS = ("logs", "observe", "advance", "snapshot", "restore")
@@ -89,7 +90,7 @@ def _disagreements(folder: str, kind: type[Detector]) -> list[str]:
         try:
             configure(kind.config_type, spec, {})
         except ValidationError as error:
-            problems += [f"default of {text}" for text in _texts(error)]
+            problems += [f"default of {text}" for text in texts_of(error)]
     return problems
 
 
@@ -127,9 +128,8 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
     budget = overrides.pop(BUDGET, BUDGET_DEFAULT)
     allowed = isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < math.inf
     problems = [] if allowed else [f"{BUDGET}: {budget!r} is no number above 0"]
-    problems += [
-        f"{name}: no such detector; there are {', '.join(sorted(known))}" for name in overrides if name not in known
-    ]
+    there = f"; there are {', '.join(sorted(known))}"
+    problems += [f"{name}: no such detector{meant(name, known) or there}" for name in overrides if name not in known]
     choices: list[Choice] = []
     for name, kind in sorted(known.items()):
         given = overrides.get(name) or {}
@@ -147,7 +147,7 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
         try:
             config: DetectorConfig = configure(kind.config_type, kind.spec, settings)
         except ValidationError as error:
-            problems += [f"{name}.{text}" for text in _texts(error)]
+            problems += [f"{name}.{text}" for text in texts_of(error, {"enabled", *kind.config_type.model_fields})]
             continue
         if enabled is True:
             choices.append((kind, config))
@@ -156,5 +156,11 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
     return choices
 
 
-def _texts(error: ValidationError) -> list[str]:
-    return [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
+def texts_of(error: ValidationError, known: Collection[str] = ()) -> list[str]:
+    """Return what is wrong with settings, each with its place; `known` are the settings that there are."""
+    found = []
+    for item in error.errors(include_url=False):
+        place = ".".join(str(part) for part in item["loc"])
+        unknown = item["type"] == "extra_forbidden" and known
+        found.append(f"{place}: {f'no such setting{meant(place, known)}' if unknown else item['msg']}")
+    return found

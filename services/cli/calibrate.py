@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
+from services.cli.named import recordings_of
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     out: Annotated[Path, typer.Option(help="write the calibration there", show_default=False)],
-    recordings: Annotated[list[Path] | None, typer.Argument(help="recordings of times when all was well")] = None,
+    recordings: Annotated[
+        list[Path] | None, typer.Argument(help="recordings of healthy times", callback=recordings_of)
+    ] = None,
     url: Url = None,
     hours: Annotated[float, typer.Option(min=1, max=720, help="with --url: how much of its past to read")] = 24.0,
     config: Annotated[Path | None, typer.Option(help="a detectors.yaml: what differs from the defaults")] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
+from services.cli.named import recording_of
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def register(app: typer.Typer) -> None:
 
 
 def coverage(
-    recording: Annotated[Path | None, typer.Argument(help="the recording's directory", show_default=False)] = None,
+    recording: Annotated[
+        Path | None, typer.Argument(help="the recording", callback=recording_of, show_default=False)
+    ] = None,
     url: Url = None,
     hours: Annotated[float, typer.Option(min=0.05, max=48, help="with --url: how much to look at")] = 0.25,
     beside: Annotated[

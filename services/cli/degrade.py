@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from services.cli.named import RecordingDir
 from services.recording.without import ALSO, WORDS
 
 _ALL = WORDS | {also: f"the same as {word}" for also, word in ALSO.items()}
@@ -20,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def degrade(
-    directory: Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)],
+    directory: RecordingDir,
     without: Annotated[list[str], typer.Option(help="what to take away, by commas; may be given again")],
     out: Annotated[Path, typer.Option(help="directory to write; must not exist yet")],
     seed: Annotated[int, typer.Option(min=0, help="which scrapes are lost")] = 0,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.named import RecordingDir
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -26,8 +28,8 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="a recording's directory", show_default=False)],
-    b: Annotated[Path, typer.Argument(help="the other's", show_default=False)],
+    a: RecordingDir,
+    b: RecordingDir,
     only: Annotated[list[_Part] | None, typer.Option(help="compare this part; again for more (default: all)")] = None,
     tolerance: Annotated[float, typer.Option(min=0, help="how far values may be apart, relative to the larger")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="print all figures as JSON")] = False,

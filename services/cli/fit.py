@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.named import RecordingDir, recordings_of
 from services.kit.errors import UserError
 from services.kit.times import format_time, parse_time
 
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fit(
-    recordings: Annotated[list[Path], typer.Argument(help="Directories of recordings.", show_default=False)],
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings.", callback=recordings_of, show_default=False)],
     out: Annotated[Path, typer.Option(help="Write the model there.", show_default=False)],
 ) -> None:
     """Fit a model of how healthy GPUs differ from the peers of their job; labelled faults are left out."""
@@ -41,7 +42,7 @@ def fit(
 
 
 def novelty(
-    recording: Annotated[Path, typer.Argument(help="The directory of a recording.", show_default=False)],
+    recording: RecordingDir,
     model: Annotated[Path, typer.Option(help="What `hindcast fit` wrote.", show_default=False)],
     findings: Annotated[Path | None, typer.Option(help="What `hindcast run --findings` wrote: what agrees?")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the novelties there, one JSON object a line.")] = None,

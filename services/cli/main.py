@@ -1,11 +1,20 @@
 """`hindcast`: one command for everything; each group of commands lives in a module of its own."""
 
 import importlib
+import importlib.metadata
 import sys
+from typing import Annotated
 
 import typer
 
 from services.kit.errors import UserError
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hindcast {importlib.metadata.version('hindcast')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="hindcast",
@@ -42,6 +51,17 @@ COMMANDS = (
     "dashboards",
     "generate",
 )
+
+
+@app.callback()
+def hindcast(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what stands before the command."""
+
+
 for _name in COMMANDS:
     importlib.import_module(f"services.cli.{_name}").register(app)
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-_Directory = Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)]
+from services.cli.named import RecordingDir
+
 Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
 _Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
 
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_scenarios)
 
 
-def validate(directory: _Directory) -> None:
+def validate(directory: RecordingDir) -> None:
     """Check a recording against the format; list every violation and exit 1 if there is any."""
     from services.recording.validate import validate_recording
 
@@ -36,7 +37,7 @@ def validate(directory: _Directory) -> None:
 
 
 def repair(
-    directory: _Directory,
+    directory: RecordingDir,
     out: Annotated[Path, typer.Option(help="directory to write; must not exist yet", show_default=False)],
 ) -> None:
     """Write a recording anew without what cannot be right: in order, none twice, none outside; types and hashes.
@@ -132,7 +133,7 @@ def _size(count: int) -> str:
 
 
 def cut(
-    directory: _Directory,
+    directory: RecordingDir,
     start: Annotated[str | None, typer.Option("--from", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
     end: Annotated[str | None, typer.Option("--to", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
     out: _Out = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from detectors.contract import Entity, Finding
+from services.cli.named import RecordingDir
 from services.cli.recordings import Strict
 from services.kit.errors import UserError
 from services.kit.times import format_time
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def run(
-        recording: Annotated[Path, typer.Argument(help="The directory of a recording.", show_default=False)],
+        recording: RecordingDir,
         findings: Annotated[Path | None, typer.Option(help="Write the findings there, one JSON object a line.")] = None,
         incidents: Annotated[
             Path | None,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.named import RecordingDir, recordings_of
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
     from services.recording.model import Label
 
-_Directory = Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)]
 _Out = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 _Entity = Annotated[str | None, typer.Option(help="the culprit, such as node=v041 or node=v041,gpu=3")]
 _Also = Annotated[list[str] | None, typer.Option(help="an entity that is as right; may be given again")]
@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def merge(
-    recordings: Annotated[list[Path], typer.Argument(help="two or more; where they differ, the first wins")],
+    recordings: Annotated[
+        list[Path], typer.Argument(help="two or more; where they differ, the first wins", callback=recordings_of)
+    ],
     out: _Out,
     cluster: Annotated[str | None, typer.Option(help="the cluster's name, where the recordings' names differ")] = None,
     keep_all: Annotated[
@@ -66,7 +68,7 @@ def merge(
 
 
 def anonymise(
-    directory: _Directory,
+    directory: RecordingDir,
     out: _Out,
     salt_file: Annotated[
         Path | None, typer.Option(help="secret the new names are made with, so that several recordings fit together")
@@ -89,7 +91,7 @@ def _labels() -> typer.Typer:
     group = typer.Typer(no_args_is_help=True, help="Write down by hand what was really wrong.")
 
     @group.callback()
-    def recording(context: typer.Context, directory: _Directory) -> None:
+    def recording(context: typer.Context, directory: RecordingDir) -> None:
         context.obj = directory
 
     group.command("list")(_list)

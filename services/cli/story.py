@@ -147,6 +147,7 @@ def named(given: str) -> Path | None:
 
     UserError: it is neither.
     """
+    from detectors.nearest import meant
     from services.kit.errors import UserError
     from services.synth.library import find_scenario, scenario_paths
 
@@ -158,7 +159,7 @@ def named(given: str) -> Path | None:
     if path.exists() or given in scenario_paths():
         return find_scenario(given)
     raise UserError(
-        f"{given}: neither a recording's directory nor a scenario's name",
+        f"{given}: neither a recording's directory nor a scenario's name{meant(given, scenario_paths())}",
         remedy="`hindcast list` shows the scenarios",
         exit_code=2,
     )

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from detectors.engine import Choice
 from detectors.incidents.knowledge import TABLE, IncidentConfig
-from detectors.registry import RegistryError, choose
+from detectors.registry import RegistryError, choose, texts_of
 from services.detect.calibration import load_calibration
 from services.kit.errors import UserError
 
@@ -73,10 +73,7 @@ def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -
     try:
         return TABLE.configure({str(name): value for name, value in given.items()})
     except ValidationError as error:
-        problems = [
-            f"{INCIDENTS}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        ]
+        problems = [f"{INCIDENTS}.{text}" for text in texts_of(error, IncidentConfig.model_fields)]
         raise _wrong(path, problems, "detectors/incidents/causes.yaml") from None
 
 

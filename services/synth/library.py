@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from detectors.nearest import meant
 from services.kit.errors import UserError
 from services.kit.folders import cache_dir
 from services.recording.reader import read_manifest
@@ -29,7 +30,8 @@ def find_scenario(name: str) -> Path:
         return path
     found = scenario_paths()
     if name not in found:
-        raise UserError(f"no scenario {name!r}", remedy=f"there are: {', '.join(found) or 'none'}", exit_code=2)
+        problem = f"no scenario {name!r}{meant(name, found)}"
+        raise UserError(problem, remedy=f"there are: {', '.join(found) or 'none'}", exit_code=2)
     return found[name]
 
 
