@@ -42,6 +42,7 @@ JUDGED: Final = len(SIGNALS) - 1
 """All signals but traffic."""
 WAITS: Final = ("rx", "tx", "drop", "wait", "retry")
 """What makes somebody wait; marks alone are how a RoCE fabric works."""
+_PARTS_OF_TIME: Final = [SIGNALS.index(signal) for signal in ("rx", "tx", "wait")]
 
 
 class Looks(Columns):
@@ -167,12 +168,16 @@ class Flows(Kept):
         looks.last_hot[ports[hot]] = looks.at[ports[hot]]
 
     def _waits(self, ports: IntArray) -> BoolArray:
-        """Return which signals (signals, n) of `ports` say that somebody waits, by what matters more than usual.
+        """Return which signals (signals, n) of `ports` say that somebody waits, and far more than usual.
 
-        Packets come twice where links err, too: of retransmissions only those count that come with marked packets.
+        By what matters, and by as much again or half of the time that was left to wait in. Packets come twice where
+        links err, too: of retransmissions only those count that come with marked packets.
         """
-        more = self.looks.strength[:, ports] - np.nan_to_num(self.usual()[:, ports])
-        waits = np.nan_to_num(more) >= 1
+        usual = np.nan_to_num(self.usual()[:, ports])
+        left = np.full(usual.shape, np.inf)
+        left[_PARTS_OF_TIME] = 1 / self._config.waiting_share - usual[_PARTS_OF_TIME]
+        more = np.nan_to_num(self.looks.strength[:, ports]) - usual
+        waits = more >= np.fmax(np.fmin(usual, left / 2), 1)
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
         waits[mark] = False
         waits[retry] &= self.looks.odds[mark, ports] <= _ODD
