@@ -59,7 +59,7 @@ class Fleet:
         self.cluster, self.playhead = recording.manifest.cluster.name, playhead
         jobs = Jobs(recording)
         self._shown = {
-            EXPORTERS[stream]: Shown(recording, stream, jobs, dcgm_fields if stream == "dcgm" else None)
+            EXPORTERS[stream]: Shown(recording, stream, jobs, playhead.start, dcgm_fields if stream == "dcgm" else None)
             for stream in recording.streams()
             if stream in EXPORTERS
         }

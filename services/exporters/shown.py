@@ -42,9 +42,11 @@ class Jobs:
 
 
 class Shown:
-    """One stream's exporters, which only go forward in time. `fields`: only these columns, None for all."""
+    """One stream's exporters, from `start` (epoch ms) forward in time. `fields`: only these columns, None for all."""
 
-    def __init__(self, recording: Recording, stream: str, jobs: Jobs, fields: Collection[str] | None = None) -> None:
+    def __init__(
+        self, recording: Recording, stream: str, jobs: Jobs, start: int, fields: Collection[str] | None = None
+    ) -> None:
         manifest = recording.manifest
         topology = recording.topology.model_dump(mode="json", exclude_unset=True)
         self.exporter = EXPORTERS[stream]
@@ -55,7 +57,10 @@ class Shown:
         self._fresh_ms = round(_FRESH * every * 1000) if every else _UNKNOWN_INTERVAL_MS
         self._columns = _columns(recording, stream, fields)
         self._batches: Iterator[pa.RecordBatch] = recording.batches(
-            stream, max_rows=_ROWS, columns=[*self._columns, *(["unit"] if stream == "bmc" else [])]
+            stream,
+            start - self._fresh_ms,
+            max_rows=_ROWS,
+            columns=[*self._columns, *(["unit"] if stream == "bmc" else [])],
         )
         self._waiting: pa.RecordBatch | None = next(self._batches, None)
         self._values = np.empty((0, len(self._columns)))

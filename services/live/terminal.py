@@ -34,6 +34,7 @@ class Terminal:
         self._since = self._progress = run.feed.at
         self._until = run.warmup.from_ms or run.feed.at
         self._catching_up, self._began, self._away = True, run.goes_on, False
+        self._delay_ms = -1
         self._linked: set[str] = set()
 
     def begin(self) -> None:
@@ -51,6 +52,7 @@ class Terminal:
     def news(self, news: News) -> None:
         """Print what is told; of the lookback what was found, as it is found."""
         if self._began:
+            self._say_delay()
             for line in news.told:
                 if line.topic == topics.FINDINGS:
                     self._tell(line)
@@ -70,9 +72,16 @@ class Terminal:
             self._began = True
             self._summary()
         if self._catching_up or self._away:
-            delay = self._run.feed.lateness.delay_ms / 1000
-            self._say(f"{_short(self._run.feed.at)} following, {delay:g} s behind the clock")
-        self._catching_up = self._away = False
+            self._catching_up = self._away = False
+            self._delay_ms = -1
+            self._say_delay()
+
+    def _say_delay(self) -> None:
+        """Say how far behind the clock it follows, where that is news."""
+        delay_ms = self._run.feed.lateness.delay_ms
+        if not self._catching_up and delay_ms != self._delay_ms:
+            self._delay_ms = delay_ms
+            self._say(f"{_short(self._run.feed.at)} following, {delay_ms / 1000:g} s behind the clock")
 
     def away(self, error: UserError) -> None:
         """Say once that the server does not answer."""

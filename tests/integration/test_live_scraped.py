@@ -1,0 +1,115 @@
+"""As a new user has it: a Prometheus that scrapes exporters on their default fields, and `hindcast live` pointed at it.
+
+The exporters are those of a recorded cluster at real speed, and everything runs by the clock: half a minute before a
+GPU's memory fails, until the webhook has heard of it.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from services.kit.wait import until
+from services.stack import build
+from services.stack.health import HttpHealth
+from services.stack.runner import Stack
+from services.stack.settings import load_settings
+from services.stack.spec import ProcessSpec
+from services.synth.library import scenario_paths
+from services.synth.make import Variant, make_recording
+from tests.integration.receivers import WEBHOOK, Receiver, serve
+
+pytestmark = pytest.mark.integration
+_WAIT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[Receiver]:
+    with serve(WEBHOOK) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
+    """An Alertmanager that tells the webhook of everything."""
+    folder = tmp_path_factory.mktemp("scraped")
+    config = {
+        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
+        "receivers": [{"name": "all", "webhook_configs": [{"url": webhook.url}]}],
+    }
+    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
+    with Stack.start(folder / "state", settings, only=("alertmanager",)) as stack:
+        yield stack
+
+
+def _prometheus(stack: Stack, folder: Path, discovery: str) -> str:
+    """Have a Prometheus scrape what `discovery` finds, every second; return its URL."""
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [{"job_name": "cluster", "http_sd_configs": [{"url": discovery}]}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    binary = build.ensure(stack.settings.cache_dir, ("prometheus",))["prometheus"] / "prometheus"
+    port = stack.service_context().ports.take()
+    url = f"http://127.0.0.1:{port}"
+    argv = (
+        str(binary),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    stack.add_process(ProcessSpec("prometheus-of-the-site", argv, HttpHealth(f"{url}/-/ready"), ports=(port,)))
+    return url
+
+
+@contextmanager
+def _hindcast(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of hindcast until the block ends."""
+    with log.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-m", "services.cli", *arguments], stdout=out, stderr=out)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0, log.read_text()
+
+
+def _line(log: Path, begins: str) -> str:
+    def found() -> str | None:
+        return next((line for line in log.read_text().splitlines() if begins in line), None)
+
+    return until(found, timeout_s=_WAIT_S, what=f"{begins!r} in {log.name}")
+
+
+def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webhook: Receiver, tmp_path: Path) -> None:
+    recording = make_recording(
+        scenario_paths()["vela-cuda-memory-error"], tmp_path / "memory-error", Variant(scale=0.05)
+    )
+    scraped, told = tmp_path / "exporters.log", tmp_path / "live.log"
+    # 29 s before the GPU's counters rise.
+    options = ("--from", "+00:58:40", "--default-fields", "--port", "0")
+    with ExitStack() as running:
+        running.enter_context(_hindcast(scraped, "exporters", str(recording), *options))
+        discovery = _line(scraped, "/sd").partition("url: ")[2].partition("}")[0]
+        url = _prometheus(stack, tmp_path, discovery)
+        follow = ("--lookback", "1m", "--every", "1", "--lateness", "1", "--alertmanager", stack.addresses.alertmanager)
+
+        def scrapes() -> bool:
+            return "DCGM_FI_DEV_XID_ERRORS" in httpx.get(f"{url}/api/v1/label/__name__/values").text
+
+        until(scrapes, timeout_s=_WAIT_S, what="the first scrape")
+        running.enter_context(_hindcast(told, "live", "--prometheus", url, *follow))
+        _line(told, "following")
+        _line(told, "ecc_uncorrectable node=v002 gpu=6")
+        alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
+    assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in told.read_text()
+    assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}
+    (found,) = [line for line in told.read_text().splitlines() if line.startswith("OPEN") and "ecc_unc" in line]
+    assert found.endswith((": page", ": ticket"))
