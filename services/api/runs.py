@@ -217,7 +217,7 @@ class Runs:
     def outcomes(self, run: str) -> list[Outcome]:
         """Return what became of each label and finding of a run; what was found in shadow does not count."""
         findings = [finding_meant(told) for told in self.findings(run).items if not told.shadow]
-        return judge(findings, list(self.recording(run).labels()))
+        return judge(findings, self.recording(run).truth())
 
     def timeline(self, run: str) -> Timeline:
         """Return all moments of a run, and its score once it is done and there are labels."""

@@ -9,6 +9,7 @@ from services.api.run_models import Score
 from services.recording.faults import FaultName
 from services.replay.spec import Shift, Speed
 from services.replay.status import ReplayStatus
+from services.score.comparison import Change
 
 Mark = Literal["right", "wrong", "unsure"]
 
@@ -92,7 +93,7 @@ class Difference(BaseModel):
     """One thing that the second configuration does otherwise; `seconds`: how much later (negative: earlier)."""
 
     recording: str
-    change: Literal["caught", "missed", "earlier", "later", "false alarm gone", "false alarm new"]
+    change: Change
     fault: str
     entity: Entity
     seconds: float

@@ -149,7 +149,7 @@ def _curve(scored: "list[Scored]", paths: list[Path]) -> list[dict[str, float | 
     from services.score.matching import judge
     from services.score.tally import tally
 
-    labels = [list(Recording.open(path).labels()) for path in paths]
+    labels = [Recording.open(path).truth() for path in paths]
     raised = [[outcome.finding for outcome in one.outcomes if outcome.finding is not None] for one in scored]
     points: list[dict[str, float | int | None]] = []
     for least in np.linspace(0.0, 1.0, _STEPS + 1).round(4).tolist():

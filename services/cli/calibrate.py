@@ -75,7 +75,7 @@ def calibrate(
         with _bar() as moved:
             known = learnt(earlier, lambda tails: choices_of(overrides, config, tails), moved)
         choices = choices_of(overrides, config, known)
-        card = score_all([one.path for one in later], choices, workers=workers)
+        card = score_all([one.path for one in later], choices, workers=workers, healthy=True)
         learnt_days = sum(node_days(one) for one in earlier)
         made = _document(opened[0].manifest.cluster.name, known, earlier, later, learnt_days, card, overrides, url)
     out.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")

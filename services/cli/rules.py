@@ -194,7 +194,7 @@ def _one(
         )
     nodes = node_names([node.model_dump() for node in recording.topology.nodes])
     findings, apart = findings_of(evaluated.changes, nodes)
-    outcomes = judge(findings, list(recording.labels()))
+    outcomes = judge(findings, recording.truth())
     _print(recording, evaluated, outcomes, apart, nodes, pending=pending)
     return evaluated, outcomes
 
@@ -253,6 +253,8 @@ def _print(
         f"{kind} {sum(outcome.kind == kind for outcome in outcomes)}"
         for kind in ("hit", "miss", "late", "repeat", "false")
     )
+    if not recording.labelled:
+        counts = "nobody has labelled it, so that what is right is unknown"
     console.print(
         f"{fired} alert(s) fired, {apart} of them informative or without a fault of the labels'; {counts}; "
         f"{evaluated.samples} samples of {evaluated.series} series, {evaluated.refused} refused",

@@ -170,23 +170,33 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     from services.score.seeds import kind_of_seeds
 
     figures, console = card.as_json(), Console()
-    print_sheet(console, fault_sheet(figures, narrow=console.width < _WIDE))
-    print_sheet(console, behaviour_sheet(figures))
-    print_sheet(console, incident_sheet(figures))
-    console.print()
+    if any(one["labelled"] for one in figures["recordings"]):
+        print_sheet(console, fault_sheet(figures, narrow=console.width < _WIDE))
+        print_sheet(console, behaviour_sheet(figures))
+        print_sheet(console, incident_sheet(figures))
+        console.print()
     for one in figures["recordings"]:
         if one["left_out"]:
             console.print(f"{one['name']}: {one['left_out']}", markup=False, highlight=False)
         for alarm in one["false"]:
-            what = (
-                f"false alarm in {one['name']}" if one["labelled"] else f"fired in {one['name']}, which has no labels"
-            )
-            console.print(f"{what}: {alarm['summary']}", markup=False, highlight=False)
+            console.print(f"false alarm in {one['name']}: {alarm['summary']}", markup=False, highlight=False)
+        for finding in one["fired"]:
+            console.print(f"fired in {one['name']}: {finding['summary']}", markup=False, highlight=False)
         for label in one["missed"]:
             missed = f"missed in {one['name']}: {label['fault']} of {words_of(label['entity'])}"
             console.print(missed, markup=False, highlight=False)
-    if any(not one["labelled"] and one["false"] for one in figures["recordings"]):
-        console.print("What fired where nobody has labelled anything is counted as false: nobody knows what is true.")
+    unknown = [one["name"] for one in figures["recordings"] if not one["labelled"]]
+    if unknown:
+        which = unknown[0] if len(unknown) == 1 else f"{len(unknown)} recordings"
+        console.print(
+            f"Nobody has labelled {which}: whether what fired there is right is unknown, and counts nowhere. "
+            "`hindcast label` writes down what was wrong.",
+            markup=False,
+            highlight=False,
+        )
+    if len(unknown) == len(figures["recordings"]):
+        _print_unjudged(console, figures["recordings"])
+        return
     console.print(kind_of_seeds(first, seeds))
     _print_unjudged(console, figures["recordings"])
 

@@ -1,6 +1,7 @@
 """`hindcast score` and `hindcast compare` on a small recording of the library."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,41 @@ def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:
     text = page.read_text()
     assert "power_throttle" in text
     assert "http" not in text.replace("<!doctype html>", "")
+
+
+def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(tmp_path: Path) -> None:
+    unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
+    (unlabelled / "labels.jsonl").unlink()
+    out, page = tmp_path / "score.json", tmp_path / "score.html"
+    alone = invoke("score", str(unlabelled), "--json", str(out), "--html", str(page), "--workers", "1")
+    assert alone.exit_code == 0, alone.output
+    figures = json.loads(out.read_text())
+    (one,) = figures["recordings"]
+    assert (one["labelled"], one["false"], one["missed"]) == (False, [], [])
+    assert [finding["fault"] for finding in one["fired"]] == ["power_throttle"]
+    assert (figures["faults"]["all"]["precision"], figures["faults"]["all"]["false_alarms"]) == (None, 0)
+    assert (figures["node_days"], figures["false_alarms_per_100_node_days"]) == (0, None)
+    flat = " ".join(alone.output.split())
+    assert "fired in vela-power-brake: " in flat
+    assert "Nobody has labelled vela-power-brake: whether what fired there is right is unknown" in flat
+    assert "Faults" not in flat
+    assert "fired, not labelled" in page.read_text()
+    both = invoke("score", str(unlabelled), str(BRAKE), "--json", str(out), "--workers", "1")
+    total = json.loads(out.read_text())["faults"]["all"]
+    assert (total["labels"], total["hits"], total["false_alarms"], total["precision"]) == (1, 1, 0, 1.0)
+    assert "Faults" in both.output
+
+
+def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(tmp_path: Path) -> None:
+    unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
+    (unlabelled / "labels.jsonl").unlink()
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text("")
+    after.write_text("power_throttle: {enabled: false}\n")
+    result = invoke("compare", str(before), str(after), str(unlabelled), "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert "finding gone" in result.output
+    assert "false alarm gone" not in result.output
 
 
 def test_what_is_lost_without_some_telemetry_is_told(tmp_path: Path) -> None:

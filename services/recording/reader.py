@@ -208,6 +208,10 @@ class Recording:
         """Whether somebody has said what was wrong in it, be it nothing: without that nobody knows."""
         return (self.path / "labels.jsonl").exists()
 
+    def truth(self) -> list[Label] | None:
+        """Return the labels; None where nobody has labelled it, so that what is true is unknown."""
+        return list(self.labels()) if self.labelled else None
+
     def labels(self) -> Iterator[Label]:
         """Yield the truth: for the scorer only, never for a detector."""
         yield from read_lines(self.path / "labels.jsonl", Label)

@@ -9,7 +9,11 @@ from services.recording.model import Label
 from services.score.matching import Outcome
 from services.score.suite import Scorecard, Scored
 
-Change = Literal["caught", "missed", "earlier", "later", "false alarm gone", "false alarm new"]
+Change = Literal[
+    "caught", "missed", "earlier", "later", "false alarm gone", "false alarm new", "finding gone", "finding new"
+]
+"""The last two are of recordings that nobody has labelled: whether that is better is unknown."""
+_UNEXPLAINED = {"false", "unknown"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ def differences(before: Scorecard, after: Scorecard) -> list[Difference]:
     return [
         difference
         for one, other in zip(before.recordings, after.recordings, strict=True)
-        for difference in [*_labels(one, other), *_false_alarms(one, other)]
+        for difference in [*_labels(one, other), *_unexplained(one, other)]
     ]
 
 
@@ -57,13 +61,24 @@ def _by_label(outcomes: Sequence[Outcome]) -> dict[str, Outcome]:
     return {o.label.id: o for o in outcomes if o.label is not None and o.kind in {"hit", "miss"}}
 
 
-def _false_alarms(one: Scored, other: Scored) -> list[Difference]:
+def _unexplained(one: Scored, other: Scored) -> list[Difference]:
+    """Return what only one of two raised and no label explains: a false alarm, or where no truth is known a finding."""
     was, now = (
-        {_identity(o.finding): o.finding for o in scored.outcomes if o.kind == "false" and o.finding is not None}
+        {_identity(o.finding): o for o in scored.outcomes if o.kind in _UNEXPLAINED and o.finding is not None}
         for scored in (one, other)
     )
-    gone = [Difference(one.name, "false alarm gone", was[k].fault, None, was[k], None) for k in was if k not in now]
-    new = [Difference(one.name, "false alarm new", now[k].fault, None, None, now[k]) for k in now if k not in was]
+    gone = [
+        Difference(
+            one.name, "false alarm gone" if o.kind == "false" else "finding gone", o.fault, None, o.finding, None
+        )
+        for name, o in was.items()
+        if name not in now
+    ]
+    new = [
+        Difference(one.name, "false alarm new" if o.kind == "false" else "finding new", o.fault, None, None, o.finding)
+        for name, o in now.items()
+        if name not in was
+    ]
     return gone + new
 
 

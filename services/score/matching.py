@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from detectors.contract import Entity, Finding
 from services.recording.model import Label
 
-Kind = Literal["hit", "miss", "late", "repeat", "false", "optional"]
+Kind = Literal["hit", "miss", "late", "repeat", "false", "optional", "unknown"]
 _INSIDE = ({"node", "gpu"}, {"node", "nic"}, {"switch", "port"})
 _UNMATCHED = 1e15
 """Costs more than all delays together: a match is always worth more than any delay."""
@@ -26,7 +26,7 @@ _OPTIONAL = 1e12
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a label (hit, miss) or of a finding (late, repeat, false, optional)."""
+    """What became of a label (hit, miss) or of a finding (late, repeat, false, optional, unknown)."""
 
     kind: Kind
     fault: str
@@ -54,13 +54,15 @@ def about(label: Label, entity: Entity) -> bool:
     return any(same_place(place, entity) for place in (label.entity, *label.also))
 
 
-def judge(findings: Sequence[Finding], labels: Sequence[Label]) -> list[Outcome]:
+def judge(findings: Sequence[Finding], labels: Sequence[Label] | None) -> list[Outcome]:
     """Return the outcome of every label that is required and of every firing finding, fault by fault.
 
     Findings that are resolved or alert nobody (severity info), and distractors, play no part: an alert on a distractor
-    explains no label.
+    explains no label. Where nobody has labelled anything (None), whether a finding is right is unknown.
     """
     raised = [finding for finding in findings if finding.state == "firing" and finding.severity != "info"]
+    if labels is None:
+        return [Outcome("unknown", finding.fault, None, finding) for finding in raised]
     truths = [label for label in labels if not label.distractor]
     outcomes: list[Outcome] = []
     for fault in sorted({label.fault for label in truths} | {finding.fault for finding in raised}):

@@ -95,15 +95,23 @@ def recordings_sheet(figures: Mapping[str, Any]) -> Sheet:
 
 def wrong_sheet(figures: Mapping[str, Any]) -> Sheet:
     """Return every miss and every false alarm."""
-    rows = [
-        Row(["missed", one["name"], label["fault"], words_of(label["entity"]), ""])
-        for one in figures["recordings"]
-        for label in one["missed"]
-    ] + [
-        Row(["false alarm", one["name"], alarm["fault"], words_of(alarm["entity"]), alarm["summary"]])
-        for one in figures["recordings"]
-        for alarm in one["false"]
-    ]
+    rows = (
+        [
+            Row(["missed", one["name"], label["fault"], words_of(label["entity"]), ""])
+            for one in figures["recordings"]
+            for label in one["missed"]
+        ]
+        + [
+            Row(["false alarm", one["name"], alarm["fault"], words_of(alarm["entity"]), alarm["summary"]])
+            for one in figures["recordings"]
+            for alarm in one["false"]
+        ]
+        + [
+            Row(["fired, not labelled", one["name"], finding["fault"], words_of(finding["entity"]), finding["summary"]])
+            for one in figures["recordings"]
+            for finding in one["fired"]
+        ]
+    )
     titles = ["", "recording", "fault", "entity", "what the alert said"]
     notes = [] if rows else ["Nothing."]
     return Sheet("Missed, and cried wolf over", titles, rows, notes, words=frozenset(range(5)))

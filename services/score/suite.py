@@ -46,6 +46,7 @@ class Scored:
     unjudged: Sequence[str] = field(default_factory=list)
     """What the telemetry does not show, or only late: `detectors.coverage.closing`."""
     labelled: bool = True
+    """Whether what is true of it is known: without that its findings are neither hits nor false alarms."""
     left_out: str = ""
 
 
@@ -57,8 +58,8 @@ class Scorecard:
 
     @property
     def node_days(self) -> float:
-        """Days of telemetry, summed over the nodes."""
-        return sum(one.node_days for one in self.recordings)
+        """Days of telemetry of which the truth is known, summed over the nodes."""
+        return sum(one.node_days for one in self.recordings if one.labelled)
 
     @property
     def by_fault(self) -> dict[str, Tally]:
@@ -107,6 +108,7 @@ class Scorecard:
                     "outcomes": dict(Counter(outcome.kind for outcome in one.outcomes)),
                     "missed": [_place(o.label) for o in one.outcomes if o.kind == "miss" and o.label],
                     "false": [_alarm(o.finding) for o in one.outcomes if o.kind == "false" and o.finding],
+                    "fired": [_alarm(o.finding) for o in one.outcomes if o.kind == "unknown" and o.finding],
                     "labelled": one.labelled,
                     "left_out": one.left_out,
                     "unjudged": list(one.unjudged),
@@ -156,22 +158,26 @@ def _alarm(finding: Finding) -> dict[str, Any]:
     return {"fault": finding.fault, "entity": dict(finding.entity), "summary": finding.summary}
 
 
-def score_recording(path: Path, choices: Sequence[Choice] | None = None, *, strict: bool = False) -> Scored:
+def score_recording(
+    path: Path, choices: Sequence[Choice] | None = None, *, strict: bool = False, healthy: bool = False
+) -> Scored:
     """Run the detectors over a recording and judge what they say. UserError: the recording can't be read.
 
     What a detector in shadow says does not count. `strict`: rows that cannot be right are refused, not left out.
+    `healthy`: where nobody has labelled it, nothing was wrong.
     """
     recording = open_tidy(path, strict=strict)
     choices = choose() if choices is None else choices
     shadow = {kind.spec.name for kind, config in choices if config.shadow}
     told = list(steps(recording, choices))
     findings = [finding for step in told for finding in step.findings if finding.detector not in shadow]
-    labels = list(recording.labels())
+    truth = [] if healthy and not recording.labelled else recording.truth()
+    labels = truth or []
     incidents = IncidentTally()
     for one in judge_incidents(latest(incident for step in told for incident in step.incidents), labels):
         incidents.add(one)
     incidents.wrong = [f"{recording.manifest.name}, {words}" for words in incidents.wrong]
-    outcomes = judge(findings, labels)
+    outcomes = judge(findings, truth)
     nodes_of = {job.job_id: set(job.nodes) for job in recording.jobs()}
     raised = sum(finding.state == "firing" for finding in findings)
     controls = {"constant": constant(recording), "random": chance(recording, max(raised, len(labels)), _CONTROL_SEED)}
@@ -182,23 +188,25 @@ def score_recording(path: Path, choices: Sequence[Choice] | None = None, *, stri
         node_days(recording),
         outcomes,
         manners(findings, labels, outcomes, nodes_of, recording.manifest.end),
-        {name: tally(judge(found, labels))["all"] for name, found in controls.items()},
+        {name: tally(judge(found, truth))["all"] for name, found in controls.items()},
         {stream: info.interval_s for stream, info in recording.manifest.streams.items() if info.interval_s},
         incidents,
         closing(coverage_of(choices, seen_in(recording))),
-        recording.labelled,
+        truth is not None,
         recording.left_out,
     )
 
 
-def score_without(path: Path, choices: Sequence[Choice] | None, without: Sequence[str], *, strict: bool) -> Scored:
+def score_without(
+    path: Path, choices: Sequence[Choice] | None, without: Sequence[str], *, strict: bool, healthy: bool
+) -> Scored:
     """Score a recording from which telemetry was taken away (`without.WORDS`); nothing taken away, as it is."""
     if not without:
-        return score_recording(path, choices, strict=strict)
+        return score_recording(path, choices, strict=strict, healthy=healthy)
     recording = open_tidy(path, strict=strict)
     with tempfile.TemporaryDirectory(prefix="hindcast-degraded-") as folder:
         name = recording.manifest.name
-        scored = score_recording(degrade_recording(recording, Path(folder) / name, without), choices)
+        scored = score_recording(degrade_recording(recording, Path(folder) / name, without), choices, healthy=healthy)
         return replace(scored, left_out=recording.left_out)
 
 
@@ -234,6 +242,7 @@ def score_all(
     told: Callable[[Scored], None] | None = None,
     without: Sequence[str] = (),
     strict: bool = False,
+    healthy: bool = False,
 ) -> Scorecard:
     """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`.
 
@@ -243,7 +252,9 @@ def score_all(
     done: dict[Path, Scored] = {}
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {pool.submit(score_without, path, choices, without, strict=strict): path for path in listed}
+        waiting = {
+            pool.submit(score_without, path, choices, without, strict=strict, healthy=healthy): path for path in listed
+        }
         for future in concurrent.futures.as_completed(waiting):
             done[waiting[future]] = future.result()
             if told is not None:

@@ -319,7 +319,7 @@ export interface Detector {
 
 export interface Difference {
   readonly recording: string;
-  readonly change: "caught" | "missed" | "earlier" | "later" | "false alarm gone" | "false alarm new";
+  readonly change: "caught" | "missed" | "earlier" | "later" | "false alarm gone" | "false alarm new" | "finding gone" | "finding new";
   readonly fault: string;
   readonly entity: Entity;
   readonly seconds: number;
