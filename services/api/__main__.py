@@ -6,7 +6,6 @@ from services.api.app import build
 from services.api.app import check as check_data
 from services.api.settings import ApiSettings
 from services.kit.kafka import KafkaSettings
-from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
 from services.kit.settings import check, load
@@ -23,8 +22,8 @@ def serve(settings: ApiSettings, kafka: KafkaSettings) -> None:
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()
     with settings.listen() as server_socket:
-        _log.info("listening address=%s data_dir=%s", address_of(server_socket), settings.data_dir)
-        Server(app, grace_s=_GRACE_S, closing=app.state.streams.close).run(sockets=[server_socket])
+        _log.info("listening address=%s data_dir=%s", settings.address(server_socket), settings.data_dir)
+        Server(app, settings, grace_s=_GRACE_S, closing=app.state.streams.close).run(sockets=[server_socket])
         _log.info("stopped")
 
 

@@ -12,6 +12,7 @@ from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.api.steering_models import Replay, ReplayStart
 from services.kit.problems import RefusedError
+from services.kit.tls import client_context
 from services.replay.status import ReplayStatus
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Replays:
         self._url = f"{settings.replay_url.rstrip('/')}/api/v1/replays"
         token = settings.replay_token
         headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
-        self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False, headers=headers)
+        tls = client_context(settings.replay_ca_file)
+        self._client = httpx.Client(timeout=_PATIENCE_S, trust_env=False, headers=headers, verify=tls)
         self.told: Callable[[], None] = lambda: None
 
     def start(self, asked: ReplayStart) -> Replay:

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port
 from services.kit.secret import Address, Secret
+from services.kit.tls import Authorities
 
 
 class ApiSettings(Listening):
@@ -21,9 +22,10 @@ class ApiSettings(Listening):
     data_dir: Path = Field(default_factory=lambda: state_dir("api"))
     # Folders of recordings, or recordings, that are shown too and never changed.
     library: tuple[Path, ...] = ()
-    # The control API of the replay service, and an operator's token for it where it asks for one.
+    # The control API of the replay service; an operator's token for it, and whose certificate it has, where need be.
     replay_url: Address = "http://127.0.0.1:8480"
     replay_token: Secret = None
+    replay_ca_file: Authorities = None
     # Asked which alerts it was sent, of replays that are followed; Kafka's settings are HINDCAST_KAFKA_*.
     alertmanager_url: Address = "http://127.0.0.1:9093"
     # Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is asked.

@@ -65,13 +65,12 @@ def _serve(fleet: "Fleet", settings: "ExportersSettings", sd_file: Path | None) 
     import threading
 
     from services.exporters.app import build, discovery_file
-    from services.kit.listening import address_of
     from services.kit.service import stop_on_signals
     from services.kit.serving import Server
 
     stop_on_signals()
     with settings.listen() as listening:
-        address = address_of(listening)
+        address = settings.address(listening)
         if sd_file is not None:
             try:
                 sd_file.write_text(discovery_file(fleet, address), encoding="utf-8")
@@ -81,7 +80,7 @@ def _serve(fleet: "Fleet", settings: "ExportersSettings", sd_file: Path | None) 
                 ) from None
         typer.echo(f"{len(fleet.targets(address))} targets for {fleet.playhead.lasts_s:.0f} s; in prometheus.yml:")
         typer.echo(f"scrape_configs: [{{job_name: recorded, http_sd_configs: [{{url: {address}/sd}}]}}]")
-        server = Server(build(fleet, settings))
+        server = Server(build(fleet, settings), settings)
 
         def end() -> None:
             server.should_exit = True

@@ -160,7 +160,9 @@ def _call(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     base = control_url(settings)
     headers = {"Authorization": f"Bearer {settings.token.get_secret_value()}"} if settings.token else {}
     try:
-        answer = httpx.request(method, f"{base}/api/v1/replays{path}", json=body, timeout=60.0, headers=headers)
+        answer = httpx.request(
+            method, f"{base}/api/v1/replays{path}", json=body, timeout=60.0, headers=headers, verify=settings.tls()
+        )
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
             f"no replay service answers at {base} ({type(error).__name__})",

@@ -134,4 +134,4 @@ def build(fleet: Exporters, settings: ExportersSettings) -> Starlette:
 
 def discovery_file(fleet: Fleet, address: str) -> str:
     """Return the content of a file for Prometheus' file_sd_configs."""
-    return json.dumps(fleet.targets(address.removeprefix("http://")), indent=1) + "\n"
+    return json.dumps(fleet.targets(address.partition("//")[2]), indent=1) + "\n"

@@ -14,7 +14,6 @@ from services.exporters.app import Fleet, Playhead, build
 from services.exporters.settings import ExportersSettings
 from services.exporters.shown import EXPORTERS
 from services.kit.errors import UserError
-from services.kit.listening import address_of
 from services.kit.serving import Server
 from services.recording.conftest import INTERVAL_MS, TICKS, batch, documents, header, topology
 from services.recording.importers.parts.census import Census, Place
@@ -128,14 +127,15 @@ def test_a_recording_without_an_exporters_stream_is_refused(recording: Recording
 
 
 def test_prometheus_finds_and_scrapes_them_by_http(recording: Recording) -> None:
-    server = Server(build(Cluster(recording).fleet, ExportersSettings()), grace_s=1)
-    with ExportersSettings(port=0).listen() as listening:
+    settings = ExportersSettings(port=0)
+    server = Server(build(Cluster(recording).fleet, settings), settings, grace_s=1)
+    with settings.listen() as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            with httpx.Client(base_url=address_of(listening)) as client:
+            with httpx.Client(base_url=settings.address(listening)) as client:
                 (target, *_) = client.get("/sd").json()
-                assert target["targets"] == [address_of(listening).removeprefix("http://")]
+                assert target["targets"] == [settings.address(listening).removeprefix("http://")]
                 answer = client.get(target["labels"]["__metrics_path__"])
                 assert (answer.status_code, answer.headers["content-type"]) == (200, CONTENT_TYPE_LATEST)
                 assert "DCGM_FI_DEV_GPU_TEMP{" in answer.text

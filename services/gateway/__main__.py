@@ -13,7 +13,6 @@ from services.gateway.settings import GatewaySettings
 from services.kit import replays
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
-from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
 from services.kit.settings import check, load
@@ -77,10 +76,10 @@ def main() -> None:
             return producer(kafka, max_block_ms=within_ms)
 
         outlet = KafkaOutlet(make, origin, timeout_s=settings.ack_timeout_s)
-        _log.info("listening address=%s unit=%s", address_of(server_socket), origin.unit)
+        _log.info("listening address=%s unit=%s", settings.address(server_socket), origin.unit)
         app = build(Gateway(settings, outlet), settings)
         try:
-            Server(app).run(sockets=[server_socket])
+            Server(app, settings).run(sockets=[server_socket])
         finally:
             outlet.close()
             _log.info("stopped")

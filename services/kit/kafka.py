@@ -1,19 +1,23 @@
 """Kafka clients made from one set of settings, with the guarantees that every service here rests on."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.errors import UserError
 from services.kit.secret import Secret
 from services.kit.settings import Settings
+from services.kit.tls import Authorities
 
 _log = logging.getLogger(__name__)
 
@@ -25,13 +29,31 @@ class KafkaSettings(Settings):
 
     bootstrap: str = "127.0.0.1:9092"
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None, Field(validate_default=True)
+    ] = None
     sasl_username: str | None = None
-    sasl_password: Secret = None
-    ssl_cafile: Path | None = None
+    sasl_password: Annotated[Secret, Field(validate_default=True)] = None
+    sasl_token: Annotated[Secret, Field(validate_default=True)] = None
+    """Of OAUTHBEARER; from a file (HINDCAST_KAFKA_SASL_TOKEN_FILE) it is read again at each connection."""
+    ssl_cafile: Authorities = None
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
+    ssl_password: Secret = None
+    """Of `ssl_keyfile`, where it has one."""
     bootstrap_timeout_s: float = 10.0
+
+    @field_validator("sasl_mechanism", "sasl_password", "sasl_token")
+    @classmethod
+    def _all_that_sasl_needs(cls, given: object, info: ValidationInfo) -> object:
+        if given is not None:
+            return given
+        mechanism = info.data.get("sasl_mechanism")
+        if info.field_name == "sasl_mechanism" and info.data.get("security_protocol", "").startswith("SASL"):
+            raise ValueError("SASL needs a mechanism")
+        if mechanism is not None and (mechanism == "OAUTHBEARER") == (info.field_name == "sasl_token"):
+            raise ValueError(f"{mechanism} needs it")
+        return given
 
     def client_config(self) -> dict[str, Any]:
         """Return what every kafka-python client takes."""
@@ -41,11 +63,23 @@ class KafkaSettings(Settings):
             "sasl_mechanism": self.sasl_mechanism,
             "sasl_plain_username": self.sasl_username,
             "sasl_plain_password": self.sasl_password.get_secret_value() if self.sasl_password else None,
+            "sasl_oauth_token_provider": _Token(self.sasl_token) if self.sasl_token else None,
             "ssl_cafile": str(self.ssl_cafile) if self.ssl_cafile else None,
             "ssl_certfile": str(self.ssl_certfile) if self.ssl_certfile else None,
             "ssl_keyfile": str(self.ssl_keyfile) if self.ssl_keyfile else None,
+            "ssl_password": self.ssl_password.get_secret_value() if self.ssl_password else None,
             "bootstrap_timeout_ms": int(self.bootstrap_timeout_s * 1000),
         }
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    """Gives the token as it is now."""
+
+    def __init__(self, secret: SecretStr) -> None:
+        self._secret = secret
+
+    def token(self) -> str:
+        return self._secret.get_secret_value()
 
 
 class Record(Protocol):
@@ -63,15 +97,54 @@ class Record(Protocol):
 Client = TypeVar("Client")
 
 
+_REFUSALS = {
+    "SaslAuthenticationFailedError": ("does not know hindcast", "correct HINDCAST_KAFKA_SASL_USERNAME and _PASSWORD"),
+    "CERTIFICATE_VERIFY_FAILED": ("has a certificate that is not believed", "correct HINDCAST_KAFKA_SSL_CAFILE"),
+}
+
+
 def _reach(make: Callable[[], Client], settings: KafkaSettings) -> Client:
+    with _overheard() as heard:
+        try:
+            return make()
+        except (KafkaError, OSError) as error:
+            words, remedy = "", ""
+            for name, said in _REFUSALS.items():
+                if any(name in line for line in (*heard, str(error))):
+                    words, remedy = said
+            raise UserError(
+                f"the Kafka broker at {settings.bootstrap} {words}"
+                if words
+                else f"no Kafka broker answers at {settings.bootstrap} ({type(error).__name__})",
+                remedy=remedy or "start one (hindcast stack up), or set HINDCAST_KAFKA_BOOTSTRAP to where yours is",
+                exit_code=3,
+            ) from error
+
+
+class _Ear(logging.Handler):
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append(record.getMessage())
+
+
+@contextmanager
+def _overheard() -> Iterator[list[str]]:
+    """Give a list of what kafka-python logs of its connections: its errors do not say why none came about."""
+    heard: list[str] = []
+    log, ear = logging.getLogger("kafka.net"), _Ear(heard)
+    level, propagate = log.level, log.propagate
+    log.addHandler(ear)
+    log.setLevel(logging.WARNING)
+    log.propagate = False
     try:
-        return make()
-    except (KafkaError, OSError) as error:
-        raise UserError(
-            f"no Kafka broker answers at {settings.bootstrap} ({type(error).__name__})",
-            remedy="start one (hindcast stack up), or set HINDCAST_KAFKA_BOOTSTRAP to where yours is",
-            exit_code=3,
-        ) from error
+        yield heard
+    finally:
+        log.removeHandler(ear)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 def admin(settings: KafkaSettings) -> KafkaAdminClient:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from services.kit.access import tokens_in
 from services.kit.errors import UserError
 from services.kit.settings import Settings
+from services.kit.tls import ServerTls
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -25,6 +26,12 @@ class Listening(Settings):
     host_names: tuple[str, ...] = ()
     """Names under which browsers reach it, beside those of loopback and `host`."""
 
+    tls_certificate_file: Path | None = None
+    """With `tls_key_file`, PEM: it is reached over TLS. They are read again when they are renewed."""
+    tls_key_file: Path | None = None
+    tls_client_ca_file: Annotated[Path | None, Field(validate_default=True)] = None
+    """Only who has a certificate of this authority can connect."""
+
     @field_validator("tokens_file")
     @classmethod
     def _callers_are_known(cls, file: Path | None, info: ValidationInfo) -> Path | None:
@@ -37,6 +44,22 @@ class Listening(Settings):
                 "tokens (hindcast token makes one), or listen on 127.0.0.1"
             )
         return file
+
+    @field_validator("tls_client_ca_file")
+    @classmethod
+    def _certificates_can_be_used(cls, client_ca: Path | None, info: ValidationInfo) -> Path | None:
+        _tls(info.data.get("tls_certificate_file"), info.data.get("tls_key_file"), client_ca)
+        return client_ca
+
+    def tls(self) -> ServerTls | None:
+        """Return what it shows over TLS, None where it is reached without. Raises ValueError as ServerTls does."""
+        return _tls(self.tls_certificate_file, self.tls_key_file, self.tls_client_ca_file)
+
+    def address(self, listening: socket.socket) -> str:
+        """Return the URL at which its listening socket is reached."""
+        host, port = listening.getsockname()[:2]
+        scheme = "http" if self.tls_certificate_file is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def listen(self) -> socket.socket:
         """Return a listening socket; raise UserError (exit code 2) where the port cannot be had."""
@@ -64,7 +87,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def address_of(listening: socket.socket) -> str:
-    """Return the URL at which a listening socket is reached."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    if certificate is not None and key is not None:
+        return ServerTls(certificate, key, client_ca)
+    if certificate is not None or key is not None or client_ca is not None:
+        raise ValueError("TLS needs TLS_CERTIFICATE_FILE and TLS_KEY_FILE")
+    return None

@@ -50,7 +50,7 @@ class StatusServer:
         self.ready = threading.Event()
         self._socket = settings.listen()
         self.port: int = self._socket.getsockname()[1]
-        self._server = Server(status_application(self.ready.is_set, settings))
+        self._server = Server(status_application(self.ready.is_set, settings), settings)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="status", daemon=True)
         self._thread.start()
 

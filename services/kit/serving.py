@@ -6,18 +6,38 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.kit.listening import Listening
+
+_RENEW_TICKS = 50
+"""Of a tenth of a second: how often it is looked whether a certificate was renewed."""
+
 
 class Server(uvicorn.Server):
     """uvicorn as all services have it; `closing` is called first when it ends, before it waits for who is connected."""
 
-    def __init__(self, app: ASGIApp, *, grace_s: int | None = None, closing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Listening,
+        *,
+        grace_s: int | None = None,
+        closing: Callable[[], None] = lambda: None,
+    ) -> None:
         # Who asks is told by tokens: X-Forwarded-For is believed of nobody.
-        super().__init__(
-            uvicorn.Config(
-                app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=grace_s
-            )
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=grace_s
         )
+        super().__init__(config)
         self._closing = closing
+        self._tls = settings.tls()
+        config.load()
+        config.ssl = self._tls.context if self._tls is not None else None
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the certificate; return whether to end."""
+        if self._tls is not None and counter % _RENEW_TICKS == 0:
+            self._tls.renew()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End."""

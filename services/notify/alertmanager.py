@@ -64,6 +64,7 @@ class Alertmanager:
         self._client = httpx.Client(
             base_url=str(settings.alertmanager_url).rstrip("/") + "/api/v2/",
             auth=_Credential(settings),
+            verify=settings.tls(),
             timeout=settings.timeout_s,
         )
 

@@ -6,13 +6,13 @@ from pydantic import Field, HttpUrl, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.secret import Secret, ServerUrl
-from services.kit.settings import Settings
+from services.kit.tls import Connecting
 from services.notify.episode import ENDS_AFTER_RESENDS, Policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class NotifySettings(Settings):
+class NotifySettings(Connecting):
     """Where alerts go, and how often they are said."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_NOTIFY_", extra="forbid")

@@ -3,7 +3,6 @@
 import logging
 
 from services.kit.kafka import KafkaSettings
-from services.kit.listening import address_of
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
 from services.kit.settings import check, load
@@ -23,9 +22,9 @@ def main() -> None:
     with settings.listen() as server_socket:
         manager = Manager(settings, load(KafkaSettings))
         manager.take_up()
-        _log.info("listening address=%s state_dir=%s", address_of(server_socket), settings.state_dir)
+        _log.info("listening address=%s state_dir=%s", settings.address(server_socket), settings.state_dir)
         try:
-            Server(build(manager, settings)).run(sockets=[server_socket])
+            Server(build(manager, settings), settings).run(sockets=[server_socket])
         finally:
             manager.close()
             _log.info("stopped")

@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port, is_loopback
 from services.kit.secret import Address, Secret
-from services.kit.settings import Settings
+from services.kit.tls import Connecting
 
 
 class ReplaySettings(Listening):
@@ -38,7 +38,7 @@ class ReplaySettings(Listening):
         return folders
 
 
-class ControlSettings(Settings):
+class ControlSettings(Connecting):
     """How the control API is reached: HINDCAST_REPLAY_URL, and HINDCAST_REPLAY_TOKEN where it asks for a token."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")

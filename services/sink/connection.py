@@ -5,7 +5,6 @@ import contextlib
 import email.utils
 import http.client
 import socket
-import ssl
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -43,7 +42,7 @@ class Connection:
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         host, port = parts.hostname or "", parts.port
         self._http = (
-            http.client.HTTPSConnection(host, port, timeout=settings.timeout_s, context=ssl.create_default_context())
+            http.client.HTTPSConnection(host, port, timeout=settings.timeout_s, context=settings.tls())
             if parts.scheme == "https"
             else http.client.HTTPConnection(host, port, timeout=settings.timeout_s)
         )

@@ -6,10 +6,10 @@ from pydantic import Field, HttpUrl, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.secret import Secret, ServerUrl
-from services.kit.settings import Settings
+from services.kit.tls import Connecting
 
 
-class SinkSettings(Settings):
+class SinkSettings(Connecting):
     """The target, how it is reached, and how much is on its way at once."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_SINK_", extra="forbid")

@@ -1,5 +1,6 @@
 """docker-compose.yml, brought up for real: a recording goes in by the command line, a webhook comes out."""
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,31 @@ def test_the_monitor_sees_every_server_and_service(up: Docker) -> None:
         return {one["metric"]["service"] for one in answer["data"]["result"]} == named
 
     until(seen, timeout_s=120, what=f"{sorted(named)} to be scraped", interval_s=1)
+
+
+_NEIGHBOUR = """
+import json, sys, urllib.error, urllib.request
+said = {}
+for method, url in json.loads(sys.argv[1]):
+    request = urllib.request.Request(url, method=method, data=b"{}" if method == "POST" else None)
+    try:
+        said[f"{method} {url}"] = urllib.request.urlopen(request, timeout=10).status
+    except urllib.error.HTTPError as error:
+        said[f"{method} {url}"] = error.code
+print(json.dumps(said))
+"""
+
+
+def test_a_neighbour_without_a_token_can_do_nothing(up: Docker) -> None:
+    replays, api = "http://replay:8480/api/v1/replays", "http://api:8490/api/v1"
+    changes = [replays, f"{replays}/composed/stop", "http://receiver:9099/webhook", f"{api}/runs"]
+    status = [f"http://{name}:8080" for name in ("sink-prometheus", "sink-receive", "detect", "notify")]
+    looks = [replays, "http://receiver:9099/received", f"{api}/recordings", "http://replay:8480/metrics"]
+    looks += [f"{place}/metrics" for place in status]
+    asked = [*(("POST", url) for url in changes), *(("GET", url) for url in looks)]
+    run = (*COMPOSE, "run", "--rm", "--no-deps", "--entrypoint", "python3", "topics", "-c", _NEIGHBOUR)
+    said = json.loads(up(*run, json.dumps(asked)))
+    assert said == {f"{method} {url}": 401 for method, url in asked}
 
 
 def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: Docker, recordings: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -15,12 +15,14 @@ from kafka import KafkaProducer
 
 from services.kit import wire
 from services.kit.kafka import KafkaSettings, producer
+from services.kit.tls import client_context
 from services.kit.wait import until
 from services.stack.health import HttpHealth
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.spec import ProcessSpec
+from tests.certificates import authority, signed
 from tests.integration.feed import Cluster, Feed
 
 pytestmark = pytest.mark.integration
@@ -63,14 +65,35 @@ def feed(sender: KafkaProducer, target: str, cluster: Cluster) -> Feed:
 
 
 @pytest.fixture
-def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
-    """Start a Prometheus that asks for a password and takes remote-write v1 only; give its URL."""
+def files(tmp_path: Path) -> dict[str, str]:
+    """Make the certificates; return those of a client, as settings name them."""
+    ours = authority(tmp_path)
+    signed(tmp_path, ours, "server")
+    client = signed(tmp_path, ours, "client")
+    made = {"CA": ours.certificate, "CERTIFICATE": client.certificate, "KEY": client.key}
+    return {f"HINDCAST_SINK_{name}_FILE": str(path) for name, path in made.items()}
+
+
+def asker(files: dict[str, str]) -> httpx.Client:
+    """Return a client that shows the certificate."""
+    return httpx.Client(verify=client_context(*map(Path, files.values())), timeout=30)
+
+
+@pytest.fixture
+def guarded(stack: Stack, tmp_path: Path, files: dict[str, str]) -> Iterator[str]:
+    """Start a Prometheus over TLS that asks for a certificate and a password, and takes remote-write v1 only."""
     server = next(process.spec for process in stack.processes if process.name == "prometheus")
     if not Path(server.argv[0]).is_file():
         pytest.skip("the servers run in containers: there is no Prometheus to start with a configuration of its own")
     config, web = tmp_path / "prometheus.yml", tmp_path / "web.yml"
     config.write_text("global: {}\n")
-    web.write_text(yaml.safe_dump({"basic_auth_users": _USERS}))
+    tls = {
+        "cert_file": str(tmp_path / "server.pem"),
+        "key_file": str(tmp_path / "server.key"),
+        "client_ca_file": files["HINDCAST_SINK_CA_FILE"],
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+    web.write_text(yaml.safe_dump({"basic_auth_users": _USERS, "tls_server_config": tls}))
     port = stack.service_context().ports.take()
     flags = (
         f"--config.file={config}",
@@ -80,25 +103,29 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
         "--web.enable-remote-write-receiver",
         "--web.remote-write-receiver.accepted-protobuf-messages=prometheus.WriteRequest",
     )
-    url = f"http://127.0.0.1:{port}"
-    health = _Refuses(f"{url}/-/ready")
+    url = f"https://127.0.0.1:{port}"
+    health = _Refuses(f"{url}/-/ready", asker(files))
     stack.add_process(ProcessSpec("prometheus-guarded", (server.argv[0], *flags), health, ports=(port,)))
     yield url
     stack.remove("prometheus-guarded")
+    health.client.close()
 
 
+@dataclass(frozen=True)
 class _Refuses(HttpHealth):
     """Healthy when it answers, and asks who it is."""
 
+    client: httpx.Client
+
     def check(self) -> bool:
         try:
-            return httpx.get(self.url).status_code == 401
+            return self.client.get(self.url).status_code == 401
         except httpx.TransportError:
             return False
 
 
-def test_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_is_spoken_where_v2_is_not(
-    stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, guarded: str, tmp_path: Path
+def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_is_spoken_where_v2_is_not(
+    stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, guarded: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     password = tmp_path / "password"
     password.write_text("run-out\n")
@@ -106,6 +133,7 @@ def test_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_is_spoken
         stack,
         kafka,
         HINDCAST_SINK_URL=f"{guarded}/api/v1/write",
+        **files,
         HINDCAST_SINK_USERNAME="sink",
         HINDCAST_SINK_PASSWORD_FILE=str(password),
     )
@@ -120,11 +148,12 @@ def test_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_is_spoken
         query = f'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{{replay="fed-{target}"}}[1h]))'
 
         def landed() -> bool:
-            asked = httpx.get(f"{guarded}/api/v1/query", params={"query": query}, auth=("sink", "test"))
+            asked = client.get(f"{guarded}/api/v1/query", params={"query": query}, auth=("sink", "test"))
             result = asked.json()["data"]["result"]
             return bool(result) and result[0]["value"][1] == "4"
 
-        until(landed, timeout_s=_WAIT_S, what="the samples of four GPUs, by v1")
+        with asker(files) as client:
+            until(landed, timeout_s=_WAIT_S, what="the samples of four GPUs, by v1")
         assert "the target takes remote-write v1 only" in process.tail(100)
         assert "run-out" not in process.log.read_text()
     finally:

@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 
 from services.cli import matrix
 from services.kit.access import TokenRole, new_token
-from services.kit.listening import address_of
 from services.kit.service import StatusSettings
 from services.kit.serving import Server
 
@@ -27,12 +26,13 @@ PAGE = {"Origin": "https://evil.example"}
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    with StatusSettings().listen() as listening:
-        server = Server(app, grace_s=1)
+    settings = StatusSettings()
+    with settings.listen() as listening:
+        server = Server(app, settings, grace_s=1)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            yield address_of(listening)
+            yield settings.address(listening)
         finally:
             server.should_exit = True
             thread.join()

@@ -2,7 +2,6 @@
 
 import logging
 
-from services.kit.listening import address_of
 from services.kit.service import run
 from services.kit.serving import Server
 from services.kit.settings import load
@@ -18,8 +17,8 @@ def main() -> None:
     settings = load(ReceiverSettings)
     with settings.listen() as listening:
         store = Store(settings.state_dir)
-        _log.info("listening address=%s state_dir=%s", address_of(listening), settings.state_dir)
-        Server(app(store, settings)).run(sockets=[listening])
+        _log.info("listening address=%s state_dir=%s", settings.address(listening), settings.state_dir)
+        Server(app(store, settings), settings).run(sockets=[listening])
         store.close()
 
 
