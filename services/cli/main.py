@@ -42,6 +42,7 @@ COMMANDS = (
     "replay",
     "exporters",
     "live",
+    "config",
     "api",
     "token",
     "topics",
