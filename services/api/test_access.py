@@ -79,3 +79,25 @@ def test_without_the_replay_service_the_rest_works(api: Client) -> None:
     assert "HINDCAST_API_REPLAY_URL" in answer.json()["remedy"]
     assert api.post("/api/v1/replays", json={"recording": "nothing"}).status_code == 404
     assert api.post("/api/v1/replays", json={"recording": "/etc/passwd"}).status_code == 400
+
+
+def test_a_method_that_a_path_has_not_is_answered_with_those_it_has_beside_the_console(tmp_path: Path) -> None:
+    console = tmp_path / "console"
+    console.mkdir()
+    (console / "index.html").write_text("<title>hindcast</title>")
+    with client_of(settings_at(tmp_path, console_dir=console)) as client:
+        for method, path, status, allow in (
+            ("POST", "/api/v1/me", 405, "GET"),
+            ("PUT", "/api/v1/recordings/nothing", 405, "DELETE, GET"),
+            ("DELETE", "/api/v1/runs", 405, "GET, POST"),
+            ("POST", "/", 405, "GET, HEAD"),
+            ("POST", "/runs/1", 405, "GET, HEAD"),
+            ("GET", "/api/v1/nothing", 404, None),
+            ("POST", "/api/nothing", 404, None),
+        ):
+            answer = client.request(method, path)
+            assert (answer.status_code, answer.headers.get("allow")) == (status, allow), path
+            assert answer.headers["content-type"] == "application/problem+json"
+        for path in ("/", "/runs/1"):
+            assert "<title>hindcast</title>" in client.get(path).text
+        assert client.get("/nothing.js").status_code == 404

@@ -90,6 +90,8 @@ class StackSettings(Settings):
     )
     # Rule files about hindcast itself, evaluated by the Prometheus that watches it.
     monitor_rule_files: tuple[Path, ...] = (_ALERT_RULES / "pipeline.yaml",)
+    # A file with a viewer's token, for the Prometheus that watches hindcast: where the services are given tokens files.
+    monitor_token_file: Path | None = None
     # The Alertmanager configuration, used as it is.
     alertmanager_config: Path = _ALERT_RULES / "alertmanager.yaml"
     # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.

@@ -180,3 +180,10 @@ def test_kafka_makes_no_topic_by_itself(topology: Topology) -> None:
 def test_only_the_servers_in_use_are_built() -> None:
     assert binaries_of(("kafka",)) == ("kafka",)
     assert binaries_of(("prometheus", "sidecar", "query")) == ("prometheus", "thanos")
+
+
+def test_where_the_services_ask_for_tokens_the_monitor_shows_one(tmp_path: Path, book: PortBook) -> None:
+    for token, shown in ((None, None), (tmp_path / "token", {"credentials_file": str(tmp_path / "token")})):
+        topology = describe(load_settings(monitor_token_file=token), tmp_path, {}, book)
+        ours, servers = _document(topology, "monitor.yml")["scrape_configs"]
+        assert (ours.get("authorization"), servers.get("authorization")) == (shown, None)

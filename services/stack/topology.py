@@ -252,6 +252,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             servers={name: _metrics_address(name, at) for name in after if name != "kafka"},
             services=conf / monitor.TARGETS_FILE,
             rule_files=[path.absolute() for path in settings.monitor_rule_files],
+            credentials=settings.monitor_token_file and settings.monitor_token_file.absolute(),
         ),
         conf / "alertmanager.yml": _alertmanager_config(settings),
         conf / _REACH.name: _REACH.read_text(encoding="utf-8"),
