@@ -40,8 +40,8 @@ def list_dashboards() -> None:
 def render_dashboards(
     names: Annotated[list[str] | None, typer.Argument(help="Which; all if none is named.")] = None,
     url: Annotated[str | None, typer.Option(help="A Prometheus or Thanos Query; that of the running stack.")] = None,
-    since: Annotated[str | None, typer.Option("--from", help="RFC 3339; one hour before --to.")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="RFC 3339; now.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="RFC 3339, or -2h; one hour before --to.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="RFC 3339, -5m, or now, which it is.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for NAME.png.")] = Path("dashboards-rendered"),
     var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a variable, such as node=v041.")] = None,
     dpi: Annotated[int, typer.Option(help="Dots an inch.", min=30, max=300)] = 80,
@@ -85,13 +85,16 @@ def _url() -> str:
 
 
 def _window(since: str | None, until: str | None) -> "Window":
-    import time
-
     from services.dashboards.live import Window
-    from services.kit.times import parse_time
+    from services.kit.times import wall_ms
+    from services.recording.instants import resolve_past
 
-    end_ms = parse_time(until) if until else round(time.time() * 1000)
-    start_ms = parse_time(since) if since else end_ms - 3_600_000
+    now = wall_ms()
+    try:
+        end_ms = resolve_past(until or "now", now)
+        start_ms = resolve_past(since, now) if since else end_ms - 3_600_000
+    except ValueError as error:
+        raise UserError(str(error), remedy="write 2024-04-01T08:00:00Z, -2h or now", exit_code=2) from None
     if start_ms >= end_ms:
         raise UserError("--from is not before --to", remedy="give a range that holds the replay", exit_code=2)
     return Window(start_ms, end_ms)

@@ -134,8 +134,12 @@ def _size(count: int) -> str:
 
 def cut(
     directory: RecordingDir,
-    start: Annotated[str | None, typer.Option("--from", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="RFC 3339 time or +HH:MM:SS from the start")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="RFC 3339 time, +1h20m from the start, -10m from the end")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="RFC 3339 time, +1h20m from the start, -10m from the end")
+    ] = None,
     out: _Out = None,
 ) -> None:
     """Cut a stretch out of a recording; without --out it goes to NAME-cut beside the original."""
@@ -148,21 +152,22 @@ def cut(
     cut_recording(
         recording,
         target,
-        start=None if start is None else _instant("--from", start, begin),
-        end=None if end is None else _instant("--to", end, begin),
+        start=None if start is None else _instant("--from", start, begin, recording.manifest.end),
+        end=None if end is None else _instant("--to", end, begin, recording.manifest.end),
         name=None if out is None else recording_name(out),
     )
     typer.echo(f"{target}: written")
 
 
-def _instant(option: str, text: str, start_ms: int) -> int:
+def _instant(option: str, text: str, start_ms: int, end_ms: int | None = None) -> int:
     from services.kit.errors import UserError
     from services.recording.instants import resolve_instant
 
     try:
-        return resolve_instant(text, start_ms)
+        return resolve_instant(text, start_ms, end_ms)
     except ValueError as error:
-        raise UserError(f"{option}: {error}", remedy="write 2024-04-01T09:20:00Z or +01:20:00", exit_code=2) from error
+        remedy = "write 2024-04-01T09:20:00Z, +01:20:00 or +1h20m from the start, or -10m from the end"
+        raise UserError(f"{option}: {error}", remedy=remedy, exit_code=2) from error
 
 
 def recording_name(out: Path) -> str:

@@ -12,7 +12,7 @@ from services.cli.recordings import Strict
 if TYPE_CHECKING:
     from services.replay.settings import ControlSettings
 
-_TIMES = "RFC 3339, or +HH:MM:SS from the recording's start"
+_TIMES = "RFC 3339, +HH:MM:SS or +10m from the recording's start, -5m from its end"
 _UNREACHABLE = 3
 _EXIT_CODES = {422: 1, 503: _UNREACHABLE}
 

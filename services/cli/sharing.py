@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _Out = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 _Entity = Annotated[str | None, typer.Option(help="the culprit, such as node=v041 or node=v041,gpu=3")]
 _Also = Annotated[list[str] | None, typer.Option(help="an entity that is as right; may be given again")]
-_Onset = Annotated[str | None, typer.Option(help="RFC 3339 time or +HH:MM:SS from the start")]
-_End = Annotated[str | None, typer.Option(help="RFC 3339 time or +HH:MM:SS from the start; add: else the end")]
+_Onset = Annotated[str | None, typer.Option(help="RFC 3339 time, +1h20m from the start, -10m from the end")]
+_End = Annotated[str | None, typer.Option(help="as --onset; add: else the recording's end")]
 _Within = Annotated[float | None, typer.Option(help="how soon after the onset an alert is due, in seconds")]
 _Flag = bool | None
 
@@ -200,9 +200,9 @@ def _fields(
     for name, text in (("onset", onset), ("end", end)):
         if text is not None:
             try:
-                fields[name] = resolve_instant(text, manifest.start) if text else manifest.end
+                fields[name] = resolve_instant(text, manifest.start, manifest.end) if text else manifest.end
             except ValueError as error:
-                remedy = "write 2024-04-01T09:20:00Z or +01:20:00"
+                remedy = "write 2024-04-01T09:20:00Z, +01:20:00, +1h20m or -10m"
                 raise UserError(f"--{name}: {error}", remedy=remedy, exit_code=2) from error
     if within is not None:
         fields["within_s"] = within

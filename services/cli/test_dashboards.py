@@ -25,7 +25,7 @@ def test_all_are_listed() -> None:
         (["flet"], "no dashboard flet"),
         (["fleet", "--var", "node"], "not NAME=VALUE"),
         (["fleet", "--from", "2024-04-01T10:00:00Z", "--to", "2024-04-01T09:00:00Z"], "not before"),
-        (["fleet", "--from", "yesterday"], "not a time"),
+        (["fleet", "--from", "yesterday"], "is not an RFC 3339 time"),
         (["fleet", "--url", "http://127.0.0.1:9"], "nothing answers"),
     ],
 )

@@ -97,9 +97,9 @@ def moment(text: str, what: str, recording: Recording) -> int:
     """Return a time inside the recording, given absolutely or from its start; UserError (exit code 2) otherwise."""
     start, end = recording.manifest.start, recording.manifest.end
     try:
-        at_ms = resolve_instant(text, start)
+        at_ms = resolve_instant(text, start, end)
     except ValueError as error:
-        remedy = "write RFC 3339 (2024-04-01T08:00:00Z) or +HH:MM:SS from the recording's start"
+        remedy = "write RFC 3339 (2024-04-01T08:00:00Z), +HH:MM:SS or +10m from the recording's start, -5m from its end"
         raise UserError(f"{what}: {error}", remedy=remedy, exit_code=2) from None
     if not start <= at_ms <= end:
         length = (end - start) // 1000

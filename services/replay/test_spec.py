@@ -37,6 +37,11 @@ def test_keep_moves_nothing_and_lands_in_receive(recording_dir: Path) -> None:
     assert planned(recording_dir, shift="keep", target="prometheus").target == "prometheus"
 
 
+def test_a_window_may_be_counted_from_either_end(recording_dir: Path) -> None:
+    spec = planned(recording_dir, **{"from": "+2m", "to": "-30s"})
+    assert (spec.from_ms, spec.to_ms) == (START + 120_000, END - 30_000)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.kit.errors import UserError
+from services.kit.times import wall_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.held import nothing_captured
 from services.recording.importers.parts.pivot import Wide, interval_s
@@ -24,7 +25,7 @@ from services.recording.importers.parts.query_api import (
     TooMuchError,
 )
 from services.recording.importers.parts.series_reader import Matchers, Pace, SeriesReader
-from services.recording.instants import format_instant, parse_instant
+from services.recording.instants import format_instant, parse_instant, resolve_past
 from services.recording.schema import STREAMS
 
 _LONGEST_S = 1e7
@@ -44,8 +45,8 @@ def convert(
     out: Path,
     *,
     url: Annotated[str, "of the server: http://prometheus:9090, or a Thanos Query"],
-    from_: Annotated[str, "first instant, RFC 3339: 2024-04-01T08:00:00Z"],
-    to: Annotated[str, "last instant, RFC 3339"],
+    from_: Annotated[str, "first instant: 2024-04-01T08:00:00Z, or how long ago, -2h"],
+    to: Annotated[str, "last instant: RFC 3339, -90m, or now"],
     match: Annotated[
         list[str] | None, "take only series like this, {rack='r1'}; again for more (default: all known)"
     ] = None,
@@ -104,10 +105,11 @@ def convert(
 
 def _span(start: str, end: str, shift_s: float, rebase: str | None) -> _Span:
     try:
-        first, last = parse_instant(start), parse_instant(end)
+        now = wall_ms()
+        first, last = resolve_past(start, now), resolve_past(end, now)
         off = round(shift_s * 1000) if rebase is None else first - parse_instant(rebase)
     except (ValueError, OverflowError) as error:
-        remedy = "write --from, --to and --rebase such as 2024-04-01T08:00:00Z, --shift in seconds"
+        remedy = "write --from and --to such as 2024-04-01T08:00:00Z, -2h or now; --rebase is a time, --shift seconds"
         raise UserError(str(error), remedy=remedy, exit_code=2) from error
     if last <= first:
         raise UserError(f"--to {end} is not after --from {start}", remedy="correct the two", exit_code=2)
