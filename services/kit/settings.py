@@ -1,12 +1,20 @@
 """Settings from the environment: all errors at once, and exit code 2 before anything is connected."""
 
+import logging
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from detectors.nearest import closest
 from services.kit.errors import UserError
 from services.kit.secret import secrets_among, with_files
+
+_log = logging.getLogger(__name__)
+_ALIKE = 0.8
+"""Other programs have variables of the same prefix: what is only somewhat like a setting is theirs."""
 
 
 class Settings(BaseSettings):
@@ -27,12 +35,38 @@ def load(kind: type[S], **given: Any) -> S:
     """Return settings of `kind` from the environment, with `given` on top.
 
     Raises UserError (exit code 2) that lists every wrong setting by its environment name; values are not
-    shown, as they may be secrets.
+    shown, as they may be secrets. A name that comes close to a setting's and is none is warned of.
     """
+    for line in misspelt(kind.model_config.get("env_prefix", ""), os.environ):
+        _log.warning("%s", line)
     try:
         return kind(**given)
     except ValidationError as error:
         raise _refusal(_lines(kind, error)) from None
+
+
+def misspelt(prefix: str, names: Iterable[str]) -> list[str]:
+    """Return what may be meant by those names of environment variables that are nearly a setting's with this prefix."""
+    known = {
+        name.upper() + end
+        for kind in _kinds(Settings)
+        if kind.model_config.get("env_prefix", "") == prefix
+        for name in kind.model_fields
+        for end in ("", "_FILE")
+    }
+    lines = []
+    for name in names:
+        tail = name.upper().removeprefix(prefix)
+        if prefix and name.upper().startswith(prefix) and tail.partition("__")[0] not in known:
+            near = closest(tail, known, _ALIKE)
+            lines += [f"{name} is no setting; did you mean {prefix}{near}?"] if near else []
+    return lines
+
+
+def _kinds(base: type[Settings]) -> Iterator[type[Settings]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
 
 
 def check(*kinds: type[Settings]) -> None:

@@ -22,6 +22,24 @@ def test_all_errors_are_listed_and_no_secret_is_shown(monkeypatch: pytest.Monkey
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_misspelt_setting_is_warned_of_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (
+        "HINDCAST_KAFKA_BOOTSTRP",
+        "HINDCAST_KAFKA_SASL_PASWORD_FILE",
+        "HINDCAST_KAFKA_VERSION",
+        "KAFKA_BOOTSTRP",
+    ):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("HINDCAST_KAFKA_BOOTSTRAP", "127.0.0.1:9092")
+    load(KafkaSettings)
+    assert sorted(caplog.messages) == [
+        "HINDCAST_KAFKA_BOOTSTRP is no setting; did you mean HINDCAST_KAFKA_BOOTSTRAP?",
+        "HINDCAST_KAFKA_SASL_PASWORD_FILE is no setting; did you mean HINDCAST_KAFKA_SASL_PASSWORD_FILE?",
+    ]
+
+
 def test_secrets_do_not_show_in_a_dump(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_KAFKA_SASL_PASSWORD", "hunter2")
     settings = load(KafkaSettings)
