@@ -74,9 +74,10 @@ class Generations:
         return notes
 
     def running(self) -> dict[str, Running]:
-        """Return every run that is a generation and not over, by id."""
+        """Return every run that is a generation of a replay and not over, by id."""
         columns, now = "id, unit, generation, created_ms", now_ms()
-        rows = self._store.all(f"SELECT {columns} FROM runs WHERE unit IS NOT NULL AND state = 'running'")  # noqa: S608 - ours
+        replays = "unit IS NOT NULL AND unit NOT LIKE '%/live'"
+        rows = self._store.all(f"SELECT {columns} FROM runs WHERE {replays} AND state = 'running'")  # noqa: S608 - ours
         return {row["id"]: Running(row["unit"], row["generation"], (now - row["created_ms"]) / 1000) for row in rows}
 
     def end(self, run: str, state: str) -> None:

@@ -1,6 +1,8 @@
 """`hindcast live`: the detectors on a running cluster's Prometheus, read only."""
 
 import re
+import tempfile
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +11,9 @@ import typer
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.api.clusters import LiveRun
     from services.live.start import Run
     from services.notify.settings import NotifySettings
 
@@ -53,6 +58,9 @@ def live(
         Path | None, typer.Option(help="a topology.json: racks and cables, which no series tell")
     ] = None,
     findings: Annotated[Path | None, typer.Option(help="append findings there, one JSON object a line")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="serve the console and the API there; 0: any free one")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="a detectors.yaml: what differs from the defaults")] = None,
     calibration: Annotated[Path | None, typer.Option(help="what `hindcast calibrate` wrote")] = None,
 ) -> None:
@@ -63,9 +71,12 @@ def live(
     import time
 
     from services.detect.choices import load_choices, load_incident_config
+    from services.kit.service import stop_on_signals
     from services.kit.times import wall_ms
     from services.live.feed import Detection
+    from services.live.follower import Follower, Watcher
     from services.live.start import Asked, prepare
+    from services.live.terminal import FindingsFile, Terminal
     from services.recording.importers.parts.query_api import Access, QueryApi
     from services.recording.model import Topology
     from services.recording.reader import topology_in
@@ -76,27 +87,32 @@ def live(
     known = topology_in(topology) if topology is not None else Topology()
     detection = Detection(load_choices(config, calibration), load_incident_config(config), known)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
-    with QueryApi(access) as api:
+    with QueryApi(access) as api, ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
-        try:
-            _follow(run, every, alertmanager, findings)
-        finally:
-            if run.alerts is not None:
-                run.alerts.close()
+        if run.alerts is not None:
+            stack.callback(run.alerts.close)
+        stop = stop_on_signals()
+        terminal = Terminal(run, typer.echo, alertmanager)
+        watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
+        terminal.begin()
+        if port is not None:
+            watchers.append(stack.enter_context(_shown(run, port, state)))
+        Follower(run, watchers, wall_ms=wall_ms).run(stop, every)
+        terminal.end()
 
 
-def _follow(run: "Run", every_s: float, alertmanager: str | None, findings: Path | None) -> None:
-    from services.kit.service import stop_on_signals
-    from services.kit.times import wall_ms
-    from services.live.follower import Follower, Watcher
-    from services.live.terminal import FindingsFile, Terminal
+@contextmanager
+def _shown(run: "Run", port: int, state: Path | None) -> "Iterator[LiveRun]":
+    """Serve the console while the block lasts; what it keeps lies in the state's folder, or goes with it."""
+    from services.api.clusters import shown
+    from services.api.settings import ApiSettings
+    from services.kit.settings import load
 
-    stop = stop_on_signals()
-    terminal = Terminal(run, typer.echo, alertmanager)
-    watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
-    terminal.begin()
-    Follower(run, watchers, wall_ms=wall_ms).run(stop, every_s)
-    terminal.end()
+    with tempfile.TemporaryDirectory(prefix="hindcast-live-") as folder:
+        settings = load(ApiSettings, port=port, data_dir=(state or Path(folder)) / "api")
+        with shown(settings, run) as (live_run, address):
+            typer.echo(f"console and API: {address}")
+            yield live_run
 
 
 def _notify(url: str | None) -> "NotifySettings | None":

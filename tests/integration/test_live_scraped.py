@@ -1,7 +1,7 @@
 """As a new user has it: a Prometheus that scrapes exporters on their default fields, and `hindcast live` pointed at it.
 
 The exporters are those of a recorded cluster at real speed, and everything runs by the clock: half a minute before a
-GPU's memory fails, until the webhook has heard of it.
+GPU's memory fails, until the webhook has heard of it and the API tells of it.
 """
 
 import signal
@@ -99,15 +99,22 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         running.enter_context(_hindcast(scraped, "exporters", str(recording), *options))
         discovery = _line(scraped, "/sd").partition("url: ")[2].partition("}")[0]
         url = _prometheus(stack, tmp_path, discovery)
-        follow = ("--lookback", "1m", "--every", "1", "--lateness", "1", "--alertmanager", stack.addresses.alertmanager)
+        follow = ("--lookback", "1m", "--every", "1", "--lateness", "1", "--port", "0")
+        alert = ("--alertmanager", stack.addresses.alertmanager)
 
         def scrapes() -> bool:
             return "DCGM_FI_DEV_XID_ERRORS" in httpx.get(f"{url}/api/v1/label/__name__/values").text
 
         until(scrapes, timeout_s=_WAIT_S, what="the first scrape")
-        running.enter_context(_hindcast(told, "live", "--prometheus", url, *follow))
+        running.enter_context(_hindcast(told, "live", "--prometheus", url, *follow, *alert))
         _line(told, "following")
         _line(told, "ecc_uncorrectable node=v002 gpu=6")
+        console = _line(told, "console and API").rpartition(" ")[2]
+        with httpx.Client(base_url=f"{console}/api/v1") as api:
+            (run,) = api.get("/runs", params={"replay": "live"}).json()["items"]
+            open_now = api.get(f"/runs/{run['id']}/findings", params={"state": "firing"}).json()["items"]
+        assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
+        assert {"node": "v002", "gpu": 6} in [one["entity"] for one in open_now]
         alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
     assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in told.read_text()
     assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}

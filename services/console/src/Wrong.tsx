@@ -1,6 +1,7 @@
 /** The first page: what is wrong, the worst first, in what is replayed live and in the last run of every recording. */
 import { useEffect } from "preact/hooks";
 import { all, path, useLoaded } from "./api";
+import { Clusters } from "./Clusters";
 import { goesOn } from "./follow";
 import { latestDone, live, loadRuns } from "./latest";
 import { href } from "./route";
@@ -46,6 +47,7 @@ export function Wrong() {
   return (
     <>
       <h1>What is wrong</h1>
+      <Clusters />
       <When loaded={loaded}>
         {({ found, runs, going }) =>
           found.length === 0 ? (

@@ -1,0 +1,91 @@
+/** Live clusters that `hindcast live` watches: what is wrong there now, and what was. */
+import { useEffect } from "preact/hooks";
+import { all, path, useLoaded } from "./api";
+import { parse, span } from "./time";
+import { words, type Finding, type Run } from "./types";
+import { Moment, Sev } from "./ui";
+
+interface Cluster {
+  readonly run: Run;
+  readonly findings: readonly Finding[];
+}
+
+async function load(): Promise<readonly Cluster[]> {
+  const runs = (await all<Run>("runs", { replay: "live" })).filter((run) => run.state === "running");
+  return Promise.all(runs.map(async (run) => ({ run, findings: await all<Finding>(`${path("runs", run.id)}/findings`) })));
+}
+
+const AGAIN_MS = 5000;
+const MOST = 50;
+
+export function Clusters() {
+  const { data, again } = useLoaded("clusters", load);
+  useEffect(() => {
+    const timer = setTimeout(again, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [data, again]);
+  return <>{data?.map((one) => <Watched key={one.run.id} {...one} />)}</>;
+}
+
+function Watched({ run, findings }: Cluster) {
+  const telling = findings.filter((one) => one.severity !== "info");
+  const open = telling.filter((one) => one.state === "firing").toReversed();
+  const over = telling.filter((one) => one.state === "resolved").toReversed();
+  return (
+    <section class="panel scroll" aria-label={run.recording}>
+      <div class="row spread">
+        <h2>
+          {run.recording.replace(/^live-/, "")} <span class="tag">live</span>
+        </h2>
+        {run.event_time !== null && (
+          <span class="small soft">
+            read up to <Moment at={parse(run.event_time)} withDay />
+          </span>
+        )}
+      </div>
+      {run.error !== null && <p role="alert">{run.error}; nothing is concluded from that, it is asked again.</p>}
+      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings findings={open} />}
+      {over.length > 0 && (
+        <details>
+          <summary class="soft">Over: {over.length}</summary>
+          <Findings findings={over} />
+        </details>
+      )}
+    </section>
+  );
+}
+
+function Findings({ findings }: { readonly findings: readonly Finding[] }) {
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>severity</th>
+          <th>what</th>
+          <th>do</th>
+          <th>began</th>
+          <th class="num">lasted</th>
+        </tr>
+      </thead>
+      <tbody>
+        {findings.slice(0, MOST).map((one) => (
+          <tr key={one.id}>
+            <td>
+              <Sev of={one.severity} />
+              {one.shadow && <span class="tag">shadow</span>}
+            </td>
+            <td>
+              <strong>{one.fault}</strong> {words(one.entity)}
+              <div class="small">{one.summary}</div>
+            </td>
+            <td>{one.recommended_action}</td>
+            <td>
+              <Moment at={parse(one.started_at)} withDay />
+            </td>
+            <td class="num">{one.resolved_at === null ? "open" : span(parse(one.resolved_at) - parse(one.started_at))}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
