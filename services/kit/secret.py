@@ -40,6 +40,8 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}") from None
     if not text:
         raise ValueError(f"{path} is empty")
+    if "\n" in text or "\r" in text:  # it would end the header that it is sent in
+        raise ValueError(f"{path} has more than one line")
     return text
 
 

@@ -14,7 +14,7 @@ from services.kit.access import Gate, Role
 from services.kit.listening import LOOPBACK, Listening
 from services.kit.problems import problem
 
-_LARGEST_BODY = 1 << 20
+MIB = 1 << 20
 _PATIENCE_S = 30.0
 _SLOWEST = 16 << 10
 """Bytes a second: a body that comes slower, once the first seconds are over, keeps others from being received."""
@@ -37,8 +37,8 @@ class Shield:
     """The outermost layer: what it lets through comes from somebody with the role that method and path need.
 
     Looking needs a viewer, all else an operator. `senders`: where a sender may post, too. `page`: which paths are
-    files of a page that asks for a token itself. `large`: where a body may be more than a megabyte, as the route
-    counts it. Who asks is in the request's `state.caller`.
+    files of a page that asks for a token itself. `large`: where a body may be more than `largest_body`, as the
+    route counts it. Who asks is in the request's `state.caller`.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Shield:
         settings: Listening,
         *,
         senders: frozenset[str] = frozenset(),
+        largest_body: int = MIB,
         page: Callable[[str], bool] = _no,
         large: Callable[[str], bool] = _no,
     ) -> None:
@@ -54,7 +55,7 @@ class Shield:
         self._app = app
         self._gate = Gate(settings.tokens_file)
         self._names = frozenset(name.lower() for name in (*LOOPBACK, settings.host, *settings.host_names))
-        self._senders, self._page, self._large = senders, page, large
+        self._senders, self._page, self._large, self._largest_body = senders, page, large, largest_body
 
     def role(self, method: str, path: str) -> Role | None:
         """Return which role a request needs, None: anybody may."""
@@ -80,7 +81,7 @@ class Shield:
             await refusal(scope, receive, answer)
             return
         large = scope["method"] == "POST" and self._large(scope["path"])
-        await self._app(scope, _bounded(receive, None if large else _LARGEST_BODY), answer)
+        await self._app(scope, _bounded(receive, None if large else self._largest_body), answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

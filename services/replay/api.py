@@ -4,11 +4,14 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
-from services.kit.shield import Shield
+from services.kit.shield import MIB, Shield
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
 from services.replay.spec import ReplayRequest, Speed
 from services.replay.status import ReplayStatus, status_of
+
+_LARGEST_BODY = 64 * MIB
+"""A replay may bring a calibration of its own: some megabytes for a large cluster."""
 
 
 class SeekRequest(BaseModel):
@@ -34,12 +37,8 @@ def build(manager: Manager, settings: ReplaySettings) -> FastAPI:
     app.include_router(replays)
     add_health(app)
     add_metrics(app)
-    app.add_middleware(Shield, settings=settings, large=_is_start)
+    app.add_middleware(Shield, settings=settings, largest_body=_LARGEST_BODY)
     return app
-
-
-def _is_start(path: str) -> bool:
-    return path == "/api/v1/replays"
 
 
 def _collection(replays: APIRouter, manager: Manager) -> None:

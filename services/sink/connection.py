@@ -50,11 +50,11 @@ class Connection:
         self._settings = settings
         self._headers = {"Content-Encoding": "snappy", "User-Agent": "hindcast-sink", **_FORMATS[settings.protocol]}
 
-    def _credential(self) -> dict[str, str]:
+    def _credential(self) -> dict[str, str | bytes]:
         """Return the header that says who asks; a secret in a file is what it is now."""
         settings = self._settings
         if settings.bearer:
-            return {"Authorization": f"Bearer {settings.bearer.get_secret_value()}"}
+            return {"Authorization": f"Bearer {settings.bearer.get_secret_value()}".encode()}
         if settings.username and settings.password:
             pair = f"{settings.username}:{settings.password.get_secret_value()}".encode()
             return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}

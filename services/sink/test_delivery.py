@@ -230,13 +230,13 @@ def test_a_bearer_token_in_a_file_is_the_one_that_is_there_now(
     file.write_text("first\n")
     monkeypatch.setenv("HINDCAST_SINK_BEARER_FILE", str(file))
     connection = Connection(SinkSettings.model_validate({"url": target.url}))
-    for word in ("first", "second"):
-        file.write_text(f"{word}\n")
+    for word in ("first", "zweité"):
+        file.write_text(f"{word}\n", encoding="utf-8")
         os.utime(file, ns=(0, len(word)))
         target.answers = [(204, {WRITTEN: "1"})]
         connection.post(b"", "")
     connection.close()
-    assert [request["Authorization"] for request in target.requests] == ["Bearer first", "Bearer second"]
+    assert [request["Authorization"] for request in target.requests] == ["Bearer first", "Bearer zweitÃ©"]
 
 
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:

@@ -63,7 +63,7 @@ def test_every_secret_is_read_from_a_file_again_when_it_changes_and_shown_nowher
     file.unlink()
     assert getattr(settings, name).get_secret_value() == "another"
 
-    for content in (None, "", "\n"):
+    for content in (None, "", "\n", "two\nlines"):
         if content is not None:
             file.write_text(content)
         with pytest.raises(UserError, match=rf"{setting}: .*{file}") as refused:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
 from services.kit.problems import RefusedError
-from services.kit.shield import Shield
+from services.kit.shield import MIB, Shield
 from services.notify.receiver.payload import Notification
 from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Received, Store
@@ -23,7 +23,8 @@ def app(store: Store, settings: ReceiverSettings) -> FastAPI:
     api = application("hindcast webhook receiver")
     add_health(api)
     add_metrics(api)
-    api.add_middleware(Shield, settings=settings, senders=frozenset({"/webhook"}))
+    # A notification of thousands of alerts, as after an outage, is some megabytes.
+    api.add_middleware(Shield, settings=settings, senders=frozenset({"/webhook"}), largest_body=64 * MIB)
 
     @api.post("/webhook", dependencies=WITH_TOKEN)
     def webhook(body: Annotated[Received, Body()]) -> dict[str, int]:

@@ -118,3 +118,10 @@ def test_a_sample_that_cannot_be_posted_says_what_is_wrong(url: str, path: str, 
         post_sample(path.format(url=url))
     assert words in failed.value.message
     assert failed.value.exit_code == exit_code
+
+
+def test_a_notification_of_thousands_of_alerts_is_taken_and_one_of_any_size_is_not(url: str) -> None:
+    one = body("a")
+    many = one | {"alerts": one["alerts"] * 5000}  # type: ignore[operator] # a list
+    assert httpx.post(f"{url}/webhook", json=many).status_code == 200
+    assert httpx.post(f"{url}/webhook", content=bytes(65 << 20)).status_code == 413
