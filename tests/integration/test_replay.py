@@ -1,6 +1,7 @@
 """The replay service against a real broker: what arrives is the recording, whatever happens on the way."""
 
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kafka import TopicPartition
 from typer import Typer
@@ -261,17 +264,41 @@ def test_a_recording_that_breaks_off_fails_the_replay_and_is_named(
     service: Service, kafka: KafkaSettings, recording: Path
 ) -> None:
     whole = (recording / "dcgm.parquet").read_bytes()
-    (recording / "dcgm.parquet").write_bytes(whole[: len(whole) // 2])
     name = service.begin(recording, speed="max")
+    service.wait(name)
+    (recording / "dcgm.parquet").write_bytes(whole[: len(whole) // 2])
+    refused = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=60)
+    assert (refused.status_code, refused.json()["title"]) == (422, "Unprocessable Entity")
+    assert "dcgm.parquet: not a readable Parquet file" in refused.json()["detail"]
+    service.call("POST", f"/{name}/seek", to="+00:00:00")
     failed = service.wait(name, "failed")
     assert "dcgm.parquet: not a readable Parquet file" in failed["error"]
     (recording / "dcgm.parquet").write_bytes(whole)
     resumed = service.call("POST", f"/{name}/resume")
-    assert resumed["generation"] == 1
+    assert resumed["generation"] == 2
     assert service.wait(name)["error"] is None
-    found = arrived(kafka, f"vela/{name}")[1]
+    found = arrived(kafka, f"vela/{name}")[2]
     for stream in STREAMS:
         assert found.rows(stream) == expected(recording, stream)
+
+
+def test_a_messy_recording_is_sent_clean_and_says_so_and_strict_fails(
+    service: Service, kafka: KafkaSettings, recording: Path, tmp_path: Path
+) -> None:
+    """Rows twice, out of order and behind the end: what arrives is what the clean recording has, also after a seek."""
+    clean = Path(shutil.copytree(recording, tmp_path / "clean"))
+    table = pq.read_table(recording / "dcgm.parquet")
+    late = table.slice(0, 1).set_column(0, "timestamp", pa.array([END + 1]).cast(table.schema.field(0).type))
+    order = [*range(40, 80), *range(40), *range(80, table.num_rows), 5]
+    pq.write_table(pa.concat_tables([table.take(pa.array(order)), late]), recording / "dcgm.parquet")
+    name = service.begin(recording, speed="max")
+    words = f"2 of {len(order) + 1:,} rows of dcgm.parquet left out (1 outside of start and end, 1 that repeat"
+    assert words in service.wait(name)["left_out"]
+    (found,) = arrived(kafka, f"vela/{name}").values()
+    for stream in STREAMS:
+        assert sorted(found.rows(stream), key=repr) == sorted(expected(clean, stream), key=repr)
+    strict = service.begin(recording, speed="max", strict=True, name="messy-and-strict")
+    assert "dcgm.parquet: row" in service.wait(strict, "failed")["error"]
 
 
 def test_a_broker_that_was_away_is_waited_for(
