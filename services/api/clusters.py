@@ -1,4 +1,4 @@
-"""Live clusters as runs: what `hindcast live` finds, told by the API and the console as any run is."""
+"""Live clusters as runs: what `hindcast live` finds, shown by the API and the console as any run is."""
 
 import json
 import threading

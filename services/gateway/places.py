@@ -26,7 +26,7 @@ _HOST = re.compile(r":\d+$")
 _KEYS: Mapping[str, tuple[str, ...]] = {"bmc": ("node", "sensor", "unit"), "steps": ("job_id", "rank", "node")}
 """What an entity's key holds where that is not the stream's key columns."""
 
-UNKNOWN, OTHER_CLUSTER, REPLAYED, NOWHERE, STALE = "unknown metric", "other cluster", "replayed", "no entity", "stale"
+UNKNOWN, REPLAYED, NOWHERE, STALE = "unknown metric", "replayed", "no entity", "stale"
 """Why samples are passed over: nothing is wrong with them, but they have no place here."""
 _TAKEN, _PASSED, _BAD = 0, 1, 2
 
@@ -161,6 +161,10 @@ class Places:
         why = self._not_ours(metric, labels)
         if why:
             return self._slots.add(_PASSED, why)
+        cluster = labels.get("cluster", self._cluster)
+        if cluster != self._cluster:
+            why = f"a series has the label cluster={cluster!r}, and this gateway takes {self._cluster!r}"
+            return self._slots.add(_BAD, f"{why} (HINDCAST_GATEWAY_CLUSTER)")
         place = self._census.place(metric, self._named(labels))
         if isinstance(place, str):
             return self._slots.add(_PASSED, NOWHERE)
@@ -176,8 +180,6 @@ class Places:
     def _not_ours(self, metric: str, labels: Mapping[str, str]) -> str:
         if labels.get("replay", "live") != "live":
             return REPLAYED
-        if labels.get("cluster", self._cluster) != self._cluster:
-            return OTHER_CLUSTER
         return UNKNOWN if stream_of(metric) is None else ""
 
     def _meet(self, labels: Mapping[str, str]) -> None:

@@ -73,14 +73,14 @@ def test_what_has_no_place_is_passed_over_and_counted() -> None:
         Places("vela"),
         series("go_goroutines", [(NOW, 1.0), (NOW + 1, 2.0)]),
         series("DCGM_FI_DEV_SM_CLOCK", ONE, **gpu, replay="power-brake"),
-        series("DCGM_FI_DEV_SM_CLOCK", ONE, **gpu, cluster="another"),
+        series("go_goroutines", ONE, cluster="another"),
         series("DCGM_FI_DEV_SM_CLOCK", [(NOW, STALE)], **gpu, cluster="vela", replay="live"),
         series("DCGM_FI_DEV_SM_CLOCK", Hostname="v001"),
     )
     assert found.batches == {}
     assert found.bad == []
     assert found.outcomes == {
-        "unknown metric": 2, "replayed": 1, "other cluster": 1, "stale": 1, "no entity": 1,
+        "unknown metric": 3, "replayed": 1, "stale": 1, "no entity": 1,
     }  # fmt: skip
 
 
@@ -92,15 +92,17 @@ def test_what_breaks_the_rules_is_named_and_the_rest_is_taken() -> None:
         Series([("__name__", "DCGM_FI_DEV_GPU_TEMP"), ("gpu", "0"), ("gpu", "1")], [(NOW, 1.0), (NOW, 2.0)]),
         Series([], []),
         series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1.0), (-5, 1.0)], **gpu),
+        series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1.0)], **gpu, cluster="another"),
     )
     assert [(one.samples, one.reason) for one in found.bad] == [
         (1, "a series has no name (label __name__)"),
         (2, "a series has a label twice, or one without a name"),
         (1, "the time of a sample is before 1971, or too far ahead"),
+        (1, "a series has the label cluster='another', and this gateway takes 'vela' (HINDCAST_GATEWAY_CLUSTER)"),
         (0, "a series has no name (label __name__)"),
     ]
     assert len(rows(found, "dcgm")) == 1
-    assert found.outcomes == {"taken": 1, "bad": 4}
+    assert found.outcomes == {"taken": 1, "bad": 5}
 
 
 def test_a_host_that_is_known_by_address_gets_its_name() -> None:

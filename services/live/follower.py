@@ -1,4 +1,4 @@
-"""The loop of a live run: read, detect, tell, keep; while the server is away, wait and ask again."""
+"""The loop of a live run: read, detect, alert, keep; while the server is away, wait and ask again."""
 
 import threading
 import time
@@ -12,7 +12,6 @@ from services.kit.errors import UserError
 from services.live.start import Run
 from services.live.state import Saved
 from services.recording.embedded import Step
-from services.recording.model import Topology
 
 _SAVE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -21,14 +20,13 @@ _TICK_S = 1.0
 
 
 class News(NamedTuple):
-    """What a step brought: findings and incidents as they are found, and of these the lines to be told now.
+    """What a step brought: all findings and incidents, and of these the lines that are to be reported now.
 
-    Until the lookback is over nothing is told; then what is still open is.
+    Until the lookback is over nothing is reported; then what is still open is.
     """
 
     step: Step
-    told: Sequence[Line]
-    topology: Topology
+    reported: Sequence[Line]
 
 
 class Watcher(Protocol):
@@ -105,19 +103,19 @@ class Follower:
         engine = self._feed.engine
         lines = [self._line(one) for one in step.findings] + [incident_line(one) for one in step.incidents]
         lines.sort(key=lambda line: line.at_ms)  # stable: a finding before the incident that it changes
-        told = self._run.warmup.release(lines, engine.event_time)
+        reported = self._run.warmup.release(lines, engine.event_time)
         for line in lines:
             if line.topic == topics.FINDINGS:
                 self._open.pop(line.id, None)
                 if line.state == "firing":
                     self._open[line.id] = line
         if self._alerts is not None:
-            for line in told:
+            for line in reported:
                 if line.topic == topics.FINDINGS:
                     self._alerts.take(line, self._feed.topology)
         self._deliver()
         for watcher in self._watchers:
-            watcher.news(News(step, told, self._feed.topology))
+            watcher.news(News(step, reported))
         if time.monotonic() - self._saved_s >= _SAVE_S:
             self.save()
 

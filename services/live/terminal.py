@@ -24,7 +24,7 @@ _UNSAID = frozenset({"alertname", "fault", "severity", "source", "detector", "re
 
 
 class Terminal:
-    """Tells of a run, line by line, by `say`. `alertmanager`: where alerts go, None where nobody is alerted."""
+    """Prints a run, line by line, by `say`. `alertmanager`: where alerts go, None where nobody is alerted."""
 
     def __init__(self, run: Run, say: Callable[[str], None], alertmanager: str | None) -> None:
         self._run, self._say = run, say
@@ -45,23 +45,23 @@ class Terminal:
         if self._run.goes_on:
             self._say(f"going on from {since} with {len(self._run.open_lines)} open finding(s)")
             for line in self._run.open_lines:
-                self._tell(line)
+                self._report(line)
         else:
             self._say(f"reading what happened since {since}, so that habits are known")
 
     def news(self, news: News) -> None:
-        """Print what is told; of the lookback what was found, as it is found."""
+        """Print what is reported; of the lookback what was found, as it is found."""
         if self._began:
             self._say_delay()
-            for line in news.told:
+            for line in news.reported:
                 if line.topic == topics.FINDINGS:
-                    self._tell(line)
+                    self._report(line)
                 else:
                     self._link(json.loads(line.body))
             return
         for finding in news.step.findings:
             self._recall(finding)
-        self._held += news.told
+        self._held += news.reported
         if news.step.at - self._progress >= (self._until - self._since) / _PROGRESS:
             self._progress = news.step.at
             self._say(f"... read up to {_short(news.step.at)}")
@@ -113,9 +113,9 @@ class Terminal:
         self._say(f"{span}: {self._found} finding(s), {self._found - self._over} still open{notes}")
         for line in self._held:
             if line.topic == topics.FINDINGS:
-                self._tell(line)
+                self._report(line)
 
-    def _tell(self, line: Line) -> None:
+    def _report(self, line: Line) -> None:
         one = sighting(self._run.origin, line, self._run.feed.topology)
         finding = one.finding
         head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"

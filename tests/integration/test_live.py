@@ -86,12 +86,12 @@ def replayed(stack: Stack, span: tuple[int, int], tmp_path_factory: pytest.TempP
 
 
 class Watch:
-    """Takes note of what a run tells, and is its clock."""
+    """Takes note of what a run reports, and is its clock."""
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.found: list[str] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.outages: list[UserError] = []
 
     def now(self) -> int:
@@ -99,7 +99,7 @@ class Watch:
 
     def news(self, news: News) -> None:
         self.found += [finding.to_json() for finding in news.step.findings]
-        self.told += [line.body.decode() for line in news.told if line.topic == "findings"]
+        self.reported += [line.body.decode() for line in news.reported if line.topic == "findings"]
 
     def following(self) -> None:
         """Nothing to note."""
@@ -133,8 +133,8 @@ def test_live_findings_are_those_of_what_was_captured(stack: Stack, span: tuple[
         assert (run.origin.cluster, len(run.feed.topology.nodes)) == ("vela", 4)
         _followed(Follower(run, [watch], wall_ms=watch.now), watch, end + 30_000)
     assert watch.found == replayed
-    # The brake came after the lookback: it is told as it is found.
-    assert watch.told == watch.found
+    # The brake came after the lookback: it is reported as it is found.
+    assert watch.reported == watch.found
 
 
 def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
@@ -149,7 +149,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
     with _api(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
         _followed(follower, watch, start + 300_000)
-        assert [line for line in watch.told if '"power_throttle"' in line]
+        assert [line for line in watch.reported if '"power_throttle"' in line]
         follower.save()
         saved = len(watch.found)
         # Killed a minute after its state was saved: what was found since is found again.

@@ -1,7 +1,7 @@
 """As a new user has it: a Prometheus that scrapes exporters on their default fields, and `hindcast live` pointed at it.
 
 The exporters are those of a recorded cluster at real speed, and everything runs by the clock: half a minute before a
-GPU's memory fails, until the webhook has heard of it and the API tells of it.
+GPU's memory fails, until the webhook has heard of it and the API shows it.
 """
 
 import signal
@@ -37,7 +37,7 @@ def webhook() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
-    """An Alertmanager that tells the webhook of everything."""
+    """An Alertmanager that sends everything to the webhook."""
     folder = tmp_path_factory.mktemp("scraped")
     config = {
         "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
@@ -92,7 +92,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
     recording = make_recording(
         scenario_paths()["vela-cuda-memory-error"], tmp_path / "memory-error", Variant(scale=0.05)
     )
-    scraped, told = tmp_path / "exporters.log", tmp_path / "live.log"
+    scraped, output = tmp_path / "exporters.log", tmp_path / "live.log"
     # 29 s before the GPU's counters rise.
     options = ("--from", "+00:58:40", "--default-fields", "--port", "0")
     with ExitStack() as running:
@@ -106,17 +106,17 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
             return "DCGM_FI_DEV_XID_ERRORS" in httpx.get(f"{url}/api/v1/label/__name__/values").text
 
         until(scrapes, timeout_s=_WAIT_S, what="the first scrape")
-        running.enter_context(_hindcast(told, "live", "--prometheus", url, *follow, *alert))
-        _line(told, "following")
-        _line(told, "ecc_uncorrectable node=v002 gpu=6")
-        console = _line(told, "console and API").rpartition(" ")[2]
+        running.enter_context(_hindcast(output, "live", "--prometheus", url, *follow, *alert))
+        _line(output, "following")
+        _line(output, "ecc_uncorrectable node=v002 gpu=6")
+        console = _line(output, "console and API").rpartition(" ")[2]
         with httpx.Client(base_url=f"{console}/api/v1") as api:
             (run,) = api.get("/runs", params={"replay": "live"}).json()["items"]
             open_now = api.get(f"/runs/{run['id']}/findings", params={"state": "firing"}).json()["items"]
         assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
         assert {"node": "v002", "gpu": 6} in [one["entity"] for one in open_now]
         alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
-    assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in told.read_text()
+    assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in output.read_text()
     assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}
-    (found,) = [line for line in told.read_text().splitlines() if line.startswith("OPEN") and "ecc_unc" in line]
+    (found,) = [line for line in output.read_text().splitlines() if line.startswith("OPEN") and "ecc_unc" in line]
     assert found.endswith((": page", ": ticket"))
