@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 from benchmarks.held_out.case import Case, Class, code_version, outline
 from detectors.registry import BUDGET, choose
 from services.kit.errors import UserError
+from services.kit.processes import pool_of
 from services.score.stored import from_json, to_json
 from services.score.suite import Scored, score_recording
 from services.synth.portable import make_portably
@@ -44,11 +44,10 @@ def run(
     wanted = [case for case in cases if _key(case) not in done]
     _tell(f"{len(cases)} recordings: {len(cases) - len(wanted)} are in {results} already, {workers} at a time")
     begun = time.monotonic()
-    context = multiprocessing.get_context("spawn")
     _end_last_line(results)
     with (
         results.open("a", encoding="utf-8") as file,
-        concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
+        pool_of(workers) as pool,
     ):
         together: dict[Case, list[Case]] = {}
         for case in wanted:

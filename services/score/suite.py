@@ -1,7 +1,6 @@
 """Scores detectors over many recordings, and adds up."""
 
 import concurrent.futures
-import multiprocessing
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from detectors.contract import Finding
 from detectors.coverage import closing
 from detectors.engine import Choice
 from detectors.registry import choose
+from services.kit.processes import pool_of
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import latest, steps
 from services.recording.model import Label
@@ -250,8 +250,7 @@ def score_all(
     """
     listed = list(paths)
     done: dict[Path, Scored] = {}
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with pool_of(workers) as pool:
         waiting = {
             pool.submit(score_without, path, choices, without, strict=strict, healthy=healthy): path for path in listed
         }

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import math
-import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from detectors.contract import Default, Detector
 from detectors.registry import discover
 from detectors.spec import configure
 from services.kit.errors import UserError
+from services.kit.processes import pool_of
 from services.score.suite import Scorecard, Scored, score_recording
 from services.score.tally import Tally
 
@@ -111,8 +111,7 @@ def sweep(
             exit_code=2,
         )
     found: dict[tuple[int, int], Scored] = {}
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with pool_of(workers) as pool:
         waiting = {}
         for place, value in enumerate(values):
             choice = (kind, configure(kind.config_type, kind.spec, {setting: value}))

@@ -1,0 +1,41 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.kit.wait import until
+
+_COMMAND = """
+import os, threading
+from services.kit.processes import pool_of
+if __name__ == "__main__":
+    with pool_of(1) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        pool.submit(input)
+        threading.Event().wait()
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_the_command_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "command.py"
+    script.write_text(_COMMAND)
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen([sys.executable, script], stdout=pipe, stderr=quiet, env=environment) as command:
+        assert command.stdout is not None
+        worker = int(command.stdout.readline())
+        assert alive(worker)
+        command.send_signal(how)
+        until(lambda: not alive(worker), timeout_s=30, what="the worker to end")
+        command.wait(30)
