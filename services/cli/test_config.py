@@ -34,10 +34,10 @@ def test_as_it_is_written_nothing_differs_from_the_defaults(tmp_path: Path) -> N
 
 def test_with_every_comment_sign_taken_off_it_says_the_defaults_and_all_of_them(tmp_path: Path) -> None:
     text = _SETTING.sub(r"\1", commented()).replace("calibration: calibration.json\n", "")
-    said = yaml.safe_load(text)
-    assert said.keys() == {*discover(), "incidents", "false_alarms_per_100_node_days"}
+    found = yaml.safe_load(text)
+    assert found.keys() == {*discover(), "incidents", "false_alarms_per_100_node_days"}
     for name, kind in discover().items():
-        assert said[name].keys() == {"enabled", "shadow", *kind.spec.defaults}
+        assert found[name].keys() == {"enabled", "shadow", *kind.spec.defaults}
     (tmp_path / "detectors.yaml").write_text(text)
     assert load_choices(tmp_path / "detectors.yaml") == choose()
     assert load_incident_config(tmp_path / "detectors.yaml") == TABLE.configure({})
@@ -55,5 +55,5 @@ def test_with_every_comment_sign_taken_off_it_says_the_defaults_and_all_of_them(
 def test_a_file_is_checked(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     result = invoke("check", str(tmp_path / "mine.yaml"))
-    said = result.output + (result.exception.message if isinstance(result.exception, UserError) else "")
-    assert words.replace("13", str(len(discover()))) in said
+    found = result.output + (result.exception.message if isinstance(result.exception, UserError) else "")
+    assert words.replace("13", str(len(discover()))) in found

@@ -69,13 +69,13 @@ def test_a_bad_recording_is_answers(recording: Path, spoil: Callable[[Path], Non
 
 def test_a_recording_with_wrong_rows_is_run_and_scored_without_them_and_repaired(recording: Path) -> None:
     _back_in_time(recording)
-    told = ("rows of dcgm.parquet left out (1 that repeat an earlier one)", "1 row of dcgm.parquet put in order")
-    _answers(_hindcast("run", recording), 0, *told, "hindcast repair")
-    _answers(_hindcast("score", recording), 0, *told)
+    words = ("rows of dcgm.parquet left out (1 that repeat an earlier one)", "1 row of dcgm.parquet put in order")
+    _answers(_hindcast("run", recording), 0, *words, "hindcast repair")
+    _answers(_hindcast("score", recording), 0, *words)
     _answers(_hindcast("run", recording, "--strict"), 1, "dcgm.parquet: row 100", "remedy", "hindcast repair")
     _answers(_hindcast("score", recording, "--strict"), 1, "dcgm.parquet: row 100", "remedy")
     clean = recording.with_name("clean")
-    _answers(_hindcast("repair", recording, "--out", clean), 0, *told)
+    _answers(_hindcast("repair", recording, "--out", clean), 0, *words)
     _answers(_hindcast("validate", clean), 0, "valid")
     _answers(_hindcast("repair", recording, "--out", clean), 1, "exists already")
 

@@ -285,7 +285,7 @@ def test_a_recording_that_breaks_off_fails_the_replay_and_is_named(
 def test_a_messy_recording_is_sent_clean_and_says_so_and_strict_fails(
     service: Service, kafka: KafkaSettings, recording: Path, tmp_path: Path
 ) -> None:
-    """Rows twice, out of order and behind the end: what arrives is what the clean recording has, also after a seek."""
+    """Rows twice, out of order and behind the end: what arrives is what the clean recording has."""
     clean = Path(shutil.copytree(recording, tmp_path / "clean"))
     table = pq.read_table(recording / "dcgm.parquet")
     late = table.slice(0, 1).set_column(0, "timestamp", pa.array([END + 1]).cast(table.schema.field(0).type))

@@ -131,17 +131,17 @@ class _Import:
         """Take a GPU's readings, by metric's names, with their units."""
         values: dict[str, float] = {}
         for name, value, unit in found:
-            told = reading(name, value, unit)
-            if isinstance(told, tuple):
+            read = reading(name, value, unit)
+            if isinstance(read, tuple):
                 if name == "temperature.edge":
-                    values.setdefault(*told)
+                    values.setdefault(*read)
                 else:
-                    values[told[0]] = told[1]
-            elif told is not None:
-                if told.startswith("a reading"):
-                    self._report.skip(told, where(path))
-                elif told:
-                    self.other[told] += 1
+                    values[read[0]] = read[1]
+            elif read is not None:
+                if read.startswith("a reading"):
+                    self._report.skip(read, where(path))
+                elif read:
+                    self.other[read] += 1
         if gpu in self._inside:
             self._moment, self._inside = self._moment + 1, set()
         at = self._time(path, node, stamp)
@@ -203,13 +203,13 @@ def _documents(text: str) -> Iterator[Any]:
 
 def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return what topology.json says of a GPU, from its entry of static or list."""
-    told = {name: (value, unit) for name, value, unit in leaves(entry)}
+    known = {name: (value, unit) for name, value, unit in leaves(entry)}
 
     def number(*names: str) -> float | None:
-        return next((found for name in names if (found := number_of(told.get(name, ("",))[0])) is not None), None)
+        return next((found for name in names if (found := number_of(known.get(name, ("",))[0])) is not None), None)
 
     def text(*names: str) -> str | None:
-        values = (told.get(name, ("",))[0] for name in names)
+        values = (known.get(name, ("",))[0] for name in names)
         return next((clean(value) for value in values if isinstance(value, str) and value not in NOT_THERE), None)
 
     width, speed = number("bus.max_pcie_width"), number("bus.max_pcie_speed")
