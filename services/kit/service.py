@@ -82,6 +82,7 @@ def run(name: str, body: Callable[[], None]) -> None:
     # kafka-python says pages while a broker is away; what it means for a service, the service says.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         body()
     except UserError as error:

@@ -85,3 +85,15 @@ def test_natively_every_port_is_on_loopback(tmp_path: Path) -> None:
     assert len(found) > 20
     assert {place.removeprefix("//") for place in found} == {LOOPBACK}
     assert not [name for spec in own for name in spec.env if name.endswith("_HOST")]
+
+
+def test_nothing_listens_but_by_what_asks_for_tokens() -> None:
+    listens = re.compile(r"http\.server|socketserver|uvicorn\.(run|Server)\(|create_server\(|\.bind\(")
+    # `ports` holds free ports for the servers, and answers nobody.
+    own = {"services/kit/serving.py", "services/kit/listening.py", "services/stack/ports.py"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "services").rglob("*.py")
+        if not path.name.startswith(("test_", "conftest")) and listens.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= own
