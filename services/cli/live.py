@@ -54,6 +54,9 @@ def live(
         float | None, typer.Option(min=0, max=600, help="seconds behind the clock at least; as seen if not given")
     ] = None,
     state: Annotated[Path | None, typer.Option(help="a folder for what a restart goes on from")] = None,
+    slurm: Annotated[
+        str | None, typer.Option(help="a command that prints its jobs: 'sacct -a -S now-1days --json', 'squeue --json'")
+    ] = None,
     topology: Annotated[
         Path | None, typer.Option(help="a topology.json: racks and cables, which no series tell")
     ] = None,
@@ -75,6 +78,7 @@ def live(
     from services.kit.times import wall_ms
     from services.live.feed import Detection
     from services.live.follower import Follower, Watcher
+    from services.live.slurm import Slurm
     from services.live.start import Asked, prepare
     from services.live.terminal import FindingsFile, Terminal
     from services.recording.importers.parts.query_api import Access, QueryApi
@@ -85,7 +89,8 @@ def live(
     lateness_ms = None if lateness is None else round(lateness * 1000)
     asked = Asked(cluster, lookback_ms, lateness_ms, state, _notify(alertmanager))
     known = topology_in(topology) if topology is not None else Topology()
-    detection = Detection(load_choices(config, calibration), load_incident_config(config), known)
+    listed = Slurm(slurm, time.monotonic).jobs if slurm is not None else None
+    detection = Detection(load_choices(config, calibration), load_incident_config(config), known, listed)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
     with QueryApi(access) as api, ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
@@ -95,10 +100,20 @@ def live(
         terminal = Terminal(run, typer.echo, alertmanager)
         watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
         terminal.begin()
+        if listed is not None:
+            _compare_names({node for job in listed() for node in job.nodes}, run)
         if port is not None:
             watchers.append(stack.enter_context(_shown(run, port, state)))
         Follower(run, watchers, wall_ms=wall_ms).run(stop, every)
         terminal.end()
+
+
+def _compare_names(nodes: set[str], run: "Run") -> None:
+    """Say so where Slurm calls no node as the exporters do: its jobs would be nowhere."""
+    known = {node.name for node in run.feed.topology.nodes}
+    if nodes and not nodes & known:
+        some, others = (", ".join(sorted(names)[:3]) for names in (nodes, known))
+        typer.echo(f"no node of Slurm's jobs ({some}) has series ({others}): jobs count where the names are the same")
 
 
 @contextmanager

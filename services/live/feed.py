@@ -10,7 +10,7 @@ import pyarrow as pa
 from detectors.engine import Choice, Engine
 from detectors.incidents.knowledge import IncidentConfig
 from services.kit.columns import rows_of
-from services.live.jobs import LiveJobs
+from services.live.jobs import Listed, LiveJobs
 from services.live.lateness import Ints, Lateness
 from services.recording.embedded import Step
 from services.recording.importers.contract import Report
@@ -34,11 +34,12 @@ _ALL = ("jobs", "logs", *STREAMS)
 
 @dataclass(frozen=True)
 class Detection:
-    """What runs: detectors, settings of incidents, and the topology that is known beforehand."""
+    """What runs: detectors, settings of incidents, what is known of machines beforehand, and who lists the jobs."""
 
     choices: Sequence[Choice]
     incidents: IncidentConfig
     topology: Topology = field(default_factory=Topology)
+    listed: Listed | None = None
 
 
 class Feed:
@@ -50,7 +51,7 @@ class Feed:
     def __init__(self, reader: SeriesReader, detection: Detection, at: int, lateness: Lateness) -> None:
         self.at = at
         self.lateness = lateness
-        self.jobs = LiveJobs(reader.jobs)
+        self.jobs = LiveJobs(reader.jobs, detection.listed)
         self._reader, self._detection = reader, detection
         self._pace = Pace(reader.api.access.url, _LONGEST_MS)
         self._first = at
@@ -75,7 +76,7 @@ class Feed:
         self.topology = Topology.model_validate(document["topology"])
         self.topology = self._united()
         self.engine = Engine.restore(self._described(), chosen.choices, _ALL, state, incidents=chosen.incidents)
-        self.jobs.restore(document["jobs"], self.topology)
+        self.jobs.restore(document["jobs"])
         self.at = self._first = self._met = document["at"]
 
     def step(self, now: int) -> Step | None:

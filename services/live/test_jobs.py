@@ -1,10 +1,10 @@
 import json
 
-from services.live.jobs import LiveJobs
+from services.live.jobs import Listed, LiveJobs
 from services.recording.importers.parts.census import Place
 from services.recording.importers.parts.derived_jobs import STILL_RUNNING_MS, JobSpans
 from services.recording.importers.parts.known_series import Reading
-from services.recording.model import Gpu, Node, Topology
+from services.recording.model import Gpu, Job, Node, Topology
 
 TOPOLOGY = Topology(nodes=[Node(name=name, gpus=[Gpu(gpu=0), Gpu(gpu=1)]) for name in ("n1", "n2")])
 START, POLL_MS = 1_700_000_000_000, 15_000
@@ -13,8 +13,8 @@ START, POLL_MS = 1_700_000_000_000, 15_000
 class Cluster:
     """GPUs of two nodes that report every fifteen seconds, polled as often."""
 
-    def __init__(self) -> None:
-        self.jobs = LiveJobs(JobSpans())
+    def __init__(self, listed: Listed | None = None) -> None:
+        self.jobs = LiveJobs(JobSpans(), listed)
         self.at = START
 
     def poll(self, held: dict[tuple[str, int], str | None]) -> list[tuple[str, str, tuple[str, ...], int]]:
@@ -61,7 +61,29 @@ def test_a_job_whose_gpus_are_silent_runs_on_for_five_minutes() -> None:
 def test_what_is_known_of_jobs_survives() -> None:
     one, other = Cluster(), Cluster()
     one.poll(dict.fromkeys(ALL, "7"))
-    other.jobs.restore(json.loads(json.dumps(one.jobs.snapshot())), TOPOLOGY)
+    other.jobs.restore(json.loads(json.dumps(one.jobs.snapshot())))
     other.at = one.at
     for job in ("7", "8", None):
         assert one.poll(dict.fromkeys(ALL, job)) == other.poll(dict.fromkeys(ALL, job))
+
+
+def test_a_scheduler_lists_the_jobs() -> None:
+    """What it does not list any more is over; one that is over is news once, however long it is listed."""
+    listed: list[Job] = []
+    cluster = Cluster(lambda: listed)
+    assert cluster.poll(dict.fromkeys(ALL, "by-its-label")) == []
+    first = Job(job_id="7", nodes=["n1"], start=START - 1000, state="RUNNING")
+    later = Job(job_id="8", nodes=["n2"], start=START + 4 * POLL_MS, state="RUNNING")
+    listed = [later, first]
+    assert cluster.poll({}) == [("start", "7", ("n1",), -1000)]
+    assert cluster.poll({}) == []
+    assert cluster.poll({}) == [("start", "8", ("n2",), 4 * POLL_MS)]
+    done = first.model_copy(update={"end": START + 4 * POLL_MS, "state": "COMPLETED"})
+    listed = [later, done]
+    assert cluster.poll({}) == [("end", "7", ("n1",), 4 * POLL_MS)]
+    assert cluster.poll({}) == []
+    restarted = Cluster(lambda: listed)
+    restarted.jobs.restore(json.loads(json.dumps(cluster.jobs.snapshot())))
+    restarted.at = cluster.at
+    listed = []
+    assert restarted.poll({}) == [("end", "8", ("n2",), 7 * POLL_MS)]

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.allocations import RUNNING, Allocation, fill
+from services.recording.importers.parts.allocations import RUNNING, Allocation, fill, jobs_of
 from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.moments import parse_stamp
 from services.recording.importers.parts.slurm_fixed import (
@@ -91,6 +91,13 @@ def convert(
         }
         draft.finish(header, topology)
     return report
+
+
+def jobs_in(path: Path, report: Report) -> list[Job]:
+    """Return the jobs that a file of any of these forms names; UserError where it is none of them."""
+    clock = zone_of("UTC")
+    read = (_allocation(record, where, clock, report) for where, record in _records(path, report, silent, 0.0, 1.0))
+    return jobs_of([allocation for allocation in read if allocation is not None], report)
 
 
 def _files(source: Path) -> list[Path]:

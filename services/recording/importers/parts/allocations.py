@@ -46,15 +46,25 @@ class Allocation:
 def fill(draft: Draft, found: Sequence[Allocation], report: Report) -> tuple[Topology, int]:
     """Add jobs and the events of their ends to a draft; return the machines, and how many jobs there are."""
     distinct = _distinct(found, report)
-    topology, shared = _machines(distinct)
-    cards = {node.name: {gpu.gpu for gpu in node.gpus} for node in topology.nodes}
-    draft.add_jobs(_with_parts(allocation, shared, cards) for allocation in distinct)
+    jobs, topology = _placed(distinct, report)
+    draft.add_jobs(jobs)
     for allocation in distinct:
         draft.add_events(_ending(allocation))
-    if shared:
-        report.notes.append(_SHARED)
     report.notes.append("nodes are those that jobs ran on, with as many GPUs as jobs had of them at once")
     return topology, len(distinct)
+
+
+def jobs_of(found: Sequence[Allocation], report: Report) -> list[Job]:
+    """Return the jobs alone: each run of one that was requeued, with its part of nodes that it shared."""
+    return _placed(_distinct(found, report), report)[0]
+
+
+def _placed(distinct: list[Allocation], report: Report) -> tuple[list[Job], Topology]:
+    topology, shared = _machines(distinct)
+    cards = {node.name: {gpu.gpu for gpu in node.gpus} for node in topology.nodes}
+    if shared:
+        report.notes.append(_SHARED)
+    return [_with_parts(allocation, shared, cards) for allocation in distinct], topology
 
 
 def _distinct(found: Sequence[Allocation], report: Report) -> list[Allocation]:
