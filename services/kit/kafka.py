@@ -97,10 +97,24 @@ class Record(Protocol):
 Client = TypeVar("Client")
 
 
-_REFUSALS = {
-    "SaslAuthenticationFailedError": ("does not know hindcast", "correct HINDCAST_KAFKA_SASL_USERNAME and _PASSWORD"),
-    "CERTIFICATE_VERIFY_FAILED": ("has a certificate that is not believed", "correct HINDCAST_KAFKA_SSL_CAFILE"),
-}
+_REFUSALS = (
+    (
+        "SaslAuthenticationFailedError",
+        "does not know hindcast",
+        "correct HINDCAST_KAFKA_SASL_USERNAME and HINDCAST_KAFKA_SASL_PASSWORD",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "has a certificate that is not believed",
+        "name its authority in HINDCAST_KAFKA_SSL_CAFILE",
+    ),
+    # Over TLS a broker may end the connection before its refusal was read.
+    (
+        "socket disconnected",
+        "ends every connection: it does not know hindcast, or speaks another protocol",
+        "correct HINDCAST_KAFKA_SASL_USERNAME and HINDCAST_KAFKA_SASL_PASSWORD, or HINDCAST_KAFKA_SECURITY_PROTOCOL",
+    ),
+)
 
 
 def _reach(make: Callable[[], Client], settings: KafkaSettings) -> Client:
@@ -108,15 +122,15 @@ def _reach(make: Callable[[], Client], settings: KafkaSettings) -> Client:
         try:
             return make()
         except (KafkaError, OSError) as error:
-            words, remedy = "", ""
-            for name, said in _REFUSALS.items():
-                if any(name in line for line in (*heard, str(error))):
-                    words, remedy = said
+            said = "\n".join((*heard, str(error)))
+            for sign, words, remedy in _REFUSALS:
+                if sign in said:
+                    raise UserError(
+                        f"the Kafka broker at {settings.bootstrap} {words}", remedy=remedy, exit_code=3
+                    ) from error
             raise UserError(
-                f"the Kafka broker at {settings.bootstrap} {words}"
-                if words
-                else f"no Kafka broker answers at {settings.bootstrap} ({type(error).__name__})",
-                remedy=remedy or "start one (hindcast stack up), or set HINDCAST_KAFKA_BOOTSTRAP to where yours is",
+                f"no Kafka broker answers at {settings.bootstrap} ({type(error).__name__})",
+                remedy="start one (hindcast stack up), or set HINDCAST_KAFKA_BOOTSTRAP to where yours is",
                 exit_code=3,
             ) from error
 

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
@@ -13,6 +14,8 @@ from services.kit.kafka import KafkaSettings, consumer
 from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests.integration.secured import secured_broker
+from tests.integration.secured import settings as settings_of
 
 RULES = Path(__file__).with_name("pair-rules.yaml")
 
@@ -23,15 +26,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
     # In the state folder, which is all that containers see.
     rules = Path(shutil.copy(RULES, folder))
-    settings = load_settings(prometheus_pair=True, rule_files=(*load_settings().rule_files, rules))
+    wanted = load_settings(prometheus_pair=True, rule_files=(*load_settings().rule_files, rules))
     chosen = os.environ.get("HINDCAST_STACK", "native")
     if chosen == "native":
-        with Stack.start(folder, settings) as stack:
+        with Stack.start(folder, wanted) as stack:
             yield stack
     elif chosen == "containers":
         from tests.integration.containers import container_stack
 
-        with container_stack(folder, settings) as stack:
+        with container_stack(folder, wanted) as stack:
             yield stack
     else:
         pytest.fail(f"HINDCAST_STACK={chosen}: it is native or containers")
@@ -46,6 +49,14 @@ def running(stack: Stack) -> Iterator[Stack]:
     yield stack
     for spec in reversed(own):
         stack.remove(spec.name)
+
+
+@pytest.fixture(scope="session")
+def secured(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Run a broker with SASL_SSL and ACLs, with hindcast's topics; return what all settings for it have."""
+    with secured_broker(stack, tmp_path_factory.mktemp("secured")) as given:
+        topics.create(settings_of(given, "PLAIN", "admin", "admin-secret"))
+        yield given
 
 
 @pytest.fixture(scope="module")

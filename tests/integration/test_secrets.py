@@ -17,7 +17,7 @@ from services.kit.wait import until
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import services
 from services.stack.runner import Stack
-from tests.integration.secured import PIPELINE_PASSWORD, secured_broker, settings
+from tests.integration.secured import PIPELINE_PASSWORD, settings
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -46,24 +46,15 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def broker(stack: Stack, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Run a broker with SASL_SSL and ACLs, with hindcast's topics; return how it is reached."""
-    (tmp_path / "broker").mkdir()
-    with secured_broker(stack, tmp_path / "broker") as given:
-        topics.create(settings(given, "PLAIN", "admin", "admin-secret"))
-        yield given
-
-
-@pytest.fixture
-def guarded(stack: Stack, planted: dict[str, str], broker: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
+def guarded(stack: Stack, planted: dict[str, str], secured: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
     """Run all services with the planted secrets, and have Alertmanager show a sender's token to the receiver."""
     over = {
-        "HINDCAST_KAFKA_BOOTSTRAP": broker["bootstrap"],
+        "HINDCAST_KAFKA_BOOTSTRAP": secured["bootstrap"],
         "HINDCAST_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "HINDCAST_KAFKA_SASL_MECHANISM": "PLAIN",
         "HINDCAST_KAFKA_SASL_USERNAME": "pipeline",
         "HINDCAST_KAFKA_SASL_PASSWORD_FILE": str(tmp_path / "KAFKA_SASL_PASSWORD"),
-        "HINDCAST_KAFKA_SSL_CAFILE": str(broker["ssl_cafile"]),
+        "HINDCAST_KAFKA_SSL_CAFILE": str(secured["ssl_cafile"]),
     }
     # The topics are made by who may: these services may read and write them.
     described = [spec for spec in services(stack.service_context()) if spec.name != "topics"]
@@ -79,7 +70,7 @@ def guarded(stack: Stack, planted: dict[str, str], broker: dict[str, Any], tmp_p
 
 
 def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_are_nowhere(
-    guarded: Stack, planted: dict[str, str], broker: dict[str, Any], tmp_path: Path
+    guarded: Stack, planted: dict[str, str], secured: dict[str, Any], tmp_path: Path
 ) -> None:
     recording = small_recording(tmp_path, "planted", nodes=3, minutes=6, brakes=[Brake("v002", 100, 200)])
     at = guarded.addresses.services
@@ -111,16 +102,16 @@ def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_a
         seen[f"log {log.name}"] = log.read_text(errors="replace")
     kept = [path for path in (guarded.state_dir / "services").rglob("*") if path.is_file()]
     seen |= {str(path): path.read_bytes().decode(errors="replace") for path in kept}
-    seen |= {f"topic {topic}": text for topic, text in records(broker).items()}
+    seen |= {f"topic {topic}": text for topic, text in records(secured).items()}
     assert len(seen) > 40
     found = [(place, name) for place, text in seen.items() for name, secret in planted.items() if secret in text]
     assert found == []
 
 
-def records(broker: dict[str, Any]) -> dict[str, str]:
+def records(secured: dict[str, Any]) -> dict[str, str]:
     """Return what lies in the topics of what services say."""
     names = (topics.DEAD_LETTER, topics.FINDINGS, "replays")
-    reader = consumer(settings(broker, "PLAIN", "admin", "admin-secret"), group=None)
+    reader = consumer(settings(secured, "PLAIN", "admin", "admin-secret"), group=None)
     try:
         places = [TopicPartition(name, part) for name in names for part in reader.partitions_for_topic(name)]
         reader.assign(places)
