@@ -10,6 +10,7 @@ import pyarrow as pa
 from detectors.engine import Choice, Engine
 from detectors.incidents.knowledge import IncidentConfig
 from services.kit.columns import rows_of
+from services.kit.errors import UserError
 from services.live.jobs import Listed, LiveJobs
 from services.live.lateness import Ints, Lateness
 from services.recording.embedded import Step
@@ -96,6 +97,9 @@ class Feed:
         except TooMuchError as error:
             self._pace.shorten(error)
             return Step(self.at, [], [])
+        except UserError:
+            self._pace.halve()
+            raise
         self._pace.adapt(len(times), until - after)
         if not behind:
             self.lateness.polled(after, until, times)

@@ -50,6 +50,10 @@ class Pace:
             raise UserError(
                 f"{self._url} does not even answer for one second: {error.words}", remedy=error.remedy, exit_code=3
             ) from error
+        self.halve()
+
+    def halve(self) -> None:
+        """Ask for less next time: the server may not answer in time for so much."""
         self.length_ms = max(_SHORTEST_MS, self.length_ms // 2)
 
 

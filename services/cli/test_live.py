@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.kit.errors import UserError
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--prometheus", NOWHERE], 3, "cannot be reached"),
+        (["--prometheus", "prometheus:9090"], 2, "is no URL"),
+        (["--prometheus", NOWHERE, "--lookback", "yesterday"], 2, "--lookback 'yesterday'"),
+        (["--prometheus", NOWHERE, "--lookback", "90d"], 2, "--lookback '90d'"),
+        (["--prometheus", NOWHERE, "--alertmanager", "am"], 2, "ALERTMANAGER_URL"),
+        (["--prometheus", NOWHERE, "--topology", "no-such.json"], 1, "no-such.json"),
+        (["--prometheus", NOWHERE, "--slurm", "no-such-command"], 2, "--slurm 'no-such-command'"),
+        (["--prometheus", NOWHERE, "--state", "{file}"], 2, "state cannot be kept there"),
+        (["--prometheus", NOWHERE, "--token-file", "no-such-token"], 2, "no-such-token"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_used_is_named_with_a_remedy(tmp_path: Path, options: list[str], code: int, words: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = [option.format(file=file) for option in options]
+    result = CliRunner().invoke(app, ["live", *given])
+    assert isinstance(result.exception, UserError)
+    assert (result.exception.exit_code, words in result.exception.message) == (code, True), result.exception
+    assert result.exception.remedy
