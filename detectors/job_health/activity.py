@@ -119,6 +119,11 @@ class Activity(_Readings):
         works: BoolArray = self.power >= _WORKING * np.where(np.isnan(self.power_level), 0.0, self.power_level)
         return works
 
+    def computing(self) -> BoolArray:
+        """Return which jobs' GPUs do tensor work, whatever they draw at the moment of a scrape; none where unknown."""
+        computes: BoolArray = self.tensor >= _NO_TENSOR * self.tensor_level
+        return computes
+
     def spinning(self) -> BoolArray:
         """Return which jobs' GPUs are busy at a fraction of the power they draw in steps."""
         spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)

@@ -128,7 +128,7 @@ class JobHealth(BaseDetector):
         stepping = silent <= 1.5 * known_or(self._steps.usual, 0.0) + 1000
         works = self._activity.working()
         self._activity.learn(np.flatnonzero(stepping | (np.isnan(silent) & works)))
-        working = np.flatnonzero(works & (self._activity.heard > 0))
+        working = np.flatnonzero((works | self._activity.computing()) & (self._activity.heard > 0))
         self._work.take(working, now)
         self._work.settle(hung)
         found = self._close_hangs(now)

@@ -129,6 +129,19 @@ def test_a_job_that_is_not_known_to_run_does_not_hang() -> None:
     assert found(replace(tape, jobs=[])) == []
 
 
+@pytest.mark.parametrize("at_work", [True, False])
+def test_gpus_that_compute_have_not_stopped_whatever_they_draw_when_they_are_scraped(at_work: bool) -> None:
+    tape = tape_of(replace(STEADY, minutes=24, hang=(480, 1000)))
+    (dcgm,) = [rows for rows in tape.rows if rows.kind == "dcgm"]
+    scrape = (dcgm.times - START) // 10_000
+    in_turn = 0.3 * (scrape % 2) if at_work else np.zeros(len(scrape))
+    tensor = np.where((scrape >= 48) & (scrape < 100), in_turn, 0.3)
+    field = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
+    values, valid = {**dcgm.values, field: tensor}, {**dcgm.valid, field: np.isfinite(tensor)}
+    alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
+    assert [fault for fault, state in found(alone) if state == "firing"] == ([] if at_work else ["job_hang"])
+
+
 def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None:
     tape = tape_of(replace(HUNG, gpus_told=False))
     (steps,) = tape.rows

@@ -50,7 +50,7 @@ class Stream(Kept):
     """The silences of every owner in one stream: how long each has lasted, and from when on it is no chance.
 
     A stream that stutters, away most of the time though never for long, is away on balance: `away_ms` grows with every
-    silence and falls while it is heard; it must reach twice what one silence must.
+    silence that is no case by itself and falls while it is heard; it must reach twice what one silence must.
     """
 
     KEPT = ("heard", "lapses", "away_ms", "needed", "_looked")
@@ -76,8 +76,8 @@ class Stream(Kept):
         came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
         spent = now - self._looked if self._looked >= 0 else 0
         self.away_ms = np.where(heard.missed(now) < LATE, np.maximum(self.away_ms - spent, 0.0), self.away_ms)
-        self.away_ms[late] += heard.gap[late]
         by_chance = late & (heard.gap < self.needed_or(np.inf))
+        self.away_ms[by_chance] += heard.gap[by_chance]
         if excused is not None:
             by_chance[: len(excused)] &= ~excused
         if dark_at is not None:

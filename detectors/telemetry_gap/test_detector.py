@@ -214,3 +214,13 @@ def test_a_switch_that_was_down_with_its_links_and_boots_is_no_gap() -> None:
 
     assert entities(changed(tape, "switch", "oper_up", down)) == []
     assert entities(tape) == [{"switch": "spine-1"}]
+
+
+def test_a_switch_that_was_down_for_long_has_not_stuttered() -> None:
+    tape = without(tape_of(replace(WHOLE, minutes=26)), "switch", AT_S, 1022, switch="spine-1")
+    tape = without(tape, "switch", 1052, 1100, switch="spine-1")
+
+    def down(rows: Any, up: Any) -> Any:
+        return np.where(where(rows, AT_S, 1012, switch="leaf-1", port="Ethernet100"), 0.0, up)
+
+    assert entities(changed(tape, "switch", "oper_up", down)) == []
