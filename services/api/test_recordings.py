@@ -205,5 +205,5 @@ def test_the_console_is_served_where_it_is_built(tmp_path: Path) -> None:
 def test_where_no_console_is_built_it_says_so(tmp_path: Path) -> None:
     with client_of(settings_at(tmp_path)) as client:
         answer = client.get("/")
-        assert (answer.status_code, answer.json()["detail"]) == (404, "the console is not built here")
+        assert (answer.status_code, answer.json()["detail"]) == (404, "there is no console here")
         assert "make console" in answer.json()["remedy"]
