@@ -18,28 +18,34 @@ class ApiSettings(Listening):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_API_", extra="forbid")
 
     port: Port = 8490
-    # Recordings that were imported (in `recordings/`) and the state (`api.sqlite`).
     data_dir: Path = Field(default_factory=lambda: state_dir("api"))
-    # Folders of recordings, or recordings, that are shown too and never changed.
+    """Recordings that were imported (in `recordings/`) and the state (`api.sqlite`)."""
     library: tuple[Path, ...] = ()
-    # The control API of the replay service; an operator's token for it, and whose certificate it has, where need be.
+    """Folders of recordings, or recordings, that are shown too and never changed."""
     replay_url: Address = "http://127.0.0.1:8480"
+    """Where the replay service is reached."""
     replay_token: Secret = None
+    """An operator's token for the replay service, where it asks for one."""
     replay_ca_file: Authorities = None
-    # Asked which alerts it was sent, of replays that are followed; Kafka's settings are HINDCAST_KAFKA_*.
+    """The authority of the replay service's certificate, PEM; the system's if not given."""
     alertmanager_url: Address = "http://127.0.0.1:9093"
-    # Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is asked.
+    """Asked for the alerts of replays that are followed."""
     sources: dict[str, Address] = Field(default_factory=dict)
-    # What an upload may be: as it comes, unpacked, and in rows (columns that repeat hardly take place in a file).
+    """Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is
+    asked."""
     upload_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3
+    """The largest upload, as it is sent."""
     unpacked_bytes: Annotated[int, Field(ge=1)] = 16 * 1024**3
+    """The largest upload once it is unpacked."""
     rows: Annotated[int, Field(ge=1)] = 1_000_000_000
-    # Runs at a time, each in a process of its own, and how many may wait.
+    """How many rows an upload may have: columns that repeat take hardly any place in a file."""
     workers: Annotated[int, Field(ge=1, le=64)] = 1
-    # Postmortems, scores, captures and imports at a time, each in a process of its own.
+    """Runs at a time, each in a process of its own."""
     task_workers: Annotated[int, Field(ge=1, le=16)] = 1
+    """Postmortems, scores, captures and imports at a time, each in a process of its own."""
     waiting: Annotated[int, Field(ge=1)] = 200
-    # The console as it was built; where it is not there, the API is served alone.
+    """How many runs may wait."""
     console_dir: Path = Path(__file__).resolve().parent / "static"
-    # Browsers that follow runs and replays at a time.
+    """The console as it was built; where it is not there, the API is served alone."""
     viewers: Annotated[int, Field(ge=1)] = 200
+    """Browsers that follow runs and replays at a time."""

@@ -33,10 +33,11 @@ def generate() -> None:
 def generated() -> dict[Path, str]:
     """Return the generated files by path.
 
-    The OpenAPI of the API and of the replay service, who may ask all services what, the JSON schemas of what Kafka
-    carries, Grafana's dashboards, and alert rules.
+    The reference pages, the OpenAPI of the API and of the replay service, who may ask all services what, the JSON
+    schemas of what Kafka carries, Grafana's dashboards, and alert rules.
     """
     from services.cli import matrix
+    from services.cli.reference.pages import pages
     from services.dashboards import catalogue
     from services.kit.replays import ReplayState
     from services.rules.files import generated_rules
@@ -50,6 +51,7 @@ def generated() -> dict[Path, str]:
     return (
         dashboards
         | alert_rules
+        | {_ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
         | {_ROOT / "docs" / "authorisation.md": authorisation}
         | {_ROOT / "docs" / "openapi.json": json.dumps(public, indent=1) + "\n"}
         | {

@@ -24,6 +24,7 @@ class DetectSettings(Settings):
     """A name that stays the same over restarts: Kafka then gives this instance its partitions back at once, and a
     crash costs no session timeout. Each instance needs its own."""
     snapshot_interval_s: Seconds = 5.0
+    """How often state is written: what came since is read again after a crash."""
     idle_timeout_s: Seconds = 10.0
     """A stream of a feed without marks that is silent for so long no longer holds the others back."""
     lateness_s: Annotated[float, Field(ge=0)] = 2.0

@@ -28,20 +28,29 @@ class KafkaSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_KAFKA_", extra="forbid")
 
     bootstrap: str = "127.0.0.1:9092"
+    """Brokers, `host:port`, separated by commas."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How the brokers are spoken to."""
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None, Field(validate_default=True)
     ] = None
+    """How hindcast shows who it is; needed where the protocol is SASL's."""
     sasl_username: str | None = None
+    """Of PLAIN and SCRAM."""
     sasl_password: Annotated[Secret, Field(validate_default=True)] = None
+    """Of PLAIN and SCRAM."""
     sasl_token: Annotated[Secret, Field(validate_default=True)] = None
     """Of OAUTHBEARER; from a file (HINDCAST_KAFKA_SASL_TOKEN_FILE) it is read again at each connection."""
     ssl_cafile: Authorities = None
+    """The authority of the brokers' certificates, PEM; the system's if not given."""
     ssl_certfile: Path | None = None
+    """The certificate that is shown to the brokers, PEM."""
     ssl_keyfile: Path | None = None
+    """The private key of `ssl_certfile`, PEM."""
     ssl_password: Secret = None
     """Of `ssl_keyfile`, where it has one."""
     bootstrap_timeout_s: float = 10.0
+    """How long the first connection may take."""
 
     @field_validator("sasl_mechanism", "sasl_password", "sasl_token")
     @classmethod

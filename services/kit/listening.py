@@ -12,7 +12,7 @@ from services.kit.errors import UserError
 from services.kit.settings import Settings
 from services.kit.tls import ServerTls
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Field(ge=0, le=65535, description="The port it listens on; 0: any free one.")]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -20,15 +20,17 @@ class Listening(Settings):
     """Settings of a service that answers HTTP; each gives its own port, 0 is any free one."""
 
     host: str = "127.0.0.1"
+    """The address it listens on. Beyond loopback a file of tokens is needed."""
     port: Port
     tokens_file: Annotated[Path | None, Field(validate_default=True)] = None
-    """Who may ask, see services/kit/access.py; without one it answers this machine only, and everybody there."""
+    """Who may ask (`hindcast token` makes it); without one it answers this machine only, and everybody there."""
     host_names: tuple[str, ...] = ()
     """Names under which browsers reach it, beside those of loopback and `host`."""
 
     tls_certificate_file: Path | None = None
     """With `tls_key_file`, PEM: it is reached over TLS. They are read again when they are renewed."""
     tls_key_file: Path | None = None
+    """The private key of `tls_certificate_file`, PEM."""
     tls_client_ca_file: Annotated[Path | None, Field(validate_default=True)] = None
     """Only who has a certificate of this authority can connect."""
 

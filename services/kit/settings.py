@@ -20,7 +20,8 @@ _ALIKE = 0.8
 class Settings(BaseSettings):
     """Base of every settings class: frozen, unknown names refused, a secret from the file that NAME_FILE names."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+    # What stands below a setting is its description in docs/reference/settings.md.
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

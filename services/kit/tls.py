@@ -88,8 +88,9 @@ class Connecting(Settings):
     ca_file: Authorities = None
     """The authorities that are believed, PEM; the system's if not given."""
     certificate_file: Path | None = None
-    """With `key_file`: what it shows of itself."""
+    """With `key_file`: the certificate that it shows, PEM."""
     key_file: Path | None = None
+    """The private key of `certificate_file`, PEM."""
 
     @field_validator("key_file")
     @classmethod

@@ -18,11 +18,15 @@ class NotifySettings(Connecting):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_NOTIFY_", extra="forbid")
 
     alertmanager_url: ServerUrl = HttpUrl("http://127.0.0.1:9093")
+    """Where Alertmanager is reached."""
     username: str | None = None
     """With `password`: basic auth."""
     password: Secret = None
+    """Of `username`."""
     bearer_token: Secret = None
+    """Sent instead of a user and password."""
     timeout_s: Seconds = 10.0
+    """How long one request to Alertmanager may take."""
     resend_interval_s: Seconds = 30.0
     """A firing alert is sent again this often, and ends by itself four such intervals after the last time."""
     resolve_hold_s: Seconds = 6.0

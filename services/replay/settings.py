@@ -18,17 +18,17 @@ class ReplaySettings(Listening):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
 
     port: Port = 8480
-    # One small file a replay: what is needed to go on after a crash.
     state_dir: Path = Field(default_factory=lambda: state_dir("replay"))
-    # Folders that recordings may lie in. Without any, and bound to loopback, every recording may be replayed.
+    """One small file a replay: what is needed to go on after a crash."""
     recordings: Annotated[tuple[Path, ...], Field(validate_default=True)] = ()
-    # Where Thanos Receive keeps its tenants, if that is on this machine: `rm` marks the replay's tenant there, and
-    # the stack deletes what is marked before it starts Receive next.
+    """Folders that recordings may lie in. Without any, and bound to loopback, every recording may be replayed."""
     receive_data: Path | None = None
-    # What may be on its way to the broker at a time, by replay.
+    """Where Thanos Receive keeps its tenants, if that is on this machine: `rm` marks the replay's tenant there, and the
+    stack deletes what is marked before it starts Receive next."""
     in_flight_bytes: Annotated[int, Field(ge=1024 * 1024)] = 32 * 1024 * 1024
-    # Event time before the target of a seek that is sent first, so that detectors are warm.
+    """What may be on its way to the broker at a time, by replay."""
     warm_s: Annotated[float, Field(ge=0)] = 600.0
+    """Event time before the target of a seek that is sent first, so that detectors are warm."""
 
     @field_validator("recordings")
     @classmethod
@@ -43,4 +43,6 @@ class ControlSettings(Connecting):
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_REPLAY_", extra="forbid")
     url: Address | None = None
+    """Where the replay service is reached; the native stack's own if not given."""
     token: Secret = None
+    """An operator's token, where the replay service asks for one."""

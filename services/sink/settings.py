@@ -20,15 +20,21 @@ class SinkSettings(Connecting):
     """Which of several servers for the same records this one is, as the second of a pair. Each has a sink and a
     consumer group of its own: one that is away keeps nothing from the others, and later gets all that it missed."""
     url: ServerUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
+    """Where samples are sent: a remote-write address."""
     protocol: Literal["v2", "v1"] = "v2"
     """v2 for Prometheus; v1 for Thanos Receive, whose 0.42 answers 200 to a v2 request and stores nothing of it."""
     username: str | None = None
+    """With `password`: basic authentication."""
     password: Secret = None
+    """Of `username`."""
     bearer: Secret = None
+    """A token, sent instead of a user and password."""
     tenant_header: str | None = None
     """Header that carries the replay's name, such as THANOS-TENANT; none for a target without tenants."""
     timeout_s: float = Field(default=30.0, gt=0)
+    """How long one request may take."""
     retry_first_s: float = Field(default=0.1, gt=0)
+    """The pause before the first request that is sent again."""
     retry_most_s: float = Field(default=15.0, gt=0)
     """Backoff doubles, with jitter, from the first to the most; a Retry-After above it is honoured."""
     samples_per_series: int = Field(default=64, ge=1, le=500)

@@ -16,7 +16,7 @@ from services.kit.settings import Settings, load
 ENV_PREFIX = "HINDCAST_STACK_"
 _ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Field(ge=0, le=65535, description="Its port on 127.0.0.1; 0: any free one.")]
 # What Prometheus, Thanos and Alertmanager accept as a duration of one unit.
 Duration = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h|d|w|y)$")]
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
@@ -52,7 +52,9 @@ class StackSettings(Settings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     cache_dir: Path = Field(default_factory=default_cache_dir)
+    """Where the built servers are kept."""
     state_dir: Path = Field(default_factory=default_state_dir)
+    """Where the stack keeps data, configuration and logs."""
 
     kafka_port: Port = 0
     kafka_controller_port: Port = 0
@@ -75,29 +77,32 @@ class StackSettings(Settings):
     sidecar_1_http_port: Port = 0
     sidecar_1_grpc_port: Port = 0
 
-    # Maximum heap of the broker. 512m carries the demo and the tests (about 350 MB resident).
     kafka_heap: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "512m"
-    # How far behind the newest sample Prometheus and Receive still accept one: room for a second replay.
+    """Maximum heap of the broker. 512m carries the demo and the tests (about 350 MB resident)."""
     out_of_order_window: Duration = "12h"
+    """How far behind the newest sample Prometheus and Receive still accept one: room for a second replay."""
     prometheus_retention: Duration = "30d"
-    # A second Prometheus that is written the same samples and evaluates the same rules: either may be away.
+    """How long Prometheus keeps samples."""
     prometheus_pair: bool = False
-    # Length of the blocks of Prometheus and Receive. 2h in operation; tests that want a block sooner make it shorter.
+    """A second Prometheus that is written the same samples and evaluates the same rules: either may be away."""
     block_duration: Duration = "2h"
-    # Rule files that Prometheus evaluates at wall time: those of the detectors, which look at live series only.
+    """Length of the blocks of Prometheus and Receive. 2h in operation; tests that want a block sooner make it
+    shorter."""
     rule_files: tuple[Path, ...] = Field(
         default_factory=lambda: tuple(sorted((_ALERT_RULES / "detectors").glob("*.yaml"))),
     )
-    # Rule files about hindcast itself, evaluated by the Prometheus that watches it.
+    """Rule files that Prometheus evaluates at wall time: those of the detectors, which look at live series only."""
     monitor_rule_files: tuple[Path, ...] = (_ALERT_RULES / "pipeline.yaml",)
-    # A file with a viewer's token, for the Prometheus that watches hindcast: where the services are given tokens files.
+    """Rule files about hindcast itself, evaluated by the Prometheus that watches it."""
     monitor_token_file: Path | None = None
-    # The Alertmanager configuration, used as it is.
+    """A file with a viewer's token, for the Prometheus that watches hindcast: where the services are given tokens
+    files."""
     alertmanager_config: Path = _ALERT_RULES / "alertmanager.yaml"
-    # Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere.
+    """The Alertmanager configuration, used as it is."""
     webhook_url: Annotated[Secret, AfterValidator(_is_url)] = None
-    # How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty.
+    """Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 180.0
+    """How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty."""
 
 
 def load_settings(**given: object) -> StackSettings:

@@ -15,3 +15,4 @@ class ReceiverSettings(Listening):
     model_config = SettingsConfigDict(env_prefix="HINDCAST_RECEIVER_", extra="forbid")
     port: Port = 9099
     state_dir: Path = Field(default_factory=lambda: state_dir("receiver"))
+    """Where it keeps what it received."""
