@@ -185,6 +185,16 @@ class Rung(BaseModel):
     """How soon, from a sudden onset, at readings every 5 s."""
 
 
+class StateSpec(BaseModel):
+    """What detector.yaml declares of a detector's state; `detectors/test_upgrade.py` holds it against the state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    since: int
+    """The version that has first had it as it is: from the state of that one on, any is gone on with."""
+    layout: str
+    """A hash of the names, types and rows of all that is kept."""
+
+
 class DetectorSpec(BaseModel):
     """What detector.yaml declares."""
 
@@ -202,6 +212,8 @@ class DetectorSpec(BaseModel):
     defaults: Mapping[str, Default]
     budget_share: float = PydanticField(default=0.0, ge=0, le=1)
     """The part of the false alarms allowed to all detectors that this one may use; 0: it tells what is stated only."""
+    state: StateSpec | None = None
+    """None: no version goes on with the state of another."""
     ladders: Mapping[Fault, tuple[Rung, ...]] = {}
     """By fault: from the best evidence down to the least."""
 

@@ -7,15 +7,14 @@ calls urgent, and right before a job starts or ends. Within a stretch logs come 
 last point of the grid counts, too.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
-from hashlib import sha256
 from typing import Any, Self
 
+from detectors import upgrade
 from detectors.alarms import Alarms, canonical
 from detectors.buffer import RowBuffer
-from detectors.contract import KINDS, Detector, DetectorConfig, Finding, Instant, Kind, LogRecord
+from detectors.contract import KINDS, Detector, Finding, Instant, Kind, LogRecord
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job, JobEvent
 from detectors.incidents.correlator import Correlator
@@ -25,6 +24,7 @@ from detectors.jobs import FIELDS, JobFinder
 from detectors.rows import Rows
 from detectors.state import StateError, pack, unpack
 
+Choice = upgrade.Choice
 _BEGINNING: Instant = -(2**62)
 GRID_MS = 5000
 """How often `advance` is called: the usual interval of DCGM telemetry."""
@@ -32,9 +32,11 @@ SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
 FORMAT = 5
-
-Choice = tuple[type[Detector], DetectorConfig]
-"""A detector to run, and how it is configured."""
+_READ = frozenset({4, FORMAT})
+"""Formats of snapshots that can be gone on with: what the older one lacks begins afresh."""
+_HELD_OVER_MS = 3_600_000
+"""For so long a detector that began afresh may look for what the one before it had open: twelve times the longest
+latency that any of them promises, so that what takes it time to judge, such as a mean of half an hour, is had."""
 
 
 class Engine:
@@ -163,6 +165,7 @@ class Engine:
             self._urged = tuple(range(len(self._detectors))) if on_grid else urged
             for number in self._urged:
                 found += self._detectors[number].advance(stop)
+            found += self._alarms.due(stop) if on_grid else ()
             news += self._correlate(self._alarms.admit(found) if found else [], stop)
         return sorted(news, key=canonical) + self._conclude()
 
@@ -274,7 +277,7 @@ class Engine:
         arrays |= of_nodes
         document = {
             "format": FORMAT,
-            "detectors": self._fingerprint(),
+            "detectors": upgrade.fingerprint(self._choices),
             "names": names,
             "fleet": self._fleet.snapshot(),
             "finder": finder,
@@ -293,9 +296,6 @@ class Engine:
         own = pack(document, arrays)
         return b"".join((len(own).to_bytes(8, "little"), own, *states))
 
-    def _fingerprint(self) -> list[Any]:
-        return [[kind.spec.name, kind.spec.version, _settings(config)] for kind, config in self._choices]
-
     @classmethod
     def restore(
         cls,
@@ -307,20 +307,22 @@ class Engine:
         grid_ms: int = GRID_MS,
         incidents: IncidentConfig | None = None,
     ) -> Self:
-        """Return an engine that goes on exactly where `snapshot` was taken.
+        """Return an engine that goes on where `snapshot` was taken; exactly, where the same detectors took it.
 
-        Raises StateError if the bytes are damaged, or were written by other detectors or another configuration.
+        Of others `detectors.upgrade` says what goes on; what the rest had open is found again within an hour of event
+        time, or resolved. Raises StateError if the bytes are damaged, or of a version that cannot be gone on with.
         """
         length = int.from_bytes(state[:8], "little")
         document, arrays = unpack(state[8 : 8 + length])
         engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents)
-        if document["format"] != FORMAT or document["detectors"] != engine._fingerprint():
-            raise StateError("the state was written by other detectors, or with another configuration")
+        if document["format"] not in _READ:
+            raise StateError(f"the state has format {document['format']}, of another version of hindcast")
         for kind, buffer in engine._buffers.items():
             own = {
                 name.removeprefix(f"{kind}/"): array for name, array in arrays.items() if name.startswith(f"{kind}/")
             }
-            buffer.restore(document["names"][kind], own)
+            if kind in document["names"]:
+                buffer.restore(document["names"][kind], own)
         engine._fleet = Fleet.restore(topology, document["fleet"])
         engine._finder = JobFinder(engine._fleet)
         engine._finder.load(document["finder"], arrays)
@@ -329,25 +331,27 @@ class Engine:
         engine._marks = document["marks"]
         engine._ended = set(document["ended"])
         engine._last = document["last"]
-        engine._urged = tuple(document["urged"])
         engine._concluded = document["concluded"]
-        engine._alarms = Alarms.restore(document["alarms"])
         engine.event_time = document["event_time"]
         engine.late_rows = document["late_rows"]
-        at = 8 + length
-        engine._detectors = []
-        for (detector, config), size in zip(engine._choices, document["states"][:-1], strict=True):
-            engine._detectors.append(detector.restore(config, engine._fleet, state[at : at + size]))
-            at += size
-        engine._correlator = Correlator.restore(topology, engine._fleet, state[at:], incidents)
+        states, sizes = state[8 + length :], document["states"][:-1]
+        engine._correlator = Correlator.restore(topology, engine._fleet, states[sum(sizes) :], incidents)
+        engine._alarms = Alarms.restore(document["alarms"], engine._correlator.open_findings())
+        if document["detectors"] == upgrade.fingerprint(choices):
+            engine._urged = tuple(document["urged"])
+        engine._take_over(upgrade.kept(document["detectors"], states, sizes))
         return engine
 
-
-def _settings(config: DetectorConfig) -> dict[str, Any]:
-    """Return what a configuration says, a calibration as its hash: it is long, and a snapshot has enough to keep."""
-    told = config.model_dump()
-    known = told.pop("calibration")
-    return told | {"calibration": sha256(json.dumps(known, sort_keys=True).encode()).hexdigest() if known else ""}
+    def _take_over(self, known: Mapping[str, upgrade.Kept]) -> None:
+        """Let the detectors go on with what a snapshot has of them; hold over what the others had open."""
+        made = list(upgrade.detectors(self._choices, self._fleet, known))
+        self._detectors = [detector for detector, _ in made]
+        runs = {detector.spec.name for detector in self._detectors}
+        going_on = {detector.spec.name for detector, goes_on in made if goes_on}
+        for finding in self._alarms.open():
+            if finding.detector not in going_on:
+                until = self.event_time + (_HELD_OVER_MS if finding.detector in runs else 0)
+                self._alarms.hold_over(finding, until, upgrade.reason(self._choices, finding))
 
 
 def fields_read(choices: Sequence[Choice]) -> dict[Kind, tuple[str, ...]]:

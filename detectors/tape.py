@@ -48,6 +48,8 @@ class Handling:
     """With a seed, each stretch comes shuffled, in pieces, with duplicates, and with rows that are late."""
     carried: bool = False
     """At every cut the engine is snapshotted and restored."""
+    upgraded: Sequence[Choice] | None = None
+    """With what it is restored, if not with the same detectors."""
 
 
 def take(rows: Rows, which: IntArray) -> Rows:
@@ -75,7 +77,8 @@ def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling())
         found += engine.process()
         before = upto
         if handling.carried:
-            engine = Engine.restore(tape.topology, choices, tape.streams, engine.snapshot())
+            onward = choices if handling.upgraded is None else handling.upgraded
+            engine = Engine.restore(tape.topology, onward, tape.streams, engine.snapshot())
     return found + engine.finish(tape.end), engine
 
 

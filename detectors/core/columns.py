@@ -78,10 +78,11 @@ class Columns(Kept):
         return own
 
     def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Self:
-        """Take what `arrays` returned."""
+        """Take what `arrays` returned; a column that an older version did not have begins afresh."""
+        kept = {name: arrays[prefix + name] for name in self.COLUMNS if prefix + name in arrays}
+        self.count = next(iter(kept.values())).shape[-1] if kept else 0
         for name in self.COLUMNS:
-            setattr(self, name, arrays[prefix + name])
-            self.count = getattr(self, name).shape[-1]
+            setattr(self, name, kept[name] if name in kept else self._blank(name, self.count))
         for name, part in self._beside():
             part.load(arrays, f"{prefix}{name}_")
         return self

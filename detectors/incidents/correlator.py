@@ -23,9 +23,9 @@ from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.incidents.offenders import Offenders
 from detectors.incidents.pace import Paces
 from detectors.incidents.places import Places
-from detectors.incidents.ranking import Edge, Sighted, edge_score, rank
+from detectors.incidents.ranking import AGAIN, Edge, Sighted, carried, edge_score, rank
 from detectors.incidents.report import Impact, Incident, Offender
-from detectors.incidents.telling import AGAIN, Told, joined, tell
+from detectors.incidents.telling import Told, joined, tell
 from detectors.state import pack, unpack
 
 _AGAIN_SCORE = 0.95
@@ -73,6 +73,10 @@ class Correlator:
         """Return the incident that a finding belongs to."""
         known = self._found.get(finding)
         return known.incident if known is not None else None
+
+    def open_findings(self) -> dict[str, Finding]:
+        """Return what fired and is not over, by id; without actions and evidence, which are not kept."""
+        return {name: one.finding() for name, one in self._found.items() if one.resolved_at is None}
 
     def take(self, findings: Iterable[Finding], upto: Instant) -> list[Incident]:
         """Take findings in the engine's order, of event times up to `upto`; return the revisions made by them."""
@@ -380,13 +384,14 @@ class Correlator:
         document, arrays = unpack(state)
         made = cls(topology, fleet, config)
         for fields in document["found"]:
-            seen = tuple((number, words) for number, words in fields["seen"])
+            seen = tuple((number, words) for number, words in fields["seen"] if number < len(made._table.signs))
             one = Sighted(**fields | {"keys": tuple(fields["keys"]), "seen": seen})
             made._found[one.id] = one
             for key in one.keys:
                 made._by_key.setdefault(key, {})[one.id] = None
-        made._edges = {name: [Edge(*edge) for edge in edges] for name, edges in document["edges"]}
-        made._parents = {edge[1]: Edge(*edge) for edge in document["parents"]}
+        known = made._found, made._table
+        made._edges = {name: list(carried(edges, *known)) for name, edges in document["edges"]}
+        made._parents = {edge.effect: edge for edge in carried(document["parents"], *known)}
         made._books = {fields["id"]: Book.restore(fields) for fields in document["books"]}
         made._places.load(document["places"])
         made._paces.load(document["paces"], arrays)

@@ -96,6 +96,15 @@ class Knowledge(BaseModel):
                 found.setdefault(fault, []).append(number)
         return found
 
+    def row_like(self, number: int, over: str, cause: Fault, effect: Fault) -> int | None:
+        """Return the number of a row by which `cause` explains `effect`: `number` where that is one, else the first."""
+        fitting = [
+            n
+            for n, row in enumerate(self.rows)
+            if row.over == over and cause in (*row.cause, *row.same) and effect in (*row.effect, *row.same)
+        ]
+        return number if number in fitting else next(iter(fitting), None)
+
     def memory_ms(self, config: IncidentConfig) -> dict[Fault, int]:
         """Return for how long after its end a finding of each fault can still be linked, in milliseconds."""
         found: dict[Fault, int] = {}

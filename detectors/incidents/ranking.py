@@ -1,15 +1,18 @@
 """Which finding of an incident is its root: ranked, with reasons."""
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from detectors.contract import Fault, Instant, Severity
-from detectors.incidents.knowledge import Row
+from detectors.contract import Fault, Finding, Instant, Severity
+from detectors.incidents.knowledge import Knowledge, Row
 
 _LEAST = 0.05
 """A cause with a smaller share is not listed, unless nothing else is."""
 _MOST_RANKED = 8
+AGAIN = -1
+"""In place of a row's number: the same fault on the same entity, not long after it was over."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,13 @@ class Sighted:
     """The job that its detector saw it in."""
     resolved_at: Instant | None = None
 
+    def finding(self) -> Finding:
+        """Return the finding as it fired, without its action and evidence, which are not remembered."""
+        return Finding(
+            self.id, self.detector, self.fault, self.entity, "firing", self.started_at, self.detected_at,
+            self.severity, self.score, self.summary, "",
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -53,6 +63,18 @@ class Ranked:
     share: float
     explains: int
     explained: float
+
+
+def carried(edges: Iterable[Sequence[Any]], found: Mapping[str, Sighted], table: Knowledge) -> Iterator[Edge]:
+    """Yield the edges of a snapshot by the numbers that their rows have in this table; not those that it lacks."""
+    for edge in (Edge(*fields) for fields in edges):
+        if edge.row == AGAIN:
+            yield edge
+            continue
+        over = edge.key.partition(":")[0]
+        row = table.row_like(edge.row, over, found[edge.cause].fault, found[edge.effect].fault)
+        if row is not None:
+            yield replace(edge, row=row)
 
 
 def rank(members: Sequence[Sighted], edges: Sequence[Edge], prior: Mapping[Fault, float]) -> list[Ranked]:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from detectors.contract import Entity, Instant, Severity
 from detectors.incidents.knowledge import IncidentConfig, Knowledge
-from detectors.incidents.ranking import Edge, Ranked, Sighted
+from detectors.incidents.ranking import AGAIN, Edge, Ranked, Sighted
 from detectors.incidents.report import Cause, Impact, Incident, Link, Member, Offender, Touched
 
-AGAIN = -1
-"""In place of a row's number: the same fault on the same entity, not long after it was over."""
 _RANKS: Mapping[Severity, int] = {"info": 0, "ticket": 1, "page": 2}
 _ENDED_MS = 1_800_000
 """A job that ends so soon after something broke may have been ended by it (collective timeouts: 10 to 30 min)."""

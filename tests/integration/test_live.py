@@ -5,8 +5,9 @@ The clock is the test's: all samples are there beforehand, and time goes as fast
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -108,9 +109,11 @@ class Watch:
         self.outages.append(error)
 
 
-def _prepared(stack: Stack, api: QueryApi, watch: Watch, **asked: object) -> Run:
-    detection = Detection(choose(), TABLE.configure({}))
-    wanted = Asked(lateness_ms=5_000, **asked)  # type: ignore[arg-type]  # by name
+def _prepared(
+    stack: Stack, api: QueryApi, watch: Watch, overrides: Mapping[str, Any] | None = None, **asked: Any
+) -> Run:
+    detection = Detection(choose(overrides), TABLE.configure({}))
+    wanted = Asked(lateness_ms=5_000, **asked)
     return prepare(api, wanted, detection, wall_ms=watch.now, monotonic=time.monotonic)
 
 
@@ -144,7 +147,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
     # The test's clock is behind Alertmanager's: an alert is to outlast the difference.
     settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
     notify = NotifySettings.model_validate(settings)
-    asked = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
     watch = Watch(start + 180_000)
     with _api(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
@@ -179,3 +182,27 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
         until(resolved, timeout_s=60, what="the webhook to hear that the brake is over")
     states = [(note["status"], alert["labels"]["node"]) for note in webhook.taken for alert in note["alerts"]]
     assert states == [("firing", "v002"), ("resolved", "v002")]
+
+
+def test_a_restart_with_other_settings_leaves_nothing_open_and_raises_nothing_again(
+    stack: Stack, span: tuple[int, int], tmp_path: Path
+) -> None:
+    start, _ = span
+    watch = Watch(start + 180_000)
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state"}
+    changed: list[dict[str, Any]] = [
+        {},
+        {"power_throttle": {"clock_ratio": 0.65}},
+        {"power_throttle": {"enabled": False}},
+    ]
+    for until_ms, overrides in zip((300_000, 330_000, 420_000), changed, strict=True):
+        with _api(stack) as api:
+            run = _prepared(stack, api, watch, overrides, **asked)
+            assert run.goes_on is bool(overrides)
+            follower = Follower(run, [watch], wall_ms=watch.now)
+            _followed(follower, watch, start + until_ms)
+            follower.save()
+    brake = [one for line in watch.found if (one := json.loads(line))["detector"] == "power_throttle"]
+    assert [one["state"] for one in brake] == ["firing", "resolved"]
+    assert brake[0]["id"] == brake[1]["id"]
+    assert brake[1]["summary"].endswith("is over: power_throttle does not run any more")
