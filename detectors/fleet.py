@@ -17,7 +17,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "steps": ("job_id", "rank"),
     "storage": ("node", "mount"),
 }
-"""The columns that name an entity of each kind, as in RECORDING.md."""
+"""The columns that name an entity of each kind, as in the recording format."""
 INFERRED: Final = "inferred-"
 """How the ids of jobs begin that nothing names."""
 

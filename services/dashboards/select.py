@@ -49,7 +49,7 @@ def gpu(expression: str) -> str:
 def slowed(*matchers: str) -> str:
     """Return 1 for GPUs whose clocks heat or a power brake holds down, else 0.
 
-    Bits of the clock-event mask from 32 on: 32 and 64 thermal, 128 power brake (DOMAIN.md 1.4). The software power cap
+    Bits of the clock-event mask from 32 on: 32 and 64 thermal, 128 power brake (docs/telemetry.md). The software power cap
     (4) is normal under load; hardware slowdown (8) comes with its cause, and alone may blip as clocks change.
     """
     return f"({of('DCGM_FI_DEV_CLOCK_THROTTLE_REASONS', *matchers)} % 256 >= bool 32)"
@@ -58,7 +58,7 @@ def slowed(*matchers: str) -> str:
 def new_xid(*matchers: str) -> str:
     """Return the GPUs with an XID that they did not show a quarter of an hour ago; their gauge keeps the last for ever.
 
-    13, 31, 43 and 45 are an application's doing, or follow from another's fault (DOMAIN.md 2). A node that is new
+    13, 31, 43 and 45 are an application's doing, or follow from another's fault (docs/telemetry.md). A node that is new
     itself has no new XID.
     """
     xid = of("DCGM_FI_DEV_XID_ERRORS", 'err_code!~"0|13|31|43|45"', *matchers)

@@ -25,7 +25,7 @@ WARM_UP_MS: Final = 180_000
 HABIT_WINDOWS: Final = 10
 """Windows of a job until a GPU's habit is known; before that only the distance to its peers counts."""
 _HABIT_WEIGHT: Final = 1 / 60
-"""Of a window in the habit: the memory of an hour, longer than the ramps that RECORDING.md's labels allow."""
+"""Of a window in the habit: the memory of an hour, longer than the ramps that labels of a recording allow."""
 _HABIT_STEP: Final = 1.0
 _YOUNG_STEP: Final = 3.0
 """No window moves the habit as though it lay further off (deviations): neither a fault nor one odd minute at a job's

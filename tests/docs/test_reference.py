@@ -10,8 +10,24 @@ from typing import Any
 import pytest
 import yaml
 
+from detectors.registry import needs
 from services.cli.reference.commands import all_commands
 from services.cli.reference.settings import kinds
+from services.recording.model import (
+    Cluster,
+    Event,
+    Gpu,
+    Job,
+    Label,
+    Link,
+    Manifest,
+    Mount,
+    Nic,
+    Node,
+    Switch,
+    Topology,
+)
+from services.recording.schema import STREAMS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
@@ -105,3 +121,33 @@ def test_every_command_and_option_is_there() -> None:
             if option.startswith("--") and f"`{option}`" not in part
         ] == []
         assert [one.name for one in command.params if not one.help and one.param_type_name == "option"] == [], words
+
+
+def test_every_xid_is_there() -> None:
+    assert _missing("xids.md", {str(number) for number in _yaml("detectors/xid.yaml")["xids"]}) == []
+
+
+def test_the_recording_format_has_every_file_key_and_value() -> None:
+    text = (ROOT / "docs" / "recording-format.md").read_text(encoding="utf-8")
+    documents = (Manifest, Cluster, Topology, Node, Gpu, Nic, Switch, Link, Mount, Event, Job, Label)
+    names = {name for document in documents for name in document.model_fields}
+    names |= {name for stream in STREAMS.values() for name in (*stream.must_have, stream.file)}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+    streams = _yaml("services/kit/series.yaml")["streams"]
+    columns = {name for stream in ("steps", "storage") for name in streams[stream]["columns"]}
+    assert sorted(name for name in columns if f"`{name}`" not in text) == []
+
+
+def test_the_telemetry_page_has_every_gpu_field_that_evidence_rests_on() -> None:
+    text = (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8")
+    needed = {need.removeprefix("dcgm.") for need in needs() if need.startswith("dcgm.")}
+    assert sorted(name for name in needed if f"`{name}`" not in text) == []
+    bits = {f"0x{bit:03x}" for bit in (1 << shift for shift in range(9))}
+    assert [bit for bit in sorted(bits) if f"| {bit} |" not in text] == []
+
+
+def test_the_glossary_is_in_order_and_has_the_streams() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = [word.strip() for word in re.findall(r"^\| (?!word)([^|,]+)", text, re.MULTILINE)]
+    assert words == sorted(words, key=str.lower)
+    assert all(stream in text for stream in STREAMS)

@@ -1,6 +1,6 @@
 """The pages of docs/reference by file name."""
 
-from services.cli.reference import commands, detectors, metrics, settings, wire
+from services.cli.reference import commands, detectors, metrics, settings, wire, xids
 
 
 def pages() -> dict[str, str]:
@@ -13,5 +13,6 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics.metrics(),
         "topics.md": wire.topics(),
         "series.md": wire.series(),
+        "xids.md": xids.xids(),
         "commands.md": commands.commands(),
     }

@@ -107,7 +107,7 @@ _COUNTS: Mapping[str, Sequence[Sequence[str]]] = {
 }  # fmt: skip
 
 _REASONS: Mapping[int, Sequence[str]] = {
-    # NVML's bits (DOMAIN.md 1.4), by the last part of the XML's name and by the text's.
+    # NVML's bits (docs/telemetry.md), by the last part of the XML's name and by the text's.
     0x001: ("gpu_idle", "Idle"),
     0x002: ("applications_clocks_setting", "Applications Clocks Setting"),
     0x004: ("sw_power_cap", "SW Power Cap"),
