@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 
-.PHONY: help demo test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
+.PHONY: help demo docs test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ lint: setup ## Format, lint, types, boundaries, lock file, generated files
 
 generate: setup ## Write the files that are made from the code (committed; `make test` checks them)
 	@$(BIN)/hindcast generate
+
+docs: setup ## Build the documents as a site: site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 bench: setup servers ## Run every benchmark and print the ratios
 	@$(BIN)/python -m benchmarks

@@ -49,7 +49,7 @@ def gpu(expression: str) -> str:
 def slowed(*matchers: str) -> str:
     """Return 1 for GPUs whose clocks heat or a power brake holds down, else 0.
 
-    Bits of the clock-event mask from 32 on: 32 and 64 thermal, 128 power brake (docs/telemetry.md). The software power cap
+    Bits of the mask from 32 on: 32 and 64 thermal, 128 power brake (docs/telemetry.md). The software power cap
     (4) is normal under load; hardware slowdown (8) comes with its cause, and alone may blip as clocks change.
     """
     return f"({of('DCGM_FI_DEV_CLOCK_THROTTLE_REASONS', *matchers)} % 256 >= bool 32)"

@@ -5,7 +5,8 @@ from services.cli.reference.tables import code, page, table
 _TOPICS = """\
 `hindcast topics create` makes them, as `services/kit/topics.yaml` declares them. A record's key is `cluster/replay`,
 so that all of a replay lies in the same partition number of each topic and is read by one instance of detect.
-Telemetry is Arrow IPC, a record batch a message; what is not telemetry is JSON ([schemas](../schema))."""
+Telemetry is Arrow IPC, a record batch a message; what is not telemetry is JSON ([a replay's
+schema](../schema/replays.schema.json))."""
 _SERIES = """\
 The sink names series as the usual exporters do, from `services/kit/series.yaml`; the gateway, `hindcast live` and
 the importers of scrapes read the same file backwards. Every series also has the labels `cluster`, `replay` (`live`
