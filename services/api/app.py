@@ -2,11 +2,12 @@
 
 import fcntl
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import IO
+from typing import IO, Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -29,8 +30,9 @@ from services.api.settings import ApiSettings
 from services.api.store import Store
 from services.api.stream import Streams
 from services.api.tasks import Tasks
-from services.kit.application import WITH_TOKEN, Asking, add_metrics, application
+from services.kit.application import WITH_TOKEN, Asking, add_metrics, application, full_disk
 from services.kit.counting import Counting
+from services.kit.durable import watch_room
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
 from services.kit.problems import missing
@@ -56,8 +58,8 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with _alone(settings):
-            store.migrate()
+        with _alone(settings), store.migrated():
+            watch_room(settings.data_dir)
             discard_leftovers(library.imported)
             runs_.begin()
             tasks_.begin()
@@ -74,6 +76,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
                 runs_.close()
 
     app = application("hindcast", lifespan=lifespan, openapi_url="/api/v1/openapi.json")
+    app.add_exception_handler(sqlite3.OperationalError, _store_error)
     app.state.streams, app.state.ready = streams, False
     _about(app, store, runs_)
     api = APIRouter(prefix="/api/v1", dependencies=WITH_TOKEN)
@@ -105,6 +108,12 @@ def _is_upload(path: str) -> bool:
 def _count(method: str, route: str, status: int, seconds: float) -> None:
     _REQUESTS.labels(method, route, status).inc()
     _SECONDS.labels(route).observe(seconds)
+
+
+def _store_error(_: Request, error: Any) -> JSONResponse:
+    if error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
+        return full_disk()
+    raise error
 
 
 def _me(me: Asking) -> Me:

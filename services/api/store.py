@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from services.kit.durable import set_aside
 from services.kit.errors import UserError
 
 Row = sqlite3.Row
@@ -83,8 +84,12 @@ class Store:
         self.path = path
 
     def migrate(self) -> None:
-        """Bring the file to this version's tables; UserError where a later version wrote it, or it is no such file."""
+        """Bring the file to this version's tables. One that is damaged is set aside: runs, labels and tasks begin anew.
+
+        Raises UserError where a later version wrote it, or it cannot be used for another reason.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._set_aside_if_damaged()
         try:
             with self.connection() as db:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -100,9 +105,22 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise UserError(
                 f"{self.path}: cannot be used: {error}",
-                remedy="move the file away and start again, or name another HINDCAST_API_DATA_DIR",
+                remedy="see to its disk and its permissions, or name another HINDCAST_API_DATA_DIR",
                 exit_code=2,
             ) from None
+
+    def _set_aside_if_damaged(self) -> None:
+        try:
+            with self.connection() as db:
+                found = [word for (word,) in db.execute("PRAGMA quick_check").fetchall()]
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                return
+            found = [str(error)]
+        if found != ["ok"]:
+            for beside in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + beside).unlink(missing_ok=True)
+            set_aside(self.path, found[0])
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
@@ -115,6 +133,14 @@ class Store:
             yield db
         finally:
             db.close()
+
+    @contextmanager
+    def migrated(self) -> Iterator[None]:
+        """Migrate, and keep the file open for the block: opened anew, on a full disk, it could not even be read."""
+        self.migrate()
+        with self.connection() as db:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            yield
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -1,5 +1,7 @@
 """How many samples a Prometheus or Thanos holds, by query: never by head counters, which count what was lost too."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,19 @@ def held(
             samples = _scalar(client, f"sum(count_over_time({selector}))", end_ms)
             found[name] = Held(int(samples), _scalar(client, f"sum(sum_over_time({selector}))", end_ms))
         return found
+
+
+def differences(got: Mapping[str, Held], want: Mapping[str, Held]) -> list[str]:
+    """Return a line for each metric that has not as many samples as it should, or another sum of values; no `up`."""
+    wrong = []
+    for name in sorted({*got, *want} - {"up"}):
+        is_held, due = got.get(name, Held(0, 0.0)), want.get(name, Held(0, 0.0))
+        same = math.isclose(is_held.total, due.total, rel_tol=1e-9, abs_tol=1e-6)
+        if is_held.samples != due.samples or not (same or (math.isnan(is_held.total) and math.isnan(due.total))):
+            wrong.append(
+                f"{name}: {is_held.samples:,} samples (sum {is_held.total}), not {due.samples:,} ({due.total})"
+            )
+    return wrong
 
 
 def samples_held(url: str, *, replay: str, start_ms: int, end_ms: int) -> int:

@@ -24,6 +24,7 @@ from services.detect.unit import Plan, Unit
 from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
+from services.kit.durable import Keeper
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer, offsets_of, producer, subscribe
 from services.kit.replays import ReplayDirectory
@@ -52,6 +53,7 @@ class Detect:
         self._configured = configured
         self._streams = topics.declared().streams()
         self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, self._streams))
+        self._keeper = Keeper(settings.state_dir)
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)
         self._producer: KafkaProducer = producer(kafka, linger_ms=0)
@@ -135,7 +137,7 @@ class Detect:
         stored = known.stored() if known is not None else self._load(origin.unit)
         if stored is not None and stored.generation > origin.generation:
             return None
-        self._directory.refresh()
+        self._directory.follow()
         state = self._directory.states.get(origin.unit)
         if state is not None and state.state == "removed":
             return None
@@ -175,7 +177,8 @@ class Detect:
         self._measure()
         if not self._read and not any(unit.changed for unit in self._units.values()):
             return
-        self._save()
+        if not self._save():
+            return
         try:
             self._consumer.commit(offsets_of(self._read))
         except KafkaError as error:
@@ -186,8 +189,12 @@ class Detect:
         for name in [name for name, unit in self._units.items() if unit.engine.ended]:
             del self._units[name]
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Return whether findings are in Kafka and snapshots on disk; where not, offsets stay where they are too."""
         self._flush()
+        return self._keeper.kept(self._save_changed)
+
+    def _save_changed(self) -> None:
         for unit in self._units.values():
             if unit.changed:
                 self._store.save(unit.stored())
@@ -219,7 +226,7 @@ class Detect:
 
     def _follow(self) -> None:
         self._followed_s = time.monotonic()
-        self._directory.refresh()
+        self._directory.follow()
         self._forget_removed()
 
     def _forget_removed(self) -> None:
@@ -245,10 +252,10 @@ class Detect:
     def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Store everything and let go of the units of partitions that another instance takes over.
 
-        State moves with the partitions: stored before they go, loaded when the first record of a unit comes.
+        State moves with the partitions: stored before they go, loaded when the first record of a unit comes. What could
+        not be stored, the other instance reads again.
         """
-        self._save()
-        read = dict(self._read)
+        read = dict(self._read) if self._save() else {}
         self._read.clear()
         self.lose(places)
         return read

@@ -1,6 +1,5 @@
 """An HTTP service of ours: its errors are problem+json, its callers are known, its health and counts can be asked."""
 
-import errno
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from services.kit.access import Caller
+from services.kit.durable import NO_ROOM
 from services.kit.errors import TooMuchError, UserError
 from services.kit.problems import PROBLEM, Problem, RefusedError, problem
 
@@ -101,12 +101,17 @@ def _methods(request: Request) -> list[str]:
 
 
 def _disk_error(_: Request, error: Any) -> JSONResponse:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return problem(507, "the disk is full", "make room where the service keeps its data (DATA_DIR or STATE_DIR)")
+    if error.errno in NO_ROOM:
+        return full_disk()
     if isinstance(error, FileNotFoundError):
         _log.warning("gone while it was read path=%s", error.filename)
         return problem(404, "it was deleted while it was read", "see whether it is still there")
     raise error
+
+
+def full_disk() -> JSONResponse:
+    """Return the answer to what could not be written."""
+    return problem(507, "the disk is full", "make room where the service keeps its data (DATA_DIR or STATE_DIR)")
 
 
 def _defect(_: Request, __: Any) -> JSONResponse:

@@ -4,7 +4,6 @@ Of a .tar the headers are read here, one by one: tarfile's own reader recurses f
 any length from the maps of sparse files. Of a .zip only members are taken that can be unpacked piece by piece.
 """
 
-import errno
 import io
 import lzma
 import stat
@@ -17,12 +16,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
+from services.kit.durable import NO_ROOM
 from services.kit.errors import TooMuchError, UserError
 
 _CHUNK = 1 << 18
 _LARGEST_HEADER = 1 << 20
 """Bytes of a header or a table of contents: a larger one is an attack."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _SPARSE = "GNU.sparse."
 
 _DAMAGED = (
@@ -72,7 +71,7 @@ def damage(refused: Refused) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             raise
         raise refused("is damaged") from None
     except _DAMAGED:

@@ -9,6 +9,7 @@ import logging
 from typing import Annotated, Any, Literal, Self
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaTimeoutError
 from prometheus_client import Counter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -133,6 +134,16 @@ class ReplayDirectory:
                 if state is not None:
                     came.append(state)
         return came
+
+    def follow(self) -> None:
+        """Read on as `refresh` does, and wait while Kafka is away: for those who can do nothing without it."""
+        while True:
+            try:
+                self.refresh()
+            except KafkaTimeoutError:
+                _log.warning("waiting for Kafka topic=%s", topics.REPLAYS)
+            else:
+                return
 
     def _take(self, key: str, value: bytes | None) -> ReplayState | None:
         if value is None:

@@ -1,12 +1,12 @@
 """What is kept of a replay so that it goes on after a crash: one small file each, replaced whole or not at all."""
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from services.kit.errors import UserError
+from services.kit.durable import Keeper, replace_file, set_aside, state_folder, sync_folder
+from services.kit.problems import RefusedError
 from services.kit.replays import ReplayState
 from services.replay.spec import ReplaySpec
 
@@ -64,54 +64,45 @@ class Entry(BaseModel):
 
 
 class Journal:
-    """The state files of all replays of one service, in one folder."""
+    """The state files of all replays of one service, in one folder. UserError (exit code 2) if it cannot be made."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{folder}: cannot be made: {error.strerror}",
-                remedy="set HINDCAST_REPLAY_STATE_DIR to a folder that can be written",
-                exit_code=2,
-            ) from error
+        self._folder = state_folder(folder, "HINDCAST_REPLAY_STATE_DIR")
+        self._keeper = Keeper(self._folder)
+
+    def keep(self, entry: Entry) -> bool:
+        """Write an entry where that can be done, and return whether it was."""
+        return self._keeper.kept(lambda: self._write(entry))
 
     def save(self, entry: Entry) -> None:
-        """Write an entry: after a crash at any moment the file holds the old entry or the new one."""
-        path = self._path(entry.spec.name)
-        draft = path.with_suffix(".draft")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(entry.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        self._sync_folder()
+        """Write an entry: after a crash at any moment the file holds the old entry or the new one.
+
+        Raises RefusedError (507) where it cannot be written.
+        """
+        if not self.keep(entry):
+            raise RefusedError(
+                507,
+                f"replay {entry.spec.name}: its state cannot be written to {self._folder}",
+                remedy="make room there (HINDCAST_REPLAY_STATE_DIR), and ask again",
+            )
 
     def load(self) -> list[Entry]:
-        """Return all entries by name; raise UserError naming a file that is not one."""
+        """Return all entries by name; a file that is none is set aside, and that replay has to be started anew."""
         entries = []
         for path in sorted(self._folder.glob("*.json")):
             try:
                 entries.append(Entry.model_validate_json(path.read_bytes()))
             except ValidationError as error:
-                raise UserError(
-                    f"{path}: not the state of a replay: {error.errors()[0]['msg']}",
-                    remedy="remove the file; that replay then has to be started anew",
-                ) from error
+                set_aside(path, f"not the state of a replay: {error.errors()[0]['msg']}")
         return entries
 
     def remove(self, name: str) -> None:
         """Forget a replay."""
         self._path(name).unlink(missing_ok=True)
-        self._sync_folder()
+        sync_folder(self._folder)
+
+    def _write(self, entry: Entry) -> None:
+        replace_file(self._path(entry.spec.name), [entry.model_dump_json().encode()])
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

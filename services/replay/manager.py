@@ -66,9 +66,7 @@ class Manager:
                 from_ms=spec.from_ms,
                 position_ms=spec.from_ms - 1,
             )
-            replay = self._adopt(entry)
-            replay.start()
-            return replay
+            return self._begun(entry)
 
     def _check_tenant(self, spec: ReplaySpec) -> None:
         data = self._settings.receive_data
@@ -171,9 +169,13 @@ class Manager:
     def _restarted(self, old: Replay, entry: Entry) -> Replay:
         with self._lock:
             old.join(_ORDER_TIMEOUT_S)
-            replay = self._adopt(entry)
-            replay.start()
-            return replay
+            return self._begun(entry)
+
+    def _begun(self, entry: Entry) -> Replay:
+        self._journal.save(entry)
+        replay = self._adopt(entry)
+        replay.start()
+        return replay
 
     def _told(self, name: str, order: Order) -> Replay:
         replay = self.get(name)

@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 
 from services.kit import replays
 from services.kit.errors import UserError
+from services.kit.problems import RefusedError
 from services.kit.topics import declared
 from services.recording.reader import Recording
 from services.recording.tidy import open_tidy
@@ -69,8 +70,7 @@ class Replay:
         self._outbox: Outbox | None = None
 
     def start(self) -> None:
-        """Begin, or go on from the entry's position; the entry is in the journal before anything is sent."""
-        self._journal.save(self.entry)
+        """Begin, or go on from the position of the entry, which is in the journal."""
         self._thread.start()
 
     def ask(self, order: Order, timeout_s: float = 10.0) -> None:
@@ -202,17 +202,22 @@ class Replay:
         return self._recording, self._generation, self._outbox
 
     def _change(self, **changes: Any) -> None:
-        """Take over a new state: journal first, then the world."""
-        self.entry = self.entry.model_copy(update=changes)
-        self._save()
+        """Take over a new state: journal first, then the world. RefusedError where the journal cannot be written."""
+        changed = self._as_of_now(**changes)
+        self._journal.save(changed)
+        self.entry = changed
         self._announce(self._opened()[2])
         _log.info("changed replay=%s %s", self.entry.spec.name, " ".join(f"{k}={v}" for k, v in changes.items()))
 
-    def _save(self) -> None:
+    def _as_of_now(self, **changes: Any) -> Entry:
         safe = self.safe()
         done = {"position_ms": safe.position_ms, "rows": dict(safe.rows), "samples": dict(safe.samples)}
-        self.entry = self.entry.model_copy(update=done)
-        self._journal.save(self.entry)
+        return self.entry.model_copy(update=done | changes)
+
+    def _save(self) -> None:
+        """Note how far it has got; where the disk is full it goes on: a crash then repeats more of it."""
+        self.entry = self._as_of_now()
+        self._journal.keep(self.entry)
         self._saved_s = self._clock()
 
     def _warming(self, generation: Generation) -> bool:
@@ -250,10 +255,15 @@ class Replay:
         return min(mark_ms, end_ms, self._next_ms if self._next_ms is not None else end_ms)
 
     def _finish(self, state: str) -> None:
-        """Close the generation: all data acknowledged, end marks, then the state."""
+        """Close the generation: all data acknowledged, end marks, then the state, as soon as the journal takes it."""
         _, generation, _ = self._opened()
         generation.finish()
-        self._change(state=state)
+        while not self._suspended.is_set():
+            try:
+                return self._change(state=state)
+            except RefusedError:
+                self._suspended.wait(SAVE_S)
+        raise Abandoned
 
     def _obey(self, wait_s: float | None) -> None:
         if self.entry.over:
@@ -275,17 +285,18 @@ class Replay:
         match order:
             case Pause():
                 if self.entry.state == "running":
-                    self._pacer = self._pacer.stopped(position_ms=generation.position_ms, wall_s=now)
                     self._change(state="paused")
+                    self._pacer = self._pacer.stopped(position_ms=generation.position_ms, wall_s=now)
             case Resume():
                 if self.entry.state == "paused":
-                    self._pacer = self._pacer.resumed(wall_s=now)
                     self._change(state="running")
+                    self._pacer = self._pacer.resumed(wall_s=now)
             case SetSpeed(speed):
-                self._pacer = self._pacer.with_speed(speed, position_ms=generation.position_ms, wall_s=now)
                 self._change(speed=speed)
+                self._pacer = self._pacer.with_speed(speed, position_ms=generation.position_ms, wall_s=now)
             case Seek(to_ms):
                 moved = sought(self.entry, to_ms, self._warm_ms)
+                self._journal.save(moved)
                 generation.finish()
                 self._open(recording, moved)
                 self._save()

@@ -151,7 +151,7 @@ class Intake:
             state = self._directory.states.get(origin.unit)
             if state is not None and state.generation >= origin.generation:
                 return True
-            self._directory.refresh()
+            self._directory.follow()
             state = self._directory.states.get(origin.unit)
             return state is not None and state.generation >= origin.generation
 

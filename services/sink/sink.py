@@ -186,10 +186,16 @@ class Sink:
             _log.warning("commit failed error=%s", type(error).__name__)
             return
         self._committed.update(safe)
-        ends = self._consumer.end_offsets(list(self._consumer.assignment()))
-        metrics.LAG.labels(self._settings.server).set(
-            sum(end - self._consumer.position(place) for place, end in ends.items())
-        )
+        self._measure()
+
+    def _measure(self) -> None:
+        try:
+            ends = self._consumer.end_offsets(list(self._consumer.assignment()))
+            lag = sum(end - self._consumer.position(place) for place, end in ends.items())
+        except KafkaError as error:
+            _log.warning("lag unknown error=%s", type(error).__name__)
+            return
+        metrics.LAG.labels(self._settings.server).set(lag)
 
 
 def _turn_and_page(item: tuple[tuple[int, int], list[Samples]]) -> tuple[int, int]:

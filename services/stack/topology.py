@@ -130,6 +130,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             f"--storage.path={data / 'alertmanager'}",
             f"--web.listen-address={at['alertmanager_port']}",
             "--cluster.listen-address=",  # one instance: no gossip
+            "--data.maintenance-interval=1s",  # what it has told is on disk: one that was killed tells it once more
         ),
         ready("alertmanager_port"),
         cwd=conf,  # a relative `url_file` is looked for there

@@ -42,10 +42,18 @@ class Store:
         """Keep `body` with the wall time of its arrival; returns once it is on disk."""
         with self._lock:
             entry = {"received_at": format_time(time.time_ns() // 1_000_000), "body": body}
-            self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            whole = os.fstat(self._file.fileno()).st_size
+            try:
+                self._write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+            except OSError:
+                self._file.truncate(whole)  # half a line, where the disk is full
+                raise
             self._received.append(entry)
+
+    def _write(self, line: bytes) -> None:
+        while line:  # unbuffered: what a full disk does not take must not be tried again with the next
+            line = line[os.write(self._file.fileno(), line) :]
+        os.fsync(self._file.fileno())
 
     def entries(self, replay: str | None) -> list[Received]:
         """Return all that was received, or what names `replay` in one of its alerts."""

@@ -1,0 +1,73 @@
+"""Kill and freeze what runs, at random, and see whether anything is lost or told twice: `python -m benchmarks.soak`.
+
+Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
+SIGKILL or SIGSTOP (`--kills N`, in rounds of `--per-round`). When a round has settled: every sample is in Prometheus
+and Thanos once, the findings are those of an undisturbed run, each alert was told once and resolved once. Exit code 1
+where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.soak.blows import KINDS, Blow, drawn, shrunk
+from benchmarks.soak.stage import SPAN_S, Stage, staged
+
+
+def main() -> None:
+    """Run the rounds and print what was struck and what was wrong; exit 1 if anything was."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--kills", type=int, default=50, help="how many blows in all (50)")
+    asked.add_argument("--per-round", type=int, default=8, help="how many of them in a round of a minute (8)")
+    asked.add_argument("--seed", default="1", help="another seed is another schedule (1)")
+    asked.add_argument("--first", type=int, default=0, help="the round to begin with: one that failed, again")
+    asked.add_argument("--shrink", action="store_true", help="repeat a round that fails with fewer and fewer blows")
+    asked.add_argument("--keep", type=Path, metavar="DIR", help="an empty folder for all state and logs, to look at")
+    given = asked.parse_args()
+    struck: Counter[tuple[str, str]] = Counter()
+    broken: Counter[tuple[str, str]] = Counter()
+    violations = 0
+    with tempfile.TemporaryDirectory(prefix="hindcast-soak-") as scratch, staged(given.keep or Path(scratch)) as stage:
+        first = given.first
+        for number in range(first, first + -(-given.kills // given.per_round)):
+            left = given.kills - (number - first) * given.per_round
+            victims = [*stage.victims, "gateway"]
+            blows = drawn(f"{given.seed}/{number}", victims, count=min(given.per_round, left), span_s=SPAN_S)
+            name = f"soak-{given.seed}-{number}"
+            wrong = _play(stage, name, blows)
+            violations += len(wrong)
+            struck.update((blow.victim, blow.kind) for blow in blows)
+            print(f"round {number}: {len(blows)} blows, {len(wrong)} violations", flush=True)
+            if wrong:
+                print("\n".join([*(f"  {blow}" for blow in blows), *(f"  ! {line}" for line in wrong)]), flush=True)
+                least = _shrunk(stage, name, blows) if given.shrink else blows
+                broken.update((blow.victim, blow.kind) for blow in least)
+    _table(struck, broken)
+    print(f"{struck.total()} blows, {violations} violations (seed {given.seed})")
+    sys.exit(violations > 0)
+
+
+def _play(stage: Stage, name: str, blows: Sequence[Blow]) -> list[str]:
+    with stage.round(name) as played:
+        return played.run(blows)
+
+
+def _shrunk(stage: Stage, name: str, blows: tuple[Blow, ...]) -> tuple[Blow, ...]:
+    tries = iter(range(1, 1_000_000))
+    least = shrunk(blows, lambda some: bool(_play(stage, f"{name}-again-{next(tries)}", some)))
+    print("\n".join(["  the fewest that do it again:", *(f"    {blow}" for blow in least)]), flush=True)
+    return least
+
+
+def _table(struck: Counter[tuple[str, str]], broken: Counter[tuple[str, str]]) -> None:
+    print(f"{'process':18}" + "".join(f"{kind:>8}{'in failed rounds':>20}" for kind in KINDS))
+    for victim in sorted({victim for victim, _ in struck}):
+        cells = "".join(f"{struck[victim, kind]:8}{broken[victim, kind]:20}" for kind in KINDS)
+        print(f"{victim:18}{cells}")
+
+
+if __name__ == "__main__":
+    main()

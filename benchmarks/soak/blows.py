@@ -1,0 +1,64 @@
+"""What befalls which process and when: drawn by seed, and made fewer where fewer do the same harm."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["kill", "freeze"]
+KINDS: tuple[Kind, ...] = ("kill", "freeze")
+LONGEST_S = {"kill": 8.0, "freeze": 20.0}
+_REST_S = 3.0
+"""Between two blows at one process, from the end of the first to the second."""
+
+
+@dataclass(frozen=True, order=True)
+class Blow:
+    """`at_s` seconds after a round's start `victim` gets SIGKILL or SIGSTOP, and is back (SIGCONT) `lasts_s` later."""
+
+    at_s: float
+    victim: str
+    kind: Kind
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.1f} s: {self.kind} {self.victim} for {self.lasts_s:.1f} s"
+
+
+def drawn(seed: str, victims: Sequence[str], *, count: int, span_s: float) -> tuple[Blow, ...]:
+    """Return `count` blows of the first `span_s` seconds, the same for the same seed.
+
+    Blows at different processes may coincide. ValueError if there is no room for so many.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a reproducible schedule, no secret
+    found: list[Blow] = []
+    for _ in range(100 * count):
+        kind = rng.choice(KINDS)
+        lasts_s = round(rng.uniform(0, LONGEST_S[kind]), 1)
+        blow = Blow(round(rng.uniform(0, span_s), 1), rng.choice(victims), kind, lasts_s)
+        if not any(_meet(blow, other) for other in found):
+            found.append(blow)
+        if len(found) == count:
+            return tuple(sorted(found))
+    raise ValueError(f"no room for {count} blows at {len(victims)} processes within {span_s:g} s")
+
+
+def _meet(one: Blow, other: Blow) -> bool:
+    first, second = sorted((one, other))
+    return one.victim == other.victim and second.at_s < first.at_s + first.lasts_s + _REST_S
+
+
+def shrunk(blows: Sequence[Blow], fails: Callable[[tuple[Blow, ...]], bool]) -> tuple[Blow, ...]:
+    """Return a part of `blows` that still fails, and of which no single blow can be left out (delta debugging)."""
+    kept, pieces = tuple(blows), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // pieces)
+        fewer = (kept[:at] + kept[at + size :] for at in range(0, len(kept), size))
+        smaller = next((some for some in fewer if fails(some)), None)
+        if smaller is not None:
+            kept, pieces = smaller, max(pieces - 1, 2)
+        elif size == 1:
+            break
+        else:
+            pieces = min(2 * pieces, len(kept))
+    return kept

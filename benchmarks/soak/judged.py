@@ -1,0 +1,151 @@
+"""One round of the soak: two replays and a live cluster at once, struck, and what is wrong when all has settled."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.soak.blows import Blow
+from benchmarks.soak.live import Feed
+from benchmarks.soak.striking import Striker
+from services.cli.expected import expected
+from services.cli.landed import differences, held
+from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
+from services.kit.errors import UserError
+from services.kit.wait import until
+from services.recording.embedded import findings_of
+from services.recording.reader import Recording
+from services.stack.runner import Stack
+
+_SETTLE_S = 240.0
+
+
+@dataclass(frozen=True)
+class Played:
+    """A replay of the round: what, as what, how fast, and which sink it is for ("prometheus" or "receive")."""
+
+    recording: Path
+    name: str
+    speed: float
+    sink: str
+
+    def start(self, pipeline: Pipeline) -> None:
+        """Start it; again where the service is struck as it is asked."""
+        shift = "keep" if self.sink == "receive" else "now"
+
+        def started() -> bool:
+            try:
+                pipeline.start_replay(str(self.recording), speed=self.speed, name=self.name, shift=shift)
+            except UserError as error:
+                return error.exit_code == 2  # it was taken before the answer was lost
+            return True
+
+        until(started, timeout_s=_SETTLE_S, what=f"{self.name} to be started", interval_s=1)
+
+    def violations(self, pipeline: Pipeline, url: str) -> list[str]:
+        """Return what the server at `url` lacks or has too much of it, and how its findings and alerts differ."""
+        status = pipeline.status(self.name)
+        shift_ms, opened = int(status["shift_ms"]), Recording.open(self.recording)
+        start_ms, end_ms = opened.manifest.start, opened.manifest.end
+        got = held(url, replay=self.name, start_ms=start_ms + shift_ms, end_ms=end_ms + shift_ms)
+        want = expected(opened, start_ms=start_ms, end_ms=end_ms)
+        wrong = [f"{self.name}: {line}" for line in differences(got, want)]
+        due = Counter(finding.to_json() for finding in findings_of(opened))
+        seen = Counter(pipeline.findings(f"{status['cluster']}/{self.name}"))
+        wrong += [f"{self.name}: not found: {line}" for line in due - seen]
+        return wrong + [f"{self.name}: found, and not in an undisturbed run: {line}" for line in seen - due]
+
+    def alerts(self) -> list[str]:
+        """Return the alerts that are to be raised."""
+        return alerts_of(Recording.open(self.recording))
+
+
+@dataclass
+class Round:
+    """Replays and a live feed on a running stack, each under a name that no other round has."""
+
+    stack: Stack
+    pipeline: Pipeline
+    replays: Sequence[Played]
+    feed: Feed | None = None
+
+    def run(self, blows: Sequence[Blow]) -> list[str]:
+        """Play all of it while `blows` fall, wait until it has settled, and return what is wrong then."""
+        striker = Striker(self.stack)
+        due = {played.name: played.alerts() for played in self.replays}
+        if self.feed is not None:
+            due |= {self.feed.cluster: alerts_of(self.feed.recording)}
+        wrong: list[str] = []
+        with striker.striking(blows) if blows else nullcontext():
+            if self.feed is not None:
+                self.feed.begin()
+            for played in self.replays:
+                played.start(self.pipeline)
+        try:
+            self._settle(due)
+        except UserError as error:
+            wrong.append(str(error))
+        finally:
+            if self.feed is not None:
+                self.feed.end()
+        return wrong + striker.faults + self._violations(due)
+
+    def _settle(self, due: dict[str, list[str]]) -> None:
+        for played in self.replays:
+            self.pipeline.wait_over(played.name, timeout_s=_SETTLE_S)
+        sinks = {sink_group(played.sink) for played in self.replays}
+        if self.feed is None:
+            self.pipeline.wait_caught_up(*sinks, DETECT_GROUP, NOTIFY_GROUP, timeout_s=_SETTLE_S)
+
+        def all_told() -> bool:
+            return all(len(self._heard(name)) >= 2 * len(alerts) for name, alerts in due.items())
+
+        until(all_told, timeout_s=_SETTLE_S, what="every alert and its end at the webhook", interval_s=1)
+        if self.feed is not None:
+            self.feed.end()
+            self.pipeline.wait_caught_up(*sinks, DETECT_GROUP, NOTIFY_GROUP, timeout_s=_SETTLE_S)
+
+    def _violations(self, due: dict[str, list[str]]) -> list[str]:
+        at = self.stack.addresses
+        wrong = []
+        for played in self.replays:
+            servers = [at.thanos_query] + ([at.prometheus] if played.sink == "prometheus" else [])
+            wrong += [line for url in servers for line in played.violations(self.pipeline, url)]
+        if self.feed is not None:
+            found = self.pipeline.findings(f"{self.feed.cluster}/live")
+            wrong += self.feed.violations(found)
+        for name, alerts in due.items():
+            wanted = Counter(f"{word} {alert}" for alert in alerts for word in ("firing", "resolved"))
+            heard = Counter(self._heard(name))
+            wrong += [f"{name}: nobody was told: {line}" for line in wanted - heard]
+            wrong += [f"{name}: told once too often: {line}" for line in heard - wanted]
+        return wrong
+
+    def _heard(self, name: str) -> list[str]:
+        """Return what webhooks said of a replay, or of the live cluster, by detectors: one entry a notification."""
+        live = self.feed is not None and name == self.feed.cluster
+        return [
+            f"{hook['body']['status']} {alert}"
+            for hook in self.pipeline.webhooks("live" if live else name)
+            for alert in _detectors_alerts(hook["body"]["alerts"], name if live else None)
+        ]
+
+
+def alerts_of(recording: Recording) -> list[str]:
+    """Return the alerts that the detectors raise on a recording, in short, as often as they do."""
+    raised = [one for one in findings_of(recording) if one.state == "firing" and one.severity != "info"]
+    return [_alert(one.fault, one.entity) for one in raised]
+
+
+def _detectors_alerts(alerts: Iterable[dict[str, Any]], cluster: str | None) -> Iterable[str]:
+    for alert in alerts:
+        labels = alert["labels"]
+        if labels["source"] == "detector" and cluster in (None, labels["cluster"]):
+            yield _alert(labels["fault"], labels)
+
+
+def _alert(fault: str, labels: Mapping[str, Any]) -> str:
+    places = ("node", "gpu", "nic", "switch", "port", "mount", "job_id")
+    return " ".join([fault, *(f"{name}={labels[name]}" for name in places if name in labels)])
