@@ -227,6 +227,21 @@ class RowBuffer:
         self._came = []
         self._hits = {}
 
+    def keeping(self, kept: IntArray) -> "RowBuffer":
+        """Return a buffer with the same rows, for a fleet that has kept some entities of this kind.
+
+        `kept` (n,) has their indices until now, in order of the new ones. Of the rest only those with rows are known.
+        """
+        names, arrays = self.snapshot()
+        index, keys = arrays["index"], arrays["keys"]
+        renumbered = np.full(max(int(index.max(initial=-1)), int(kept.max(initial=-1))) + 2, -1)
+        renumbered[kept] = np.arange(len(kept))  # and the last place is for -1, which stays
+        stay = np.unique(np.concatenate([np.flatnonzero(renumbered[index] >= 0), keys]))
+        buffer = RowBuffer(self.kind, self.fields)
+        moved = {"keys": stay.searchsorted(keys), "index": renumbered[index[stay]]}
+        buffer.restore([names[key] for key in stay.tolist()], arrays | moved)
+        return buffer
+
     def snapshot(self) -> tuple[list[EntityKey], dict[str, NDArray[Any]]]:
         """Return the names of the entities, and the rows that wait as arrays."""
         self._settle()

@@ -15,8 +15,9 @@ from detectors import upgrade
 from detectors.alarms import Alarms, canonical
 from detectors.buffer import RowBuffer
 from detectors.contract import KINDS, Detector, Finding, Instant, Kind, LogRecord
+from detectors.core.kept import Kept
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet, Job, JobEvent
+from detectors.fleet import Fleet, JobEvent, by_time, job_event
 from detectors.incidents.correlator import Correlator
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
@@ -31,6 +32,9 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
+_TIDY_MS = 3_600_000
+_RANKS_KEPT_MS = 86_400_000
+"""A job that is over, and of which no step came for a day, is not heard of any more."""
 FORMAT = 5
 _READ = frozenset({4, FORMAT})
 """Formats of snapshots that can be gone on with: what the older one lacks begins afresh."""
@@ -79,6 +83,7 @@ class Engine:
         self._concluded = False
         self._alarms = Alarms()
         self._finder = JobFinder(self._fleet)
+        self._incidents = incidents
         self._correlator = Correlator(topology, self._fleet, incidents)
         self._revisions: list[Incident] = []
         self._incident_of: dict[tuple[str, str], str | None] = {}
@@ -149,7 +154,7 @@ class Engine:
         if upto <= self.event_time:
             return self._conclude()
         self._logs.sort(key=log_order)
-        self._jobs.sort(key=_by_time)
+        self._jobs.sort(key=by_time)
         news: list[Finding] = []
         self._incident_of.clear()
         while self.event_time < upto:
@@ -167,7 +172,24 @@ class Engine:
                 found += self._detectors[number].advance(stop)
             found += self._alarms.due(stop) if on_grid else ()
             news += self._correlate(self._alarms.admit(found) if found else [], stop)
+            if on_grid and stop % _TIDY_MS == 0:
+                self._forget_ranks(stop - _RANKS_KEPT_MS)
         return sorted(news, key=canonical) + self._conclude()
+
+    def _forget_ranks(self, since: Instant) -> None:
+        """Forget the ranks of jobs that are over and were last heard before `since`, once they are most of all ranks.
+
+        What is kept is numbered anew: all state but theirs is put into a snapshot, and gone on with from there.
+        """
+        ranks, kept = self._fleet.entities("steps"), self._fleet.ranks_since(since)
+        if 2 * len(kept) > len(ranks) or "steps" not in self._buffers:
+            return
+        self._buffers["steps"] = self._buffers["steps"].keeping(kept)
+        for detector in self._detectors:
+            if isinstance(detector, Kept):
+                detector.renumber("steps", kept)
+        self._fleet.keep_ranks(kept)
+        self._load(self.snapshot())
 
     def _happen(self, event: JobEvent) -> None:
         self._fleet.happen(event)
@@ -258,6 +280,7 @@ class Engine:
             latest = buffer.latest if buffer.latest is not None else stop
             self._last = max(self._last or latest, latest)
             if kind == "steps":
+                self._fleet.stepped(batch.entities, latest)
                 self._correlator.observe(batch)
             self._finder.observe(batch)
             for detector in self._detectors:
@@ -312,35 +335,37 @@ class Engine:
         Of others `detectors.upgrade` says what goes on; what the rest had open is found again within an hour of event
         time, or resolved. Raises StateError if the bytes are damaged, or of a version that cannot be gone on with.
         """
+        engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents)
+        engine._load(state)
+        return engine
+
+    def _load(self, state: bytes) -> None:
         length = int.from_bytes(state[:8], "little")
         document, arrays = unpack(state[8 : 8 + length])
-        engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents)
         if document["format"] not in _READ:
             raise StateError(f"the state has format {document['format']}, of another version of hindcast")
-        for kind, buffer in engine._buffers.items():
-            own = {
-                name.removeprefix(f"{kind}/"): array for name, array in arrays.items() if name.startswith(f"{kind}/")
-            }
-            if kind in document["names"]:
-                buffer.restore(document["names"][kind], own)
-        engine._fleet = Fleet.restore(topology, document["fleet"])
-        engine._finder = JobFinder(engine._fleet)
-        engine._finder.load(document["finder"], arrays)
-        engine._logs = [LogRecord(*record) for record in document["logs"]]
-        engine._jobs = [_job_event(event) for event in document["jobs"]]
-        engine._marks = document["marks"]
-        engine._ended = set(document["ended"])
-        engine._last = document["last"]
-        engine._concluded = document["concluded"]
-        engine.event_time = document["event_time"]
-        engine.late_rows = document["late_rows"]
+        for kind in self._buffers.keys() & document["names"].keys():
+            waiting = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{kind}/")}
+            self._buffers[kind] = RowBuffer(kind, self.fields[kind])
+            self._buffers[kind].restore(document["names"][kind], waiting)
+        self._fleet = Fleet.restore(self._topology, document["fleet"])
+        self._finder = JobFinder(self._fleet)
+        self._finder.load(document["finder"], arrays)
+        self._logs = [LogRecord(*record) for record in document["logs"]]
+        self._jobs = [job_event(event) for event in document["jobs"]]
+        self._marks = document["marks"]
+        self._ended = set(document["ended"])
+        self._last = document["last"]
+        self._concluded = document["concluded"]
+        self.event_time = document["event_time"]
+        self.late_rows = document["late_rows"]
         states, sizes = state[8 + length :], document["states"][:-1]
-        engine._correlator = Correlator.restore(topology, engine._fleet, states[sum(sizes) :], incidents)
-        engine._alarms = Alarms.restore(document["alarms"], engine._correlator.open_findings())
-        if document["detectors"] == upgrade.fingerprint(choices):
-            engine._urged = tuple(document["urged"])
-        engine._take_over(upgrade.kept(document["detectors"], states, sizes))
-        return engine
+        correlator = states[sum(sizes) :]
+        self._correlator = Correlator.restore(self._topology, self._fleet, correlator, self._incidents)
+        self._alarms = Alarms.restore(document["alarms"], self._correlator.open_findings())
+        if document["detectors"] == upgrade.fingerprint(self._choices):
+            self._urged = tuple(document["urged"])
+        self._take_over(upgrade.kept(document["detectors"], states, sizes))
 
     def _take_over(self, known: Mapping[str, upgrade.Kept]) -> None:
         """Let the detectors go on with what a snapshot has of them; hold over what the others had open."""
@@ -373,14 +398,3 @@ def streams_read(choices: Sequence[Choice]) -> set[str]:
 def log_order(record: LogRecord) -> tuple[Any, ...]:
     """Return what puts log lines in an order that their arrival has no part in."""
     return record.at, record.source, record.node or "", record.job_id or "", record.rank or -1, record.message
-
-
-def _by_time(event: JobEvent) -> tuple[Any, ...]:
-    return event.at, event.event == "start", event.job.job_id
-
-
-def _job_event(document: Mapping[str, Any]) -> JobEvent:
-    job = document["job"]
-    parts = {node: tuple(gpus) for node, gpus in job["gpus"].items()}
-    made = Job(job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts)
-    return JobEvent(document["at"], document["event"], made)

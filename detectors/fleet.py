@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
 EntityKey = tuple[str | int, ...]
 KEYS: dict[str, tuple[str, ...]] = {
     "dcgm": ("node", "gpu"),
@@ -56,6 +60,7 @@ class Fleet:
         self.jobs: dict[str, Job] = {}
         self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
         self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
+        self._stepped: IntArray = np.empty(0, np.int64)
         self.take_topology(topology)
 
     def take_topology(self, topology: Mapping[str, Any] | None) -> None:
@@ -67,7 +72,10 @@ class Fleet:
                 self.index("dcgm", (node["name"], int(gpu["gpu"])))
 
     def entities(self, kind: str) -> list[EntityKey]:
-        """Return all entities of a kind, by index; it only grows, in an order that the data alone decides."""
+        """Return all entities of a kind, by index, in an order that the data alone decides.
+
+        It only grows, but for ranks: see `keep_ranks`.
+        """
         return self._entities[kind]
 
     def index(self, kind: str, key: EntityKey) -> int:
@@ -77,6 +85,24 @@ class Fleet:
             known[key] = len(known)
             self._entities[kind].append(key)
         return known[key]
+
+    def stepped(self, ranks: IntArray, at: int) -> None:
+        """Take note that `ranks`, indices (n,) of entities of the kind steps, were heard up to `at`."""
+        unknown = len(self._entities["steps"]) - len(self._stepped)
+        self._stepped = np.concatenate([self._stepped, np.full(unknown, at)])
+        self._stepped[ranks] = at
+
+    def ranks_since(self, since: int) -> IntArray:
+        """Return the ranks (indices) of the jobs that run, or of which one was heard later than `since`."""
+        ranks = self._entities["steps"]
+        late = {ranks[rank][0] for rank in np.flatnonzero(self._stepped > since).tolist()} | self.jobs.keys()
+        return np.array([rank for rank, (job, _) in enumerate(ranks) if job in late], np.int64)
+
+    def keep_ranks(self, kept: IntArray) -> None:
+        """Go on with some of the ranks (n,), which are numbered anew in this order."""
+        self._entities["steps"] = [self._entities["steps"][rank] for rank in kept.tolist()]
+        self._index["steps"] = {key: number for number, key in enumerate(self._entities["steps"])}
+        self._stepped = self._stepped[kept]
 
     def happen(self, event: JobEvent) -> None:
         """Let a job start or end; the end of a job that is not known is no news."""
@@ -98,6 +124,7 @@ class Fleet:
         """Return what cannot be had from the topology again, as JSON can say it."""
         return {
             "entities": self._entities,
+            "stepped": self._stepped.tolist(),
             "jobs": [
                 [job.job_id, job.nodes, job.start, job.gpus_per_node, {node: list(g) for node, g in job.gpus.items()}]
                 for job in self.jobs.values()
@@ -111,8 +138,22 @@ class Fleet:
         for kind, keys in state["entities"].items():
             for key in keys:
                 fleet.index(kind, tuple(key))
+        fleet._stepped = np.array(state.get("stepped", ()), np.int64)
         fleet.take_topology(topology)
         for job_id, nodes, start, gpus_per_node, gpus in state["jobs"]:
             parts = {node: tuple(indices) for node, indices in gpus.items()}
             fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)
         return fleet
+
+
+def by_time(event: JobEvent) -> tuple[Any, ...]:
+    """Return what events are sorted by, wherever they are handed over: ends come before starts."""
+    return event.at, event.event == "start", event.job.job_id
+
+
+def job_event(document: Mapping[str, Any]) -> JobEvent:
+    """Return the event that `dataclasses.asdict` made a document of."""
+    job = document["job"]
+    parts = {node: tuple(gpus) for node, gpus in job["gpus"].items()}
+    made = Job(job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts)
+    return JobEvent(document["at"], document["event"], made)

@@ -264,12 +264,24 @@ class Progress(Kept):
     KEPT = ("_jobs", "_steps")
 
     def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._jobs = Roster(fleet)
         self._steps = Attendance("steps")
 
     def take(self, batch: Batch) -> None:
         """Take note of the steps in a batch."""
         self._steps.readings.take(batch)
+
+    def renumber(self, kind: str, kept: IntArray) -> None:
+        """Forget the ranks that are not kept, and the jobs of which none is."""
+        if kind != "steps":
+            return
+        readings, kept = self._steps.readings, kept[kept < len(self._steps.readings)]
+        jobs = np.unique(self._jobs.owners("steps", len(readings))[kept])
+        readings.keep(kept)
+        self._steps.keep(jobs[jobs < len(self._steps)])
+        names, self._jobs = self._jobs.names, Roster(self._fleet)
+        self._jobs.load([names[job] for job in jobs.tolist()])
 
     def settle(self, now: Instant) -> tuple[int, FloatArray]:
         """At a point of the grid: learn how often each job is heard; return how many were, and the pauses that ended.

@@ -70,6 +70,14 @@ class Columns(Kept):
         for _, part in self._beside():
             part.forget(entities)
 
+    def keep(self, entities: NDArray[np.int64]) -> None:
+        """Go on with some of the entities (n,), in this order."""
+        for name in self.COLUMNS:
+            setattr(self, name, getattr(self, name)[..., entities])
+        self.count = len(entities)
+        for _, part in self._beside():
+            part.keep(entities)
+
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""
         own = {prefix + name: getattr(self, name) for name in self.COLUMNS}
