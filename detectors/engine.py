@@ -7,7 +7,7 @@ calls urgent, and right before a job starts or ends. Within a stretch logs come 
 last point of the grid counts, too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
 
@@ -47,7 +47,9 @@ class Engine:
     """Runs detectors over the telemetry of one unit.
 
     `streams` are those that are fed and marked; of these only the ones that count for some detector hold back the
-    watermark (`self.streams`), and only what some detector reads need be fed (`self.fields`).
+    watermark (`self.streams`), and only what some detector reads need be fed (`self.fields`). With `every` all of them
+    count and are fed, so that jobs are found, and the grid rests, as they would beside any other detectors: what one
+    detector finds is then the same whichever others run with it.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Engine:
         *,
         grid_ms: int = GRID_MS,
         incidents: IncidentConfig | None = None,
+        every: bool = False,
     ) -> None:
         self._choices = tuple(choices)
         self._grid = grid_ms
         self._topology = topology
-        self.fields = fields_read(choices)
-        self.streams = streams_read(choices) & set(streams)
+        fed = set(streams)
+        self.fields = fields_read(choices, fed if every else ())
+        self.streams = fed if every else streams_read(choices) & fed
         self._fleet = Fleet(topology)
         self._detectors: list[Detector] = [kind(config, self._fleet) for kind, config in self._choices]
         self._buffers = {kind: RowBuffer(kind, self.fields[kind]) for kind in KINDS if kind in self.fields}
@@ -379,9 +383,10 @@ class Engine:
                 self._alarms.hold_over(finding, until, upgrade.reason(self._choices, finding))
 
 
-def fields_read(choices: Sequence[Choice]) -> dict[Kind, tuple[str, ...]]:
-    """Return the fields of each kind that some detector reads."""
-    wanted: dict[Kind, set[str]] = {kind: set() for kind in KINDS if any(kind in d.spec.reads for d, _ in choices)}
+def fields_read(choices: Sequence[Choice], streams: Collection[str] = ()) -> dict[Kind, tuple[str, ...]]:
+    """Return the fields of each kind that some detector reads, of the kinds among `streams` though it be none."""
+    read = {kind for detector, _ in choices for kind in detector.spec.reads}.union(streams)
+    wanted: dict[Kind, set[str]] = {kind: set() for kind in KINDS if kind in read}
     for detector, _ in choices:
         for kind, names in detector.spec.fields.items():
             wanted[kind].update(names)

@@ -33,6 +33,10 @@ class FaultFacts(BaseModel):
     """What a label or a finding of it may name, the usual one first."""
     component: str
     """The part of a cluster that it is counted under."""
+    team: Literal["hardware", "network", "storage", "research", "platform"]
+    """Who is told of it, as alert-rules/alertmanager.yaml routes it."""
+    words: tuple[str, ...] = Field(min_length=1)
+    """What people write of it in a ticket, in lower case."""
     prior: float = Field(default=1.0, gt=0, le=1)
     """How likely it is the root of an incident, where several could be: symptoms of a job are seldom the beginning."""
     signals: tuple[str, ...] = Field(min_length=1)

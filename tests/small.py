@@ -21,9 +21,20 @@ class Brake:
 
 
 def small_recording(
-    folder: Path, name: str, *, nodes: int, minutes: float, brakes: Sequence[Brake], seed: int = 7
+    folder: Path,
+    name: str,
+    *,
+    nodes: int,
+    minutes: float,
+    brakes: Sequence[Brake],
+    seed: int = 7,
+    interval_s: float | None = None,
+    start: str | None = None,
 ) -> Path:
-    """Make the recording `name` in `folder`: the job of vela-power-brake on `nodes` nodes, running from the start."""
+    """Make the recording `name` in `folder`: the job of vela-power-brake on `nodes` nodes, running from the start.
+
+    `interval_s` is that of DCGM's readings, if not the profile's; `start` (RFC 3339) if not the scenario's.
+    """
     scenario: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
     profile: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
     template = next(h for h in scenario["happenings"] if h["kind"] == "power_brake")
@@ -31,6 +42,8 @@ def small_recording(
     scenario |= {
         "name": name,
         "duration": minutes * 60.0,
+        "interval_s": interval_s,
+        "start": scenario["start"] if start is None else start,
         "distractors": [],
         "jobs": [job | {"submit": 0.0, "start": 1.0, "training": job["training"] | {"launch_s": 5, "load_s": 5}}],
         "happenings": [

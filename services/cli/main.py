@@ -34,6 +34,7 @@ COMMANDS = (
     "run",
     "coverage",
     "calibrate",
+    "backtest",
     "score",
     "rules",
     "postmortem",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from detectors.contract import Finding, Instant, Kind, LogRecord
-from detectors.engine import Choice, Engine
+from detectors.engine import GRID_MS, Choice, Engine
 from detectors.fleet import Job, JobEvent
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
@@ -47,10 +47,18 @@ def steps(recording: Recording, choices: Sequence[Choice], incidents: IncidentCo
     return fed(engine_for(recording, choices, incidents), recording)
 
 
-def engine_for(recording: Recording, choices: Sequence[Choice], incidents: IncidentConfig | None = None) -> Engine:
-    """Return an engine that a recording can be fed to."""
+def engine_for(
+    recording: Recording,
+    choices: Sequence[Choice],
+    incidents: IncidentConfig | None = None,
+    *,
+    every: bool = False,
+    grid_ms: int = GRID_MS,
+) -> Engine:
+    """Return an engine that a recording can be fed to; `every`: with all its streams, whoever reads them."""
     topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-    return Engine(topology, choices, ("jobs", "logs", *recording.streams()), incidents=incidents)
+    streams = ("jobs", "logs", *recording.streams())
+    return Engine(topology, choices, streams, grid_ms=grid_ms, incidents=incidents, every=every)
 
 
 def fed(engine: Engine, recording: Recording) -> Iterator[Step]:

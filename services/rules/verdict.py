@@ -25,21 +25,23 @@ def entity_of(labels: Mapping[str, str], nodes: frozenset[str]) -> Entity:
     return {}
 
 
-def findings_of(changes: Iterable[Change], nodes: frozenset[str]) -> tuple[list[Finding], int]:
+def findings_of(changes: Iterable[Change], nodes: frozenset[str], *, whole: bool = False) -> tuple[list[Finding], int]:
     """Return the firing alerts as findings, and how many others fired that can't be judged.
 
     Judged is what says a fault by a name of the recording format and disturbs somebody (severity page or ticket, or
-    none named).
+    none named). `whole`: those that name no such fault too, under the alert's name, and when each was over.
     """
     found: list[Finding] = []
     apart = 0
     for change in changes:
-        if change.state != "firing":
+        if change.state != "firing" and not (whole and change.state == "resolved"):
             continue
         fault, severity = change.labels.get("fault", ""), change.labels.get("severity", "ticket")
+        if whole and fault not in faults():
+            fault = change.labels["alertname"]
         entity = entity_of(change.labels, nodes)
-        if fault not in faults() or severity == "info" or not entity:
-            apart += 1
+        if (fault not in faults() and not whole) or severity == "info" or not entity:
+            apart += change.state == "firing"
             continue
         found.append(
             Finding(
@@ -47,7 +49,7 @@ def findings_of(changes: Iterable[Change], nodes: frozenset[str]) -> tuple[list[
                 detector=change.labels["alertname"],
                 fault=fault,
                 entity=entity,
-                state="firing",
+                state="firing" if change.state == "firing" else "resolved",
                 started_at=change.active_at,
                 detected_at=change.at,
                 severity="page" if severity == "page" else "ticket",

@@ -19,7 +19,11 @@ _SHOWN = 6
 _KNOWN = f'{{__name__=~"{KNOWN_METRICS}"}}'
 
 
-def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> UserError:
+class NothingHeldError(UserError):
+    """A server has nothing that we know of the time asked for."""
+
+
+def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> NothingHeldError:
     """Return the error for a capture of a stretch (epoch ms) that found nothing, with what the server does hold.
 
     `filters` are the options that left series out, as the user gave them; "" where there are none.
@@ -31,7 +35,7 @@ def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> U
     if not known:
         names = api.label_values("__name__", '{__name__=~".+"}', 0, now)
         held = f"it holds {_some(names)}" if names else "it holds no series at all"
-        return UserError(
+        return NothingHeldError(
             f"{problem}: {held}",
             remedy="give the server that scrapes dcgm-exporter, node_exporter, ipmi_exporter or sonic-exporter",
             exit_code=2,
@@ -44,7 +48,7 @@ def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> U
     remedy = (
         f"correct {filters or '--match'}" if inside else "correct --from and --to; times are in UTC where they end in Z"
     )
-    return UserError(told, remedy=remedy, exit_code=2)
+    return NothingHeldError(told, remedy=remedy, exit_code=2)
 
 
 def _some(names: list[str]) -> str:
