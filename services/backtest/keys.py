@@ -20,8 +20,8 @@ from services.recording.reader import Recording
 from services.recording.schema import STREAMS
 from services.recording.writer import sha256_of
 
-_SHARED = ("services.recording", "services.kit", "services.backtest")
-"""Beside `detectors`: what reads a recording and hands it to the engine."""
+_SHARED = (("services.kit", "columns.py"), ("services.backtest", "work.py"))
+"""Beside `detectors` and `services.recording`: what reads a recording and hands it to the engine."""
 _CODE = (".py", ".yaml")
 
 
@@ -33,10 +33,9 @@ def hash_of(value: Any) -> str:
 @cache
 def shared_code() -> str:
     """Return the hash of the code that all detectors' results depend on."""
-    roots = [resources.files("detectors"), resources.files("detectors.core")]
+    roots = (resources.files(package) for package in ("detectors", "detectors.core", "services.recording"))
     files = [file for root in roots for file in _files(root)]
-    files += [file for package in _SHARED for file in _files(resources.files(package))]
-    return _hashed(files)
+    return _hashed([*files, *(resources.files(package) / name for package, name in _SHARED)])
 
 
 @cache

@@ -51,6 +51,8 @@ def backtest(
     warm_up: Annotated[str, typer.Option(help="what is read before each window")] = "2h",
     grid: Annotated[str, typer.Option(help="how often detectors decide: 5s as live, up to 30s")] = "5s",
     workers: Annotated[int, typer.Option(min=1, help="windows worked on at a time")] = 2,
+    ray: Annotated[str | None, typer.Option(help="a Ray cluster for the windows: auto, ray://HOST:10001")] = None,
+    dask: Annotated[str | None, typer.Option(help="a Dask cluster that does: tcp://HOST:8786")] = None,
     work: Annotated[Path | None, typer.Option(help="folder of kept results; else in the user's cache")] = None,
     out: Annotated[Path, typer.Option(help="folder for report.html, backtest.json and matches.csv")] = Path("backtest"),
     cluster: Cluster = None,
@@ -74,8 +76,8 @@ def backtest(
     from services.backtest.tickets import read_tickets
     from services.backtest.truth import read_corrections
     from services.backtest.windows import Cuts
+    from services.kit.executors import executor_of
     from services.kit.folders import cache_dir
-    from services.kit.processes import pool_of
     from services.recording.importers.parts.zones import zone_of
 
     if (url is None) == (not recordings):
@@ -99,7 +101,7 @@ def backtest(
             pieces = lambda pool: captured(server, cuts, span, folder / "captured", pool, moved)  # noqa: E731
         else:
             pieces = lambda _: _pieces(recordings or (), cuts, span, strict=strict)  # noqa: E731
-        told = run(pieces, asked, results, pool_of(workers), heard)
+        told = run(pieces, asked, results, executor_of(workers, ray=ray, dask=dask), heard)
     _write(out, told)
     _print(told, out)
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from detectors.registry import choose, discover
 from services.cli import backtest
 from services.kit.errors import UserError
+from services.recording.cut import cut_recording
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import engine_for, fed
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
-from services.recording.stretch import stretch_of
 from tests.small import Brake, small_recording
 
 HOUR = 3600
@@ -153,7 +153,7 @@ def test_only_what_has_changed_or_is_lost_is_worked_on_again(
 def test_a_match_is_corrected_in_the_file_that_a_run_wrote(
     night: Path, tickets: Path, config: Path, first: Path
 ) -> None:
-    rows = list(csv.DictReader((first / "out" / "matches.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((first / "out" / "matches.csv").read_text(encoding="utf-8").splitlines()))
     corrected = first.with_name("corrected.csv")
     with corrected.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -201,8 +201,8 @@ def test_a_detector_alone_finds_what_it_finds_beside_the_others_where_jobs_must_
 ) -> None:
     whole = Recording.open(night)
     start = whole.manifest.start + 2 * HOUR * 1000
-    blind = degrade_recording(stretch_of(whole, start, start + HOUR * 1000), tmp_path / "blind", ("jobs",))
-    recording, choices = Recording.open(blind), choose()
+    hour = Recording.open(cut_recording(whole, tmp_path / "hour", start=start, end=start + HOUR * 1000))
+    recording, choices = Recording.open(degrade_recording(hour, tmp_path / "blind", ("jobs",))), choose()
     wanted = {"straggler", "power_throttle", "job_health"}
     together = engine_for(recording, choices, grid_ms=30_000)
     found = [one.to_json() for step in fed(together, recording) for one in step.findings if one.detector in wanted]

@@ -11,24 +11,10 @@ import typer.main
 from services.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-<<<<<<< HEAD
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
     for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("alert-rules", "**/*.md"), ("benchmarks", "*.md"))
     for path in (ROOT / folder).glob(pattern)
-=======
-DOCUMENTS = (
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "benchmarks/README.md",
-    "docs/backtest.md",
-    "docs/console.md",
-    "docs/detection.md",
-    "docs/live.md",
-    "docs/security.md",
-    "SECURITY.md",
->>>>>>> 6d0c303 (hindcast backtest: months of history in windows, held against tickets; what would have been caught, missed, paged and saved)
 )
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 ALL = "\n".join(TEXTS.values())
