@@ -99,7 +99,7 @@ class Layout:
         place = np.repeat(np.arange(len(nodes)), [len(part) for part in parts])
         self._rng, self._loss_rng = generator(seed, f"job {spec.id}"), generator(seed, f"loss {spec.id}")
         conditions = world.profile.conditions
-        self._scatter = Scatter(self._rng, conditions, training.usual_step_s)
+        self._scatter = Scatter(self._rng, conditions, training.usual_step_s, "work.rank_tail")
         self._long_rng = conditions.generator(f"long steps {spec.id}", seed)
         self._long_share = min(0.2, conditions.number("work.long_steps_per_h") * training.usual_step_s / 3600)
         mount = world.profile.mount_of(training.reads_from)

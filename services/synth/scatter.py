@@ -3,7 +3,8 @@
 What is high stays high for a while, and calm and restless stretches take turns.
 
 Half of the variance is white; half is an Ornstein-Uhlenbeck process that lasts `noise.lasts_s`. The whole is multiplied
-by a lognormal factor of sigma `noise.tail` that itself comes and goes, ten times as slowly, each entity for itself.
+by a lognormal factor that itself comes and goes, ten times as slowly, each entity for itself, of sigma `noise.tail`,
+or `work.rank_tail` where it is no reading that scatters but a rank's computation.
 """
 
 import numpy as np
@@ -18,9 +19,11 @@ _SLOWER = 10.0
 class Scatter:
     """Draws from a generator, for readings that are `step_s` apart; must be asked in order of time."""
 
-    def __init__(self, rng: np.random.Generator, conditions: Conditions, step_s: float) -> None:
+    def __init__(
+        self, rng: np.random.Generator, conditions: Conditions, step_s: float, tail: str = "noise.tail"
+    ) -> None:
         self.rng = rng
-        self._lasts_s, self._tail = conditions.number("noise.lasts_s"), conditions.number("noise.tail")
+        self._lasts_s, self._tail = conditions.number("noise.lasts_s"), conditions.number(tail)
         self._step_s = step_s
         self._state: dict[str, Floats] = {}
 
