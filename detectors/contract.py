@@ -69,6 +69,15 @@ class Batch:
         for tick, present in enumerate(self.present):
             yield tick, slice(None) if np.count_nonzero(present) == len(present) else present.nonzero()[0]
 
+    def index(self, here: Any) -> Any:
+        """Return `entities[here]` as an index of what is kept by entity: a slice where they follow one another.
+
+        What a slice picks out is a view, and changes with what is kept.
+        """
+        those = self.entities[here]
+        row = len(those) > 0 and int(those[-1] - those[0]) == len(those) - 1  # they ascend
+        return slice(int(those[0]), int(those[-1]) + 1) if row else those
+
 
 def plausible(value: FloatArray, valid: BoolArray) -> FloatArray:
     """Return readings of a quantity, NaN where there is no plausible one; any shape. Where all are, `value` itself."""

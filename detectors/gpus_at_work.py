@@ -136,10 +136,10 @@ class GpusAtWork(Columns):
             "busy": ~(util < IDLE_UTILISATION) & ((reasons < 0) | ((reasons & GPU_IDLE) == 0)),
             "at": batch.at[tick, here],
         }
-        gpus = batch.entities[here]
+        gpus = batch.index(here)
         silent = np.isnan(columns["clock"]) & np.isnan(columns["power"]) & np.isnan(columns["temp"]) & (reasons < 0)
         if np.count_nonzero(silent):
-            gpus, columns = gpus[~silent], {name: values[~silent] for name, values in columns.items()}
+            gpus, columns = batch.entities[here][~silent], {name: values[~silent] for name, values in columns.items()}
         for name, values in columns.items():
             getattr(self, name)[gpus] = values
 

@@ -7,7 +7,7 @@ on the grid, so that it does not matter where the stream is cut.
 """
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
 from detectors.core.tails import Tail
 from detectors.fleet import Fleet
+from detectors.gpu_work import GpuWork
 
 NEVER: Final = -1
 LATE: Final = 1.7
@@ -68,13 +69,13 @@ class Readings(Columns):
             self.grow(int(batch.entities.max()) + 1)
         for tick, here in enumerate(batch.present if present is None else present):
             if np.count_nonzero(here) == len(here):
-                self.heard(batch.entities, batch.at[tick])
+                self.heard(batch.index(slice(None)), batch.at[tick])
             else:
                 self.heard(batch.entities[here], batch.at[tick, here])
 
-    def heard(self, entities: IntArray, at: IntArray) -> None:
-        """Take note of one reading of each of `entities`, all (n,), every entity at most once."""
-        self.gap[entities] = np.fmax(self.gap.take(entities), gap_since(self.last.take(entities), at))
+    def heard(self, entities: Any, at: IntArray) -> None:
+        """Take note of a reading at `at` (n,) of each of `entities`, an index of n of them, every one at most once."""
+        self.gap[entities] = np.fmax(self.gap[entities], gap_since(self.last[entities], at))
         self.last[entities] = at
 
 
@@ -106,25 +107,28 @@ class Attendance(Columns):
 
         One entity's lost reading is not its owner's: the owner's gap is the least of theirs.
         """
-        if owner is None:
-            owners = len(self.readings)
-            owner = np.arange(owners)
-        self.grow(owners)
         readings = self.readings
-        fresh = np.flatnonzero(readings.last > self._looked)
+        owners = len(readings) if owner is None else owners
+        self.grow(owners)
+        fresh = readings.last > self._looked
         self._looked = now
-        if not len(fresh):
+        if not np.count_nonzero(fresh):
             self.gap, self.late = np.full(owners, np.nan), np.full(owners, np.nan)
             return
-        own, at = owner.take(fresh), readings.last.take(fresh)
-        since = gap_since(self.last.take(own), at)
-        self.gap = np.full(owners, np.nan)
-        np.fmin.at(self.gap, own, np.fmin(readings.gap.take(fresh), since))
-        np.maximum.at(self.last, own, at)
+        if owner is None:
+            since = gap_since(self.last, readings.last)
+            self.gap = np.where(fresh, np.fmin(readings.gap, since, out=since), np.nan)
+            np.maximum(self.last, readings.last, out=self.last)
+        else:
+            own, at = owner[fresh], readings.last[fresh]
+            since = gap_since(self.last.take(own), at)
+            self.gap = np.full(owners, np.nan)
+            np.fmin.at(self.gap, own, np.fmin(readings.gap[fresh], since))
+            np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
-        self.late = np.where(missed > LATE, missed, np.nan)
-        back = np.isfinite(self.late)
-        self.back_at[back] = self.last[back]
+        late = missed > LATE
+        self.late = np.where(late, missed, np.nan)
+        self.back_at[late] = self.last[late]
         self.usual = learnt_interval(self.usual, self.gap, _STEP)
         readings.gap[fresh] = np.nan
 
@@ -256,21 +260,25 @@ class Roster:
 
 
 class Progress(Kept):
-    """How the jobs that report steps get on: when each was last heard, and how often it usually is.
+    """How jobs get on: when each last reported a step, and how often it usually does; of others, what their GPUs do.
 
     In a synchronous job a step of any rank says that all of them live.
     """
 
-    KEPT = ("_jobs", "_steps")
+    KEPT = ("_jobs", "_steps", "_gpus")
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._jobs = Roster(fleet)
         self._steps = Attendance("steps")
+        self._gpus = GpuWork(fleet)
 
     def take(self, batch: Batch) -> None:
-        """Take note of the steps in a batch."""
-        self._steps.readings.take(batch)
+        """Take note of the steps in a batch, or of what GPUs do."""
+        if batch.kind == "steps":
+            self._steps.readings.take(batch)
+        elif batch.kind == "dcgm":
+            self._gpus.take(batch)
 
     def renumber(self, kind: str, kept: IntArray) -> None:
         """Forget the ranks that are not kept, and the jobs of which none is."""
@@ -303,6 +311,12 @@ class Progress(Kept):
         """Return whether a job was heard after `since`, and lately."""
         last, usual = self.of(job_id)
         return last > since and not now - last > (_STEPS_LATE + 0.5) * usual + _STEPS_SLACK_MS
+
+    def lives_by(self, job_id: str, since: Instant, now: Instant) -> str:
+        """Return what shows that a job worked after `since`, and lately: its steps, else its GPUs; empty: nothing."""
+        if self.of(job_id)[0] != NEVER:
+            return f"steps of job {job_id}" if self.goes_on(job_id, since, now) else ""
+        return f"the work of job {job_id} on other nodes" if self._gpus.goes_on(job_id, since, now) else ""
 
     def stopped(self, job_id: str, now: Instant) -> bool | None:
         """Return whether a job's next step is overdue; None if that is not known."""

@@ -78,8 +78,8 @@ class Activity(_Readings):
         for tick, here in batch.ticks():
             for name, field in FIELDS.items():
                 value = reported(batch, field, tick, here)
-                known = np.isfinite(value) & (value < 1e6)
-                getattr(self._last, name)[batch.entities[here][known]] = value[known]
+                kept, where = getattr(self._last, name), batch.index(here)
+                kept[where] = np.where(value < 1e6, value, kept[where])  # of NaN too
 
     def look(self, now: Instant) -> None:
         """At a point of the grid: see what the GPUs of every running job do."""

@@ -137,9 +137,9 @@ class NodeDown(BaseDetector):
         if batch.kind == "bmc":
             self._watts.take(batch)
             self._bmcs.readings.take(batch)
-        elif batch.kind == "steps":
-            self._progress.take(batch)
-        else:
+            return ()
+        self._progress.take(batch)
+        if batch.kind != "steps":
             self._silence.streams[batch.kind].readings.take(batch)
         return ()
 
@@ -203,9 +203,9 @@ class NodeDown(BaseDetector):
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:
-        if case.job_id is None or not self._progress.goes_on(case.job_id, case.last + int(case.usual), now):
+        if case.job_id is None or not self._progress.lives_by(case.job_id, case.last + int(case.usual), now):
             return False
-        if self._progress.goes_on(case.job_id, case.last + int(self._config.least_readings * case.usual), now):
+        if self._progress.lives_by(case.job_id, case.last + int(self._config.least_readings * case.usual), now):
             self._excused[case.node] = case.last  # its job outlived what a crash could explain: it is the collector
         return True
 

@@ -20,9 +20,19 @@ def silenced(tape: Tape, nodes: list[str], since_s: float = DIES_S, until_s: flo
     return without(tape, "dcgm", since_s, until_s, node=nodes)
 
 
+def idle(tape: Tape, since_s: float, until_s: float = 1e9) -> Tape:
+    """Return the tape with no GPU computing in a stretch."""
+
+    def stopped(rows: Rows, readings: FloatArray) -> FloatArray:
+        return np.where(where(rows, since_s, until_s), 0.0, readings)
+
+    return changed(tape, "dcgm", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", stopped)
+
+
 def dead(tape: Tape, nodes: list[str], since_s: float = DIES_S, until_s: float = 1e9) -> Tape:
     """Return the tape with nodes crashed in a stretch: silent in-band, their job stopped, their watts down."""
     tape = without(silenced(tape, nodes, since_s, until_s), "steps", since_s, until_s)
+    tape = idle(tape, since_s, until_s)
 
     def fallen(rows: Rows, readings: FloatArray) -> FloatArray:
         watts = where(rows, since_s, until_s, node=nodes, sensor="node_power")

@@ -7,12 +7,13 @@ import pytest
 
 from detectors.contract import Finding
 from detectors.node_down.detector import NodeDown
-from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, silenced
+from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, idle, silenced
 from detectors.scene import START, Scene, line, name, tape_of, without
 from detectors.spec import configure
 from detectors.tape import Tape, play
 
 CULPRIT = name(1)
+MUTE = Scene(nodes=5, nics=1, minutes=20, kinds=("nic", "dcgm"))
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
@@ -97,11 +98,14 @@ def test_a_job_that_pauses_while_scrapes_are_lost_is_no_dead_node() -> None:
 
 
 def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
-    scene = Scene(nodes=5, nics=1, minutes=20, kinds=("nic", "dcgm"))
-    (fired,) = firing(silenced(tape_of(scene), [CULPRIT]))
+    (fired,) = firing(idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S))
     assert 290 <= (fired.detected_at - START) / 1000 - DIES_S <= 305
-    (fired,) = firing(silenced(tape_of(replace(scene, working=False)), [CULPRIT]))
+    (fired,) = firing(silenced(tape_of(replace(MUTE, working=False)), [CULPRIT]))
     assert 895 <= (fired.detected_at - START) / 1000 - DIES_S <= 905
+
+
+def test_a_silent_node_is_not_down_while_the_gpus_of_its_job_compute_elsewhere() -> None:
+    assert firing(silenced(tape_of(MUTE), [CULPRIT])) == []
 
 
 def test_streams_that_stop_one_by_one_are_no_dead_node() -> None:
@@ -110,8 +114,7 @@ def test_streams_that_stop_one_by_one_are_no_dead_node() -> None:
 
 
 def test_silences_that_end_by_themselves_teach_patience() -> None:
-    scene = Scene(nodes=5, nics=1, minutes=30, kinds=("nic", "dcgm"))
-    tape = tape_of(scene)
+    tape = idle(tape_of(replace(MUTE, minutes=30)), 0)
     for begin in (200, 600):
         tape = silenced(tape, [name(3)], begin, begin + 250)
     (fired,) = firing(silenced(tape, [CULPRIT], 1000))

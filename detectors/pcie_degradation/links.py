@@ -52,16 +52,16 @@ class Links(Columns):
 
     def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
-        gpus, at = batch.entities[here], batch.at[tick, here]
+        gpus, where, at = batch.entities[here], batch.index(here), batch.at[tick, here]
         util = reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here)
         engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
         working = (engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES)
         busy = np.where(np.isfinite(util), util >= _BUSY_UTILISATION, working)
-        before = self.at.take(gpus)
+        before = self.at[where].copy()
         elapsed = (at - before) * (before >= 0)
         away = np.flatnonzero(elapsed > _AWAY_MS)
         self.returned_at[gpus[away]] = at[away]
-        self.at[gpus], self.busy[gpus] = at, busy
+        self.at[where], self.busy[where] = at, busy
 
         low = np.zeros(len(gpus), bool)
         for name, most, should, own in (
@@ -70,12 +70,12 @@ class Links(Columns):
             best = f"DCGM_FI_DEV_PCIE_MAX_LINK_{name}"
             if best in batch.sound:
                 told = reported(batch, best, tick, here, 1, most)
-                better = np.isnan(should[gpus]) & np.isfinite(told)
+                better = np.isnan(should[where]) & np.isfinite(told)
                 should[gpus[better]] = told[better]
             value = reported(batch, f"DCGM_FI_DEV_PCIE_LINK_{name}", tick, here, 1, most)
-            low |= value < should.take(gpus)
-            own[gpus] = value
-        concerned = np.flatnonzero((low & busy) | (self.low_at.take(gpus) >= 0))  # mostly few
+            low |= value < should[where]
+            own[where] = value
+        concerned = np.flatnonzero((low & busy) | (self.low_at[where] >= 0))  # mostly few
         if len(concerned):
             self._count(gpus[concerned], at[concerned], elapsed[concerned], low[concerned])
 

@@ -145,7 +145,9 @@ class PowerThrottle:
             found = self._fire(now, {"node": node}, self._case(now, node, here, mates, alarm, braked_nodes, stated))
             parts = [case for case in self._brakes() if case.node == node and "gpu" in case.entity] if found else []
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
-        sure = (stated & often) | self._proven(now, here, _HALVED, _HALVED)
+        # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
+        silent = gpus.reasons[here] < 0
+        sure = (stated & often) | (silent & self._proven(now, here, _HALVED, _HALVED))
         found = []
         for place in np.flatnonzero(sure).tolist():
             one = here[place : place + 1]

@@ -83,16 +83,20 @@ class Excuses(Columns):
         """Take readings of GPUs."""
         self.extend()
         for tick, here in batch.ticks():
-            gpus, at = batch.entities[here], batch.at[tick, here]
-            self._take_tick(gpus, at, lambda name, tick=tick, here=here: reported(batch, name, tick, here))
-            self.at[gpus] = at
+            where, at = batch.index(here), batch.at[tick, here]
 
-    def _take_tick(self, gpus: IntArray, at: IntArray, of: Any) -> None:
-        before, since_ms = self.now[:, gpus], at - self.at[gpus]
+            def of(name: str, tick: int = tick, here: Any = here) -> FloatArray:
+                return reported(batch, name, tick, here)
+
+            self._take_tick(batch.entities[here], where, at, of)
+            self.at[where] = at
+
+    def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any) -> None:
+        before, since_ms = self.now[:, where], at - self.at[where]
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         told = np.isfinite(reasons)
-        self.told[gpus] |= told
-        self.peak[gpus] = np.fmax(self.peak[gpus], clock)
+        self.told[where] |= told
+        self.peak[where] = np.fmax(self.peak[where], clock)
         moved = before[CLOCK] - np.expm1(-np.clip(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
@@ -106,7 +110,7 @@ class Excuses(Columns):
         clock = np.where(np.isfinite(moved), moved, clock)
         heat, limit = of("DCGM_FI_DEV_GPU_TEMP"), of("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
         fresh = np.array([clock, heat, limit, np.fmax(before[LINK], carries), crc, retries])
-        self.now[:, gpus] = np.where(np.isfinite(fresh), fresh, before)
+        self.now[:, where] = np.where(np.isfinite(fresh), fresh, before)
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""

@@ -6,7 +6,8 @@ the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
   so the same work takes more of a slower clock's;
-- longer work: tensor or memory activity is higher at the same clock, as slow memory or a slow chip has it;
+- longer work: tensor or memory activity is higher at the same clock, as slow memory or a slow chip has it, and not for
+  being busy more: who waits in a collective is as busy, where GPUs serve requests each for itself some have more;
 - starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
 
 A victim shows none of them: it has less to do, like all its peers. What a signature explains is what shows both beside
@@ -49,7 +50,7 @@ class Sums(Columns):
         """Add the readings of a batch."""
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
-            gpus = batch.entities[here]
+            gpus = batch.index(here)
             for row, values in known:
                 now = values[tick][here]
                 finite, total, read = np.isfinite(now), self.total[row], self.read[row]
@@ -95,7 +96,9 @@ class Readings(Comparison):
         may = ~(beside[CLOCK] > self.least_lag)  # else its peers are the slow ones, whatever holds them
         z = np.where(self._scatter(apart, look) <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
-        worked = np.where(np.isfinite(active), active, z[POWER])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            longer = np.where(apart > 0, z * (1 - _busier(apart) / apart), z)
+        worked = np.where(np.isfinite(active), np.fmax(longer[TENSOR], longer[MEMORY]), z[POWER])
         waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
@@ -109,5 +112,12 @@ def _lags(apart: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
+    longer = active - _busier(apart)
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
-    return np.array([-apart[CLOCK], np.where(np.isfinite(active), active, apart[POWER]), starved])
+    return np.array([-apart[CLOCK], np.where(np.isfinite(active), longer, apart[POWER]), starved])
+
+
+def _busier(apart: FloatArray) -> FloatArray:
+    """Return by how much more of the time GPUs are busy than usual, (n,), as a logarithm."""
+    more: FloatArray = np.fmax(apart[BUSY], 0.0)
+    return more

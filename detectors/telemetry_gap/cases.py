@@ -124,8 +124,8 @@ class Cases(Kept):
         """
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)
-        if job is not None and self._progress.goes_on(job, waited, now):
-            return f"steps of job {job}"
+        if job is not None and (shown := self._progress.lives_by(job, waited, now)):
+            return shown
         stopped = self._progress.stopped(job, now) if job is not None else None
         if stopped or (job is None and now - since < self._config.reboot_s * 1000):
             return ""

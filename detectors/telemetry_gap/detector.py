@@ -69,8 +69,8 @@ class TelemetryGap(BaseDetector):
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Note who is heard, and whose readings change; what follows is decided at the next point of the grid."""
+        self._progress.take(batch)
         if batch.kind == "steps":
-            self._progress.take(batch)
             return ()
         self._streams.take(batch)
         if batch.kind in self._freezes:

@@ -61,13 +61,13 @@ class Freeze(Kept):
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         those, at, counts = batch.entities[here], batch.at[tick, here], self._counts
+        where = batch.index(here)
         columns = [_column(batch, name, tick, here) for name in self._fields]
         value, fine = np.array([value for value, _ in columns]), np.array([fine for _, fine in columns])
         fine &= np.isfinite(value)
-        seen = self._seen.take(those, axis=1)
+        seen = self._seen[:, where]
         differs = fine & (value != seen)
-        for kept, now in zip(self._seen, np.where(differs, value, seen), strict=True):
-            kept[those] = now
+        self._seen[:, where] = np.where(differs, value, seen)
         changed, reports = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
         moved = those[changed]
         self._changed.readings.heard(moved, at[changed])
