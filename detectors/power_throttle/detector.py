@@ -287,7 +287,7 @@ class PowerThrottle:
         return found
 
     def _fire_limit(self, now: Instant, entity: Entity, gpu: int, peers_mhz: float | None) -> list[Finding]:
-        """Say that a limit is low: a ticket where it binds, with the peers' clock; else a note."""
+        """Note that a limit is low, and where it binds the peers' clock. A job that it slows has a straggler."""
         if self._book.get(_FAULT, entity, _LIMIT) is not None:
             return []
         gpus, limits = self._gpus, self._limits
@@ -303,7 +303,7 @@ class PowerThrottle:
             _FAULT,
             entity,
             started_at=int(limits.since[gpu]),
-            severity="info" if peers_mhz is None else "ticket",
+            severity="info",
             score=min(1.0, 2 * (1 - here / usual)),
             summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W{effect}",
             action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",

@@ -299,7 +299,7 @@ def limited(tape: Tape, watts: Any) -> Tape:
     return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
 
 
-def test_a_limit_lowered_on_one_gpu_is_a_ticket_until_it_is_set_back() -> None:
+def test_a_limit_lowered_on_one_gpu_is_noted_until_it_is_set_back() -> None:
     def watts(at: Any, node: Any, gpu: Any) -> Any:
         mine = (node == name(1)) & (gpu == 4) & (at >= 120) & (at < 300)
         return np.where(mine, 250.0, 400.0)
@@ -311,7 +311,7 @@ def test_a_limit_lowered_on_one_gpu_is_a_ticket_until_it_is_set_back() -> None:
     assert run(lowered) == [], "a card that draws as much as before is not held by its limit"
     slower = changed(changed(lowered, CLOCK, held(0.8)), POWER, lambda *at: np.minimum(at[-1], watts(*at[:3])))
     fired, resolved = run(slower)
-    assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "ticket")
+    assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "info")
     assert START + 120_000 <= fired.started_at <= START + 127_000
     assert fired.detected_at <= START + 165_000
     assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_peers_mhz"])

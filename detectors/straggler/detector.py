@@ -293,7 +293,8 @@ class Straggler(Kept):
         return [case for case in self._book.cases() if not case.aspect]
 
     def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
-        told = says.of(one, now, harmless=harmless)
+        limits = self._excuses.limits(one.gpus, gpus_of(one.job, self._layout))
+        told = says.of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         return self._book.fire(
             now,
@@ -303,7 +304,7 @@ class Straggler(Kept):
             severity=told.severity,
             score=told.score,
             summary=told.summary,
-            action=says.action(one.entity),
+            action=says.action(one.entity, limits),
             evidence=told.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",

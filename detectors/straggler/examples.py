@@ -204,11 +204,11 @@ EXAMPLES = Examples(
         tape_of(replace(PLAIN, slow_data=[Slow([CULPRIT], 120, 300, factor=3.0)], seed=7)),
         tape_of(replace(PLAIN, slow=[Slow([n], 60 + 25 * n, 75 + 25 * n, 1.8) for n in range(12)], seed=8)),
         tape_of(BRAKED),
-        tape_of(CAPPED),
         tape_of(replace(UNTOLD, slow=[Slow([CULPRIT], ONSET_S)], seed=9)),
     ],
     faults=[
         Fault(tape_of(SUDDEN), {"node": name(1), "gpu": 2}, START + int(ONSET_S * 1000)),
+        Fault(tape_of(CAPPED), {"node": name(1), "gpu": 2}, START + int(ONSET_S * 1000)),
         Fault(tape_of(NODE), {"node": name(1)}, START + int(ONSET_S * 1000)),
         Fault(tape_of(FROM_START), {"node": name(1), "gpu": 2}, START + 10_000),
     ],

@@ -1,8 +1,8 @@
 """Other faults that make a GPU slow and have a name: then that is the finding, and the straggler its consequence.
 
-The GPU itself says most of it (throttled by hardware or by heat, a power limit below its peers', a host link trained
-down, NVLink errors); the kernel's and the fabric manager's logs say the rest, of a node. A GPU that is hot and runs at
-a lower clock for it is throttled by heat, whether or not it gives a reason.
+The GPU itself says most of it (throttled by hardware or by heat, a host link trained down, NVLink errors); the kernel's
+and the fabric manager's logs say the rest, of a node. A GPU that is hot and runs at a lower clock for it is throttled
+by heat, whether or not it gives a reason.
 """
 
 from collections.abc import Sequence
@@ -140,8 +140,7 @@ class Excuses(Columns):
             return True
         if self._unread(those, np.setdiff1d(peers, those), clock_ratio):
             self.named_at[those] = now
-        lowered = self.now[LIMIT, those] < _LIMIT_LEFT * median_of(self.now[LIMIT, peers])
-        named = (self.named_at[those] >= now - _HOLDS_MS) | lowered
+        named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
         linked = self.linked_at[mates[mates < self.count]] >= now - _HOLDS_MS
         return bool(2 * np.count_nonzero(named) >= len(those) or linked.any())
@@ -158,6 +157,11 @@ class Excuses(Columns):
             return False
         halved = min(clock_ratio, median_of(self.now[CLOCK, those] / self.peak[those])) <= _HALVED
         return halved or (clock_ratio <= _LOWERED and len(those) > 1)
+
+    def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:
+        """Return the power limit (W) of some GPUs and that of their peers, where it is the lower one."""
+        own, others = median_of(self.now[LIMIT, those]), median_of(self.now[LIMIT, peers])
+        return (own, others) if own < _LIMIT_LEFT * others else None
 
     def forget(self, now: Instant) -> None:
         """Drop the lines that nothing will ask for any more."""

@@ -79,20 +79,28 @@ class Saying:
     evidence: Mapping[str, float | int | str]
 
 
-def action(entity: Entity) -> str:
-    """Return what to do first."""
+def action(entity: Entity, limits: tuple[float, float] | None) -> str:
+    """Return what to do first; `limits`, its power limit and its peers' (W), where it is the lower one."""
+    if limits is not None:
+        return f"set the power limit back (nvidia-smi -pl {limits[1]:.0f}), and find out who or what lowered it"
     first = "the GPU with dcgmi diag -r 2" if "gpu" in entity else "host processes, memory and CPU of the node"
     return f"check {first}; take it out of the job and restart from the last checkpoint if it stays slow"
 
 
-def of(suspect: Suspect, now: Instant, *, harmless: bool = False) -> Saying:
-    """Return what is told of a suspect; `harmless`, where its job is hardly slower for it."""
+def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, harmless: bool = False) -> Saying:
+    """Return what a finding says of a suspect; `harmless`, where its job is hardly slower for it.
+
+    `limits` are its power limit and its peers' (W), where it is the lower one.
+    """
     kept: dict[str, Any] = {name: float(suspect.own[row]) for name, row in _SIGNALS}
     kept |= {f"{name}_peers": float(suspect.peers[row]) for name, row in _SIGNALS}
     kept |= suspect.seconds
     kept = {name: value for name, value in kept.items() if np.isfinite(value)}
     kept |= {"job_id": suspect.job.job_id, "slow_for_s": (now - suspect.since) / 1000, "by_chance": suspect.by_chance}
     where, job, told = in_words(suspect.entity), suspect.job.job_id, _told(suspect)
+    if limits is not None:
+        kept |= {"power_limit_w": limits[0], "power_limit_peers_w": limits[1]}
+        told += f", at a power limit of {limits[0]:.0f} W where theirs is {limits[1]:.0f} W"
     if harmless:
         named = f"{where} is unlike its peers in job {job}: {told}; the job is hardly slower for it"
         return Saying("info", 0.5, named, kept | {"lag_share": suspect.lag})

@@ -153,8 +153,15 @@ def test_the_start_of_another_job_is_not_the_old_ones_change() -> None:
     assert [(finding.state, since(finding)) for finding in run(ended)][1] == ("resolved", 240)
 
 
+def test_a_power_limit_below_its_peers_is_named_as_the_cause() -> None:
+    fired = run(CAPPED)[0]
+    assert dict(fired.entity) == {"node": name(1), "gpu": 2}
+    assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
+    assert "nvidia-smi -pl 400" in fired.recommended_action
+
+
 def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
-    assert entities(BRAKED) == entities(CAPPED) == []
+    assert entities(BRAKED) == []
     assert entities(replace(BRAKED, interval_s=100.0, seed=3)) == [], "the next reading is waited for"
     heat = replace(SUDDEN, dcgm={REASONS: from_to(0x20, ONSET_S, 1e9, [CULPRIT])})
     link = replace(SUDDEN, dcgm={"DCGM_FI_DEV_PCIE_LINK_WIDTH": from_to(8, ONSET_S, 1e9, [CULPRIT])})
