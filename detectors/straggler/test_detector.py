@@ -227,6 +227,14 @@ def test_where_ranks_report_no_times_the_readings_name_who_computes_while_others
     assert ("steps are 1" in fired.summary) == (found_in is run)
 
 
+def test_who_computes_more_because_it_is_busy_more_holds_up_nobody() -> None:
+    def requests(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where((at_s >= 600) & (at_s < 1320) & (_only(values) == 0), values / 1.15, values)
+
+    served = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)], dcgm={UTIL: requests})
+    assert [finding for finding in _without_steps(served) if finding.severity != "info"] == []
+
+
 def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> None:
     always = replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)])
     assert run(always) == []
