@@ -96,6 +96,14 @@ class PcieDegradation:
             self._moved.take(gpus, np.where(self._links.busy[gpus], moved, np.nan), work)
         return ()
 
+    def _resending(self) -> list[int]:
+        """Return who sends again more than DCGM allows: by its rate now, and a minute's worth beyond habit of late."""
+        replays, gpus = self._replays, self._replays.beyond_chance()
+        usual = replays.level[gpus] * (1000 * counting.RECENT_S / counting.LOOK_MS)
+        most = np.minimum(replays.now[gpus] * _A_MINUTE, replays.recent[gpus] - usual)
+        gone_beyond: list[int] = gpus[most > self._links.replay_bar(gpus)].tolist()
+        return gone_beyond
+
     def _extend(self, count: int) -> None:
         """Take note of new GPUs, before the first reading of theirs, and of what the topology says of their links."""
         start = self._links.count
@@ -126,8 +134,7 @@ class PcieDegradation:
         for gpu in self._links.suspects(now).tolist():
             signs.setdefault(gpu, []).append(_LINK)
         if self._replays.look(now, len(self._layout.names), held):
-            beyond = self._replays.beyond_chance()
-            for gpu in beyond[self._replays.now[beyond] * _A_MINUTE > self._links.replay_bar(beyond)].tolist():
+            for gpu in self._resending():
                 signs.setdefault(gpu, []).append(_REPLAYS)
         layout = self._layout
         if self._moved.look(now, layout.jobs(), layout.gpu, layout.node, held, _CONTENTION_LOOKS):
