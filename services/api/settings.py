@@ -3,13 +3,30 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.folders import state_dir
 from services.kit.listening import Listening, Port
 from services.kit.secret import Address, Secret
 from services.kit.tls import Authorities
+
+
+class SourceSettings(BaseModel):
+    """A server that can be captured from: its address, and how it is asked, as of `hindcast capture`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: Address
+    bearer_file: Path | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    ca_file: Authorities = None
+    tenant: str | None = None
+
+
+def _by_url(given: object) -> object:
+    return {"url": given} if isinstance(given, str) else given
 
 
 class ApiSettings(Listening):
@@ -30,9 +47,9 @@ class ApiSettings(Listening):
     """The authority of the replay service's certificate, PEM; the system's if not given."""
     alertmanager_url: Address = "http://127.0.0.1:9093"
     """Asked for the alerts of replays that are followed."""
-    sources: dict[str, Address] = Field(default_factory=dict)
-    """Where recordings can be captured from: a Prometheus or Thanos Query by name, as JSON. No other address is
-    asked."""
+    sources: dict[str, Annotated[SourceSettings, BeforeValidator(_by_url)]] = Field(default_factory=dict)
+    """Where recordings can be captured from, a Prometheus or Thanos Query by name, as JSON: its address, or an object
+    of `url`, `bearer_file`, `user`, `password_file`, `ca_file` and `tenant`. No other address is asked."""
     upload_bytes: Annotated[int, Field(ge=1)] = 2 * 1024**3
     """The largest upload, as it is sent."""
     unpacked_bytes: Annotated[int, Field(ge=1)] = 16 * 1024**3

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from services.kit.backups import copy_store
 from services.kit.durable import set_aside
 from services.kit.errors import UserError
 
@@ -84,7 +85,9 @@ class Store:
         self.path = path
 
     def migrate(self) -> None:
-        """Bring the file to this version's tables. One that is damaged is set aside: runs, labels and tasks begin anew.
+        """Bring the file to this version's tables, after a copy of it as it was.
+
+        One that is damaged is set aside: runs, labels and tasks begin anew.
 
         Raises UserError where a later version wrote it, or it cannot be used for another reason.
         """
@@ -100,6 +103,8 @@ class Store:
                         remedy="run that version, or name another HINDCAST_API_DATA_DIR",
                         exit_code=2,
                     )
+                if 0 < version < len(MIGRATIONS):
+                    copy_store(self.path, self.path.with_name(f"{self.path.name}.tables-{version}"))
                 for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
                     db.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
         except sqlite3.DatabaseError as error:

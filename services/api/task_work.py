@@ -70,7 +70,8 @@ class Work:
 
     def _public(self, words: str) -> str:
         """Return a message without where things lie here, which is nobody's business."""
-        hidden = [str(self.scratch), *(str(self.needs[name]) for name in ("path", "url") if name in self.needs)]
+        hidden = [str(self.scratch), *(str(self.needs[name]) for name in ("path",) if name in self.needs)]
+        hidden += [str(value) for name, value in self.needs.get("server", {}).items() if value and name != "user"]
         for text in [*hidden, *self.needs.get("paths", [])]:
             words = words.replace(text, "..." if text == str(self.scratch) else text.rpartition("/")[2])
         return words.strip()
@@ -177,10 +178,16 @@ def _capture(work: Work) -> TaskResult:
     from services.recording.importers.prometheus import convert
 
     needs = work.needs
+    server: dict[str, Any] = needs["server"]
     out = work.scratch / str(needs["name"])
     report = convert(
         out,
-        url=needs["url"],
+        url=server["url"],
+        user=server["user"],
+        tenant=server["tenant"],
+        bearer_file=_path(server["bearer_file"]),
+        password_file=_path(server["password_file"]),
+        ca_file=_path(server["ca_file"]),
         from_=needs["from"],
         to=needs["to"],
         cluster=needs["cluster"],
@@ -190,6 +197,10 @@ def _capture(work: Work) -> TaskResult:
         progress=work.move,
     )
     return taken(work, out, report)
+
+
+def _path(given: str | None) -> Path | None:
+    return Path(given) if given else None
 
 
 def _import(work: Work) -> TaskResult:

@@ -7,9 +7,11 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -208,6 +210,41 @@ def test_captures_ask_no_server_but_those_that_are_named(api: Client) -> None:
     asked = {"source": "http://127.0.0.1:1", "name": "x", "from": "2024-04-01T08:00:00Z", "to": "2024-04-01T09:00:00Z"}
     answer = api.post("/api/v1/captures", json=asked)
     assert (answer.status_code, "HINDCAST_API_SOURCES" in answer.json()["remedy"]) == (404, True)
+
+
+class _Recorded(BaseHTTPRequestHandler):
+    """Refuses everybody, and keeps what they showed."""
+
+    shown: ClassVar[list[tuple[str | None, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self.shown.append((self.headers["Authorization"], self.headers["THANOS-TENANT"]))
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+
+def test_a_source_is_shown_its_own_credential_and_nobody_else_is_shown_where_it_lies(tmp_path: Path) -> None:
+    token = tmp_path / "token-of-thanos"
+    token.write_text("a-planted-secret")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Recorded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        source = {"url": url, "bearer_file": str(token), "tenant": "team-a"}
+        with client_of(settings_at(tmp_path, sources={"thanos": source, "open": "http://127.0.0.1:9"})) as client:
+            assert [one["name"] for one in client.get("/api/v1/sources").json()] == ["open", "thanos"]
+            asked = {"name": "x", "from": "2024-04-01T08:00:00Z", "to": "2024-04-01T09:00:00Z"}
+            task = client.post("/api/v1/captures", json={"source": "thanos"} | asked).json()["id"]
+            path = f"/api/v1/tasks/{task}"
+            until(lambda: client.get(path).json()["state"] == "failed", timeout_s=120, what="the capture to fail")
+            told = client.get(path).text
+        server.shutdown()
+    assert set(_Recorded.shown) == {("Bearer a-planted-secret", "team-a")}
+    assert "403" in told
+    assert not any(word in told for word in ("a-planted-secret", str(tmp_path), url))
 
 
 def test_a_task_is_cancelled_and_its_files_go(api: Client, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ COMMANDS = (
     "config",
     "api",
     "token",
+    "backup",
     "topics",
     "stack",
     "demo",

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.api.settings import ApiSettings
+from services.api.settings import ApiSettings, SourceSettings
 from services.cli.api import beside_the_stack
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
@@ -96,6 +96,6 @@ def test_servers_that_nobody_named_are_those_of_a_running_stack(
     state.write(tmp_path, state.Running(runner=state.identify(os.getpid()), processes={}, addresses=addresses))
     found, broker = beside_the_stack(settings, kafka)
     assert (found.replay_url, broker.bootstrap) == ("http://127.0.0.1/replay", "127.0.0.1:1")
-    assert found.sources == {"stack": "http://127.0.0.1/thanos_query"}
+    assert found.sources == {"stack": SourceSettings(url="http://127.0.0.1/thanos_query")}
     named = ApiSettings(data_dir=tmp_path, replay_url="http://127.0.0.1:9")
     assert beside_the_stack(named, kafka)[0].replay_url == "http://127.0.0.1:9"

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -108,5 +109,8 @@ def watch_room(directory: Path) -> None:
 
 
 def _free_ratio(directory: Path) -> float:
-    usage = shutil.disk_usage(directory)
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:  # it is gone, or its disk is: /metrics has more to tell
+        return math.nan
     return usage.free / usage.total

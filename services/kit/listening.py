@@ -34,6 +34,11 @@ class Listening(Settings):
     tls_client_ca_file: Annotated[Path | None, Field(validate_default=True)] = None
     """Only who has a certificate of this authority can connect."""
 
+    audit_file: Path | None = None
+    """Who changed what and when, and who was refused: a line of JSON each. It may be rotated at any time."""
+    access_log: bool = False
+    """Each answer is logged: method, path, status, seconds, who asked and from where."""
+
     @field_validator("tokens_file")
     @classmethod
     def _callers_are_known(cls, file: Path | None, info: ValidationInfo) -> Path | None:

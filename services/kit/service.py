@@ -15,7 +15,9 @@ from starlette.routing import Route
 
 from services.kit.errors import UserError
 from services.kit.listening import Listening, Port
+from services.kit.logs import LogSettings, configure
 from services.kit.serving import Server
+from services.kit.settings import load
 from services.kit.shield import Shield
 
 _log = logging.getLogger(__name__)
@@ -76,14 +78,8 @@ def stop_on_signals() -> threading.Event:
 
 def run(name: str, body: Callable[[], None]) -> None:
     """Run a service's `body` as its main(): logging set up, a UserError printed plainly, the exit code kept."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s level=%(levelname)s service={name} %(message)s"
-    )
-    # kafka-python says pages while a broker is away; what it means for a service, the service says.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
+        configure(name, load(LogSettings))
         body()
     except UserError as error:
         sys.stderr.write(f"{name}: {error}\n")

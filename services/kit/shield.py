@@ -1,6 +1,7 @@
 """What stands before every request of every service: who asks, pages of other sites, sizes and times of bodies."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.kit.access import Gate, Role
+from services.kit.audit import Trail
 from services.kit.listening import LOOPBACK, Listening
 from services.kit.problems import problem
 
@@ -51,9 +53,10 @@ class Shield:
         page: Callable[[str], bool] = _no,
         large: Callable[[str], bool] = _no,
     ) -> None:
-        """Raise ValueError where the tokens file is none."""
+        """Raise ValueError where the tokens file is none, or the file of the audit trail cannot be written."""
         self._app = app
         self._gate = Gate(settings.tokens_file)
+        self._trail = Trail(settings.audit_file, access_log=settings.access_log)
         self._names = frozenset(name.lower() for name in (*LOOPBACK, settings.host, *settings.host_names))
         self._senders, self._page, self._large, self._largest_body = senders, page, large, largest_body
 
@@ -69,8 +72,14 @@ class Shield:
             await self._app(scope, receive, send)
             return
 
+        began_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        method, path = scope["method"], scope["path"]
+        changes = method not in _SAFE and path not in self._senders
+
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
+                took_s = time.monotonic() - began_s
+                self._trail.note(scope, message["status"], seconds=took_s, at_ms=at_ms, changes=changes)
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -80,7 +89,7 @@ class Shield:
         if refusal is not None:
             await refusal(scope, receive, answer)
             return
-        large = scope["method"] == "POST" and self._large(scope["path"])
+        large = method == "POST" and self._large(path)
         await self._app(scope, _bounded(receive, None if large else self._largest_body), answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -98,6 +107,7 @@ class Shield:
             words = "send `Authorization: Bearer TOKEN`; an operator of hindcast has one (hindcast token)"
             return problem(401, "no valid token was given", words, {"WWW-Authenticate": "Bearer"})
         if not caller.may(needed):
+            scope.setdefault("state", {})["caller"] = caller
             words = f"ask with {'an' if needed == 'operator' else 'a'} {needed}'s token"
             return problem(403, f"{caller.name} is a {caller.role} and may not do that", words)
         state: dict[str, Any] = scope.setdefault("state", {})

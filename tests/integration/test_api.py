@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from services.api.app import build
-from services.api.settings import ApiSettings
+from services.api.settings import ApiSettings, SourceSettings
 from services.cli.pipeline import Pipeline, sink_group
 from services.kit.kafka import KafkaSettings
 from services.kit.times import format_time
@@ -105,7 +105,7 @@ def served_beside(stack: Stack, folder: Path, library: Path) -> Iterator[Api]:
         console_dir=folder / "none",
         replay_url=stack.addresses.services["replay"],
         alertmanager_url=stack.addresses.alertmanager,
-        sources={"prometheus": stack.addresses.prometheus},
+        sources={"prometheus": SourceSettings(url=stack.addresses.prometheus)},
     )
     with served(settings, KafkaSettings(bootstrap=stack.addresses.kafka)) as api:
         yield api

@@ -138,12 +138,13 @@ def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSetti
     @api.post("/captures", status_code=201, operation_id="start_capture")
     def start(asked: CaptureRequest) -> Task:
         """Capture a stretch of time from a server, as a recording."""
-        url = settings.sources.get(asked.source)
-        if url is None:
+        source = settings.sources.get(asked.source)
+        if source is None:
             raise missing("source", asked.source, "GET /api/v1/sources lists those of HINDCAST_API_SOURCES")
         _check_name(library, asked.name)
         told = asked.model_dump(by_alias=True)
-        return tasks.start("capture", told, told | {"url": url, "recordings": str(library.imported.resolve())})
+        needs = told | {"server": source.model_dump(mode="json"), "recordings": str(library.imported.resolve())}
+        return tasks.start("capture", told, needs)
 
 
 def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:

@@ -26,6 +26,7 @@ _TITLES = {
     "HINDCAST_NOTIFY_": "Notify",
     "HINDCAST_RECEIVER_": "Webhook receiver",
     "HINDCAST_STATUS_": "Health and metrics of sink, detect and notify",
+    "HINDCAST_LOG_": "Logs, of every service",
     "HINDCAST_API_": "API and console",
     "HINDCAST_EXPORTERS_": "Exporters of a recording",
     "HINDCAST_STACK_": "The stack on one machine (`hindcast stack up`)",
