@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 
-.PHONY: help demo docs test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
+.PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -13,10 +13,14 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup
+	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
+
+check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
+	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" \
+	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
-	@HINDCAST_LAW_EXAMPLES=20 $(BIN)/uv run --quiet --isolated --locked --no-default-groups --group core-test pytest detectors
+	@HINDCAST_LAW_EXAMPLES=20 PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose
@@ -64,7 +68,7 @@ endif
 	@echo "setting up .venv (the first time takes about half a minute)"
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed. Remedy: apt-get install python3-venv"; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(BIN)/uv sync --locked --quiet --extra all
+	@$(BIN)/uv sync --locked --quiet
 	@touch $@
 
 servers: setup ## Fetch and build Kafka, Prometheus, Alertmanager and Thanos into the user's cache
@@ -79,6 +83,9 @@ lint: setup ## Format, lint, types, boundaries, lock file, generated files
 
 generate: setup ## Write the files that are made from the code (committed; `make test` checks them)
 	@$(BIN)/hindcast generate
+
+release: setup console ## Make the wheel and the source archive, in dist/
+	@$(BIN)/uv build --quiet --clear --out-dir dist && ls dist
 
 docs: setup ## Build the documents as a site: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

@@ -1,9 +1,8 @@
 """Which alert rules fire on an incident, by Prometheus' own engine."""
 
-from pathlib import Path
-
 from detectors.contract import Entity
 from services.kit.errors import UserError
+from services.kit.shipped import shipped
 from services.postmortem.case import Case, place, related
 from services.postmortem.rules import Alerts, rules_on
 from services.rules.evaluation import Settings, evaluate
@@ -13,7 +12,7 @@ from services.stack.build import cached, ensure
 from services.stack.recipes import EVALUATOR
 from services.stack.settings import load_settings
 
-_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
+_ALERT_RULES = shipped("alert-rules")
 
 
 def alerts_of(case: Case, *, build: bool = True) -> Alerts:

@@ -15,8 +15,9 @@ from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from services import __version__
 from services.api.archive import discard_leftovers
-from services.api.catalogue import Catalogue, own_version
+from services.api.catalogue import Catalogue
 from services.api.comparisons import Comparisons
 from services.api.generations import Generations
 from services.api.library import Library
@@ -129,7 +130,7 @@ def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
     @app.get("/healthz", operation_id="health")
     async def healthz() -> Health:  # whatever all threads are busy with
         """Whether it lives."""
-        return Health(status="ok", version=own_version())
+        return Health(status="ok", version=__version__)
 
     @app.get("/readyz", operation_id="ready", response_model=Health)
     def readyz() -> Response:
@@ -140,7 +141,7 @@ def _about(app: FastAPI, store: Store, runs_: Runs) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
             checks = {"store": type(error).__name__}
         ready = app.state.ready and checks["store"] == "ok"
-        body = Health(status="ok" if ready else "not ready", version=own_version(), checks=checks)
+        body = Health(status="ok" if ready else "not ready", version=__version__, checks=checks)
         return JSONResponse(body.model_dump(), status_code=200 if ready else 503)
 
     def count() -> None:

@@ -1,11 +1,12 @@
 """The detectors there are, their versions, settings and runbooks, and which are in shadow."""
 
 from collections.abc import Sequence
-from importlib import metadata, resources
+from importlib import resources
 
 from detectors import contract
 from detectors.engine import Choice
 from detectors.registry import discover
+from services import __version__
 from services.api.steering_models import Detector, Setting
 from services.api.store import Store
 from services.kit.problems import missing
@@ -40,17 +41,9 @@ class Catalogue:
         return self.one(name)
 
 
-def own_version() -> str:
-    """Return the version of hindcast; `source` where it is not installed."""
-    try:
-        return metadata.version("hindcast")
-    except metadata.PackageNotFoundError:
-        return "source"
-
-
 def versions(choices: Sequence[Choice]) -> dict[str, str]:
     """Return the versions of hindcast and of each detector that is chosen, by name."""
-    return {"hindcast": own_version()} | {kind.spec.name: str(kind.spec.version) for kind, _ in choices}
+    return {"hindcast": __version__} | {kind.spec.name: str(kind.spec.version) for kind, _ in choices}
 
 
 def runbook(name: str) -> str | None:

@@ -58,7 +58,9 @@ def render_dashboards(
         from services.dashboards.render import render
     except ModuleNotFoundError as error:
         raise UserError(
-            f"drawing needs {error.name}, which is not installed", remedy="install hindcast[dashboards]", exit_code=2
+            f"drawing needs {error.name}, which is not installed",
+            remedy="install it: pip install matplotlib",
+            exit_code=2,
         ) from error
     for one in render(list(names or NAMES), url or _url(), window, out, chosen, dpi=dpi):
         slowest = max(answer.seconds for answer in one.answers)

@@ -1,18 +1,18 @@
 """`hindcast`: one command for everything; each group of commands lives in a module of its own."""
 
 import importlib
-import importlib.metadata
 import sys
 from typing import Annotated
 
 import typer
 
+from services import __version__
 from services.kit.errors import UserError
 
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"hindcast {importlib.metadata.version('hindcast')}")
+        typer.echo(f"hindcast {__version__}")
         raise typer.Exit
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.kit.errors import UserError
+from services.kit.shipped import shipped
 from services.kit.times import format_time
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from services.rules.evaluation import Evaluated, Settings
     from services.score.matching import Outcome
 
-_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
+_ALERT_RULES = shipped("alert-rules")
 _Names = Annotated[list[str] | None, typer.Argument(help="recordings' directories, or scenarios of the library")]
 _Rules = Annotated[list[Path] | None, typer.Option("--rules", help="a rule file; else those of hindcast's detectors")]
 _ALL_SCALE = 0.1

@@ -12,9 +12,10 @@ from services.kit import folders
 from services.kit.errors import UserError
 from services.kit.secret import Secret, secrets_among
 from services.kit.settings import Settings, load
+from services.kit.shipped import shipped
 
 ENV_PREFIX = "HINDCAST_STACK_"
-_ALERT_RULES = Path(__file__).resolve().parents[2] / "alert-rules"
+_ALERT_RULES = shipped("alert-rules")
 
 Port = Annotated[int, Field(ge=0, le=65535, description="Its port on 127.0.0.1; 0: any free one.")]
 # What Prometheus, Thanos and Alertmanager accept as a duration of one unit.

@@ -8,12 +8,13 @@ from pathlib import Path
 from detectors.nearest import meant
 from services.kit.errors import UserError
 from services.kit.folders import cache_dir
+from services.kit.shipped import shipped
 from services.recording.reader import read_manifest
 from services.synth.make import AS_WRITTEN, Progress, Variant, fingerprint
 from services.synth.portable import make_portably
 from services.synth.scenario import load_scenario
 
-LIBRARY = Path(__file__).resolve().parents[2] / "replay-data"
+LIBRARY = shipped("replay-data")
 
 
 def scenario_paths() -> dict[str, Path]:

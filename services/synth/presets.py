@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from services.kit.errors import UserError
+from services.kit.shipped import shipped
 from services.synth.profile import load_yaml
 
-SHIPPED = Path(__file__).resolve().parents[2] / "replay-data" / "profiles" / "training"
+SHIPPED = shipped("replay-data") / "profiles" / "training"
 
 
 def with_presets(content: Any, folder: Path) -> Any:
