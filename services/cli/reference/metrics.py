@@ -36,7 +36,7 @@ def metrics() -> str:
     for service, those in sorted(found().items()):
         rows = []
         for metric in those:
-            family = next(iter(metric.collect()))
+            family = next(iter(metric.describe()))
             ending = "_total" if family.type == "counter" else ""
             labels = ", ".join(code(name) for name in metric._labelnames)  # noqa: SLF001 - no public way to them
             rows.append((code(family.name + ending), family.type, labels, family.documentation))
