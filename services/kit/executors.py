@@ -82,7 +82,7 @@ def _client(module: str, extra: str) -> ModuleType:
     except ImportError:
         raise UserError(
             f"--{extra}: the module {module} is not installed here",
-            remedy=f"pip install 'hindcast[{extra}]', in the version that the cluster runs",
+            remedy=f"pip install 'hindcast-gpu[{extra}]', in the version that the cluster runs",
             exit_code=2,
         ) from None
 

@@ -59,7 +59,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(("which", "module", "address"), [("ray", "ray", "local"), ("dask", "distributed", "")])
 def test_a_task_whose_worker_is_killed_is_done_again(which: str, module: str, address: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: pip install 'hindcast[{which}]'")
+        pytest.skip(f"{module} is not installed: pip install 'hindcast-gpu[{which}]'")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -82,7 +82,7 @@ def test_a_cluster_whose_client_is_not_installed_is_said(
     which: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=rf"pip install 'hindcast\[{which}\]'"), executor_of(1, **{which: "auto"}):
+    with pytest.raises(UserError, match=rf"pip install 'hindcast-gpu\[{which}\]'"), executor_of(1, **{which: "auto"}):
         pass
 
 
