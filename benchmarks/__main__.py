@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-    "engine", "sink", "replay", "latency", "viewers", "memory", "realism", "history", "history_sizing"
+    "engine", "sink", "replay", "latency", "viewers", "memory", "realism", "history", "history_sizing", "backtest"
 )  # fmt: skip
 
 
