@@ -29,6 +29,6 @@ class GatewaySettings(Listening):
     decoded_bytes: Annotated[int, Field(ge=1024)] = 16 * MIB
     """The longest request body once it is unpacked; looked at before it is."""
     in_flight_bytes: Annotated[int, Field(ge=MIB)] = 64 * MIB
-    """Bodies that are being worked on at a time; more are told to come again (503)."""
+    """Bodies that are being worked on at a time; more are answered 503, and senders try again."""
     ack_timeout_s: Annotated[float, Field(gt=0)] = 10.0
-    """How long a sender waits for Kafka before it is told to come again (503)."""
+    """How long a sender waits for Kafka before it is answered 503 and tries again."""

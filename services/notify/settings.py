@@ -35,7 +35,7 @@ class NotifySettings(Connecting):
     live_resolve_hold_s: Seconds = 70.0
     """The same of a live alert: its tickets have a group_interval of a minute."""
     resolve_resend_s: Seconds = 300.0
-    """For how long a resolve is said again, against an Alertmanager that lost it."""
+    """For how long a resolve is sent again, against an Alertmanager that lost it."""
     backoff_max_s: Seconds = 10.0
     """Longest pause between two attempts while Alertmanager cannot be reached."""
     runbook_base_url: HttpUrl | None = None

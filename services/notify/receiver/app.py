@@ -14,7 +14,7 @@ from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Received, Store
 
 NOTIFICATIONS = Counter(
-    "hindcast_receiver_notifications_total", "Notifications by what they said, or refused.", ["status"]
+    "hindcast_receiver_notifications_total", "Notifications by status (firing, resolved), or refused.", ["status"]
 )
 
 
