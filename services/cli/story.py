@@ -1,8 +1,11 @@
 """What the library holds, and what an incident's scenario says: `hindcast list`, `hindcast show NAME`."""
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,26 +17,24 @@ _PLACE = ("node", "gpu", "nic", "switch", "port", "mount", "job")
 _TOLD = ("kind", "truth", "at", "until", "ramp_s", "period_s", "duty", *_PLACE)
 
 
-def list_library() -> None:
-    """List the scenarios that can be made, with cluster, length and faults."""
-    from rich.console import Console
-    from rich.table import Table
+_WIDTH = 80
 
+
+def list_library() -> None:
+    """List the scenarios that can be made, a few lines each: name, cluster, length; title; faults."""
     from services.synth.library import scenario_paths
     from services.synth.scenario import load_scenario
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("name", "cluster", "length"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("faults")
-    table.add_column("title", overflow="fold")
     for name, path in scenario_paths().items():
         scenario, _, _ = load_scenario(path)
         faults = sorted({happening.truth.fault for happening in scenario.happenings if happening.truth})
-        table.add_row(name, scenario.profile, _length(scenario.duration), ", ".join(faults) or "none", scenario.title)
-    # What is piped on is cut to no terminal's width.
-    width = None if sys.stdout.isatty() else 300
-    Console(highlight=False, width=width).print(table)
+        typer.echo(f"{name}  ({scenario.profile}, {_length(scenario.duration)})")
+        typer.echo(_indented(scenario.title))
+        typer.echo(_indented(f"faults: {', '.join(faults) or 'none'}"))
+
+
+def _indented(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def tell(path: Path) -> None:

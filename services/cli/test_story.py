@@ -1,5 +1,6 @@
 """The library as the command line tells of it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,16 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_list_names_every_scenario_with_cluster_length_and_faults() -> None:
+def test_list_names_every_scenario_with_cluster_length_and_faults_in_80_columns() -> None:
     output = invoke("list").output
-    rows = {line.split()[0]: line for line in output.splitlines()[1:] if line and not line.startswith(" ")}
-    assert set(scenario_paths()) <= set(rows)
-    brake = rows["vela-power-brake"]
-    for part in ("vela ", "3 h", "power_throttle", "One power card fault makes a 768-GPU job three times slower"):
+    assert max(map(len, output.splitlines())) <= 80
+    entries = {entry.split()[0]: " ".join(entry.split()) for entry in re.split(r"\n(?=\S)", output)}
+    assert set(entries) == set(scenario_paths())
+    brake = entries["vela-power-brake"]
+    for part in ("(vela, 3 h)", "power_throttle", "One power card fault makes a 768-GPU job three times slower"):
         assert part in brake
-    assert "none" in rows["vela-healthy"]
-    assert "job_hang, loss_anomaly" in rows["sakuraone-job-states"]
+    assert "faults: none" in entries["vela-healthy"]
+    assert "job_hang, loss_anomaly" in entries["sakuraone-job-states"]
 
 
 def test_show_of_a_name_tells_its_story() -> None:
