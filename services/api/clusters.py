@@ -25,7 +25,7 @@ class LiveRun:
         unit = run.origin.unit
         name = Generation(unit, 0, 0).run
         self._run = run
-        row = (name, f"live-{run.origin.cluster}", run.feed.server, now_ms(), now_ms(), unit)
+        row = (name, _recording(run), run.feed.server, now_ms(), now_ms(), unit)
         with store.writing() as db:
             db.execute(
                 "INSERT INTO runs (id, recording, path, detectors, state, created_ms, began_ms, unit, generation)"
@@ -59,14 +59,23 @@ class LiveRun:
         self._notes.write("cancelled")
 
 
+def _recording(run: Run) -> str:
+    return f"live-{run.origin.cluster}"
+
+
 @contextmanager
 def shown(settings: ApiSettings, run: Run) -> Iterator[tuple[LiveRun, str]]:
     """Serve the API and the console with a live run in it; give what takes its news, and the address.
+
+    Where its server asks for no credentials, stretches of time can be captured from it.
 
     UserError (exit code 2) where the data or the port are another's.
     """
     check(settings)
     live = LiveRun(Store(settings.data_dir / "api.sqlite"), run)
+    if run.feed.is_open:
+        sources = {_recording(run): run.feed.server} | settings.sources
+        settings = settings.model_copy(update={"sources": sources})
     app = build(settings)
     with settings.listen() as listening:
         server = Server(app, settings, grace_s=_GRACE_S, closing=app.state.streams.close)

@@ -67,6 +67,11 @@ class Feed:
         """Whose series they are."""
         return self._reader.api.access.url
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server asks for no credentials."""
+        return self._reader.api.access.is_open
+
     def snapshot(self) -> dict[str, Any]:
         """Return what is needed beside the engine's own snapshot, as JSON can say it."""
         return {"at": self.at, "topology": self._described(), "jobs": self.jobs.snapshot()}

@@ -7,14 +7,16 @@ GPU's memory fails, until the webhook has heard of it and the API shows it.
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 
+from services.kit.times import format_time, parse_time
 from services.kit.wait import until
 from services.stack import build
 from services.stack.health import HttpHealth
@@ -88,6 +90,23 @@ def _line(log: Path, begins: str) -> str:
     return until(found, timeout_s=_WAIT_S, what=f"{begins!r} in {log.name}")
 
 
+def _cut_out(api: httpx.Client, run: Mapping[str, Any], finding: Mapping[str, Any]) -> None:
+    """Have what led to a finding captured as a recording, as the console's button does."""
+    assert {"name": run["recording"]} in api.get("/sources").json()
+    span = {"from": format_time(parse_time(finding["started_at"]) - 30_000), "to": run["event_time"]}
+    asked = {"source": run["recording"], "name": "cut-out", **span}
+    task = api.post("/captures", json=asked).raise_for_status().json()["id"]
+
+    def done() -> bool:
+        state = api.get(f"/tasks/{task}").json()
+        assert state["state"] != "failed", state["error"]
+        return bool(state["state"] == "done")
+
+    until(done, timeout_s=_WAIT_S, what="the capture")
+    nodes = api.get("/recordings/cut-out").json()["nodes"]
+    assert {finding["entity"]["node"]} <= {node["name"] for node in nodes}
+
+
 def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webhook: Receiver, tmp_path: Path) -> None:
     recording = make_recording(
         scenario_paths()["vela-cuda-memory-error"], tmp_path / "memory-error", Variant(scale=0.05)
@@ -113,6 +132,14 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         with httpx.Client(base_url=f"{console}/api/v1") as api:
             (run,) = api.get("/runs", params={"replay": "live"}).json()["items"]
             open_now = api.get(f"/runs/{run['id']}/findings", params={"state": "firing"}).json()["items"]
+            judged = {
+                "run": run["id"],
+                "finding": open_now[0]["id"],
+                "mark": "right",
+                "note": "its memory was replaced",
+            }
+            api.post("/labels", json=judged).raise_for_status()
+            _cut_out(api, run, open_now[0])
         assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
         assert {"node": "v002", "gpu": 6} in [one["entity"] for one in open_now]
         alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")

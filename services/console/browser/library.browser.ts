@@ -45,7 +45,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await page.getByRole("alert").filter({ hasText: "does not know the token" }).waitFor();
     expect(await inspected(page, "door")).toEqual([]);
     await enter(TOKENS.viewer);
-    await page.getByText("no run has found an incident").waitFor();
+    await page.getByRole("heading", { name: "What to do next" }).waitFor();
     await page.keyboard.press("2");
     await page.locator("article").first().waitFor();
     expect(await page.locator("article button:not(.small), section[aria-label=Import]").count()).toBe(0);
@@ -64,7 +64,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
 
   it("opens on what is wrong where nothing is yet, and tells its keys", async () => {
     const { page, wrong } = served;
-    await page.getByText("Nothing: no run has found an incident").waitFor();
+    await page.getByRole("heading", { name: "What to do next" }).waitFor();
     expect(await inspected(page, "nothing-wrong")).toEqual([]);
     await page.keyboard.press("?");
     const keys = page.getByRole("dialog", { name: "Keys" });

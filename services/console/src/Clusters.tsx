@@ -1,6 +1,9 @@
 /** Live clusters that `hindcast live` watches: what is wrong there now, and what was. */
 import { useEffect } from "preact/hooks";
-import { all, path, useLoaded } from "./api";
+import { all, ask, path, useLoaded } from "./api";
+import { CutOut } from "./CutOut";
+import { Judge } from "./Judge";
+import { useMayChange } from "./Me";
 import { parse, span } from "./time";
 import { words, type Finding, type Run } from "./types";
 import { Moment, Sev } from "./ui";
@@ -8,11 +11,20 @@ import { Moment, Sev } from "./ui";
 interface Cluster {
   readonly run: Run;
   readonly findings: readonly Finding[];
+  /** What a stretch of it can be captured from. */
+  readonly source: string | null;
 }
 
 async function load(): Promise<readonly Cluster[]> {
   const runs = (await all<Run>("runs", { replay: "live" })).filter((run) => run.state === "running");
-  return Promise.all(runs.map(async (run) => ({ run, findings: await all<Finding>(`${path("runs", run.id)}/findings`) })));
+  const sources = runs.length === 0 ? [] : await ask<readonly { readonly name: string }[]>("sources");
+  return Promise.all(
+    runs.map(async (run) => ({
+      run,
+      findings: await all<Finding>(`${path("runs", run.id)}/findings`),
+      source: sources.find((one) => one.name === run.recording)?.name ?? null,
+    })),
+  );
 }
 
 const AGAIN_MS = 5000;
@@ -27,7 +39,8 @@ export function Clusters() {
   return <>{data?.map((one) => <Watched key={one.run.id} {...one} />)}</>;
 }
 
-function Watched({ run, findings }: Cluster) {
+function Watched({ run, findings, source }: Cluster) {
+  const more = { run, source };
   const telling = findings.filter((one) => one.severity !== "info");
   const open = telling.filter((one) => one.state === "firing").toReversed();
   const over = telling.filter((one) => one.state === "resolved").toReversed();
@@ -44,18 +57,19 @@ function Watched({ run, findings }: Cluster) {
         )}
       </div>
       {run.error !== null && <p role="alert">{run.error}; nothing is concluded from that, it is asked again.</p>}
-      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings findings={open} />}
+      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings findings={open} {...more} />}
       {over.length > 0 && (
         <details>
           <summary class="soft">Over: {over.length}</summary>
-          <Findings findings={over} />
+          <Findings findings={over} {...more} />
         </details>
       )}
     </section>
   );
 }
 
-function Findings({ findings }: { readonly findings: readonly Finding[] }) {
+function Findings({ run, findings, source }: Cluster) {
+  const may = useMayChange();
   return (
     <table>
       <thead>
@@ -77,6 +91,11 @@ function Findings({ findings }: { readonly findings: readonly Finding[] }) {
             <td>
               <strong>{one.fault}</strong> {words(one.entity)}
               <div class="small">{one.summary}</div>
+              <details>
+                <summary class="small soft">Judge it{may && source !== null && ", or cut it out"}</summary>
+                <Judge run={run.id} of={{ finding: one.id }} />
+                {may && source !== null && run.event_time !== null && <CutOut source={source} finding={one} known={parse(run.event_time)} />}
+              </details>
             </td>
             <td>{one.recommended_action}</td>
             <td>

@@ -1,11 +1,10 @@
 /** New recordings: drop an archive or what other tools wrote, or capture a stretch of time from a server that is known. */
-import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { asOne } from "./archive";
-import { goingOn, useTask } from "./tasks";
+import { Outcome } from "./Outcome";
 import type { Importer, RecordingSummary, Task } from "./types";
-import { Progress, Trouble, When } from "./ui";
+import { Trouble } from "./ui";
 
 interface Props {
   readonly onDone: () => void;
@@ -231,32 +230,5 @@ function Capture({ source, busy, onSend }: CaptureProps) {
         Capture
       </button>
     </form>
-  );
-}
-
-function Outcome({ id, onDone }: { readonly id: string; readonly onDone: () => void }) {
-  const loaded = useTask(id);
-  const state = loaded.data?.state;
-  useEffect(() => {
-    if (state === "done") {
-      onDone();
-    }
-  }, [state]);
-  return <When loaded={loaded}>{(task) => <Ended task={task} />}</When>;
-}
-
-function Ended({ task }: { readonly task: Task }): ComponentChildren {
-  if (goingOn(task.state)) {
-    return <Progress of={task} />;
-  }
-  return task.state === "done" ? (
-    <>
-      <p role="status">{task.result?.recording} is in the library.</p>
-      <pre class="small soft" tabIndex={0} aria-label="What came of each file">
-        {task.result?.notes}
-      </pre>
-    </>
-  ) : (
-    <p class="sev page">It has {task.state === "failed" ? `failed: ${task.error ?? ""}` : "been cancelled"}</p>
   );
 }

@@ -124,7 +124,7 @@ function Shown({ found }: { readonly found: Case }) {
           <Chain incident={incident} onSeek={seek} />
           <Impact incident={incident} />
           <Sent alerts={incident.alerts} />
-          <Judge run={run.id} incident={incident.id} />
+          <Judge run={run.id} of={{ incident: incident.id }} />
           {root !== null && <Facts of={root} />}
         </div>
         <div style="min-width:0">

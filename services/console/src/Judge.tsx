@@ -1,4 +1,4 @@
-/** What people say of an incident: right or wrong, and why. */
+/** What people say of a finding or an incident: right or wrong, and why. */
 import { useContext, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { MeContext, useMayChange } from "./Me";
@@ -11,10 +11,16 @@ const MARKS: readonly (readonly [Mark, string])[] = [
   ["unsure", "? Unsure"],
 ];
 
-export function Judge({ run, incident }: { readonly run: string; readonly incident: string }) {
+interface Props {
+  readonly run: string;
+  readonly of: { readonly finding: string } | { readonly incident: string };
+}
+
+export function Judge({ run, of }: Props) {
+  const about = (one: Label) => ("finding" in of ? one.finding === of.finding : one.incident === of.incident);
   const me = useContext(MeContext);
   const may = useMayChange();
-  const labels = useLoaded(`${run} ${incident}`, async () => (await ask<readonly Label[]>("labels", { run })).filter((one) => one.incident === incident));
+  const labels = useLoaded(`${run} ${Object.values(of).join()}`, async () => (await ask<readonly Label[]>("labels", { run })).filter(about));
   const [note, setNote] = useState<string | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const mine = labels.data?.find((one) => one.author === me?.name) ?? null;
@@ -30,7 +36,7 @@ export function Judge({ run, incident }: { readonly run: string; readonly incide
   };
   const why = note ?? mine?.note ?? "";
   const mark = (what: Mark) =>
-    done(mine === null ? send<Label>("labels", { run, incident, mark: what, note: why }) : send<Label>(path("labels", mine.id), { mark: what, note: why }, "PATCH"));
+    done(mine === null ? send<Label>("labels", { run, ...of, mark: what, note: why }) : send<Label>(path("labels", mine.id), { mark: what, note: why }, "PATCH"));
   return (
     <section class="panel" aria-label="Your judgement">
       <h2>Is it right?</h2>
@@ -61,8 +67,8 @@ export function Judge({ run, incident }: { readonly run: string; readonly incide
       )}
       {error !== null && <Trouble error={error} />}
       <When loaded={labels}>
-        {(about) =>
-          about.map((one) => (
+        {(made) =>
+          made.map((one) => (
             <p key={one.id} class="small" role="status">
               <span class={`sev ${one.mark === "right" ? "good" : one.mark === "wrong" ? "page" : "warn"}`}>{one.mark}</span> {one.note}{" "}
               <span class="soft">

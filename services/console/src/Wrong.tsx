@@ -18,6 +18,8 @@ interface Named {
 interface Now {
   readonly found: readonly Named[];
   readonly runs: number;
+  /** Runs that there are. */
+  readonly total: number;
   /** Runs that may still find something. */
   readonly going: number;
 }
@@ -27,7 +29,7 @@ async function load(): Promise<Now> {
   const now = live(known);
   const runs = [...now, ...latestDone(known)].filter((run) => run.incidents > 0);
   const lists = await Promise.all(runs.map(async (run) => (await all<Incident>(`${path("runs", run.id)}/incidents`)).map((incident) => ({ run, incident }))));
-  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, going: known.filter(goesOn).length };
+  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, total: known.length, going: known.filter(goesOn).length };
 }
 
 /** While something goes on, and otherwise: this page hangs on walls. */
@@ -49,11 +51,9 @@ export function Wrong() {
       <h1>What is wrong</h1>
       <Clusters />
       <When loaded={loaded}>
-        {({ found, runs, going }) =>
+        {({ found, runs, total, going }) =>
           found.length === 0 ? (
-            <p>
-              {going === 0 ? "Nothing: no run has found an incident." : `Nothing so far: ${going} run(s) go on.`} Replay a recording from the <a href={href("library")}>library</a>.
-            </p>
+            <Nothing total={total} going={going} />
           ) : (
             <section class="panel scroll">
               <table>
@@ -105,5 +105,27 @@ export function Wrong() {
         }
       </When>
     </>
+  );
+}
+
+function Nothing({ total, going }: { readonly total: number; readonly going: number }) {
+  if (total > 0) {
+    return <p>{going === 0 ? "In recordings: no run has found an incident." : `In recordings: nothing so far, ${going} run(s) go on.`}</p>;
+  }
+  return (
+    <section class="panel" aria-label="What to do next">
+      <h2>What to do next</h2>
+      <ul>
+        <li>
+          See what is found in an incident that was recorded: open the <a href={href("library")}>library</a>, and run the detectors on one there.
+        </li>
+        <li>
+          Bring what you have: the <a href={href("library")}>library</a> takes archives and what other tools wrote.
+        </li>
+        <li>
+          Watch a cluster, read only: <code>hindcast live --prometheus http://prometheus:9090 --port 8490</code>
+        </li>
+      </ul>
+    </section>
   );
 }

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { settingsOf } from "./changes";
+import { around } from "./cut";
 import { parseEvent } from "./events";
 import { precisionOverRecall, shareWithin } from "./curves";
 import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
@@ -32,6 +33,18 @@ describe("addresses", () => {
   it("that were mistyped do not break the page", () => {
     expect(parseRoute("#/run/%zz")).toEqual({ page: "run", path: ["%zz"], query: {} });
     expect(parseRoute("")).toEqual({ page: "", path: [], query: {} });
+  });
+});
+
+describe("what is cut out around a finding", () => {
+  const began = Date.parse("2026-11-23T04:10:00Z");
+  const finding = { fault: "power_throttle", started_at: new Date(began).toISOString(), resolved_at: null };
+
+  it("ends half an hour after it was over, and never beyond what is known", () => {
+    const over = { ...finding, resolved_at: new Date(began + 600_000).toISOString() };
+    expect(around(over, began + 7_200_000)).toEqual({ from: began - 1_800_000, to: began + 2_400_000, name: "power-throttle-20261123t0410" });
+    expect(around(over, began + 900_000).to).toBe(began + 900_000);
+    expect(around(finding, began + 7_200_000).to).toBe(began + 7_200_000);
   });
 });
 

@@ -53,6 +53,11 @@ class Access:
     backoff_s: float = 0.5
     timeout_s: float = 120.0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the address alone is enough, with what the environment has."""
+        return not (self.bearer_file or self.user or self.ca_file or self.tenant)
+
     def client(self) -> "httpx.Client":
         """Return an HTTP client; UserError where a file is missing or the URL is none."""
         import ssl
