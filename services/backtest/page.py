@@ -15,7 +15,8 @@ MATCH_COLUMNS = ("of", "ticket", "at", "place", "fault", "verdict", "how", "aler
 
 def sheets(told: Mapping[str, Any]) -> list[Sheet]:
     """Return the tables that fit a terminal."""
-    return [summary_sheet(told), teams_sheet(told), policy_sheet(told), offender_sheet(told)]
+    judged = [policy_sheet(told)] if any(one["policies"] for one in told["subjects"]) else []
+    return [summary_sheet(told), teams_sheet(told), *judged, offender_sheet(told)]
 
 
 def html(told: Mapping[str, Any]) -> str:
