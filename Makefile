@@ -20,7 +20,7 @@ check: setup lint ## Before a commit: format, lint, types, and the tests that ne
 	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
 
 test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
-	@HINDCAST_LAW_EXAMPLES=20 PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors
+	@HINDCAST_LAW_EXAMPLES=2 PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose
