@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from services.api.app import build, check
 from services.api.generations import Generation
 from services.api.notes import Notes
-from services.api.settings import ApiSettings
+from services.api.settings import ApiSettings, SourceSettings
 from services.api.store import Store, now_ms
 from services.kit.errors import UserError
 from services.kit.serving import Server
@@ -74,7 +74,7 @@ def shown(settings: ApiSettings, run: Run) -> Iterator[tuple[LiveRun, str]]:
     check(settings)
     live = LiveRun(Store(settings.data_dir / "api.sqlite"), run)
     if run.feed.is_open:
-        sources = {_recording(run): run.feed.server} | settings.sources
+        sources = {_recording(run): SourceSettings(url=run.feed.server)} | settings.sources
         settings = settings.model_copy(update={"sources": sources})
     app = build(settings)
     with settings.listen() as listening:
