@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from pydantic_settings import SettingsConfigDict
 from starlette.applications import Starlette
@@ -65,6 +66,8 @@ class StatusServer:
 
 def stop_on_signals() -> threading.Event:
     """Return an Event that SIGTERM and SIGINT set."""
+    # While pyarrow reads a CSV it would take the signal itself: the read fails, or nobody hears of the signal.
+    pa.enable_signal_handlers(False)
     stop = threading.Event()
 
     def handle(signum: int, _frame: object) -> None:
