@@ -20,7 +20,6 @@ from services.kit.wire import Origin
 from services.recording.model import Topology
 
 _log = logging.getLogger(__name__)
-LIVE = "live"
 
 
 def topology_of(path: Path) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def main() -> None:
     check(GatewaySettings, KafkaSettings)
     settings, kafka = load(GatewaySettings), load(KafkaSettings)
     topology = topology_of(settings.topology) if settings.topology is not None else None
-    origin = Origin(settings.cluster, LIVE, target=settings.target)
+    origin = settings.origin()
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop_on_signals()
     with settings.listen() as server_socket:

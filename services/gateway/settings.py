@@ -7,7 +7,9 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from services.kit.listening import Listening, Port
+from services.kit.wire import Origin
 
+LIVE = "live"
 MIB = 1024 * 1024
 
 
@@ -32,3 +34,7 @@ class GatewaySettings(Listening):
     """Bodies that are being worked on at a time; more are answered 503, and senders try again."""
     ack_timeout_s: Annotated[float, Field(gt=0)] = 10.0
     """How long a sender waits for Kafka before it is answered 503 and tries again."""
+
+    def origin(self) -> Origin:
+        """Return whose the records are."""
+        return Origin(self.cluster, LIVE, target=self.target, parts=True)

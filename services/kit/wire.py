@@ -45,6 +45,8 @@ class Origin:
     generation: int = 0
     shift_ms: int = 0
     target: str = "prometheus"
+    parts: bool = False
+    """Rows may be parts of a scrape, as remote-write brings them: what is null may be in a record before or behind."""
 
     @property
     def unit(self) -> str:
@@ -61,6 +63,7 @@ class Origin:
             ("generation", b"%d" % self.generation),
             ("shift-ms", b"%d" % self.shift_ms),
             ("target", self.target.encode()),
+            *([("parts", b"1")] if self.parts else []),
         ]
 
 
@@ -105,6 +108,7 @@ def origin_of(headers: Sequence[tuple[str, bytes]]) -> Origin:
             generation=int(found["generation"]),
             shift_ms=int(found["shift-ms"]),
             target=found.get("target", b"prometheus").decode(),
+            parts=found.get("parts") == b"1",
         )
     except KeyError as missing:
         raise WireError(f"header {missing} is missing") from None

@@ -65,6 +65,7 @@ class Scrapes:
         self._marks: deque[tuple[int, int]] = deque()
         self.hold: int | None = offset
         self._at_once: list[Verdict] = []
+        self._up_to: Ints = np.zeros(0, np.int64)
 
     def rows(self, times: Ints, entities: Ints) -> None:
         """Take note of rows that came."""
@@ -82,6 +83,11 @@ class Scrapes:
         self._pending += len(times)
         if not self._fixed and self._naming.stream.target is not None:
             targets, up_times, _ = self._scrapes(times, self._targets_of()[entities], int(times.min()))
+            self._up_to = np.pad(self._up_to, (0, len(self.targets) - len(self._up_to)))
+            # Of a scrape that comes in parts the later ones may come after those of the next scrape.
+            newer = up_times > self._up_to[targets]
+            targets, up_times = targets[newer], up_times[newer]
+            np.maximum.at(self._up_to, targets, up_times)
             self._at_once.append(Verdict(targets, up_times, np.ones(len(targets), np.int64), _NO, _NO))
 
     def mark(self, at_ms: int, offset: int) -> None:

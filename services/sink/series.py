@@ -32,24 +32,26 @@ class SeriesTable:
         self._codes: dict[tuple[int, str, int], int] = {}
         self._current: dict[str, Ints] = {}
 
-    def take(self, rows: Rows) -> Iterator[Samples]:
+    def take(self, rows: Rows, *, parts: bool = False) -> Iterator[Samples]:
         """Yield the samples of `rows`, which are sorted by entity, then time, and staleness markers for what ended.
 
         A value that is null where the row before had one ends its series until it reports again, as a scrape
-        that no longer shows it does.
+        that no longer shows it does; not so in rows that are `parts` of a scrape.
         """
         columns = [self._column(name) for name in rows.columns]
         self._grow()
         apart = [i for i, name in enumerate(rows.columns) if self._rule(name).code and self._changes(rows, i)]
         for i in apart:
-            yield from self._take_codes(rows, i)
+            reporting = _reporting(rows, i) if parts else rows
+            if len(reporting.times):
+                yield from self._take_codes(reporting, i)
         if apart:
             keep = [i for i in range(len(columns)) if i not in apart]
             rows, columns = _only(rows, keep), [columns[i] for i in keep]
         self._scale(rows)
         starts = np.flatnonzero(np.diff(rows.entities, prepend=-1))
         numbers = self._numbers_of(rows.entities[starts], columns, rows.columns)
-        yield from self._ended_cells(rows, starts, numbers, columns)
+        yield from self._ended_cells(rows, starts, numbers, columns, parts=parts)
         yield from _dense(rows, starts, numbers)
 
     def ended(self, entities: Ints, times: Ints) -> Iterator[Samples]:
@@ -93,12 +95,17 @@ class SeriesTable:
             if rule.scale != 1.0 or rule.offset:
                 rows.values[:, i] = rows.values[:, i] * rule.scale + rule.offset
 
-    def _ended_cells(self, rows: Rows, starts: Ints, numbers: Ints, columns: list[int]) -> Iterator[Samples]:
+    def _ended_cells(
+        self, rows: Rows, starts: Ints, numbers: Ints, columns: list[int], *, parts: bool
+    ) -> Iterator[Samples]:
         entities = rows.entities[starts]
         cells = np.ix_(entities, np.array(columns, np.int64))
         before = self._present[cells]
         if rows.valid is None:
             self._present[cells] = True
+            return
+        if parts:
+            self._present[cells] |= np.logical_or.reduceat(rows.valid, starts)
             return
         previous = np.empty_like(rows.valid)
         previous[1:] = rows.valid[:-1]
@@ -164,6 +171,14 @@ def _only(rows: Rows, keep: list[int]) -> Rows:
         rows.values[:, keep],
         None if rows.valid is None else rows.valid[:, keep],
     )
+
+
+def _reporting(rows: Rows, column: int) -> Rows:
+    """Return the rows that have a value in this column."""
+    if rows.valid is None:
+        return rows
+    there = rows.valid[:, column]
+    return Rows(rows.times[there], rows.entities[there], rows.columns, rows.values[there], rows.valid[there])
 
 
 def _markers(series: Ints, times: Ints) -> Samples:

@@ -1,5 +1,6 @@
 """What a stream of a replay becomes: samples with their series, staleness markers, and `up`."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,10 @@ BITS = int(np.float64(STALE).view(np.uint64))
 class Fed:
     """A stream that takes rows, and all that came of it: (metric, node or instance, code) to [(tick or ms, value)]."""
 
-    def __init__(self, state: ReplayState | None = STATE) -> None:
+    def __init__(self, state: ReplayState | None = STATE, origin: Origin = ORIGIN) -> None:
         self.catalogue = Catalogue("v2")
-        self.stream = Stream("dcgm", ORIGIN, TOPOLOGY, self.catalogue, TopicPartition("telemetry.dcgm", 0))
-        self.stream.begin(ORIGIN, state, 0)
+        self.stream = Stream("dcgm", origin, TOPOLOGY, self.catalogue, TopicPartition("telemetry.dcgm", 0))
+        self.stream.begin(origin, state, 0)
         self.found: dict[tuple[str, str, str], list[tuple[int, float | str]]] = {}
         self.rows = self.made = 0
 
@@ -97,6 +98,17 @@ def test_a_new_xid_is_a_new_series_and_the_old_one_ends() -> None:
     assert fed.found[XID, "v001", "0"] == [(100, 0.0), (5100, "stale")]
     assert fed.found[XID, "v001", "79"] == [(5100, 79.0), (10100, 79.0), (15100, "stale")]
     assert fed.found[XID, "v001", "31"] == [(15100, 31.0), (20100, 31.0), (25100, "stale")]
+
+
+def test_parts_of_a_scrape_end_nothing_but_a_code_that_is_another_now() -> None:
+    fed = Fed(state=None, origin=replace(ORIGIN, parts=True))
+    fed.take([(100, "v001", 40.0, None), (5100, "v001", 41.0, None)])
+    fed.take([(100, "v001", None, 79)])
+    fed.take([(5100, "v001", None, 31), (10100, "v001", None, 31), (10100, "v001", 42.0, None)])
+    assert fed.found[TEMP, "v001", ""] == [(100, 40.0), (5100, 41.0), (10100, 42.0)]
+    assert fed.found[XID, "v001", "79"] == [(100, 79.0), (5100, "stale")]
+    assert fed.found[XID, "v001", "31"] == [(5100, 31.0), (10100, 31.0)]
+    assert fed.found["up", "v001", ""] == [(100, 1.0), (5100, 1.0), (10100, 1.0)]
 
 
 def test_up_is_decided_when_the_mark_has_passed() -> None:

@@ -114,7 +114,9 @@ class Stream:
             self._last_ms = max(self._last_ms, int(rows.times.max()))
             self._scrapes.rows(rows.times, rows.entities)
             outcome.rows = rows.values.size if rows.valid is None else int(rows.valid.sum())
-            outcome.blocks = [block for block in self._table.take(self._landed(rows)) if len(block.series)]
+            outcome.blocks = [
+                block for block in self._table.take(self._landed(rows), parts=self.origin.parts) if len(block.series)
+            ]
             outcome.made = sum(block.count for block in outcome.blocks) - outcome.rows
         for at_ms, offset in marks:
             self._scrapes.mark(at_ms, offset)
