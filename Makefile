@@ -13,14 +13,15 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest -m "not compose" --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
+	@$(BIN)/pytest services tests -m "not compose" --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
 	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" \
 	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
 
-test-core: setup ## The detectors' tests where nothing but the core's dependencies is installed
-	@HINDCAST_LAW_EXAMPLES=2 PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors
+test-core: setup ## The detectors' tests and laws, where nothing but the core's dependencies is installed
+	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors \
+	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose
