@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
+PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --durations 20 --durations-min 5
 
 .PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
 
@@ -13,15 +14,13 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest services tests -m "not compose" --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
+	@$(BIN)/pytest services tests -m "not compose" $(PARALLEL)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
-	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" \
-	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
+	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" $(PARALLEL)
 
 test-core: setup ## The detectors' tests and laws, where nothing but the core's dependencies is installed
-	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors \
-	  --numprocesses auto --dist loadgroup --durations 20 --durations-min 5
+	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors $(PARALLEL)
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose

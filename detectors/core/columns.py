@@ -65,6 +65,8 @@ class Columns(Kept):
 
     def forget(self, entities: Any) -> None:
         """Set everything that is kept of some entities (an index or a mask) back to what it is of a new one."""
+        if not np.size(entities):
+            return
         for name, declared in self.COLUMNS.items():
             getattr(self, name)[..., entities] = declared.blank
         for _, part in self._beside():

@@ -202,8 +202,11 @@ class JobHealth(BaseDetector):
 
     def _take_losses(self, now: Instant) -> list[Finding]:
         """Take the steps since the last point of the grid; name the jobs whose loss or gradient left its course."""
+        waits = any(waiting.tables for waiting in self._waiting.values())
+        if not waits and not self._book.cases("loss_anomaly"):
+            return []
         shares, held = self._rises()
-        if not any(waiting.tables for waiting in self._waiting.values()):
+        if not waits:
             return self._close_courses(now, shares)
         for name, course in self._courses.items():
             if tables := self._waiting[name].drain():

@@ -215,13 +215,9 @@ class Course(Evidence):
         rank = np.arange(WINDOW)[::-1, None]
         inside = ((age <= self._stays_ms) & (self.recent_at >= 0)) | (rank < FEW_STEPS)
         above = np.where(np.isfinite(self.recent), self.recent, -np.inf)
-        size = np.count_nonzero(inside, axis=0)
-        middle = _quantile(above, inside, 0.5, size)
-        low = _quantile(above, inside, 0.2, size)
-        newer = inside & (rank < size // 2)
-        older = inside & ~newer
-        new = _quantile(above, newer, 0.5, np.count_nonzero(newer, axis=0))
-        old = _quantile(above, older, 0.5, np.count_nonzero(older, axis=0))
+        middle, low = _quantiles(above, inside, 0.5, 0.2)
+        newer = inside & (rank < np.count_nonzero(inside, axis=0) // 2)
+        (new,), (old,) = _quantiles(above, newer, 0.5), _quantiles(above, inside & ~newer, 0.5)
         with np.errstate(invalid="ignore"):
             stays = (low >= 0.5 * middle) & (new >= 0.7 * old) & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
@@ -253,7 +249,8 @@ def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatAr
     return np.where(count > 0, middle, np.nan), count
 
 
-def _quantile(values: FloatArray, inside: BoolArray, share: float, size: IntArray) -> FloatArray:
-    """Return a quantile, without interpolation, of what is inside of each column."""
+def _quantiles(values: FloatArray, inside: BoolArray, *shares: float) -> list[FloatArray]:
+    """Return quantiles, without interpolation, of what is inside of each column."""
     ranked = np.sort(np.where(inside, values, np.inf), axis=0)
-    return ranked[(share * np.maximum(size - 1, 0)).astype(np.int64), np.arange(ranked.shape[1])]
+    last, every = np.maximum(np.count_nonzero(inside, axis=0) - 1, 0), np.arange(ranked.shape[1])
+    return [ranked[(share * last).astype(np.int64), every] for share in shares]

@@ -38,6 +38,8 @@ class Pace(Columns):
         The silence of the jobs that hung was no pause.
         """
         moved = np.flatnonzero(self.heard > self.settled)
+        if not len(moved):
+            return np.empty(0)
         before = self.settled[moved]
         gap = np.where(before >= 0, self.heard[moved] - before, np.nan)
         usual = self.usual[moved]
