@@ -20,10 +20,10 @@ def serve(settings: ApiSettings, kafka: KafkaSettings) -> None:
     check_data(settings)
     app = build(settings, kafka)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
-    stop_on_signals()
+    stop = stop_on_signals()
     with settings.listen() as server_socket:
         _log.info("listening address=%s data_dir=%s", settings.address(server_socket), settings.data_dir)
-        Server(app, settings, grace_s=_GRACE_S, closing=app.state.streams.close).run(sockets=[server_socket])
+        Server(app, settings, stop, grace_s=_GRACE_S, closing=app.state.streams.close).run(sockets=[server_socket])
         _log.info("stopped")
 
 

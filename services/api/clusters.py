@@ -76,14 +76,14 @@ def shown(settings: ApiSettings, run: Run) -> Iterator[tuple[LiveRun, str]]:
     if run.feed.is_open:
         sources = {_recording(run): SourceSettings(url=run.feed.server)} | settings.sources
         settings = settings.model_copy(update={"sources": sources})
-    app = build(settings)
+    app, stop = build(settings), threading.Event()
     with settings.listen() as listening:
-        server = Server(app, settings, grace_s=_GRACE_S, closing=app.state.streams.close)
+        server = Server(app, settings, stop, grace_s=_GRACE_S, closing=app.state.streams.close)
         thread = threading.Thread(target=server.run, args=([listening],), name="api")
         thread.start()
         try:
             yield live, settings.address(listening)
         finally:
             live.end()
-            server.should_exit = True
+            stop.set()
             thread.join()

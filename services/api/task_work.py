@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import shutil
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from services.api.store import Store, now_ms
 from services.api.task_models import LibraryScore, TaskResult
 from services.kit.errors import UserError
+from services.kit.processes import end_with_parent
 
 if TYPE_CHECKING:
     from services.score.suite import Scored
@@ -27,12 +27,12 @@ _STEPS = 20
 class Work:
     """A task under way: what is asked, its folder, and how to say how far it is."""
 
-    def __init__(self, store: Store, task: str, parent: int, needs: dict[str, Any]) -> None:
+    def __init__(self, store: Store, task: str, needs: dict[str, Any]) -> None:
         self.needs = needs
         self.folder = store.path.parent / "tasks" / task
         self.scratch = self.folder / "scratch"
         """For what is not whole yet; deleted at the end."""
-        self._store, self._task, self._parent = store, task, parent
+        self._store, self._task = store, task
         self._doing: str | None = None
         self._progress = 0.0
         self._due = 0.0
@@ -43,12 +43,10 @@ class Work:
         self.move(self._progress)
 
     def move(self, progress: float) -> None:
-        """Say how far it is (0 to 1); ends the process where nobody would hear of it."""
+        """Say how far it is (0 to 1)."""
         self._progress = progress if math.isfinite(progress) else 0.0
         if time.monotonic() < self._due:
             return
-        if os.getppid() != self._parent:
-            sys.exit(1)  # the next start of the service begins it anew
         self._due = time.monotonic() + _EVERY_S
         query = "UPDATE tasks SET progress = ?, doing = ? WHERE id = ? AND state = 'running'"
         with self._store.writing() as db:
@@ -77,13 +75,14 @@ class Work:
         return words.strip()
 
 
-def main(database: Path, task: str, parent: int) -> None:
-    """Carry out a task that was claimed; its state says at the end how that went."""
+def main(database: Path, task: str) -> None:
+    """Carry out a task that was claimed; its state says at the end how that went. It ends where the service is gone."""
+    end_with_parent()
     store = Store(database)
     row = store.one("SELECT kind, needs FROM tasks WHERE id = ?", (task,))
     if row is None:
         return
-    work = Work(store, task, parent, json.loads(row["needs"]))
+    work = Work(store, task, json.loads(row["needs"]))
     shutil.rmtree(work.scratch, ignore_errors=True)
     work.scratch.mkdir(parents=True)
     try:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from services.api.notes import Notes
 from services.api.store import Store, now_ms
 from services.detect.choices import choices_of, incident_config_of
 from services.kit.errors import UserError
+from services.kit.processes import end_with_parent
 from services.recording.embedded import steps
 from services.recording.reader import Recording
 
@@ -20,11 +20,15 @@ _log = logging.getLogger(__name__)
 _EVERY_S = 0.25
 
 
-def main(database: Path, run: str, parent: int) -> None:
-    """Carry out a run that was claimed; its state says at the end how that went. `parent`: ends where that is gone."""
+def main(database: Path, run: str) -> None:
+    """Carry out a run that was claimed; its state says at the end how that went.
+
+    Where the service is gone it ends: nobody would hear of it, and the next start begins it anew.
+    """
+    end_with_parent()
     store = Store(database)
     try:
-        _carry_out(store, run, parent)
+        _carry_out(store, run)
     except UserError as error:
         _fail(store, run, str(error))
     except Exception:  # noqa: BLE001 - whatever it is, the run says that it failed
@@ -41,7 +45,7 @@ def _fail(store: Store, run: str, message: str) -> None:
         )
 
 
-def _carry_out(store: Store, run: str, parent: int) -> None:
+def _carry_out(store: Store, run: str) -> None:
     row = store.one("SELECT path, detectors FROM runs WHERE id = ?", (run,))
     if row is None:
         return
@@ -60,8 +64,6 @@ def _carry_out(store: Store, run: str, parent: int) -> None:
         for incident in step.incidents:
             notes.take_incident(json.loads(incident.to_json()))
         if time.monotonic() >= due:
-            if os.getppid() != parent:
-                return  # nobody would hear of it; the next start of the service begins it anew
             notes.write()
             due = time.monotonic() + _EVERY_S
     notes.judge(list(recording.labels()))

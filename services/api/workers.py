@@ -2,7 +2,6 @@
 
 import logging
 import multiprocessing
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from typing import Literal
 
 from services.api.store import Store, now_ms
 
-Target = Callable[[Path, str, int], None]
-"""Carries one out, in a process of its own: the store's file, its id, the process that must stay there."""
+Target = Callable[[Path, str], None]
+"""Carries one out, in a process of its own: the store's file, its id."""
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.1
 
@@ -104,7 +103,7 @@ class Workers:
     def _process(self, row: str) -> None:
         context = multiprocessing.get_context("spawn")
         process = context.Process(
-            target=self._target, args=(self._store.path, row, os.getpid()), name=f"{self._table}-{row}", daemon=True
+            target=self._target, args=(self._store.path, row), name=f"{self._table}-{row}", daemon=True
         )
         process.start()
         try:

@@ -68,7 +68,7 @@ def _serve(fleet: "Fleet", settings: "ExportersSettings", sd_file: Path | None) 
     from services.kit.service import stop_on_signals
     from services.kit.serving import Server
 
-    stop_on_signals()
+    stop = stop_on_signals()
     with settings.listen() as listening:
         address = settings.address(listening)
         if sd_file is not None:
@@ -80,12 +80,8 @@ def _serve(fleet: "Fleet", settings: "ExportersSettings", sd_file: Path | None) 
                 ) from None
         typer.echo(f"{len(fleet.targets(address))} targets for {fleet.playhead.lasts_s:.0f} s; in prometheus.yml:")
         typer.echo(f"scrape_configs: [{{job_name: recorded, http_sd_configs: [{{url: {address}/sd}}]}}]")
-        server = Server(build(fleet, settings), settings)
-
-        def end() -> None:
-            server.should_exit = True
-
-        timer = threading.Timer(fleet.playhead.lasts_s, end)
+        server = Server(build(fleet, settings), settings, stop)
+        timer = threading.Timer(fleet.playhead.lasts_s, stop.set)
         timer.start()
         try:
             server.run(sockets=[listening])

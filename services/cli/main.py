@@ -8,6 +8,7 @@ import typer
 
 from services import __version__
 from services.kit.errors import UserError
+from services.kit.processes import end_in_order
 
 
 def _version(asked: bool) -> None:
@@ -71,6 +72,7 @@ for _name in COMMANDS:
 
 def main() -> None:
     """Run the command line; a UserError is printed plainly and its exit code kept."""
+    end_in_order()
     try:
         app()
     except UserError as error:

@@ -127,8 +127,8 @@ def test_a_recording_without_an_exporters_stream_is_refused(recording: Recording
 
 
 def test_prometheus_finds_and_scrapes_them_by_http(recording: Recording) -> None:
-    settings = ExportersSettings(port=0)
-    server = Server(build(Cluster(recording).fleet, settings), settings, grace_s=1)
+    settings, stop = ExportersSettings(port=0), threading.Event()
+    server = Server(build(Cluster(recording).fleet, settings), settings, stop, grace_s=1)
     with settings.listen() as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -142,5 +142,5 @@ def test_prometheus_finds_and_scrapes_them_by_http(recording: Recording) -> None
                 assert client.get("/other/n1/metrics").status_code == 404
                 assert client.get("/dcgm/none/metrics").status_code == 503
         finally:
-            server.should_exit = True
+            stop.set()
             thread.join()

@@ -65,7 +65,7 @@ def main() -> None:
     topology = topology_of(settings.topology) if settings.topology is not None else None
     origin = settings.origin()
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
-    stop_on_signals()
+    stop = stop_on_signals()
     with settings.listen() as server_socket:
         if topology is not None:
             announce(kafka, origin, topology)
@@ -78,7 +78,7 @@ def main() -> None:
         _log.info("listening address=%s unit=%s", settings.address(server_socket), origin.unit)
         app = build(Gateway(settings, outlet), settings)
         try:
-            Server(app, settings).run(sockets=[server_socket])
+            Server(app, settings, stop).run(sockets=[server_socket])
         finally:
             outlet.close()
             _log.info("stopped")

@@ -53,13 +53,14 @@ class StatusServer:
         self.ready = threading.Event()
         self._socket = settings.listen()
         self.port: int = self._socket.getsockname()[1]
-        self._server = Server(status_application(self.ready.is_set, settings), settings)
+        self._stop = threading.Event()
+        self._server = Server(status_application(self.ready.is_set, settings), settings, self._stop)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="status", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop answering."""
-        self._server.should_exit = True
+        self._stop.set()
         self._thread.join()
         self._socket.close()
 

@@ -1,6 +1,7 @@
 """Serves an application until it is told to end."""
 
 import socket
+import threading
 from collections.abc import Callable
 
 import uvicorn
@@ -13,12 +14,16 @@ _RENEW_TICKS = 50
 
 
 class Server(uvicorn.Server):
-    """uvicorn as all services have it; `closing` is called first when it ends, before it waits for who is connected."""
+    """uvicorn as all services have it: it ends when `stop` is set.
+
+    `closing` is called first when it ends, before it waits for who is connected.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         settings: Listening,
+        stop: threading.Event,
         *,
         grace_s: int | None = None,
         closing: Callable[[], None] = lambda: None,
@@ -28,6 +33,7 @@ class Server(uvicorn.Server):
             app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=grace_s
         )
         super().__init__(config)
+        self._stop = stop
         self._closing = closing
         self._tls = settings.tls()
         config.load()
@@ -37,7 +43,7 @@ class Server(uvicorn.Server):
         """Look after the certificate; return whether to end."""
         if self._tls is not None and counter % _RENEW_TICKS == 0:
             self._tls.renew()
-        return await super().on_tick(counter)
+        return self._stop.is_set() or await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End."""

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from services.kit.service import stop_on_signals
+from services.kit.service import StatusSettings, status_application, stop_on_signals
+from services.kit.serving import Server
 
 _READS = 2_000
 
@@ -36,4 +37,14 @@ def test_a_signal_during_a_read_stops_the_service_and_not_the_read() -> None:
         assert csv.read_csv(io.BytesIO(table)).num_rows == 100_000 - 1
         reads += 1
     sender.join()
+    assert stop.is_set()
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_signal_before_a_service_serves_ends_it_too() -> None:
+    settings, stop = StatusSettings(), stop_on_signals()
+    os.kill(os.getpid(), signal.SIGTERM)
+    server = Server(status_application(lambda: True, settings), settings, stop)
+    with settings.listen() as listening:
+        server.run(sockets=[listening])
     assert stop.is_set()

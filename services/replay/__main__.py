@@ -18,13 +18,13 @@ def main() -> None:
     check(ReplaySettings, KafkaSettings)
     settings = load(ReplaySettings)
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
-    stop_on_signals()
+    stop = stop_on_signals()
     with settings.listen() as server_socket:
         manager = Manager(settings, load(KafkaSettings))
         manager.take_up()
         _log.info("listening address=%s state_dir=%s", settings.address(server_socket), settings.state_dir)
         try:
-            Server(build(manager, settings), settings).run(sockets=[server_socket])
+            Server(build(manager, settings), settings, stop).run(sockets=[server_socket])
         finally:
             manager.close()
             _log.info("stopped")

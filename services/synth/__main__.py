@@ -1,18 +1,28 @@
 """The generator as a process of its own (see `portable`): one recording, as the JSON of its only argument says.
 
-Each line of its output is JSON: the share done, or an object that says why the recording can't be made.
+Each line of its output is JSON: the share done, or an object that says why the recording can't be made. It ends
+where its input does, which is when the process ends that started it, and leaves nothing behind.
 """
 
+import _thread
+import contextlib
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from services.kit.errors import UserError
+from services.kit.processes import end_in_order
 from services.synth.make import Variant, make_recording
 
 
 def main() -> None:
     """Make the recording; exit 1 if it can't be made."""
+    end_in_order()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all: the one that started it decides
+    threading.Thread(target=_follow, daemon=True).start()
     order = json.loads(sys.argv[1])
     asked = order["variant"]
     profile = None if asked["profile"] is None else Path(asked["profile"])
@@ -29,9 +39,15 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
+def _follow() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    _thread.interrupt_main(signal.SIGTERM)
+
+
 def _say(what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more: it is about to end
+        os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 
 
 if __name__ == "__main__":

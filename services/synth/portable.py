@@ -35,7 +35,8 @@ def make_portably(
     }
     command = [sys.executable, "-m", "services.synth", json.dumps(order)]
     env = os.environ | {"NPY_DISABLE_CPU_FEATURES": _WITHOUT}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as child:  # noqa: S603 - ourselves
+    pipe = subprocess.PIPE  # that it reads nothing from, but sees the end of
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as child:  # noqa: S603 - ourselves
         assert child.stdout is not None  # noqa: S101 - asked for above
         refused = None
         for line in child.stdout:

@@ -1,9 +1,14 @@
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from services.kit.errors import UserError
+from services.kit.wait import until
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.synth import make
@@ -13,6 +18,14 @@ from services.synth.library import LIBRARY, ensure_recording, find_scenario, sce
 from services.synth.make import Variant, fingerprint, make_recording, stage_of
 from services.synth.portable import make_portably
 from services.synth.scenario import load_scenario
+
+_COMMAND = """
+from pathlib import Path
+from services.kit.processes import end_in_order
+from services.synth.portable import make_portably
+end_in_order()
+make_portably(Path({scenario!r}), Path({out!r}), progress=lambda share: print(share, flush=True))
+"""
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -43,6 +56,26 @@ def test_a_process_of_its_own_makes_it_whatever_instructions_there_are(
     with pytest.raises(UserError, match="exists already") as caught:
         make_portably(scenario, tmp_path / "a" / "tiny-brake")
     assert "--out" in caught.value.remedy
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_recording_whose_command_ends_while_it_is_made_is_deleted(
+    write: Write, tmp_path: Path, how: signal.Signals
+) -> None:
+    out, script, errors = tmp_path / "made" / "tiny-brake", tmp_path / "command.py", tmp_path / "errors"
+    script.write_text(_COMMAND.format(scenario=str(write({"duration": "+01:00:00"})), out=str(out)))
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    with (
+        errors.open("w") as told,
+        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=told, env=environment) as command,
+    ):
+        assert command.stdout is not None
+        command.stdout.readline()
+        assert list(out.parent.iterdir())
+        command.send_signal(how)
+        assert command.wait(30) in (143, -how)
+    until(lambda: not list(out.parent.iterdir()), timeout_s=30, what="the generator to end")
+    assert "services.synth" not in errors.read_text()
 
 
 def test_how_much_is_made_at_a_time_changes_no_schedule(

@@ -26,15 +26,15 @@ PAGE = {"Origin": "https://evil.example"}
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    settings = StatusSettings()
+    settings, stop = StatusSettings(), threading.Event()
     with settings.listen() as listening:
-        server = Server(app, settings, grace_s=1)
+        server = Server(app, settings, stop, grace_s=1)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
             yield settings.address(listening)
         finally:
-            server.should_exit = True
+            stop.set()
             thread.join()
 
 
