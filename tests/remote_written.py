@@ -17,6 +17,13 @@ from services.sink.units import Stream
 SHARDS = 3
 
 
+HEADERS_V2 = {
+    "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "2.0.0",
+}
+
+
 def requests_of(
     recording: Recording, protocol: Protocol, *, cluster: str = "", shift_ms: int = 0, each_ms: int = 15_000
 ) -> Iterator[tuple[int, bytes]]:

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from services import __version__
 from services.api.archive import discard_leftovers
 from services.api.catalogue import Catalogue
+from services.api.clusters import LiveRun
 from services.api.comparisons import Comparisons
 from services.api.generations import Generations
 from services.api.library import Library
@@ -25,7 +26,7 @@ from services.api.live import Follower
 from services.api.marks import Marks
 from services.api.models import Health, Me
 from services.api.replays import Replays
-from services.api.routes import recordings, replays, runs, tasks, the_rest
+from services.api.routes import actions, recordings, replays, runs, tasks, the_rest
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.api.store import Store
@@ -46,8 +47,11 @@ _STATES = ("queued", "running", "done", "failed", "cancelled")
 _UPLOADS = re.compile(r"/api/v1/(recordings|imports/[a-z-]+)")
 
 
-def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
-    """Return the application; nothing is read or written before it starts, but the file of tokens."""
+def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveRun | None = None) -> FastAPI:
+    """Return the application; nothing is read or written before it starts, but the file of tokens.
+
+    `live`: the live cluster that this process watches.
+    """
     store, library = Store(settings.data_dir / "api.sqlite"), Library(settings)
     runs_ = Runs(store, library, settings)
     streams, generations = Streams(runs_, settings.viewers), Generations(store, library)
@@ -84,6 +88,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None) -> FastAPI:
     api.add_api_route("/me", _me, methods=["GET"], operation_id="me")
     recordings.add(api, library, runs_, settings)
     runs.add(api, runs_, streams, library)
+    actions.add(api, runs_, live)
     the_rest.add(api, Marks(store, runs_), Catalogue(store), Comparisons(store, runs_))
     replays.add(api, replays_, streams)
     tasks.add(api, tasks_, library, runs_, settings)

@@ -17,6 +17,7 @@ Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at`
     GET /runs/{run}/coverage                                           Coverage
     GET /runs/{run}/findings?fault=&detector=&severity=&state=&node=&verdict=&after=&limit=   Page[Finding]
     GET /runs/{run}/findings/{finding}                                 Finding
+    POST /runs/{run}/findings/{finding}/acknowledge, close {note}, silence {note, for_s}      Finding
     GET /runs/{run}/incidents?state=&after=&limit=                     Page[Incident]
     GET /runs/{run}/incidents/{incident}                               IncidentDetail
     GET /labels?recording=&run=; POST /labels                          [Label]; Label

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from services.api.run_models import Alert, Finding, Incident
+from services.api.run_models import Action, Alert, Finding, Incident
 from services.api.store import Store, now_ms
 from services.api.telling import finding_meant
-from services.kit.times import parse_time
+from services.kit.times import format_time, parse_time
 from services.recording.model import Label
 from services.score.matching import judge
 
@@ -61,6 +61,18 @@ class Notes:
         else:
             words = {"resolved_at": None, "shadow": shadow, "verdict": None, "truth": None, "delay_s": None}
             told = Finding.model_validate({"run": self.run, **body, **words})
+        self._note(told)
+
+    def act(self, finding: str, action: Action) -> Finding:
+        """Note what a person did about a finding that was taken; one that is closed is over at this event time."""
+        told = self._findings[finding]
+        changes: dict[str, Any] = {"actions": [*told.actions, action]}
+        if action.kind == "closed":
+            changes |= {"state": "resolved", "resolved_at": format_time(self.event_ms)}
+        self._note(told.model_copy(update=changes))
+        return self._findings[finding]
+
+    def _note(self, told: Finding) -> None:
         self._changed[told.id] = self._places.setdefault(told.id, len(self._places))
         self._findings[told.id] = told
         self._events.append(("finding", told.model_dump_json()))

@@ -44,6 +44,29 @@ class Run(BaseModel):
 Verdict = Literal["hit", "late", "repeat", "optional", "false"]
 
 
+class ActionRequest(Asked):
+    """What somebody does about a finding of a live cluster, and why."""
+
+    note: str = Field(min_length=1, max_length=4000)
+
+
+class SilenceRequest(ActionRequest):
+    """Have Alertmanager notify nobody of a finding's alert for so long."""
+
+    for_s: int = Field(ge=60, le=31 * 86_400, description="Seconds from now on.")
+
+
+class Action(BaseModel):
+    """What a person did about a finding. Its times are wall time."""
+
+    kind: Literal["acknowledged", "closed", "silenced"]
+    author: str
+    note: str
+    at: Time
+    until: Time | None = Field(default=None, description="Of a silence: its end.")
+    link: str | None = Field(default=None, description="Of a silence: its page in Alertmanager.")
+
+
 class Finding(BaseModel):
     """What a detector said of one entity, from firing to resolved.
 
@@ -69,6 +92,9 @@ class Finding(BaseModel):
     verdict: Verdict | None
     truth: str | None = Field(description="The label it is about.")
     delay_s: float | None
+    actions: list[Action] = Field(
+        default=[], description="Of a live cluster: what people did about it. One closed by hand is resolved."
+    )
 
 
 class Cause(BaseModel):

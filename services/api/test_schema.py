@@ -39,8 +39,11 @@ _NEVER_WELL = {"start_replay", "show_replay", "delete_replay", "follow_replay"} 
     "seek_replay",
     "set_replay_speed",
     "steer_replay",
+    "acknowledge_finding",
+    "close_finding",
+    "silence_finding",
 }
-"""There is no Kafka here, and so no replay; tests/integration/test_api.py has one."""
+"""There is no Kafka here, and so no replay: tests/integration/test_api.py has one; nor a live cluster: test_live.py."""
 
 for kind in ("application/zip", "application/gzip"):
     schemathesis.serializer.alias(kind, "application/octet-stream")

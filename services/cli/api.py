@@ -44,7 +44,6 @@ def api(
 
 def beside_the_stack(settings: "ApiSettings", kafka: "KafkaSettings") -> "tuple[ApiSettings, KafkaSettings]":
     """Return settings where the servers that nobody named are those of a running stack, if there is one."""
-    from services.api.settings import SourceSettings
     from services.stack import state
     from services.stack.addresses import Addresses
     from services.stack.settings import load_settings
@@ -56,7 +55,7 @@ def beside_the_stack(settings: "ApiSettings", kafka: "KafkaSettings") -> "tuple[
     found = {"replay_url": at.services.get("replay"), "alertmanager_url": at.alertmanager}
     wanted: dict[str, Any] = {name: url for name, url in found.items() if url and name not in settings.model_fields_set}
     if "sources" not in settings.model_fields_set:
-        wanted["sources"] = {"stack": SourceSettings(url=at.thanos_query)}
+        wanted["sources"] = {"stack": at.thanos_query}
     if "bootstrap" not in kafka.model_fields_set:
         kafka = kafka.model_copy(update={"bootstrap": at.kafka})
     return settings.model_copy(update=wanted), kafka

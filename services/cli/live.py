@@ -11,9 +11,10 @@ import typer
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from services.api.clusters import LiveRun
+    from services.live.follower import Closing
     from services.live.start import Run
     from services.notify.settings import NotifySettings
 
@@ -102,9 +103,12 @@ def live(
         terminal.begin()
         if listed is not None:
             _compare_names({node for job in listed() for node in job.nodes}, run)
+        closings: Callable[[], Iterable[Closing]] = tuple
         if port is not None:
-            watchers.append(stack.enter_context(_shown(run, port, state)))
-        Follower(run, watchers, wall_ms=wall_ms).run(stop, every)
+            shown = stack.enter_context(_shown(run, port, state))
+            watchers.append(shown)
+            closings = shown.closings
+        Follower(run, watchers, wall_ms=wall_ms, closings=closings).run(stop, every)
         terminal.end()
 
 
@@ -119,7 +123,7 @@ def _compare_names(nodes: set[str], run: "Run") -> None:
 @contextmanager
 def _shown(run: "Run", port: int, state: Path | None) -> "Iterator[LiveRun]":
     """Serve the console while the block lasts; what it keeps lies in the state's folder, or goes with it."""
-    from services.api.clusters import shown
+    from services.api.served import shown
     from services.api.settings import ApiSettings
     from services.kit.settings import load
 

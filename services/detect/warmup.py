@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from detectors.contract import Finding, Instant
 from detectors.incidents.report import Incident
 from services.kit import topics
-from services.kit.wire import INCIDENT, SHADOW
+from services.kit.times import format_time
+from services.kit.wire import CLOSED, INCIDENT, SHADOW
 
 _OPEN = frozenset({"firing", "open"})
 
@@ -33,6 +34,13 @@ def finding_line(finding: Finding, *, incident: str | None = None, shadow: bool 
     marks += [(SHADOW, "1")] if shadow else []
     body = finding.to_json().encode()
     return Line(topics.FINDINGS, finding.id, finding.state, finding.detected_at, body, tuple(marks))
+
+
+def closed_line(line: Line, at_ms: Instant, words: str) -> Line:
+    """Return a firing finding's line as that of its end at `at_ms`, by hand: `words` say whose and why."""
+    body = json.loads(line.body) | {"state": "resolved", "detected_at": format_time(at_ms)}
+    marks = (*line.marks, (CLOSED, words))
+    return line._replace(state="resolved", at_ms=at_ms, body=json.dumps(body).encode(), marks=marks)
 
 
 def incident_line(incident: Incident) -> Line:

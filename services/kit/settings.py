@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from detectors.nearest import closest
@@ -27,6 +27,15 @@ class Settings(BaseSettings):
     @classmethod
     def _secrets_from_files(cls, given: dict[str, Any]) -> dict[str, Any]:
         return with_files(cls.model_config.get("env_prefix", ""), secrets_among(cls.model_fields), given)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy with other values, each validated as in the environment: pydantic's own takes anything for a field.
+
+        Raises pydantic's ValidationError, and KeyError for what is no setting.
+        """
+        kinds = {name: TypeAdapter(type(self).model_fields[name].rebuild_annotation()) for name in update or ()}
+        valid = {name: kinds[name].validate_python(value) for name, value in (update or {}).items()}
+        return super().model_copy(update=valid, deep=deep)
 
 
 S = TypeVar("S", bound=Settings)

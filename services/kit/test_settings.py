@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import ValidationError
 
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
@@ -20,6 +21,15 @@ def test_all_errors_are_listed_and_no_secret_is_shown(monkeypatch: pytest.Monkey
     assert "HINDCAST_KAFKA_SECURITY_PROTOCOL" in str(caught.value)
     assert "HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_copy_takes_what_the_environment_would_and_nothing_else() -> None:
+    settings = KafkaSettings(bootstrap="127.0.0.1:9")
+    assert settings.model_copy(update={"bootstrap_timeout_s": "2"}).bootstrap_timeout_s == 2.0
+    with pytest.raises(ValidationError, match="PLAINTEXT"):
+        settings.model_copy(update={"security_protocol": "TELEGRAPH"})
+    with pytest.raises(KeyError, match="bootstrp"):
+        settings.model_copy(update={"bootstrp": "127.0.0.1:9"})
 
 
 def test_a_misspelt_setting_is_warned_of_and_others_are_not(

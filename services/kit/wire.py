@@ -28,8 +28,9 @@ NDJSON = b"application/x-ndjson"
 MARK = b"application/x-hindcast-mark"
 
 Headers = list[tuple[str, bytes]]
-INCIDENT, SHADOW = "incident", "shadow"
-"""Headers of a finding, beside its origin's: the incident it was put into, and ``1`` where nobody is to be alerted."""
+INCIDENT, SHADOW, CLOSED = "incident", "shadow", "closed"
+"""Headers of a finding, beside its origin's: the incident it was put into, ``1`` where nobody is to be alerted, and
+where a person closed it, who and why."""
 
 
 class WireError(ValueError):

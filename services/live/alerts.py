@@ -83,6 +83,10 @@ class Alerts:
             longest_pause_s=self._settings.backoff_max_s,
         )
 
+    def silence(self, labels: Labels, *, author: str, note: str, span_ms: tuple[int, int]) -> str:
+        """Silence an alert in Alertmanager; return the silence's page. RefusedError as of `Alertmanager.silence`."""
+        return self._server.silence(labels, author=author, note=note, span_ms=span_ms)
+
     def take(self, line: Line, topology: Topology) -> None:
         """Take a finding that fires or is over."""
         self._journal[self._next] = line

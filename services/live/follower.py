@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from detectors.contract import Finding
-from services.detect.warmup import Line, finding_line, incident_line, rows_of
+from services.detect.warmup import Line, closed_line, finding_line, incident_line, rows_of
 from services.kit import topics
 from services.kit.errors import UserError
 from services.live.start import Run
@@ -29,6 +29,13 @@ class News(NamedTuple):
     reported: Sequence[Line]
 
 
+class Closing(NamedTuple):
+    """A finding that a person has closed; `words`: who, and why."""
+
+    finding: str
+    words: str
+
+
 class Watcher(Protocol):
     """Who wants to know what happens."""
 
@@ -43,11 +50,21 @@ class Watcher(Protocol):
 
 
 class Follower:
-    """Sees a run through. `wall_ms`: wall time, epoch ms."""
+    """Sees a run through. `wall_ms`: wall time, epoch ms; `closings`: what was closed by hand since it was asked last,
+    first also before this run.
+    """
 
-    def __init__(self, run: Run, watchers: Sequence[Watcher], *, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        watchers: Sequence[Watcher],
+        *,
+        wall_ms: Callable[[], int],
+        closings: Callable[[], Iterable[Closing]] = tuple,
+    ) -> None:
         self._run, self._feed, self._alerts = run, run.feed, run.alerts
-        self._watchers, self._wall_ms = watchers, wall_ms
+        self._watchers, self._wall_ms, self._closings = watchers, wall_ms, closings
+        self._closed: set[str] = set()
         self._open = {line.id: line for line in run.open_lines}
         self._saved_s = time.monotonic()
         self._reached = False
@@ -60,11 +77,13 @@ class Follower:
             until = time.monotonic() + wait_s
             while not stop.is_set() and (left := until - time.monotonic()) > 0:
                 stop.wait(min(left, _TICK_S))
+                self.close_by_hand()
                 self._deliver()
         self.save()
 
     def turn(self, every_s: float) -> float:
         """Go on by one step; return after how many seconds the next is due."""
+        self.close_by_hand()
         try:
             step = self._feed.step(self._wall_ms())
         except UserError as error:
@@ -83,6 +102,18 @@ class Follower:
             for watcher in self._watchers:
                 watcher.following()
         return every_s
+
+    def close_by_hand(self) -> None:
+        """Take what people closed: its alert is resolved, and nothing more is reported of it."""
+        closed: list[Line] = []
+        for finding, words in self._closings():
+            self._closed.add(finding)
+            line = self._open.pop(finding, None)
+            if line is not None:
+                closed.append(closed_line(line, self._feed.at, words))
+        if closed:
+            self._report(Step(self._feed.at, [], []), closed)
+            self.save()
 
     def save(self) -> None:
         """Keep the state, where there is a place for it."""
@@ -103,12 +134,17 @@ class Follower:
         engine = self._feed.engine
         lines = [self._line(one) for one in step.findings] + [incident_line(one) for one in step.incidents]
         lines.sort(key=lambda line: line.at_ms)  # stable: a finding before the incident that it changes
-        reported = self._run.warmup.release(lines, engine.event_time)
+        released = self._run.warmup.release(lines, engine.event_time)
         for line in lines:
             if line.topic == topics.FINDINGS:
                 self._open.pop(line.id, None)
-                if line.state == "firing":
+                if line.state == "firing" and line.id not in self._closed:
                     self._open[line.id] = line
+        self._report(step, [line for line in released if line.id not in self._closed])
+        if time.monotonic() - self._saved_s >= _SAVE_S:
+            self.save()
+
+    def _report(self, step: Step, reported: Sequence[Line]) -> None:
         if self._alerts is not None:
             for line in reported:
                 if line.topic == topics.FINDINGS:
@@ -116,8 +152,6 @@ class Follower:
         self._deliver()
         for watcher in self._watchers:
             watcher.news(News(step, reported))
-        if time.monotonic() - self._saved_s >= _SAVE_S:
-            self.save()
 
     def _line(self, finding: Finding) -> Line:
         engine = self._feed.engine

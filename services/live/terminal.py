@@ -121,7 +121,8 @@ class Terminal:
         head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":
             lasted = (finding.detected_at - finding.started_at) / _MINUTE_MS
-            self._say(f"CLOSED {head}, after {lasted:.0f} min")
+            by_hand = f"\n  {one.closed}" if one.closed is not None else ""
+            self._say(f"CLOSED {head}, after {lasted:.0f} min{by_hand}")
             return
         self._say(f"OPEN {head}: {finding.severity}\n  {finding.summary}\n  do: {finding.recommended_action}")
         labels = alerted(one)

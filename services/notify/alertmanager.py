@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 import httpx
 from prometheus_client import Counter, Histogram
 
+from services.kit.problems import RefusedError
+from services.kit.times import format_time
+from services.notify.payload import Labels
 from services.notify.settings import NotifySettings
 
 _log = logging.getLogger(__name__)
@@ -61,8 +64,9 @@ class Alertmanager:
     """One Alertmanager, or several behind one address."""
 
     def __init__(self, settings: NotifySettings) -> None:
+        self._url = str(settings.alertmanager_url).rstrip("/")
         self._client = httpx.Client(
-            base_url=str(settings.alertmanager_url).rstrip("/") + "/api/v2/",
+            base_url=f"{self._url}/api/v2/",
             auth=_Credential(settings),
             verify=settings.tls(),
             timeout=settings.timeout_s,
@@ -95,6 +99,23 @@ class Alertmanager:
         except (httpx.TransportError, ValueError, KeyError) as error:
             _log.debug("status not read error=%s", type(error).__name__)
             return None
+
+    def silence(self, labels: Labels, *, author: str, note: str, span_ms: tuple[int, int]) -> str:
+        """Have nobody notified of the alert with these labels from and until (epoch ms); return the silence's page.
+
+        RefusedError: 503 where it does not answer, 502 with what it says where it takes no silence.
+        """
+        matchers = [{"name": name, "value": value, "isRegex": False, "isEqual": True} for name, value in labels]
+        begins, ends = (format_time(at_ms) for at_ms in span_ms)
+        body = {"matchers": matchers, "startsAt": begins, "endsAt": ends, "createdBy": author, "comment": note}
+        remedy = "see that --alertmanager is its address and lets us in; the silence was not made"
+        try:
+            response = self._client.post("silences", json=body)
+            if response.is_success:
+                return f"{self._url}/#/silences/{response.json()['silenceID']}"
+        except (httpx.TransportError, ValueError, KeyError) as error:
+            raise RefusedError(503, f"Alertmanager does not answer ({type(error).__name__})", remedy) from None
+        raise RefusedError(502, f"Alertmanager answers {response.status_code} {response.text.strip()[:500]}", remedy)
 
     def close(self) -> None:
         """Close its connections."""

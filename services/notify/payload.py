@@ -47,6 +47,8 @@ def annotations_of(sighting: Sighting, *, runbook_base_url: str | None) -> dict[
     }
     if sighting.incident is not None:
         said["incident"] = sighting.incident
+    if sighting.closed is not None:
+        said["resolve_reason"] = sighting.closed
     if origin.replay != LIVE:
         said["started_at_shifted"] = format_time(sighting.onset_ms)
         said["detected_at_shifted"] = format_time(sighting.said_ms)

@@ -10,7 +10,7 @@ from services.kit.errors import UserError
 from services.kit.kafka import Record
 from services.kit.replays import Topology
 from services.kit.times import parse_time
-from services.kit.wire import INCIDENT, SHADOW, Origin, WireError, origin_of
+from services.kit.wire import CLOSED, INCIDENT, SHADOW, Origin, WireError, origin_of
 from services.recording.faults import FaultName
 
 
@@ -90,6 +90,11 @@ class Sighting(NamedTuple):
     def shadow(self) -> bool:
         """Return whether it is recorded only: nobody is to be alerted."""
         return self._header(SHADOW) == "1"
+
+    @property
+    def closed(self) -> str | None:
+        """Return who closed it by hand, and why; None of one that is open, or over by itself."""
+        return self._header(CLOSED)
 
     def _header(self, name: str) -> str | None:
         return next((value.decode(errors="replace") for key, value in self.record.headers if key == name), None)

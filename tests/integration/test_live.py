@@ -6,6 +6,7 @@ The clock is the test's: all samples are there beforehand, and time goes as fast
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import yaml
 
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
+from services.api.served import shown
+from services.api.settings import ApiSettings
 from services.kit.errors import UserError
+from services.kit.settings import load
 from services.kit.times import wall_ms
 from services.kit.wait import until
 from services.live.feed import Detection
@@ -30,16 +34,11 @@ from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests.integration.receivers import WEBHOOK, Receiver, serve
-from tests.remote_written import requests_of
+from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
 _EVERY_S = 15.0
-_WRITE = {
-    "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
-    "Content-Encoding": "snappy",
-    "X-Prometheus-Remote-Write-Version": "2.0.0",
-}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,9 @@ def span(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, i
     shift = wall_ms() - recording.manifest.end
     with httpx.Client() as client:
         for _, body in requests_of(recording, "v2", shift_ms=shift):
-            client.post(f"{stack.addresses.prometheus}/api/v1/write", content=body, headers=_WRITE).raise_for_status()
+            client.post(
+                f"{stack.addresses.prometheus}/api/v1/write", content=body, headers=HEADERS_V2
+            ).raise_for_status()
     return recording.manifest.start + shift, recording.manifest.end + shift
 
 
@@ -122,6 +123,20 @@ def _followed(follower: Follower, watch: Watch, end: int) -> None:
     while watch.at <= end:
         if follower.turn(_EVERY_S):
             watch.at += round(_EVERY_S * 1000)
+
+
+@contextmanager
+def _kept_open(stack: Stack, api: QueryApi, watch: Watch, asked: Mapping[str, Any]) -> Iterator[Run]:
+    run = _prepared(stack, api, watch, **asked)
+    assert run.alerts is not None
+    with closing(run.alerts):
+        yield run
+
+
+def _delivered(run: Run) -> bool:
+    assert run.alerts is not None
+    run.alerts.deliver()
+    return True
 
 
 def _api(stack: Stack) -> QueryApi:
@@ -206,3 +221,70 @@ def test_a_restart_with_other_settings_leaves_nothing_open_and_raises_nothing_ag
     assert [one["state"] for one in brake] == ["firing", "resolved"]
     assert brake[0]["id"] == brake[1]["id"]
     assert brake[1]["summary"].endswith("is over: power_throttle does not run any more")
+
+
+def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill(
+    stack: Stack, span: tuple[int, int], webhook: Receiver, tmp_path: Path
+) -> None:
+    start, end = span
+    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
+    notify = NotifySettings.model_validate(settings)
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
+    api_settings, server = (
+        load(ApiSettings, port=0, data_dir=tmp_path / "api"),
+        f"{stack.addresses.alertmanager}/api/v2",
+    )
+    watch, before = Watch(start + 300_000), len(webhook.taken)
+    with (
+        _api(stack) as api,
+        _kept_open(stack, api, watch, asked) as run,
+        shown(api_settings, run) as (live, address),
+        httpx.Client(base_url=f"{address}/api/v1") as console,
+    ):
+        follower = Follower(run, [watch, live], wall_ms=watch.now, closings=live.closings)
+        _followed(follower, watch, start + 315_000)
+        follower.save()
+        (brake,) = [json.loads(line)["id"] for line in watch.reported if '"power_throttle"' in line]
+        finding = f"runs/{live.name}/findings/{brake}"
+        until(lambda: _delivered(run) and len(webhook.taken) > before, timeout_s=30, what="the alert")
+        assert console.post(f"{finding}/close", json={"note": ""}).status_code == 400
+        console.post(f"{finding}/acknowledge", json={"note": "I look at it"}).raise_for_status()
+        silenced = console.post(f"{finding}/silence", json={"note": "its PSU is swapped", "for_s": 600})
+        link = silenced.raise_for_status().json()["actions"][1]["link"]
+        (silence,) = httpx.get(f"{server}/silences").json()
+        assert link.endswith(f"/#/silences/{silence['id']}")
+        assert (silence["createdBy"], silence["comment"]) == ("local", "its PSU is swapped")
+        (alert,) = httpx.get(f"{server}/alerts").json()
+        assert alert["status"]["silencedBy"] == [silence["id"]]
+        assert {one["name"]: one["value"] for one in silence["matchers"]} == alert["labels"]
+        httpx.delete(f"{server}/silence/{silence['id']}").raise_for_status()
+        closed = console.post(f"{finding}/close", json={"note": "a known supply"}).raise_for_status().json()
+        assert (closed["state"], len(closed["actions"])) == ("resolved", 3)
+        assert console.post(f"{finding}/close", json={"note": "again"}).status_code == 409
+        # Killed before the follower took it: the store has it, the state has not.
+    with (
+        _api(stack) as api,
+        _kept_open(stack, api, watch, asked) as run,
+        shown(api_settings, run) as (live, address),
+        httpx.Client(base_url=f"{address}/api/v1") as console,
+    ):
+        assert brake in [line.id for line in run.open_lines]
+        follower = Follower(run, [watch, live], wall_ms=watch.now, closings=live.closings)
+        _followed(follower, watch, end + 30_000)
+
+        def resolved() -> bool:
+            follower.save()
+            return _delivered(run) and webhook.taken[-1]["status"] == "resolved"
+
+        until(resolved, timeout_s=60, what="the webhook to hear that it was closed")
+        told = console.get(f"runs/{live.name}/findings/{brake}").json()
+    assert [(one["kind"], one["author"], one["note"]) for one in told["actions"]] == [
+        ("acknowledged", "local", "I look at it"),
+        ("silenced", "local", "its PSU is swapped"),
+        ("closed", "local", "a known supply"),
+    ]
+    notes = webhook.taken[before:]
+    assert [note["status"] for note in notes] == ["firing", "resolved"]
+    assert notes[1]["alerts"][0]["annotations"]["resolve_reason"] == "closed by local: a known supply"
+    # Its detector sees the brake end later: that is no news any more.
+    assert [json.loads(line)["state"] for line in watch.reported if brake in line] == ["firing", "resolved"]

@@ -8,6 +8,7 @@ interface Servers {
   readonly kafka: string;
   readonly alertmanager: string;
   readonly replay: string;
+  readonly cluster: string;
 }
 
 const NOT_BUILT = 77;
@@ -29,10 +30,12 @@ function start(child: ChildProcess): Promise<Servers | null> {
 describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too)", () => {
   let served: Served | undefined;
   let stack: ChildProcess | undefined;
+  let cluster = "";
   beforeAll(async () => {
     stack = spawn(PYTHON, [join(import.meta.dirname, "stack.py")], { cwd: ROOT, stdio: ["pipe", "pipe", "inherit"], env: { ...process.env, PYTHONPATH: ROOT } });
     const at = await start(stack);
     if (at !== null) {
+      cluster = at.cluster;
       served = await serve({ HINDCAST_API_REPLAY_URL: at.replay, HINDCAST_API_ALERTMANAGER_URL: at.alertmanager, HINDCAST_KAFKA_BOOTSTRAP: at.kafka });
     }
   });
@@ -85,5 +88,30 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     await deck.getByRole("button", { name: "Stop" }).click();
     await expect.poll(() => state.textContent(), { timeout: 30_000 }).toContain("stopped");
     expect(wrong).toEqual([]);
+  });
+
+  it("a finding of a live cluster is acknowledged, silenced and closed", async (test) => {
+    const page = await served?.page.context().browser()?.newPage({ colorScheme: "dark" });
+    if (page === undefined) {
+      test.skip("the servers are not built: make servers");
+      return;
+    }
+    page.setDefaultTimeout(60_000);
+    await page.goto(cluster);
+    const row = page.locator("tr", { hasText: "power_throttle" });
+    await row.getByText("Do something about it").click();
+    const act = async (what: string, note: string) => {
+      await row.locator("section[aria-label='What you do about it'] textarea").fill(note);
+      await row.getByRole("button", { name: what, exact: true }).click();
+    };
+    await act("Acknowledge", "I look at it");
+    await row.getByText("acknowledged by local").waitFor();
+    await act("Silence its alert", "its PSU is swapped");
+    expect(await row.getByRole("link", { name: /^until/ }).getAttribute("href")).toContain("/#/silences/");
+    expect(await inspected(page, "cluster")).toEqual([]);
+    await act("Close", "a known supply");
+    await page.locator("summary", { hasText: "Over:" }).click();
+    expect(await row.textContent()).toMatch(/closed by local.*a known supply/);
+    await page.close();
   });
 });

@@ -2,6 +2,7 @@
 import { useEffect } from "preact/hooks";
 import { all, ask, path, useLoaded } from "./api";
 import { CutOut } from "./CutOut";
+import { Actions, Handle } from "./Handle";
 import { Judge } from "./Judge";
 import { useMayChange } from "./Me";
 import { parse, span } from "./time";
@@ -36,11 +37,15 @@ export function Clusters() {
     const timer = setTimeout(again, AGAIN_MS);
     return () => clearTimeout(timer);
   }, [data, again]);
-  return <>{data?.map((one) => <Watched key={one.run.id} {...one} />)}</>;
+  return <>{data?.map((one) => <Watched key={one.run.id} {...one} again={again} />)}</>;
 }
 
-function Watched({ run, findings, source }: Cluster) {
-  const more = { run, source };
+interface Shown extends Cluster {
+  readonly again: () => void;
+}
+
+function Watched({ findings, ...more }: Shown) {
+  const { run } = more;
   const telling = findings.filter((one) => one.severity !== "info");
   const open = telling.filter((one) => one.state === "firing").toReversed();
   const over = telling.filter((one) => one.state === "resolved").toReversed();
@@ -68,7 +73,7 @@ function Watched({ run, findings, source }: Cluster) {
   );
 }
 
-function Findings({ run, findings, source }: Cluster) {
+function Findings({ run, findings, source, again }: Shown) {
   const may = useMayChange();
   return (
     <table>
@@ -91,8 +96,10 @@ function Findings({ run, findings, source }: Cluster) {
             <td>
               <strong>{one.fault}</strong> {words(one.entity)}
               <div class="small">{one.summary}</div>
+              <Actions actions={one.actions} />
               <details>
-                <summary class="small soft">Judge it{may && source !== null && ", or cut it out"}</summary>
+                <summary class="small soft">{may ? "Do something about it" : "Judgements"}</summary>
+                {may && one.state === "firing" && <Handle finding={one} onDone={again} />}
                 <Judge run={run.id} of={{ finding: one.id }} />
                 {may && source !== null && run.event_time !== null && <CutOut source={source} finding={one} known={parse(run.event_time)} />}
               </details>

@@ -143,6 +143,16 @@ export interface Run {
   readonly generation: number | null;
 }
 
+/** What a person did about a finding of a live cluster; times are wall time. */
+export interface Action {
+  readonly kind: "acknowledged" | "closed" | "silenced";
+  readonly author: string;
+  readonly note: string;
+  readonly at: string;
+  readonly until: string | null;
+  readonly link: string | null;
+}
+
 export interface Finding {
   readonly run: string;
   readonly id: string;
@@ -161,6 +171,7 @@ export interface Finding {
   readonly shadow: boolean;
   readonly verdict: "hit" | "late" | "repeat" | "optional" | "false" | null;
   readonly delay_s: number | null;
+  readonly actions: readonly Action[];
 }
 
 export interface Member {
