@@ -22,7 +22,8 @@ def steered(tmp_path: Path) -> Iterator[Client]:
 
 
 def test_what_the_replay_service_says_comes_through(steered: Client) -> None:
-    assert steered.get("/api/v1/replays").json() == []
+    answer = steered.get("/api/v1/replays")
+    assert (answer.status_code, answer.json()) == (200, []), answer.text
     for method, path, body in (
         ("GET", "nobody", None),
         ("DELETE", "nobody", None),

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, RebalanceInProgressError
 
 from services.kit.deadletter import DeadLetter
 from services.kit.kafka import Record, offsets_of, subscribe
@@ -181,6 +181,9 @@ class Sink:
         self._producer.flush()
         try:
             self._consumer.commit(offsets_of(safe))
+        except RebalanceInProgressError:
+            # Partitions that go are committed as they are released, those that stay at the next turn.
+            return
         except KafkaError as error:
             # Nothing is lost: what was not committed is read, and written, again.
             _log.warning("commit failed error=%s", type(error).__name__)
