@@ -12,13 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import pyarrow.parquet as pq
 import yaml
 
 from services.api.settings import ApiSettings
 from services.kit.errors import UserError
 from services.kit.members import Member, copy, damage, opened, too_much
 from services.kit.problems import RefusedError
-from services.recording.reader import open_stream, read_manifest
+from services.recording.model import Topology
+from services.recording.reader import open_stream, read_manifest, read_topology
 from services.recording.schema import STREAMS
 from services.recording.validate import validate_recording
 
@@ -28,7 +30,14 @@ LEFT = ".import-"
 _MOST_FILES = 64
 _LARGEST_MANIFEST = 1 << 20
 _LARGEST_DOCUMENT = 512 << 20
-"""Bytes of any file that is not a stream: documents are read whole."""
+"""Bytes of any file that is not a stream."""
+_LARGEST_TOPOLOGY = 16 << 20
+"""It is read whole: 100,000 GPUs take as much."""
+_LONGEST_LINE = 1 << 20
+_LONGEST_NAME = 1024
+"""A host's name has up to 253 characters; a name is held once for each table that has it."""
+_LARGEST_NAMES = 16 << 20
+"""Bytes of a column of names in a row group, which has up to a million rows and names each entity once."""
 _DEEPEST = 20
 _SHOWN = 20
 _REMEDY = "send one recording as hindcast wrote it: zip -r or tar -czf over its folder"
@@ -116,16 +125,18 @@ def _checked(folder: Path, settings: ApiSettings) -> Path:
     """Give the recording's folder its name and return it; RefusedError (422) where the recording is not valid."""
     _check_manifest(folder / "recording.yaml")
     for path in folder.iterdir():
-        if path.suffix != ".parquet" and path.stat().st_size > _LARGEST_DOCUMENT:
-            raise RefusedError(413, f"{path.name} is more than {_LARGEST_DOCUMENT:,} bytes", remedy="cut the recording")
+        if path.suffix != ".parquet":
+            _check_document(path)
     try:
         manifest = read_manifest(folder)
+        _check_names(read_topology(folder))
         rows = 0
         for kind in STREAMS:
             path = folder / STREAMS[kind].file
             if path.exists():
                 with open_stream(path) as file:
                     rows += file.metadata.num_rows
+                    _check_chunks(path.name, file.metadata)
     except UserError as error:
         raise RefusedError(422, _without(error.message, folder), remedy=error.remedy) from None
     if rows > settings.rows:
@@ -141,6 +152,40 @@ def _checked(folder: Path, settings: ApiSettings) -> Path:
             422, f"the recording is not valid: {shown}{more}", remedy="mend what hindcast validate lists"
         )
     return folder
+
+
+def _check_document(path: Path) -> None:
+    most = _LARGEST_TOPOLOGY if path.name == "topology.json" else _LARGEST_DOCUMENT
+    if path.stat().st_size > most:
+        raise RefusedError(413, f"{path.name} is more than {most:,} bytes", remedy="cut the recording")
+    if path.suffix == ".jsonl":
+        with path.open("rb") as lines:
+            number = 0
+            while line := lines.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise RefusedError(
+                        413, f"{path.name}: line {number} is more than {_LONGEST_LINE:,} bytes", remedy="cut its text"
+                    )
+
+
+def _check_names(topology: Topology) -> None:
+    names = [node.name for node in topology.nodes] + [nic.nic for node in topology.nodes for nic in node.nics]
+    names += [switch.name for switch in topology.switches] + [mount.mount for mount in topology.mounts]
+    longest = max(names, key=len, default="")
+    if len(longest) > _LONGEST_NAME:
+        problem = f"topology.json: the name {longest[:40]}... has {len(longest):,} characters"
+        raise UserError(problem, remedy=f"names have up to {_LONGEST_NAME:,}")
+
+
+def _check_chunks(name: str, metadata: pq.FileMetaData) -> None:
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.physical_type == "BYTE_ARRAY" and column.total_uncompressed_size > _LARGEST_NAMES:
+                problem = (
+                    f"{name}: column {column.path_in_schema} has more than {_LARGEST_NAMES:,} bytes in a row group"
+                )
+                raise UserError(problem, remedy="write smaller row groups")
 
 
 def _check_manifest(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Checks a whole recording against the format and lists every violation, not only the first."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from services.recording.violation import Violation
 from services.recording.writer import sha256_of
 
 _Line = TypeVar("_Line", bound=BaseModel)
+_MOST_LINES = 1000
+"""Lines of one file that are listed as wrong; beyond it only a count helps."""
 _STATES_AT_REST = "COMPLETED, FAILED, CANCELLED and the like"
 
 
@@ -34,9 +37,8 @@ def validate_recording(directory: Path) -> list[Violation]:
         file, _, problem = message.partition(": ")
         return [Violation(file, "", problem, error.remedy)]
     found: list[Violation] = []
-    jobs = _records(directory / "jobs.jsonl", Job, found)
-    events = _records(directory / "events.jsonl", Event, found)
-    labels = _records(directory / "labels.jsonl", Label, found)
+    jobs = list(_records(directory / "jobs.jsonl", Job, found))
+    labels = list(_records(directory / "labels.jsonl", Label, found))
     listed = [job.job_id for _, job in jobs] if (directory / "jobs.jsonl").exists() else None
     known = Known.of(topology, listed)
     found.extend(_manifest(directory, manifest, topology))
@@ -44,25 +46,38 @@ def validate_recording(directory: Path) -> list[Violation]:
     for stream in STREAMS:
         if stream in manifest.streams:
             found.extend(validate_stream(directory, stream, manifest, known))
-    found.extend(_jobs(jobs, known))
-    found.extend(_events(events, manifest, known))
-    found.extend(_labels(labels, manifest, known))
-    return found
+    found.extend(_fewer("jobs.jsonl", _jobs(jobs, known)))
+    unread: list[Violation] = []
+    events = _records(directory / "events.jsonl", Event, unread)
+    found.extend(_fewer("events.jsonl", _events(events, manifest, known)))
+    found.extend(_fewer("labels.jsonl", _labels(labels, manifest, known)))
+    return found + unread
 
 
-def _records(path: Path, model: type[_Line], found: list[Violation]) -> list[tuple[int, _Line]]:
-    """Return the good records of a JSON-lines file with their line numbers; add the bad ones to ``found``."""
-    records = []
-    if path.exists():
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    records.append((number, model.model_validate_json(line)))
-                except ValidationError as error:
+def _fewer(file: str, violations: Iterator[Violation]) -> Iterator[Violation]:
+    """Yield the first violations of a file, and how many more there are."""
+    yield from itertools.islice(violations, _MOST_LINES)
+    if rest := sum(1 for _ in violations):
+        yield Violation(file, "", f"is wrong in {rest} further places", "mend the first, and validate again")
+
+
+def _records(path: Path, model: type[_Line], found: list[Violation]) -> Iterator[tuple[int, _Line]]:
+    """Yield the good records of a JSON-lines file with their line numbers; add the bad ones to ``found``."""
+    if not path.exists():
+        return
+    bad = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, model.model_validate_json(line)
+            except ValidationError as error:
+                bad += 1
+                if bad <= _MOST_LINES:
                     found.append(Violation(path.name, f"line {number}", describe(error), "correct the line"))
-    return records
+    if bad > _MOST_LINES:
+        found.append(Violation(path.name, "", f"cannot be read in {bad - _MOST_LINES} further lines", "correct them"))
 
 
 def _manifest(directory: Path, manifest: Manifest, topology: Topology) -> Iterator[Violation]:
@@ -164,7 +179,7 @@ def _overlaps(jobs: list[tuple[int, Job]], known: Known) -> Iterator[Violation]:
             )
 
 
-def _events(events: list[tuple[int, Event]], manifest: Manifest, known: Known) -> Iterator[Violation]:
+def _events(events: Iterator[tuple[int, Event]], manifest: Manifest, known: Known) -> Iterator[Violation]:
     file, latest = "events.jsonl", None
     for line, event in events:
         if latest is not None and event.timestamp < latest:

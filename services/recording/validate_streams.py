@@ -18,6 +18,7 @@ from services.recording.schema import MAX_ROW_GROUP_ROWS, STREAMS, StreamSchema,
 from services.recording.violation import RowProblems, Violation
 from services.recording.writer import sha256_of
 
+_WORDS = 500  # of a verdict, which has names in it
 _AGAIN = "make, import or capture the recording again"
 
 
@@ -186,7 +187,8 @@ class _RowChecks:
                 name: self._repeats.codes[name].name(part) if pa.types.is_dictionary(kind) else part
                 for (name, kind), part in zip(self._schema.keys, entity, strict=False)
             }
-            self._verdicts[entity] = self._unknown(names)
+            verdict = self._unknown(names)
+            self._verdicts[entity] = verdict if verdict is None else verdict[:_WORDS]
         return self._verdicts[entity]
 
     def _unknown(self, names: dict[str, str | int | None]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_PROBLEMS = 1000  # that are told apart in one file
 _MOST_RANGES = 50  # of one check in one file; beyond it only a count helps
 
 
@@ -30,26 +31,33 @@ class RowProblems:
     def __init__(self, file: str) -> None:
         self._file = file
         self._found: dict[tuple[str, str], list[list[int]]] = {}
+        self._more: dict[tuple[str, str], list[int]] = {}
+        """Beyond the ranges that are kept: how many rows, and the first."""
 
     def add(self, rows: NDArray[np.int64], problem: str, remedy: str) -> None:
         """Note that ``rows``, ascending, have ``problem``."""
-        ranges = self._found.setdefault((problem, remedy), []) if len(rows) else []
         if not len(rows):
             return
+        if (problem, remedy) not in self._found and len(self._found) >= _MOST_PROBLEMS:
+            problem, remedy = "more is wrong", "mend the first, and validate again"
+        ranges = self._found.setdefault((problem, remedy), [])
         breaks = np.flatnonzero(np.diff(rows) != 1)
-        for first, last in zip(rows[np.r_[0, breaks + 1]], rows[np.r_[breaks, len(rows) - 1]], strict=True):
-            if ranges and ranges[-1][1] == first - 1:
-                ranges[-1][1] = int(last)
-            else:
-                ranges.append([int(first), int(last)])
+        firsts, lasts = rows[np.r_[0, breaks + 1]], rows[np.r_[breaks, len(rows) - 1]]
+        if ranges and ranges[-1][1] == firsts[0] - 1:
+            ranges[-1][1] = int(lasts[0])
+            firsts, lasts = firsts[1:], lasts[1:]
+        room = _MOST_RANGES - len(ranges)
+        ranges.extend([int(first), int(last)] for first, last in zip(firsts[:room], lasts[:room], strict=True))
+        if len(firsts) > room:
+            more = self._more.setdefault((problem, remedy), [0, int(firsts[room])])
+            more[0] += int((lasts[room:] - firsts[room:] + 1).sum())
 
     def violations(self) -> Iterator[Violation]:
         """Yield one violation per range of rows, up to a bound per check, and then how many more there are."""
         for (problem, remedy), ranges in self._found.items():
-            for first, last in ranges[:_MOST_RANGES]:
+            for first, last in ranges:
                 where = f"row {first}" if first == last else f"rows {first} to {last}"
                 yield Violation(self._file, where, problem, remedy)
-            rest = ranges[_MOST_RANGES:]
-            if rest:
-                rows = sum(last - first + 1 for first, last in rest)
-                yield Violation(self._file, f"{rows} further rows from {rest[0][0]} on", problem, remedy)
+            if (problem, remedy) in self._more:
+                rows, first = self._more[problem, remedy]
+                yield Violation(self._file, f"{rows} further rows from {first} on", problem, remedy)
