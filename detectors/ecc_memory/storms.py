@@ -23,7 +23,7 @@ _HABIT_LOOKS = 180
 
 
 class Storms:
-    """Decides on the bursts of `single`-bit errors, of which `least` within some minutes make a storm."""
+    """Decides on the bursts of `single`-bit errors, of which `least` beyond habit within some minutes make a storm."""
 
     def __init__(self, least: int, layout: GpuLayout, memory: MemoryReadings, single: Bursts, book: CaseBook) -> None:
         self._least, self._layout, self._memory, self._single, self._book = least, layout, memory, single, book
@@ -50,7 +50,8 @@ class Storms:
         if not single.look(now, len(self._layout.names), held):
             return found
         beyond = single.beyond_chance()
-        for gpu in beyond[(single.recent[beyond] >= self._least) & ~held[beyond]].tolist():
+        added = single.recent[beyond] - single.level[beyond] * (RECENT_S * 1000 / LOOK_MS)
+        for gpu in beyond[(added >= self._least) & ~held[beyond]].tolist():
             a_minute = 60_000 / LOOK_MS
             where = in_words(self._layout.entity(gpu))
             said = self._says(gpu) | {

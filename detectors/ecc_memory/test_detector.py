@@ -204,6 +204,9 @@ def test_a_gpu_that_always_has_errors_is_told_once_as_information_and_needs_far_
     assert [(f.severity, dict(f.entity)) for f in info] == [("info", gpu(1, 1))]
     mild = stormy(cluster, habit, 5, (7000, 7600), 0.05)
     assert [f.severity for f in run(cluster.tape(mild))] == ["info"], "twice the habit is no storm"
+    much = stormy(cluster, memory(cluster), 5, (0, 9000), 0.09)
+    somewhat_more = stormy(cluster, much, 5, (7000, 7900), 0.12)
+    assert [f.severity for f in run(cluster.tape(somewhat_more))] == ["info"], "a storm's errors are those beyond habit"
     wild = stormy(cluster, habit, 5, (7000, 7600), 1.0)
     assert [f.severity for f in run(cluster.tape(wild)) if f.state == "firing"] == ["info", "ticket"]
 
