@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect
 from services.gateway import lines, metrics, remote_write
 from services.gateway.outlet import AwayError, Outlet, parcels_of, parcels_of_lines
 from services.gateway.places import Places
-from services.gateway.remote_write import MalformedError, Protocol, TooLargeError
+from services.gateway.protobuf import MalformedError
+from services.gateway.remote_write import Protocol, TooLargeError
 from services.gateway.settings import GatewaySettings
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
 from services.kit.counting import Counting
@@ -111,10 +112,11 @@ class Gateway:
         # What has no place here counts as written: the sender can do nothing about it, and must not warn of it.
         good = len(request.times) - sum(one.samples for one in rows.bad)
         headers = _written(protocol, good, request.histograms, request.exemplars)
-        if rows.bad:
+        wrong = [one.reason for one in rows.bad] + request.broken
+        if wrong:
             for one in rows.bad[:_BURIED_MOST]:
                 self._outlet.bury(f"remote-write {protocol}", repr(dict(one.labels)).encode(), one.reason)
-            reason = f"{len(rows.bad)} series not taken, the first: {rows.bad[0].reason}"
+            reason = f"{len(wrong)} series not taken, the first: {wrong[0]}"
             raise RefusedError(400, reason, "the others were taken: mend those", headers)
         return Response(status_code=204, headers=headers)
 

@@ -34,13 +34,22 @@ def sample(at_ms: int, value: float, *, backwards: bool = False, started: int | 
     return b"".join(reversed(parts) if backwards else parts)
 
 
+def histogram(schema: int = 3, spans: tuple[int, ...] = (2, 1), buckets: int = 3) -> bytes:
+    """A native histogram of whole numbers, with positive buckets only, as Prometheus lays it out."""
+    shape = b"".join(chunk(11, b"\x08\x02" + b"\x10" + varint(length)) for length in spans)
+    count, total, zero = b"\x08" + varint(7), b"\x19" + struct.pack("<d", 9.5), b"\x29" + struct.pack("<d", 1e-128)
+    zigzag = varint(2 * schema if schema >= 0 else -2 * schema - 1)
+    deltas = chunk(12, b"".join(varint(2 * number) for number in range(100, 100 + buckets)))
+    return count + total + b"\x20" + zigzag + zero + b"\x30\x01" + shape + deltas + b"\x70\x00\x78" + varint(1 << 40)
+
+
 @dataclass
 class Series:
     labels: Sequence[tuple[str, str]]
     samples: Sequence[Sample]
     metadata: bool = False
     exemplar: bool = False
-    histogram: bool = False
+    histogram: bytes | None = None
     backwards: bool = False
     started: int | None = None
     split: bool = False
@@ -57,13 +66,15 @@ def written(protocol: str, series: Sequence[Series]) -> bytes:
         )
         if protocol == "v1":
             labels = b"".join(chunk(1, chunk(1, n.encode()) + chunk(2, v.encode())) for n, v in one.labels)
-            extra = (chunk(3, b"") if one.exemplar else b"") + (chunk(4, b"") if one.histogram else b"")
+            extra = (chunk(3, b"") if one.exemplar else b"") + (
+                b"" if one.histogram is None else chunk(4, one.histogram)
+            )
             bodies.append(chunk(1, (samples + labels if one.split else labels + samples) + extra))
             continue
         refs = [varint(symbols.setdefault(text, len(symbols))) for pair in one.labels for text in pair]
         packed = [b"".join(refs[:1]), b"".join(refs[1:])] if one.split else [b"".join(refs)]
         body = b"".join(chunk(1, part) for part in packed) + samples
-        body += (chunk(3, b"") if one.histogram else b"") + (chunk(4, b"") if one.exemplar else b"")
+        body += (b"" if one.histogram is None else chunk(3, one.histogram)) + (chunk(4, b"") if one.exemplar else b"")
         body += chunk(5, b"\x08\x01\x18\x00") if one.metadata else b""
         bodies.append(chunk(5, body))
     if protocol == "v1":

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.gateway.remote_write import Ints, MalformedError, Pairs, Protocol, Request, Symbols
+from services.gateway.protobuf import MalformedError
+from services.gateway.remote_write import Ints, Pairs, Protocol, Request, Symbols
+from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.census import Census, Key
-from services.recording.importers.parts.dcgm_parts import with_whole_fields
 from services.recording.importers.parts.known_series import stream_of
 from services.recording.schema import STREAMS, TIMESTAMP, name_column
 
@@ -234,7 +235,7 @@ class Places:
             else:
                 made[name] = pa.array(cells, mask=~there)
         batch = pa.RecordBatch.from_pydict(made)
-        return with_whole_fields(batch) if stream == "dcgm" else batch
+        return folded(batch) if stream == "dcgm" else batch
 
 
 def _wrong(metric: str, labels: Mapping[str, str], count: int) -> str:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from services.gateway import histograms
+from services.gateway.protobuf import MalformedError, field_at, fields, varint_at
 from services.kit.varint import varint
 
 Protocol = Literal["v1", "v2"]
@@ -22,16 +24,11 @@ Bools = NDArray[np.bool_]
 Pairs = list[tuple[str, str]]
 
 _SNAPPY = pa.Codec("snappy")
-_LONGEST_VARINT = 10
 _PAD = 64
 _FEW = 16
 """Series, of which each one's samples are read in a row: those with many samples."""
 _SYMBOLS_MOST = 1_000_000
 """Names and values of labels remembered from request to request: some 100 MB."""
-
-
-class MalformedError(ValueError):
-    """A body that is no remote-write request; its text says why."""
 
 
 class TooLargeError(ValueError):
@@ -73,6 +70,7 @@ class Request:
     """n series with m samples: `owner` (m,) is each sample's series, `times` (m,) epoch ms, `values` (m,).
 
     `keys` are bytes that are equal for series of equal labels in the order sent, in all requests of a protocol.
+    `histograms` are those that are valid; `broken` says what is wrong with each other one.
     """
 
     protocol: Protocol
@@ -81,6 +79,7 @@ class Request:
     times: Ints
     values: Floats
     histograms: int
+    broken: list[str]
     exemplars: int
     symbols: Symbols
 
@@ -97,7 +96,7 @@ def unpack(body: bytes, most: int) -> bytes:
 
     Raises TooLargeError where that is more than `most` bytes, MalformedError where it is no snappy block.
     """
-    size, _ = _varint(body, 0, len(body))
+    size, _ = varint_at(body, 0, len(body))
     if size > most:
         raise TooLargeError(f"the request has {size} bytes unpacked, {most} are allowed")
     try:
@@ -120,9 +119,7 @@ def read(data: bytes, protocol: Protocol, symbols: Symbols) -> Request:
     keys = found.label_bytes()
     if protocol == "v2":
         keys = _by_number(keys, symbols.numbers(texts))
-    return Request(
-        protocol, keys, *found.columns(), histograms=found.histograms, exemplars=found.exemplars, symbols=symbols
-    )
+    return Request(protocol, keys, *found.columns(), found.histograms, found.broken, found.exemplars, symbols)
 
 
 def _top_level(data: bytes, wanted: int, *, with_symbols: bool) -> tuple[list[bytes], list[int], list[int]]:
@@ -135,12 +132,12 @@ def _top_level(data: bytes, wanted: int, *, with_symbols: bool) -> tuple[list[by
         tag, length = data[at], data[at + 1]
         at += 2
         if tag & 0x87 != 2 or tag < 8:
-            number, kind, first, at = _field(data, at - 2, size)
+            number, kind, first, at = field_at(data, at - 2, size)
             if number == wanted >> 3 or (with_symbols and number == 4):
                 raise MalformedError(f"field {number} of the request has wire type {kind}, at byte {first}")
             continue
         if length >= 0x80:
-            length, at = _varint(data, at - 1, size)
+            length, at = varint_at(data, at - 1, size)
         end = at + length
         if end > size:
             raise MalformedError(f"field {tag >> 3} of the request is longer than the request, at byte {at}")
@@ -164,6 +161,7 @@ class _Found:
     end: Ints
     protocol: Protocol
     histograms: int = 0
+    broken: list[str] = field(default_factory=list)
     exemplars: int = 0
     _labels: Ints = field(init=False)
     """Where the labels end, which begin the message; -1: they are in `_own`."""
@@ -243,7 +241,7 @@ class _Found:
         times: list[int] = []
         values: list[float] = []
         other = (3, 4) if self.protocol == "v2" else (4, 3)
-        for number, kind, first, last in _fields(self.data, start, end):
+        for number, kind, first, last in fields(self.data, start, end):
             body = self.data[first:last]
             if number in (1, 2, *other) and not (kind == 2 or (number == 1 and kind == 0 and self.protocol == "v2")):
                 raise MalformedError(f"field {number} of a series has wire type {kind}, at byte {first}")
@@ -256,7 +254,9 @@ class _Found:
                 times.append(at_ms)
                 values.append(value)
             elif number == other[0]:
-                self.histograms += 1
+                wrong = histograms.wrong_with(body)
+                self.broken += [wrong] if wrong else []
+                self.histograms += not wrong
             elif number == other[1]:
                 self.exemplars += 1
         self._labels[series] = -1
@@ -336,9 +336,9 @@ def _by_number(references: list[bytes], numbers: Ints) -> list[bytes]:
 
 def _label_pairs(data: bytes) -> Iterator[tuple[str, str]]:
     """Yield the labels of a v1 series."""
-    for _, kind, first, last in _fields(data, 0, len(data)):
+    for _, kind, first, last in fields(data, 0, len(data)):
         parts: dict[int, bytes] = {}
-        for number, inner, start, stop in _fields(data, first, last) if kind == 2 else ():
+        for number, inner, start, stop in fields(data, first, last) if kind == 2 else ():
             if number in (1, 2) and inner != 2:
                 raise MalformedError(f"a label has a field of wire type {inner}")
             parts[number] = data[start:stop]
@@ -350,51 +350,12 @@ def _label_pairs(data: bytes) -> Iterator[tuple[str, str]]:
 
 def _one_sample(body: bytes) -> tuple[int, float]:
     value, at_ms = 0.0, 0
-    for number, kind, first, last in _fields(body, 0, len(body)):
+    for number, kind, first, last in fields(body, 0, len(body)):
         if number == 1 and kind == 1:
             value = float(np.frombuffer(body[first:last], "<f8")[0])
         elif number == 2 and kind == 0:
-            at_ms, _ = _varint(body, first, len(body))
+            at_ms, _ = varint_at(body, first, len(body))
             at_ms -= (at_ms >> 63) << 64
         elif number in (1, 2):
             raise MalformedError(f"field {number} of a sample has wire type {kind}")
     return at_ms, value
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, wire type, and begin and end of the contents of each field of a message."""
-    while at < end:
-        number, kind, first, at = _field(data, at, end)
-        yield number, kind, first, at
-
-
-def _field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    tag, first = _varint(data, at, end)
-    number, kind = tag >> 3, tag & 7
-    if kind == 0:
-        _, last = _varint(data, first, end)
-    elif kind == 1:
-        last = first + 8
-    elif kind == 5:
-        last = first + 4
-    elif kind == 2:
-        size, first = _varint(data, first, end)
-        last = first + size
-    else:
-        raise MalformedError(f"wire type {kind} at byte {at} is none of protobuf's")
-    if number == 0 or last > end:
-        raise MalformedError(f"a field at byte {at} is longer than what holds it, or has number 0")
-    return number, kind, first, last
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(_LONGEST_VARINT):
-        if at >= end:
-            break
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return number & 0xFFFF_FFFF_FFFF_FFFF, at
-    raise MalformedError(f"a number at byte {at} is cut off or too long")

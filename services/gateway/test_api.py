@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.gateway.__main__ import topology_of
-from services.gateway.conftest import CONTENT, Client, Series, packed, written
+from services.gateway.conftest import CONTENT, Client, Series, histogram, packed, written
 from services.kit.errors import UserError
 
 NOW = 1_763_650_000_000
@@ -20,7 +20,7 @@ WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 
 @pytest.mark.parametrize("protocol", ["v1", "v2"])
 def test_what_is_written_is_acknowledged_and_there(client: Client, protocol: str) -> None:
-    unknown = Series([("__name__", "up")], [(NOW, 1.0)], histogram=True)
+    unknown = Series([("__name__", "up")], [(NOW, 1.0)], histogram=histogram())
     answer = client.write(protocol, packed(written(protocol, [Series(GPU, [(NOW, 1410.0)]), unknown])))
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers.get(WRITTEN) == ("2" if protocol == "v2" else None)
@@ -49,6 +49,32 @@ def test_a_malformed_request_is_refused_with_the_reason_and_kept(client: Client,
     ((kind, _, reason),) = client.outlet.buried
     assert (kind, reason) == (f"remote-write {protocol}", answer.json()["detail"])
     assert client.write(protocol, b"no snappy").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (histogram(schema=9), "schema 9"),
+        (histogram(spans=(2, 2)), "positive spans of 4 buckets, and 3 of them"),
+        (histogram(buckets=4), "positive spans of 3 buckets, and 4 of them"),
+        (histogram() + b"\x82\x01\x08" + bytes(8), "bounds of its own, and schema 3"),
+    ],
+)
+def test_a_histogram_that_is_not_valid_is_refused_and_not_counted_as_written(
+    client: Client, wrong: bytes, words: str
+) -> None:
+    every = [Series(GPU, [(NOW, 1.0)]), Series([("__name__", "a")], [], histogram=histogram(schema=-4))]
+    answer = client.write("v2", packed(written("v2", [*every, Series([("__name__", "b")], [], histogram=wrong)])))
+    assert answer.status_code == 400
+    assert words in answer.json()["detail"]
+    assert answer.headers[WRITTEN] == answer.headers["X-Prometheus-Remote-Write-Histograms-Written"] == "1"
+    assert len(client.outlet.rows("dcgm")) == 1
+
+
+def test_a_histogram_that_is_no_message_is_malformed(client: Client) -> None:
+    answer = client.write("v2", packed(written("v2", [Series([("__name__", "b")], [], histogram=b"\x22\x00")])))
+    assert (answer.status_code, answer.headers[WRITTEN]) == (400, "0")
+    assert "field 4 of a histogram has wire type 2" in answer.json()["detail"]
 
 
 def test_of_a_request_with_bad_series_the_others_are_taken(client: Client) -> None:

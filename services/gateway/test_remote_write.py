@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.conftest import Series, chunk, packed, written
-from services.gateway.remote_write import MalformedError, Protocol, Symbols, TooLargeError, read, unpack
+from services.gateway.conftest import Series, chunk, histogram, packed, written
+from services.gateway.histograms import wrong_with
+from services.gateway.protobuf import MalformedError
+from services.gateway.remote_write import Protocol, Symbols, TooLargeError, read, unpack
 from services.kit.varint import varint
 
 NOW = 1_763_650_000_000
@@ -22,7 +24,7 @@ _series = st.builds(
     samples=st.lists(st.tuples(_times, st.one_of(st.just(0.0), _bits)), max_size=6),
     metadata=st.booleans(),
     exemplar=st.sampled_from([False, False, True]),
-    histogram=st.sampled_from([False, False, True]),
+    histogram=st.sampled_from([None, None, histogram()]),
     backwards=st.sampled_from([False, False, True]),
     started=st.sampled_from([None, None, 0, NOW]),
     split=st.sampled_from([False, False, True]),
@@ -122,3 +124,13 @@ def test_a_full_table_of_texts_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     assert symbols.full
     symbols.forget()
     assert symbols.numbers([b"c"]).tolist() == [0]
+
+
+@settings(deadline=None)
+@given(where=st.integers(0, 40), noise=st.binary(max_size=12), cut=st.integers(0, 40))
+def test_a_damaged_histogram_is_refused_or_taken_and_never_a_failure(where: int, noise: bytes, cut: int) -> None:
+    whole = histogram()
+    try:
+        assert isinstance(wrong_with(whole[:where] + noise + whole[where + cut :]), str)
+    except MalformedError as error:
+        assert str(error)  # noqa: PT017 - either is an answer
