@@ -15,21 +15,14 @@ settings.load_profile("hindcast")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the servers, which share one stack, and those of a module, which share fixtures, together.
 
-    The servers' come first, as they take the longest one after the other and wait for most of it, and of these the ones
-    with all services: they would have to catch up on what others put into Kafka. The laws share nothing: they go
-    wherever there is room.
+    The servers' come first, as they take the longest one after the other and wait for most of it; then the other long
+    ones. The laws share nothing: they go wherever there is room.
     """
     for item in items:
         if item.path.name == "test_laws.py":
             continue
         item.add_marker(pytest.mark.xdist_group("servers" if _needs_servers(item) else str(item.path)))
-    items.sort(
-        key=lambda item: (not _needs_servers(item), not _needs_services(item), not item.nodeid.startswith("tests/"))
-    )
-
-
-def _needs_services(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and "running" in item.fixturenames
+    items.sort(key=lambda item: (not _needs_servers(item), not item.nodeid.startswith("tests/")))
 
 
 def _needs_servers(item: pytest.Item) -> bool:

@@ -22,20 +22,12 @@ from detectors.tapes_altered import spoiled
 
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
-MOST = int(os.environ.get("HINDCAST_LAW_EXAMPLES", "20"))
+few = settings(max_examples=int(os.environ.get("HINDCAST_LAW_EXAMPLES", "20")), deadline=None)
 """CI asks for 25 examples of each law and detector (.ci/run)."""
-_FULL_MINUTES = 8
-"""Where a detector's tapes are longer than so many minutes each, fewer are played: as much telemetry as of others."""
 
 
 def _tapes(choice: Choice) -> Sequence[Tape]:
     return laws.examples_of(choice[0]).tapes
-
-
-def _few(choice: Choice) -> settings:
-    tapes = _tapes(choice)
-    minutes = sum(tape.end - tape.start for tape in tapes) / len(tapes) / 60_000
-    return settings(max_examples=max(round(MOST * min(_FULL_MINUTES / minutes, 1)), 1))
 
 
 def _handlings(tape: Tape) -> st.SearchStrategy[Handling]:
@@ -46,50 +38,40 @@ def _handlings(tape: Tape) -> st.SearchStrategy[Handling]:
 
 
 @every_detector
-def test_findings_do_not_depend_on_cuts_order_repeats_or_restarts(choice: Choice) -> None:
-    @_few(choice)
-    @given(data=st.data())
-    def holds(data: st.DataObject) -> None:
-        tape = data.draw(st.sampled_from(_tapes(choice)))
-        laws.deterministic_however_handled(choice, tape, data.draw(_handlings(tape)))
-
-    holds()
+@few
+@given(data=st.data())
+def test_findings_do_not_depend_on_cuts_order_repeats_or_restarts(choice: Choice, data: st.DataObject) -> None:
+    tape = data.draw(st.sampled_from(_tapes(choice)))
+    laws.deterministic_however_handled(choice, tape, data.draw(_handlings(tape)))
 
 
 @every_detector
-def test_spoiled_input_is_survived_and_handled_alike(choice: Choice) -> None:
-    @_few(choice)
-    @given(data=st.data())
-    def holds(data: st.DataObject) -> None:
-        tape = spoiled(data.draw(st.sampled_from(_tapes(choice))), data.draw(st.integers(0, 2**32)))
-        laws.sound(choice, tape)
-        laws.deterministic_however_handled(choice, tape, data.draw(_handlings(tape)))
-
-    holds()
+@few
+@given(data=st.data())
+def test_spoiled_input_is_survived_and_handled_alike(choice: Choice, data: st.DataObject) -> None:
+    tape = spoiled(data.draw(st.sampled_from(_tapes(choice))), data.draw(st.integers(0, 2**32)))
+    laws.sound(choice, tape)
+    laws.deterministic_however_handled(choice, tape, data.draw(_handlings(tape)))
 
 
 @every_detector
-def test_a_feed_that_ends_anywhere_is_decided_on_to_its_end_however_handled(choice: Choice) -> None:
-    @_few(choice)
-    @given(data=st.data())
-    def holds(data: st.DataObject) -> None:
-        tape = data.draw(st.sampled_from(_tapes(choice)))
-        short = tape.until(data.draw(st.integers((tape.start + tape.end) // 2, tape.end)))
-        laws.sound(choice, short)
-        laws.deterministic_however_handled(choice, short, data.draw(_handlings(short)))
-
-    holds()
+@few
+@given(data=st.data())
+def test_a_feed_that_ends_anywhere_is_decided_on_to_its_end_however_handled(
+    choice: Choice, data: st.DataObject
+) -> None:
+    tape = data.draw(st.sampled_from(_tapes(choice)))
+    short = tape.until(data.draw(st.integers((tape.start + tape.end) // 2, tape.end)))
+    laws.sound(choice, short)
+    laws.deterministic_however_handled(choice, short, data.draw(_handlings(short)))
 
 
 @every_detector
-def test_the_future_changes_nothing(choice: Choice) -> None:
-    @_few(choice)
-    @given(data=st.data())
-    def holds(data: st.DataObject) -> None:
-        tape = data.draw(st.sampled_from(_tapes(choice)))
-        laws.causal(choice, tape, data.draw(st.integers(tape.start + 10_000, tape.end)))
-
-    holds()
+@few
+@given(data=st.data())
+def test_the_future_changes_nothing(choice: Choice, data: st.DataObject) -> None:
+    tape = data.draw(st.sampled_from(_tapes(choice)))
+    laws.causal(choice, tape, data.draw(st.integers(tape.start + 10_000, tape.end)))
 
 
 @every_detector

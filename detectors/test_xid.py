@@ -229,17 +229,3 @@ def test_a_gauge_that_falls_back_to_0_is_noted() -> None:
     _gauge(watch, 5000, 48, 0)
     _gauge(watch, 10_000, 0, 0)
     assert watch.cleared_at.tolist() == [10_000, -1]
-
-
-def test_what_nvidia_wants_reset_or_looked_at_is_taken_by_a_detector() -> None:
-    """Not where it says itself that the code may be ignored, nor where a program's own error may be the reason."""
-    taken = {
-        "uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory",
-        "gpu_lost", "nvlink", "nvlink_leveled", "pcie",
-    }  # fmt: skip
-    asks = {"reset", "reboot", "inspect"}
-    wanted = [xid for xid in XIDS.values() if asked(xid.actions.get("nvidia", "")) & asks]
-    passed_over = {xid.code for xid in wanted if xid.group not in taken and "none" not in asked(xid.actions["nvidia"])}
-    # 13 and 31 are a program's first of all; 151 is the rotation of a key, of a virtual machine.
-    assert passed_over == {13, 31, 151}
-    assert {46, 54, 61, 62, 109, 110, 143, 158} <= XidCatalogue({}).codes("gpu_lost")

@@ -27,7 +27,7 @@ ENTITIES = {
     "steps": (("812", "7", "n01"), ("812", 7, "n01")),
 }
 OTHERS = {  # columns that series.yaml does not list
-    "dcgm": ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_EXP_XID_ERRORS_COUNT_79"],
+    "dcgm": ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"],
     "nic": ["lifespan", "rx_read_requests"],
     "switch": [
         "SAI_PORT_STAT_IF_IN_UCAST_PKTS", "SAI_PORT_STAT_PFC_3_RX_PKTS", "SAI_PORT_STAT_PFC_0_TX_PKTS",

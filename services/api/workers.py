@@ -1,7 +1,6 @@
 """What is asked for and takes long, carried out one process each, so many at a time, in the order it was asked for."""
 
 import logging
-import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from services.api.store import Store, now_ms
+from services.kit.processes import Worker
 
 Target = Callable[[Path, str], None]
 """Carries one out, in a process of its own: the store's file, its id."""
@@ -101,10 +101,7 @@ class Workers:
             db.execute(query, (row,))
 
     def _process(self, row: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(
-            target=self._target, args=(self._store.path, row), name=f"{self._table}-{row}", daemon=True
-        )
+        process = Worker(target=self._target, args=(self._store.path, row), name=f"{self._table}-{row}", daemon=True)
         process.start()
         try:
             while process.is_alive():

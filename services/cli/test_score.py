@@ -10,18 +10,9 @@ from typer.testing import CliRunner, Result
 
 from services.cli import score
 from services.kit.errors import UserError
-from services.recording.cut import cut_recording
-from services.recording.reader import Recording
 from services.synth.library import LIBRARY
 
 BRAKE = LIBRARY / "small" / "vela-power-brake"
-
-
-@pytest.fixture(scope="module")
-def brake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first twelve minutes: the brake begins after six."""
-    whole, out = Recording.open(BRAKE), tmp_path_factory.mktemp("score") / BRAKE.name
-    return cut_recording(whole, out, end=whole.manifest.start + 12 * 60_000, name=BRAKE.name)
 
 
 def invoke(*arguments: str) -> Result:
@@ -47,8 +38,8 @@ def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:
     assert "http" not in text.replace("<!doctype html>", "")
 
 
-def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(brake: Path, tmp_path: Path) -> None:
-    unlabelled = Path(shutil.copytree(brake, tmp_path / "vela-power-brake"))
+def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(tmp_path: Path) -> None:
+    unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
     (unlabelled / "labels.jsonl").unlink()
     out, page = tmp_path / "score.json", tmp_path / "score.html"
     alone = invoke("score", str(unlabelled), "--json", str(out), "--html", str(page), "--workers", "1")
@@ -64,14 +55,14 @@ def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(brake: Pat
     assert "Nobody has labelled vela-power-brake: whether what fired there is right is unknown" in flat
     assert "Faults" not in flat
     assert "fired, not labelled" in page.read_text()
-    both = invoke("score", str(unlabelled), str(brake), "--json", str(out), "--workers", "1")
+    both = invoke("score", str(unlabelled), str(BRAKE), "--json", str(out), "--workers", "1")
     total = json.loads(out.read_text())["faults"]["all"]
     assert (total["labels"], total["hits"], total["false_alarms"], total["precision"]) == (1, 1, 0, 1.0)
     assert "Faults" in both.output
 
 
-def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(brake: Path, tmp_path: Path) -> None:
-    unlabelled = Path(shutil.copytree(brake, tmp_path / "vela-power-brake"))
+def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(tmp_path: Path) -> None:
+    unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
     (unlabelled / "labels.jsonl").unlink()
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text("")
@@ -82,17 +73,17 @@ def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(brake: Pat
     assert "false alarm gone" not in result.output
 
 
-def test_what_is_lost_without_some_telemetry_is_told(brake: Path, tmp_path: Path) -> None:
+def test_what_is_lost_without_some_telemetry_is_told(tmp_path: Path) -> None:
     out = tmp_path / "score.json"
     taken = "default-fields,logs,bmc"
-    result = invoke("score", str(brake), "--without", taken, "--json", str(out), "--workers", "1")
+    result = invoke("score", str(BRAKE), "--without", taken, "--json", str(out), "--workers", "1")
     assert result.exit_code == 0, result.output
     assert "Without default-fields, logs, bmc" in result.output
     figures = json.loads(out.read_text())
     assert figures["without"] == taken.split(",")
     assert figures["with_all"]["faults"]["power_throttle"]["hits"] == 1
     assert figures["recordings"][0]["name"] == "vela-power-brake"
-    lost = f"lost in vela-power-brake: power_throttle of node={json.loads(_label(brake))['entity']['node']}"
+    lost = f"lost in vela-power-brake: power_throttle of node={json.loads(_label(BRAKE))['entity']['node']}"
     assert (lost in result.output) == (figures["faults"]["power_throttle"]["hits"] == 0)
 
 
@@ -100,15 +91,15 @@ def _label(recording: Path) -> str:
     return next(line for line in (recording / "labels.jsonl").read_text().splitlines() if "power_throttle" in line)
 
 
-def test_a_change_is_shown_finding_by_finding(brake: Path, tmp_path: Path) -> None:
+def test_a_change_is_shown_finding_by_finding(tmp_path: Path) -> None:
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text("power_throttle: {confirm_readings: 2}\n")
     after.write_text("power_throttle: {enabled: false}\n")
-    result = invoke("compare", str(before), str(after), str(brake), "--workers", "1")
+    result = invoke("compare", str(before), str(after), str(BRAKE), "--workers", "1")
     assert result.exit_code == 0, result.output
     assert "missed" in result.output
     assert "power_throttle" in result.output
-    same = invoke("compare", str(before), str(before), str(brake), "--workers", "1")
+    same = invoke("compare", str(before), str(before), str(BRAKE), "--workers", "1")
     assert "no difference" in same.output
 
 

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import multiprocessing
+import multiprocessing.context
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -10,13 +12,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Worker(multiprocessing.context.SpawnProcess):
+    """A process that a terminal's Ctrl-C does not reach, from its first moment on: who started it decides."""
+
+    def start(self) -> None:
+        """Start it."""
+        multiprocessing.resource_tracker.ensure_running()  # as it starts it lets SIGINT through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Workers(multiprocessing.context.SpawnContext):
+    Process = Worker
+
+
 @contextmanager
 def pool_of(count: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
     """Yield an executor of `count` new processes; an error in the block ends them, done or not."""
     others = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        count, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent
-    )
+    pool = concurrent.futures.ProcessPoolExecutor(count, mp_context=_Workers(), initializer=end_with_parent)
     try:
         yield pool
     except BaseException:
@@ -38,7 +55,6 @@ def _end(number: int, _frame: object) -> None:
 
 def end_with_parent() -> None:
     """Have this process end with the one whose multiprocessing started it; to be called first."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all: the parent decides
     threading.Thread(target=_follow, daemon=True).start()
 
 

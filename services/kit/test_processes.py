@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from services.kit.processes import Worker
 from services.kit.wait import until
 
 _COMMAND = """
@@ -39,3 +40,19 @@ def test_workers_end_with_the_command_that_started_them(tmp_path: Path, how: sig
         command.send_signal(how)
         until(lambda: not alive(worker), timeout_s=30, what="the worker to end")
         command.wait(30)
+
+
+def blocked() -> bool:
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def tell() -> None:
+    sys.exit(0 if blocked() else "Ctrl-C would reach it, and be a traceback")
+
+
+def test_ctrl_c_is_not_for_workers_even_while_they_start() -> None:
+    worker = Worker(target=tell)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    assert not blocked()

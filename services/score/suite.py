@@ -5,7 +5,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,19 +246,14 @@ def score_all(
 ) -> Scorecard:
     """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`.
 
-    `without` says what is taken away from them first (`without.WORDS`). One by one they are scored in this process.
+    `without` says what is taken away from them first (`without.WORDS`).
     """
     listed = list(paths)
     done: dict[Path, Scored] = {}
-    one = partial(score_without, choices=choices, without=without, strict=strict, healthy=healthy)
-    if min(workers, len(listed)) <= 1:
-        for path in listed:
-            done[path] = one(path)
-            if told is not None:
-                told(done[path])
-        return Scorecard([done[path] for path in listed])
     with pool_of(workers) as pool:
-        waiting = {pool.submit(one, path): path for path in listed}
+        waiting = {
+            pool.submit(score_without, path, choices, without, strict=strict, healthy=healthy): path for path in listed
+        }
         for future in concurrent.futures.as_completed(waiting):
             done[waiting[future]] = future.result()
             if told is not None:

@@ -21,7 +21,6 @@ from services.synth.make import Variant, make_recording
 def main() -> None:
     """Make the recording; exit 1 if it can't be made."""
     end_in_order()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all: the one that started it decides
     threading.Thread(target=_follow, daemon=True).start()
     order = json.loads(sys.argv[1])
     asked = order["variant"]

@@ -35,8 +35,15 @@ def make_portably(
     }
     command = [sys.executable, "-m", "services.synth", json.dumps(order)]
     env = os.environ | {"NPY_DISABLE_CPU_FEATURES": _WITHOUT}
-    pipe = subprocess.PIPE  # that it reads nothing from, but sees the end of
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as child:  # noqa: S603 - ourselves
+    pipe = subprocess.PIPE
+    with subprocess.Popen(  # noqa: S603 - ourselves
+        command,
+        stdin=pipe,  # it reads nothing from it, but ends where it does, and so where we end
+        stdout=pipe,
+        text=True,
+        env=env,
+        start_new_session=True,  # a terminal's Ctrl-C is for us alone
+    ) as child:
         assert child.stdout is not None  # noqa: S101 - asked for above
         refused = None
         for line in child.stdout:

@@ -109,10 +109,10 @@ class Reading:
     sensor: str = ""
 
 
-_HEADS = (
-    "DCGM_FI", "DCGM_EXP_XID", "dcgm", "node_infiniband", "sonic_interface", "ipmi", "hindcast_job", "hindcast_storage",
-)  # fmt: skip
-KNOWN_METRICS = "|".join(f"{head}_.+" for head in _HEADS) + f"|{amd_series.NAMES}"
+KNOWN_METRICS = (
+    "|".join(f"{head}_.+" for head in ("DCGM_FI", "dcgm", "node_infiniband", "sonic_interface", "ipmi", "hindcast_job"))
+    + f"|hindcast_storage_.+|{amd_series.NAMES}"
+)
 """A regular expression of the metric names that are worth asking a server for."""
 
 

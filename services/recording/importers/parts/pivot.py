@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.census import Key
-from services.recording.importers.parts.dcgm_parts import with_whole_fields
 from services.recording.schema import TIMESTAMP, name_column
 
 Ints = NDArray[np.int64]
@@ -94,7 +94,7 @@ class Wide:
         if self.stream == "steps":
             return _steps(columns)
         if self.stream == "dcgm":
-            return with_whole_fields(pa.RecordBatch.from_pydict(columns))
+            return folded(pa.RecordBatch.from_pydict(columns))
         return pa.RecordBatch.from_pydict(columns)
 
 

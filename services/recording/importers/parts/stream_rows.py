@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from services.recording.importers.contract import Draft
-from services.recording.importers.parts.dcgm_parts import with_whole_fields
+from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.moments import interval_s
 from services.recording.schema import STREAMS, TIMESTAMP
 
@@ -73,5 +73,5 @@ class StreamRows:
             held[rows], missing[rows] = cells, False
             columns[name] = pa.array(held, mask=missing).cast(_TYPES.get(name, pa.float64()))
         interval = interval_s(self._moments.values())
-        self._draft.add(self._schema.name, with_whole_fields(pa.RecordBatch.from_pydict(columns)), interval_s=interval)
+        self._draft.add(self._schema.name, folded(pa.RecordBatch.from_pydict(columns)), interval_s=interval)
         self._clear()
