@@ -14,7 +14,7 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest services tests -m "not compose" $(PARALLEL)
+	@$(BIN)/pytest services tests -m "not compose" $(PARALLEL:loadgroup=loadfile)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
 	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" $(PARALLEL)
