@@ -3,7 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
-PARALLEL := --numprocesses auto --dist loadgroup --no-loadscope-reorder --durations 20 --durations-min 5
+PARALLEL := --numprocesses auto --durations 20 --durations-min 5
+# Tests of one file share its fixtures; the files keep the order that conftest.py gives them.
+BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
 
@@ -14,7 +16,7 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest services tests -m "not compose" $(PARALLEL:loadgroup=loadfile)
+	@$(BIN)/pytest services tests -m "not compose" $(BY_FILE)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
 	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" $(PARALLEL)
