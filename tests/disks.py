@@ -19,7 +19,7 @@ class Disk:
     def fill(self) -> None:
         """Take all room there is; again, where some came free."""
         with (self.folder / ".ballast").open("ab", buffering=0) as ballast:
-            for size in (4096, 512, 1):
+            for size in (65536, 4096, 512, 1):
                 while True:
                     try:
                         ballast.write(bytes(size))

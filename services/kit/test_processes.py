@@ -10,9 +10,10 @@ from services.kit.processes import Worker
 from services.kit.wait import until
 
 _COMMAND = """
-import os, threading
+import os, signal, threading
 from services.kit.processes import pool_of
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with pool_of(1) as pool:
         print(pool.submit(os.getpid).result(), flush=True)
         pool.submit(input)
@@ -34,12 +35,15 @@ def test_workers_end_with_the_command_that_started_them(tmp_path: Path, how: sig
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen([sys.executable, script], stdout=pipe, stderr=quiet, env=environment) as command:
-        assert command.stdout is not None
-        worker = int(command.stdout.readline())
-        assert alive(worker)
-        command.send_signal(how)
-        until(lambda: not alive(worker), timeout_s=30, what="the worker to end")
-        command.wait(30)
+        try:
+            assert command.stdout is not None
+            worker = int(command.stdout.readline())
+            assert alive(worker)
+            command.send_signal(how)
+            until(lambda: not alive(worker), timeout_s=30, what="the worker to end")
+            command.wait(30)
+        finally:
+            command.kill()
 
 
 def blocked() -> bool:
