@@ -261,8 +261,10 @@ class Replay:
         while not self._suspended.is_set():
             try:
                 return self._change(state=state)
-            except RefusedError:
-                self._suspended.wait(SAVE_S)
+            except RefusedError as refused:
+                held = self._mailbox.next(SAVE_S)
+                if held is not None:
+                    held[1].set_exception(refused)
         raise Abandoned
 
     def _obey(self, wait_s: float | None) -> None:
@@ -301,6 +303,7 @@ class Replay:
                 self._open(recording, moved)
                 self._save()
             case Stop():
+                self._journal.save(self._as_of_now())  # refused before the end is in Kafka, or not at all
                 self._finish("stopped")
             case Suspend():
                 raise Abandoned

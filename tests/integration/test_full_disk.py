@@ -51,10 +51,11 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
                 return all("hindcast_state_unkept 1.0" in page for page in pages)
 
             until(unkept, timeout_s=_WAIT_S, what="both to say that their state is not kept")
-            refused = httpx.post(f"{service.url}/api/v1/replays/{name}/pause")
-            assert (refused.status_code, refused.json()["title"]) == (507, "Insufficient Storage")
-            assert "make room" in refused.json()["remedy"]
-            service.wait_progress(name, 1.0)
+            for progress, verb in ((0.2, "pause"), (1.0, "pause"), (1.0, "stop")):
+                service.wait_progress(name, progress)
+                refused = httpx.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=30)
+                assert (refused.status_code, refused.json()["title"]) == (507, "Insufficient Storage")
+                assert "make room" in refused.json()["remedy"]
             assert service.call("GET", f"/{name}")["state"] == "running"
             found = f"all findings of vela/{name}"
             until(lambda: pipeline.findings(f"vela/{name}") == want, timeout_s=_WAIT_S, what=found, interval_s=0.5)
