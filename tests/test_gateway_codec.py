@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.conftest import Client, packed
-from services.gateway.remote_write import Symbols, read, unpack
+from services.gateway.remote_write import read, unpack
+from services.gateway.symbols import Symbols
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples, request
 from services.sink.pages import Catalogue, Protocol
 from tests.mangled import FUZZ, mangled

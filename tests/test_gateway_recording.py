@@ -13,7 +13,8 @@ from detectors.engine import Engine
 from detectors.registry import choose
 from services.detect.intake import feed
 from services.gateway.conftest import Client
-from services.gateway.remote_write import Symbols, read, unpack
+from services.gateway.remote_write import read, unpack
+from services.gateway.symbols import Symbols
 from services.kit.wire import ARROW, origin_of, payload_of
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording

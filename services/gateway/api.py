@@ -49,7 +49,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, outlet: Outlet) -> None:
         self._settings = settings
         self._outlet = outlet
-        self._places = Places(settings.cluster)
+        self._places = Places(settings.cluster, settings.series)
         self._places_lock = threading.Lock()
         self._in_flight = 0
 
@@ -94,7 +94,7 @@ class Gateway:
             data = remote_write.unpack(body, self._settings.decoded_bytes)
             # One at a time: it is computing, and what is known of the series is shared.
             with self._places_lock:
-                self._places.make_room()
+                metrics.EVICTED.inc(self._places.make_room())
                 request = remote_write.read(data, protocol, self._places.symbols)
                 rows = self._places.rows(request, time.time_ns() // 1_000_000 + _AHEAD_MS)
                 metrics.SERIES.set(self._places.series)

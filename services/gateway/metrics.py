@@ -12,6 +12,10 @@ LINES = Counter(
 ROWS = Counter("hindcast_gateway_rows_total", "Rows and lines acknowledged by Kafka.", ["stream"])
 IN_FLIGHT = Gauge("hindcast_gateway_in_flight_bytes", "Bodies of requests that are being worked on.")
 SERIES = Gauge("hindcast_gateway_series", "Series whose place is remembered.")
+EVICTED = Counter(
+    "hindcast_gateway_series_evicted_total",
+    "Series that made room for others (HINDCAST_GATEWAY_SERIES): those that were silent longest.",
+)
 SECONDS = Histogram(
     "hindcast_gateway_request_seconds",
     "From a request's last byte to its answer, Kafka's acknowledgement included.",

@@ -4,14 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from services.gateway.numbers import Ints, Numbers
 from services.gateway.protobuf import MalformedError
-from services.gateway.remote_write import Ints, Pairs, Protocol, Request, Symbols
+from services.gateway.remembered import BAD, PASSED, TAKEN, Remembered
+from services.gateway.remote_write import Pairs, Request
+from services.gateway.symbols import Symbols
 from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.census import Census, Key
 from services.recording.importers.parts.known_series import stream_of
@@ -20,8 +24,8 @@ from services.recording.schema import STREAMS, TIMESTAMP, name_column
 _EARLIEST_MS, LATEST_MS = 1 << 35, (1 << 42) - 1
 """1971 to 2109: other times are no times of samples."""
 _STALE = np.uint64(0x7FF0000000000002)
-_SERIES_MOST = 1_000_000
-"""Series remembered: 800 GPUs with 60 series each are 50,000. Beyond it all is forgotten and learnt again."""
+_SHARE = 16
+"""Of so many remembered series one makes room at a time: who is silent longest is looked for seldom."""
 _EXACT = 2.0**53
 _HOST = re.compile(r":\d+$")
 _KEYS: Mapping[str, tuple[str, ...]] = {"bmc": ("node", "sensor", "unit"), "steps": ("job_id", "rank", "node")}
@@ -29,7 +33,6 @@ _KEYS: Mapping[str, tuple[str, ...]] = {"bmc": ("node", "sensor", "unit"), "step
 
 UNKNOWN, REPLAYED, NOWHERE, STALE = "unknown metric", "replayed", "no entity", "stale"
 """Why samples are passed over: nothing is wrong with them, but they have no place here."""
-_TAKEN, _PASSED, _BAD = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -50,55 +53,52 @@ class Rows:
     bad: list[Bad]
 
 
-_SLOT = np.dtype([("kind", "i1"), ("column", "i4"), ("entity", "i4"), ("scale", "f8"), ("offset", "f8")])
-
-
-class _Slots:
-    """What is known of each series that was seen, by its number."""
-
-    def __init__(self) -> None:
-        self.why: list[str] = []
-        """Why a series is passed over or bad."""
-        self.table = np.zeros(1024, _SLOT)
-
-    def add(self, kind: int, why: str = "", place: tuple[int, int, float, float] = (-1, -1, 1.0, 0.0)) -> int:
-        """Add a series and return its number."""
-        number = len(self.why)
-        if number == len(self.table):
-            self.table = np.concatenate([self.table, np.zeros(number, _SLOT)])
-        self.table[number] = (kind, *place)
-        self.why.append(why)
-        return number
-
-
 class Places:
-    """Remembers of every series where it belongs; one thread at a time."""
+    """Remembers of every series where it belongs; one thread at a time.
 
-    def __init__(self, cluster: str) -> None:
+    Beyond `series_most` series, or as many texts, those that were silent longest are evicted, and learnt again when
+    they come. What they told of machines (the name of a host, which of two sensors of a name is the first) is kept for
+    as many; beyond that it goes where no remembered series is of the machine.
+    """
+
+    def __init__(self, cluster: str, series_most: int = 1_000_000) -> None:
         self._cluster = cluster
-        self.symbols = Symbols()
-        self._hosts: dict[str, str] = {}
-        self._forget()
-
-    def _forget(self) -> None:
+        self._most = series_most
+        self.symbols = Symbols(series_most)
+        self._series = Remembered()
         self._census = Census()
-        self._known: dict[Protocol, dict[bytes, int]] = {"v1": {}, "v2": {}}
-        self._slots = _Slots()
-        self._columns: dict[tuple[str, str], int] = {}
-        self._entities: dict[tuple[str, Key], int] = {}
-        self._columns_of: list[tuple[str, str]] = []
-        self._entity_of: list[tuple[str, Key]] = []
+        self._hosts: dict[str, str] = {}
+        self._renamed: set[str] = set()
+        self._columns: Numbers[tuple[str, str]] = Numbers()
+        self._entities: Numbers[tuple[str, Key]] = Numbers()
 
     @property
     def series(self) -> int:
         """Return how many series are remembered."""
-        return sum(map(len, self._known.values()))
+        return len(self._series)
 
-    def make_room(self) -> None:
-        """Forget everything if it has become too much; to be called between requests only."""
-        if self.symbols.full or len(self._slots.why) > _SERIES_MOST:
-            self.symbols.forget()
-            self._forget()
+    def make_room(self) -> int:
+        """Return how many series were evicted; to be called before each request is read."""
+        before = len(self._series)
+        if self._renamed:
+            self._series.remove(self._series.of_hosts(self._renamed))
+            self._renamed.clear()
+            before = len(self._series)
+        if before > self._most:
+            self._evict(before - self._most + self._most // _SHARE)
+        if self.symbols.full:
+            while not self.symbols.keep(self._series.keys("v2")):
+                self._evict(self._most // _SHARE + 1)
+        return before - len(self._series)
+
+    def _evict(self, count: int) -> None:
+        self._series.remove(self._series.silent_longest(count))
+        self._entities.keep(self._series.uses("entity", len(self._entities.keys)))
+        self._columns.keep(self._series.uses("column", len(self._columns.keys)))
+        if self._census.held > self._most:
+            self._census.keep(self._entities.of.keys())
+        if len(self._hosts) > self._most:
+            self._hosts = {host: self._hosts[host] for host in self._series.hosts_of(self._hosts)}
 
     def rows(self, request: Request, latest_ms: int = LATEST_MS) -> Rows:
         """Return the rows that a request's samples make, those of one time and entity in one row.
@@ -107,15 +107,15 @@ class Places:
         """
         slots = self._numbers(request)
         owner = slots[request.owner]
-        table = self._slots.table[owner]
+        table = self._series.places[owner]
         kind = table["kind"]
         stale = request.values.view(np.uint64) == _STALE
         timely = (request.times >= _EARLIEST_MS) & (request.times <= latest_ms)
-        taken = (kind == _TAKEN) & ~stale & timely
-        outcomes: Counter[str] = Counter({"taken": int(taken.sum()), STALE: int(((kind == _TAKEN) & stale).sum())})
-        for slot, count in _counted(owner[kind == _PASSED]):
-            outcomes[self._slots.why[slot]] += count
-        bad = self._bad(request, slots, (kind == _BAD) | ((kind == _TAKEN) & ~stale & ~timely))
+        taken = (kind == TAKEN) & ~stale & timely
+        outcomes: Counter[str] = Counter({"taken": int(taken.sum()), STALE: int(((kind == TAKEN) & stale).sum())})
+        for slot, count in _counted(owner[kind == PASSED]):
+            outcomes[self._series.why[slot]] += count
+        bad = self._bad(request, slots, (kind == BAD) | ((kind == TAKEN) & ~stale & ~timely))
         table = table[taken]
         with np.errstate(over="ignore"):
             values = (request.values[taken] - table["offset"]) / table["scale"]
@@ -126,16 +126,15 @@ class Places:
         return Rows(batches, +outcomes, bad)
 
     def _numbers(self, request: Request) -> Ints:
-        known = self._known[request.protocol]
-        found = np.fromiter((known.get(key, -1) for key in request.keys), np.int64, len(request.keys))
+        found = self._series.find(request.protocol, request.keys)
         for number in np.flatnonzero(found < 0).tolist():
-            found[number] = known[request.keys[number]] = self._learn(request, number)
+            found[number] = self._learn(request, number)
         return found
 
     def _bad(self, request: Request, slots: Ints, samples: NDArray[np.bool_]) -> list[Bad]:
         found = []
         for series, count in _counted(request.owner[samples]):
-            why = self._slots.why[int(slots[series])] or "the time of a sample is before 1971, or too far ahead"
+            why = self._series.why[int(slots[series])] or "the time of a sample is before 1971, or too far ahead"
             try:
                 labels = request.labels(series)
             except MalformedError:
@@ -143,67 +142,59 @@ class Places:
             found.append(Bad(labels, why, count))
         # A series that breaks the rules is said to do so even where it brings no samples.
         said = {series for series, _ in _counted(request.owner[samples])}
-        silent = set(np.flatnonzero(self._slots.table["kind"][slots] == _BAD).tolist()) - said
-        return found + [Bad([], self._slots.why[int(slots[series])], 0) for series in sorted(silent)]
+        silent = set(np.flatnonzero(self._series.places["kind"][slots] == BAD).tolist()) - said
+        return found + [Bad([], self._series.why[int(slots[series])], 0) for series in sorted(silent)]
 
     def _learn(self, request: Request, number: int) -> int:
         """Find out where a series belongs and return its number."""
+        add = partial(self._series.add, request.protocol, request.keys[number])
         try:
             pairs = request.labels(number)
         except MalformedError as error:
-            return self._slots.add(_BAD, str(error))
+            return add(BAD, str(error))
         labels = dict(pairs)
         metric = labels.pop("__name__", "")
         wrong = _wrong(metric, labels, len(pairs))
         if wrong:
-            return self._slots.add(_BAD, wrong)
+            return add(BAD, wrong)
+        host = _host(labels)
         if metric == "node_uname_info":
-            self._meet(labels)
+            self._meet(host, labels.get("nodename", ""))
         why = self._not_ours(metric, labels)
         if why:
-            return self._slots.add(_PASSED, why)
+            return add(PASSED, why)
         cluster = labels.get("cluster", self._cluster)
         if cluster != self._cluster:
             why = f"a series has the label cluster={cluster!r}, and this gateway takes {self._cluster!r}"
-            return self._slots.add(_BAD, f"{why} (HINDCAST_GATEWAY_CLUSTER)")
-        place = self._census.place(metric, self._named(labels))
+            return add(BAD, f"{why} (HINDCAST_GATEWAY_CLUSTER)")
+        if host in self._hosts and not labels.get("node"):
+            labels["node"] = self._hosts[host]
+        place = self._census.look(metric, labels)
         if isinstance(place, str):
-            return self._slots.add(_PASSED, NOWHERE)
+            return add(PASSED, NOWHERE, host=host)
         reading = place.reading
-        column = self._columns.setdefault((reading.stream, reading.column), len(self._columns_of))
-        if column == len(self._columns_of):
-            self._columns_of.append((reading.stream, reading.column))
-        entity = self._entities.setdefault((reading.stream, place.key), len(self._entity_of))
-        if entity == len(self._entity_of):
-            self._entity_of.append((reading.stream, place.key))
-        return self._slots.add(_TAKEN, place=(column, entity, reading.scale, reading.offset))
+        column = self._columns.number((reading.stream, reading.column))
+        entity = self._entities.number((reading.stream, place.key))
+        return add(TAKEN, place=(column, entity, reading.scale, reading.offset), host=host)
 
     def _not_ours(self, metric: str, labels: Mapping[str, str]) -> str:
         if labels.get("replay", "live") != "live":
             return REPLAYED
         return UNKNOWN if stream_of(metric) is None else ""
 
-    def _meet(self, labels: Mapping[str, str]) -> None:
+    def _meet(self, host: str, name: str) -> None:
         """Take note of a host's name, as node_exporter tells it; other exporters on it may say its address only."""
-        host, name = _HOST.sub("", labels.get("instance", "")).strip("[]"), labels.get("nodename", "")
         if host and name and self._hosts.get(host) != name:
             self._hosts[host] = name
             # Series of that host may be known under its address: they are looked at again.
-            for known in self._known.values():
-                known.clear()
-
-    def _named(self, labels: dict[str, str]) -> dict[str, str]:
-        host = _HOST.sub("", labels.get("instance", "")).strip("[]")
-        if host in self._hosts and not labels.get("node"):
-            return labels | {"node": self._hosts[host]}
-        return labels
+            self._renamed.add(host)
 
     def _batches(
         self, columns: Ints, entities: Ints, times: Ints, values: NDArray[np.float64]
     ) -> dict[str, pa.RecordBatch]:
         streams: dict[str, list[int]] = {}
         for column in np.unique(columns).tolist():
-            streams.setdefault(self._columns_of[column][0], []).append(column)
+            streams.setdefault(self._columns.keys[column][0], []).append(column)
         found: dict[str, pa.RecordBatch] = {}
         for stream in STREAMS:
             if stream in streams:
@@ -218,7 +209,7 @@ class Places:
         members, local = np.unique(entities, return_inverse=True)
         first = int(times.min())
         codes, row = np.unique((times - first) * len(members) + local, return_inverse=True)
-        keys = [self._entity_of[member][1] for member in members.tolist()]
+        keys = [self._entities.keys[member][1] for member in members.tolist()]
         entity = codes % len(members)
         made: dict[str, Any] = {"timestamp": pa.array(codes // len(members) + first).cast(TIMESTAMP)}
         for part, name in enumerate(_KEYS.get(stream, STREAMS[stream].key_names)):
@@ -228,7 +219,7 @@ class Places:
             cells, there = np.zeros(len(codes)), np.zeros(len(codes), np.bool_)
             cells[row[mine]] = values[mine]
             there[row[mine]] = True
-            name = self._columns_of[column][1]
+            name = self._columns.keys[column][1]
             if name == "iteration":
                 there &= np.abs(cells) < _EXACT
                 made[name] = pa.array(np.where(there, cells, 0).astype(np.int64), mask=~there)
@@ -236,6 +227,10 @@ class Places:
                 made[name] = pa.array(cells, mask=~there)
         batch = pa.RecordBatch.from_pydict(made)
         return folded(batch) if stream == "dcgm" else batch
+
+
+def _host(labels: Mapping[str, str]) -> str:
+    return _HOST.sub("", labels.get("instance", "")).strip("[]")
 
 
 def _wrong(metric: str, labels: Mapping[str, str], count: int) -> str:

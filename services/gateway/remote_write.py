@@ -14,55 +14,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from services.gateway import histograms
+from services.gateway.numbers import Bools, Ints
 from services.gateway.protobuf import MalformedError, field_at, fields, varint_at
+from services.gateway.symbols import Symbols
 from services.kit.varint import varint
 
 Protocol = Literal["v1", "v2"]
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Pairs = list[tuple[str, str]]
 
 _SNAPPY = pa.Codec("snappy")
 _PAD = 64
 _FEW = 16
 """Series, of which each one's samples are read in a row: those with many samples."""
-_SYMBOLS_MOST = 1_000_000
-"""Names and values of labels remembered from request to request: some 100 MB."""
 
 
 class TooLargeError(ValueError):
     """A body that would be larger than the limit once unpacked."""
-
-
-class Symbols:
-    """Gives every text a number that stays the same from request to request, until `forget`."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self.texts: list[str] = []
-
-    def numbers(self, symbols: list[bytes]) -> Ints:
-        """Return the numbers of texts; raise MalformedError where one is not UTF-8."""
-        known = self._numbers
-        for symbol in symbols:
-            if symbol not in known:
-                try:
-                    self.texts.append(symbol.decode())
-                except UnicodeDecodeError:
-                    raise MalformedError(f"a label is not UTF-8: {symbol[:60]!r}") from None
-                known[symbol] = len(self.texts) - 1
-        return np.fromiter((known[symbol] for symbol in symbols), np.int64, len(symbols))
-
-    @property
-    def full(self) -> bool:
-        """Return whether so many texts are known that they should be forgotten."""
-        return len(self.texts) > _SYMBOLS_MOST
-
-    def forget(self) -> None:
-        """Forget all texts: numbers given before mean nothing any more."""
-        self._numbers.clear()
-        self.texts.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +55,7 @@ class Request:
         """Return the labels of a series as sent; raise MalformedError where they cannot be read."""
         if self.protocol == "v1":
             return list(_label_pairs(self.keys[series]))
-        texts = [self.symbols.texts[number] for number in np.frombuffer(self.keys[series], np.int64)]
+        texts = [self.symbols.text(number) for number in np.frombuffer(self.keys[series], np.int64).tolist()]
         return list(zip(texts[::2], texts[1::2], strict=True))
 
 

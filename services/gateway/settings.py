@@ -26,6 +26,9 @@ class GatewaySettings(Listening):
     target: str = "none"
     """The sink that is to write what comes in. No sink is called `none`: the telemetry is in a Prometheus already, and
     a sink that wrote it into the one that sends it would make a circle."""
+    series: Annotated[int, Field(ge=10_000)] = 1_000_000
+    """Series remembered, and texts in their labels: 800 GPUs with 60 series each are 50,000. Beyond it those that were
+    silent longest are evicted; one that comes back is learnt again, and loses nothing."""
     body_bytes: Annotated[int, Field(ge=1024)] = 4 * MIB
     """The longest request body, as sent. Prometheus' are of some 100 kB."""
     decoded_bytes: Annotated[int, Field(ge=1024)] = 16 * MIB

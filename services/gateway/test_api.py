@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from services.gateway.__main__ import topology_of
 from services.gateway.conftest import CONTENT, Client, Series, histogram, packed, written
@@ -27,6 +28,23 @@ def test_what_is_written_is_acknowledged_and_there(client: Client, protocol: str
     assert answer.headers.get("X-Prometheus-Remote-Write-Histograms-Written") == ("1" if protocol == "v2" else None)
     (row,) = client.outlet.rows("dcgm")
     assert (row["node"], row["gpu"], row["DCGM_FI_DEV_SM_CLOCK"]) == ("v001", 0, 1410.0)
+
+
+def test_more_series_than_are_remembered_are_taken_and_evictions_counted() -> None:
+    def evicted() -> float:
+        return REGISTRY.get_sample_value("hindcast_gateway_series_evicted_total") or 0.0
+
+    client, before = Client(series=10_000), evicted()
+    clock = ("__name__", "DCGM_FI_DEV_SM_CLOCK")
+    gpus = [
+        Series([("Hostname", f"n{at // 200}"), clock, ("gpu", str(at % 200))], [(NOW, 1.0)]) for at in range(10_100)
+    ]
+    for body in (gpus, gpus[:1], gpus[-1:]):
+        assert client.write("v1", packed(written("v1", body))).status_code == 204
+    # What is too much goes, and a sixteenth with it.
+    assert evicted() - before == 100 + 625
+    assert REGISTRY.get_sample_value("hindcast_gateway_series") in {9_375, 9_376, 9_377}
+    assert len(client.outlet.rows("dcgm")) == 10_102
 
 
 @pytest.mark.parametrize(("path", "headers"), [("/api/v1/write", {}), ("/api/v1/logs", {}), ("/api/v1/jobs", {})])

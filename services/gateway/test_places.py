@@ -1,9 +1,12 @@
 """From series as the usual exporters name them to rows of hindcast's streams."""
 
+import itertools
 import struct
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.gateway.conftest import Sample, Series, written
 from services.gateway.places import Places, Rows
@@ -19,6 +22,7 @@ def series(metric: str, samples: Sequence[Sample] = ONE, /, **labels: str) -> Se
 
 
 def taken(places: Places, *every: Series, protocol: Protocol = "v2") -> Rows:
+    places.make_room()
     return places.rows(read(written(protocol, every), protocol, places.symbols))
 
 
@@ -113,12 +117,75 @@ def test_a_host_that_is_known_by_address_gets_its_name() -> None:
     assert rows(taken(places, port), "nic")[0]["node"] == "v007"
 
 
-def test_too_many_series_are_forgotten_and_learnt_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.places._SERIES_MOST", 3)
-    places = Places("vela")
-    every = [series("DCGM_FI_DEV_SM_CLOCK", [(NOW, float(gpu))], gpu=str(gpu), Hostname="v001") for gpu in range(5)]
-    before = rows(taken(places, *every), "dcgm")
-    assert places.series == 5
-    places.make_room()
-    assert places.series == 0
-    assert rows(taken(places, *every), "dcgm") == before
+def _pool() -> list[Series]:
+    """Series of few machines and many jobs; some are of a host whose name comes by itself, some have no place."""
+    found = [
+        series(metric, gpu=str(gpu), Hostname=f"v{node}", UUID=f"GPU-{node}{gpu}", hpc_job=str(job))
+        for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "go_goroutines")
+        for node, gpu, job in itertools.product(range(2), range(2), range(3))
+    ]
+    found += [series("hindcast_job_step_time_seconds", job_id=f"j{job}", rank="-1") for job in range(20)]
+    found += [series("ipmi_temperature_celsius", name="Temp", id=str(at), instance="v1:9290") for at in range(3)]
+    port = {"device": "mlx5_0", "instance": "10.0.0.7:9100"}
+    found += [series("node_uname_info", instance="10.0.0.7:9100", nodename="v7"), series("gpu_x", Hostname="v1")]
+    found += [series("node_infiniband_symbol_error_total", **port), series("node_infiniband_state_id", **port)]
+    return [*found, Series([("gpu", "0")], ONE), series("DCGM_FI_DEV_SM_CLOCK", gpu="0", Hostname="v0", cluster="x")]
+
+
+POOL = _pool()
+_request = st.tuples(st.sampled_from(["v1", "v2"]), st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=25))
+
+
+@settings(deadline=None)
+@given(requests=st.lists(_request, max_size=12))
+def test_what_was_evicted_comes_back_as_what_it_was(requests: list[tuple[Protocol, list[int]]]) -> None:
+    small, large = Places("vela", series_most=20), Places("vela")
+    for protocol, members in requests:
+        every = [POOL[member] for member in members]
+        small.make_room()
+        assert small.series <= 20
+        assert large.make_room() == 0
+        found, expected = taken(small, *every, protocol=protocol), taken(large, *every, protocol=protocol)
+        assert (found.outcomes, found.bad) == (expected.outcomes, expected.bad)
+        assert found.batches.keys() == expected.batches.keys()
+        for stream in found.batches:
+            # Rows of one time are in no order, nor are their cells.
+            one, other = ([sorted(row.items()) for row in rows(each, stream)] for each in (found, expected))
+            assert sorted(map(repr, one)) == sorted(map(repr, other))
+
+
+def test_those_that_are_heard_of_stay() -> None:
+    places = Places("vela", series_most=64)
+    clocks = [series("DCGM_FI_DEV_SM_CLOCK", [(NOW, float(gpu))], gpu=str(gpu), Hostname="v1") for gpu in range(8)]
+    before = rows(taken(places, *clocks), "dcgm")
+    evicted = 0
+    for job in range(200):
+        taken(places, *clocks, series("hindcast_job_step_time_seconds", job_id=f"j{job}", rank="-1"))
+        evicted += places.make_room()
+        assert places.series <= 64
+    # Nothing but jobs went: each makes one series.
+    assert evicted == 8 + 200 - places.series
+    assert rows(taken(places, *clocks), "dcgm") == before
+    assert places.series == 8 + 200 - evicted
+
+
+def test_of_more_machines_than_series_those_that_are_gone_are_met_anew() -> None:
+    places = Places("vela", series_most=16)
+    port = series("node_infiniband_symbol_error_total", device="mlx5_0", instance="10.0.0.7:9100")
+    first, second = (series("ipmi_temperature_celsius", name="Temp", id=at, instance="w1:9290") for at in "12")
+    taken(places, first, second, series("node_uname_info", instance="10.0.0.7:9100", nodename="v007"))
+
+    def seen() -> tuple[object, object]:
+        places.make_room()
+        return rows(taken(places, port), "nic")[0]["node"], rows(taken(places, second), "bmc")[0]["sensor"]
+
+    def meet(machines: range) -> None:
+        for at in machines:
+            places.make_room()
+            taken(places, series("node_uname_info", instance=f"10.0.1.{at}:9100", nodename=f"u{at}"))
+            taken(places, series("DCGM_FI_DEV_SM_CLOCK", gpu="0", Hostname=f"u{at}"))
+
+    meet(range(4))
+    assert seen() == ("v007", "Temp #2")
+    meet(range(4, 60))
+    assert seen() == ("10.0.0.7", "Temp")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from services.gateway.conftest import Series, chunk, histogram, packed, written
 from services.gateway.histograms import wrong_with
 from services.gateway.protobuf import MalformedError
-from services.gateway.remote_write import Protocol, Symbols, TooLargeError, read, unpack
+from services.gateway.remote_write import Protocol, TooLargeError, read, unpack
+from services.gateway.symbols import Symbols
 from services.kit.varint import varint
 
 NOW = 1_763_650_000_000
@@ -117,13 +118,18 @@ def test_a_bomb_is_not_unpacked() -> None:
         unpack(b"", 1_000_000)
 
 
-def test_a_full_table_of_texts_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.remote_write._SYMBOLS_MOST", 2)
-    symbols = Symbols()
-    symbols.numbers([b"a", b"b", b"c"])
+def test_texts_of_no_series_make_room_and_the_others_keep_their_numbers() -> None:
+    symbols = Symbols(most=3)
+    one, other = Series([("__name__", "m"), ("gpu", "1")], []), Series([("__name__", "n"), ("gpu", "2")], [])
+    (kept,) = read(written("v2", [one]), "v2", symbols).keys
     assert symbols.full
-    symbols.forget()
-    assert symbols.numbers([b"c"]).tolist() == [0]
+    read(written("v2", [other]), "v2", symbols)
+    assert not symbols.keep([kept])
+    request = read(written("v2", [other, one]), "v2", symbols)
+    assert request.keys[1] == kept
+    assert [request.labels(number) for number in range(2)] == [other.labels, one.labels]
+    assert symbols.keep([])
+    assert not symbols.full
 
 
 @settings(deadline=None)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from services.recording.importers.parts.known_series import Reading, naming_labels, reading_of
@@ -79,10 +80,11 @@ class Census:
         if found is None:
             if len(self._known) >= _SERIES_MOST:
                 self._known.clear()
-            found = self._known[identity] = self._place(metric, labels)
+            found = self._known[identity] = self.look(metric, labels)
         return found
 
-    def _place(self, metric: str, labels: Labels) -> Place | str:
+    def look(self, metric: str, labels: Labels) -> Place | str:
+        """Return the same as `place`, for one who remembers it."""
         reading = reading_of(metric, naming_labels(metric, labels))
         if reading is None:
             return "the metric has no place in a recording"
@@ -136,6 +138,31 @@ class Census:
         machines = self._machines.values()
         gpus, nics = sum(len(one.gpus) for one in machines), sum(len(one.nics) for one in machines)
         return len(machines), gpus, nics, len(self._switches), len(self._mounts), len(self._managed)
+
+    @property
+    def held(self) -> int:
+        """Return how much is remembered of machines, series aside."""
+        return sum(self.size) + len(self._sensors) + len(self._gpu_nodes) + len(self.called_by_pods)
+
+    def keep(self, entities: AbstractSet[tuple[str, Key]]) -> None:
+        """Forget all machines, and parts of them, of which none of these entities (stream, key) is."""
+        names = {key[2] if stream == "steps" else key[0] for stream, key in entities}
+        self._machines = {name: machine for name, machine in self._machines.items() if name in names}
+        for name, machine in self._machines.items():
+            machine.nics = {nic for nic in machine.nics if ("nic", (name, nic)) in entities}
+        uuids = {gpu.get("uuid") for machine in self._machines.values() for gpu in machine.gpus.values()}
+        self._gpu_nodes = {uuid: node for uuid, node in self._gpu_nodes.items() if uuid in uuids}
+        self._switches &= names
+        self._managed &= names
+        self.called_by_pods &= names
+        self._mounts &= {key[1] for stream, key in entities if stream == "storage"}
+        # A sensor's number counts for those of the same name too: "Temp" is the first of "Temp #4".
+        sensors = {(key[0], str(key[1]).rpartition(" #")[0], key[2]) for stream, key in entities if stream == "bmc"}
+        self._sensors = {
+            sensor: number
+            for sensor, number in self._sensors.items()
+            if sensor in sensors or ("bmc", sensor) in entities
+        }
 
     def topology(self) -> Topology:
         """Return the machines seen so far."""

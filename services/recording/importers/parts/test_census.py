@@ -60,6 +60,41 @@ def test_a_pod_started_anew_has_the_same_gpus() -> None:
     assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **labels, Hostname="dcgm-exporter-bbbbb").key == first.key
 
 
+def test_what_is_not_kept_is_forgotten_and_met_anew() -> None:
+    census = Census()
+    for name in ("n1", "n2"):
+        gpu = placed(census, "DCGM_FI_DEV_GPU_TEMP", gpu="0", UUID=f"GPU-{name}", Hostname=name)
+        for nic in ("mlx5_0", "mlx5_1"):
+            port = placed(census, "node_infiniband_symbol_error_total", device=nic, instance=f"{name}:9100")
+        for number in ("3", "4"):
+            heat = placed(census, "ipmi_temperature_celsius", name="Temp", id=number, instance=f"{name}:9290")
+        mount = placed(census, "hindcast_storage_waiters", node=name, mount=f"/{name}")
+    link = placed(census, "sonic_interface_pfc_receive_packets_total", device="e0", instance="leaf1:9101", priority="3")
+    step = placed(census, "hindcast_job_step_time_seconds", job_id="7", rank="0", node="n3")
+    places = (gpu, port, heat, mount, link, step)
+    whole = {(one.reading.stream, one.key) for one in places}
+    census.keep(whole)
+    assert [(node.name, [nic.nic for nic in node.nics or []]) for node in census.topology().nodes] == [
+        ("n2", ["mlx5_1"]), ("n3", [])
+    ]  # fmt: skip
+    assert [switch.name for switch in census.topology().switches or []] == ["leaf1"]
+    assert [mount.mount for mount in census.topology().mounts or []] == ["/n2"]
+
+    def called(name: str, number: str) -> object:
+        labels = {"name": "Temp", "id": number, "instance": f"{name}:9290"}
+        found = census.look("ipmi_temperature_celsius", labels)
+        assert isinstance(found, Place)
+        return found.key[1]
+
+    assert [called("n2", "4"), called("n2", "3")] == ["Temp #4", "Temp"]
+    assert [called("n1", "4"), called("n1", "3")] == ["Temp", "Temp #3"]
+    assert placed(census, "DCGM_FI_DEV_SM_CLOCK", gpu="0", UUID="GPU-n2").key == ("n2", 0)
+    assert census.look("DCGM_FI_DEV_SM_CLOCK", {"gpu": "0", "UUID": "GPU-n1"}) == "the labels name no node"
+    held = census.held
+    census.keep(set())
+    assert (census.held, held > 0) == (0, True)
+
+
 def test_links_and_switch_chips_are_left_out_with_a_reason() -> None:
     census = Census()
     gpu = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1"}
