@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.fleet import Fleet
+from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
 
 TENSOR: Final = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
@@ -31,7 +31,7 @@ class GpuWork(Columns):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
-        self._fleet, self._layout = fleet, GpuLayout(fleet)
+        self._layout = GpuLayout(fleet)
 
     def take(self, batch: Batch) -> None:
         """Take readings of GPUs."""
@@ -47,14 +47,11 @@ class GpuWork(Columns):
             self.worked_at[where] = np.where(works, at, self.worked_at[where])
             self.level[where] = np.where(works, moved, level)
 
-    def goes_on(self, job_id: str, since: Instant, now: Instant) -> bool:
+    def goes_on(self, job: Job, since: Instant, now: Instant) -> bool:
         """Return whether most GPUs of a job that were read after `since` have worked after it, and lately.
 
         In a synchronous job none does for longer than a step once a node of it is dead.
         """
-        job = self._fleet.jobs.get(job_id)
-        if job is None:
-            return False
         self._layout.extend()
         gpus = np.concatenate([np.empty(0, np.int64), *(self._layout.members(node) for node in job.nodes)])
         gpus = gpus[gpus < self.count]

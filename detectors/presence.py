@@ -313,10 +313,15 @@ class Progress(Kept):
         return last > since and not now - last > (_STEPS_LATE + 0.5) * usual + _STEPS_SLACK_MS
 
     def lives_by(self, job_id: str, since: Instant, now: Instant) -> str:
-        """Return what shows that a job worked after `since`, and lately: its steps, else its GPUs; empty: nothing."""
+        """Return what shows that a job worked after `since`, and lately: its steps, else its GPUs; empty: nothing.
+
+        Which nodes an inferred job has is approximate: that some of them work on is no sign of the others.
+        """
         if self.of(job_id)[0] != NEVER:
             return f"steps of job {job_id}" if self.goes_on(job_id, since, now) else ""
-        return f"the work of job {job_id} on other nodes" if self._gpus.goes_on(job_id, since, now) else ""
+        job = self._fleet.jobs.get(job_id)
+        works = job is not None and not job.inferred and self._gpus.goes_on(job, since, now)
+        return f"the work of job {job_id} on other nodes" if works else ""
 
     def stopped(self, job_id: str, now: Instant) -> bool | None:
         """Return whether a job's next step is overdue; None if that is not known."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from detectors.contract import Finding
+from detectors.fleet import INFERRED
 from detectors.node_down.detector import NodeDown
 from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, idle, silenced
 from detectors.scene import START, Scene, line, name, tape_of, without
@@ -105,7 +106,11 @@ def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> 
 
 
 def test_a_silent_node_is_not_down_while_the_gpus_of_its_job_compute_elsewhere() -> None:
-    assert firing(silenced(tape_of(MUTE), [CULPRIT])) == []
+    tape = silenced(tape_of(MUTE), [CULPRIT])
+    assert firing(tape) == []
+    inferred = [replace(event, job=replace(event.job, job_id=f"{INFERRED}{CULPRIT}")) for event in tape.jobs]
+    (fired,) = firing(replace(tape, jobs=inferred))
+    assert fired.entity == {"node": CULPRIT}, "who is in an inferred job is approximate: that others work is no proof"
 
 
 def test_streams_that_stop_one_by_one_are_no_dead_node() -> None:

@@ -53,7 +53,7 @@ class Excuses(Columns):
     `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit (W),
     what its host link should carry (2^generation times lanes) or once did, NVLink's counts; `named_at` when it last
     read as held by something that has a name, `linked_at` as one with NVLink errors; `told` whether it ever gave its
-    reasons; `peak` its highest clock.
+    reasons; `latest` its clock, and `peak` the highest it had.
     """
 
     at: IntArray = column(-1)
@@ -61,6 +61,7 @@ class Excuses(Columns):
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
     told: BoolArray = column(False)
+    latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
     KEPT = ("lines",)
 
@@ -96,6 +97,7 @@ class Excuses(Columns):
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         told = np.isfinite(reasons)
         self.told[where] |= told
+        self.latest[where] = np.where(np.isfinite(clock), clock, self.latest[where])
         self.peak[where] = np.fmax(self.peak[where], clock)
         moved = before[CLOCK] - np.expm1(-np.clip(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
@@ -155,6 +157,8 @@ class Excuses(Columns):
             return True
         if self.told[those].any():
             return False
+        if median_of(self.latest[those]) <= _HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
+            return True
         halved = min(clock_ratio, median_of(self.now[CLOCK, those] / self.peak[those])) <= _HALVED
         return halved or (clock_ratio <= _LOWERED and len(those) > 1)
 

@@ -13,6 +13,7 @@ from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
     BRAKED,
     CAPPED,
+    CLOCK,
     CULPRIT,
     DRAM,
     FROM_START,
@@ -167,6 +168,8 @@ def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
     link = replace(SUDDEN, dcgm={"DCGM_FI_DEV_PCIE_LINK_WIDTH": from_to(8, ONSET_S, 1e9, [CULPRIT])})
     assert entities(heat) == []
     assert entities(link) == []
+    halved = {CLOCK: from_to(705, ONSET_S, 1e9, [CULPRIT]), **UNREAD}
+    assert entities(replace(SUDDEN, dcgm=halved)) == [], "from the first reading on, though no reason is read"
 
 
 def _retries(at_s: FloatArray, values: FloatArray) -> FloatArray:
