@@ -208,14 +208,14 @@ def _step_times(recording: Recording) -> Floats:
 def _faults() -> Comparison:
     """Compare the mix and the lengths of the library's faults with those of a cluster of 400 nodes over 348 days."""
     from services.synth.library import scenario_paths
-    from services.synth.make import stage_of
+    from services.synth.make import scenario_and_world
 
     events = json.loads(FAULTS.read_text(encoding="utf-8"))
     real_mix, real_hours = _real_faults(events)
     made_mix: dict[str, int] = {}
     made_hours: list[float] = []
     for path in scenario_paths().values():
-        scenario, world = stage_of(path)
+        scenario, world = scenario_and_world(path)
         for happening in scenario.happenings:
             for told in happening.truths(world):
                 family = _FAMILY.get(told.truth.fault, "other")

@@ -15,7 +15,7 @@ from services.synth.arrival import Arrival
 from services.synth.happening import Lasting
 from services.synth.labels import labels_of
 from services.synth.library import LIBRARY, scenario_paths
-from services.synth.make import Variant, stage_of
+from services.synth.make import Variant, scenario_and_world
 from services.synth.outages import outages_of
 from services.synth.scenario import Scenario
 from services.synth.world import World
@@ -106,7 +106,7 @@ class Outline:
 def outline(case: Case) -> Outline | None:
     """Return what a case would have, without making it; None if it can't be made so (too few nodes, no network)."""
     try:
-        scenario, world = stage_of(scenario_paths()[case.scenario], case.variant)
+        scenario, world = scenario_and_world(scenario_paths()[case.scenario], case.variant)
         for spec in scenario.jobs:
             world.nodes(spec.nodes)
         for happening in scenario.happenings:

@@ -9,7 +9,7 @@ from functools import cache
 from benchmarks.held_out.case import Case, Outline, outline
 from services.recording.faults import FAULTS
 from services.synth.library import scenario_paths
-from services.synth.make import stage_of
+from services.synth.make import scenario_and_world
 
 FEWEST_NODES = 8
 """A recording has at least so many, or all that its scenario is written for."""
@@ -114,4 +114,4 @@ def _scaled(scenario: str, scale: float) -> float:
 @cache
 def nodes_of(scenario: str) -> int:
     """Return how many nodes a scenario's own cluster has."""
-    return stage_of(scenario_paths()[scenario])[1].written_for.nodes
+    return scenario_and_world(scenario_paths()[scenario])[1].written_for.nodes

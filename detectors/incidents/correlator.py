@@ -25,7 +25,7 @@ from detectors.incidents.pace import Paces
 from detectors.incidents.places import Places
 from detectors.incidents.ranking import AGAIN, Edge, Sighted, carried, edge_score, rank
 from detectors.incidents.report import Impact, Incident, Offender
-from detectors.incidents.telling import Told, joined, tell
+from detectors.incidents.revision import Basis, joined, revise
 from detectors.state import pack, unpack
 
 _AGAIN_SCORE = 0.95
@@ -325,7 +325,7 @@ class Correlator:
         book.told = self._impact(book, at)
         root = ranked[0].finding.entity
         before = self._offenders.record(root, at, but=book.opened_at if book.counted else None)
-        told = Told(
+        basis = Basis(
             id=book.id,
             revision=book.revision,
             at=at,
@@ -341,7 +341,7 @@ class Correlator:
         if book.closed_at is not None and not book.counted:
             book.counted = True
             self._offenders.count(root, book.opened_at)
-        return tell(told, self._table, self._config)
+        return revise(basis, self._table, self._config)
 
     def _forget(self, now: Instant) -> None:
         """Forget closed incidents that nothing can be joined to any more, and of too many the oldest."""

@@ -34,7 +34,7 @@ from detectors.straggler import says
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import History
-from detectors.straggler.excuses import CLOCK, Excuses
+from detectors.straggler.known_causes import CLOCK, KnownCauses
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, MEMORY, POWER, SLOW_CLOCK, TENSOR
 from detectors.straggler.says import Suspect
@@ -73,7 +73,7 @@ class _Work(Kept):
 class Straggler(Kept):
     """See the module; the settings are in detector.yaml."""
 
-    KEPT = ("_watch", "_excuses", "_book", "_rises", "_works")
+    KEPT = ("_watch", "_causes", "_book", "_rises", "_works")
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StragglerConfig
@@ -84,7 +84,7 @@ class Straggler(Kept):
         self._config = config
         self._fleet = fleet
         self._layout = GpuLayout(fleet)
-        self._excuses = Excuses(fleet, self._layout)
+        self._causes = KnownCauses(fleet, self._layout)
         self._watch = Watch(config, fleet, self._layout)
         self._book = CaseBook(self.spec.name)
         self._rises = Rises()
@@ -100,13 +100,13 @@ class Straggler(Kept):
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what logs say of hardware faults."""
-        self._excuses.take_lines(records)
+        self._causes.take_lines(records)
         return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "dcgm":
-            self._excuses.take(batch)
+            self._causes.take(batch)
             self._watch.extend()
             self._watch.sums.take(batch)
         elif batch.kind == "steps":
@@ -169,7 +169,7 @@ class Straggler(Kept):
         if suspects is not None:
             found += self._close(now, None)
             found += self._judge(now, suspects)
-            self._excuses.forget(now)
+            self._causes.forget(now)
         return found
 
     def _held(self) -> IntArray:
@@ -201,7 +201,7 @@ class Straggler(Kept):
             entity: Entity = {"node": name} if whole else {"node": name, "gpu": int(places.gpu[worst])}
             if whole and (gpu := self._watch.stands_out(members)) is not None:
                 entity = layout.entity(gpu)
-            clock, others = self._excuses.now[CLOCK], np.setdiff1d(told, culprits)
+            clock, others = self._causes.now[CLOCK], np.setdiff1d(told, culprits)
             own, peers = np.full(6, np.nan), np.full(6, np.nan)
             own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
             bits, looks = ranks.bits(worst)
@@ -237,7 +237,7 @@ class Straggler(Kept):
 
     def _judge(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
         found: list[Finding] = []
-        excused = {id(suspect) for suspect in suspects if self._excused(now, suspect)}
+        excused = {id(suspect) for suspect in suspects if self._explained(now, suspect)}
         no_nodes = {one.entity["node"] for one in suspects if id(one) in excused and "gpu" not in one.entity}
         single = {one.entity["node"] for one in suspects if "gpu" in one.entity}
         for one in suspects:
@@ -267,9 +267,9 @@ class Straggler(Kept):
     def _ranks_know(self, job: Job) -> bool:
         return int(np.count_nonzero(self._works[job.job_id].ranks.seen)) >= len(gpus_of(job, self._layout))
 
-    def _excused(self, now: Instant, one: Suspect) -> bool:
+    def _explained(self, now: Instant, one: Suspect) -> bool:
         peers = gpus_of(one.job, self._layout)
-        return self._excuses.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
+        return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
 
     def _holds_up(self, one: Suspect) -> bool:
         """Return whether its job lost by it as much as counts, as much as its lag explains, and not for another reason.
@@ -293,7 +293,7 @@ class Straggler(Kept):
         return [case for case in self._book.cases() if not case.aspect]
 
     def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
-        limits = self._excuses.limits(one.gpus, gpus_of(one.job, self._layout))
+        limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
         told = says.of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         return self._book.fire(

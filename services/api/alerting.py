@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from services.api.findings_consumer import Update
 from services.api.generations import Generation
-from services.api.notes import Notes
 from services.api.run_models import Alert
-from services.api.said import Said
+from services.api.run_writer import RunWriter
 from services.api.store import now_ms
 from services.kit.errors import UserError
 from services.kit.times import format_time, parse_time
@@ -46,7 +46,7 @@ class Alerts:
         self._told: dict[Generation, dict[Labels, Alert]] = {}
         self._away = False
 
-    def fired(self, one: Generation, said: Said) -> None:
+    def fired(self, one: Generation, said: Update) -> None:
         """Note that a finding fires, so that its alert is looked for."""
         if said.labels is None or said.shadow or said.body["severity"] == "info":
             return
@@ -71,7 +71,7 @@ class Alerts:
         """Return whether an alert of a generation is firing, so far as is known."""
         return any(alert.state == "firing" for alert in self._told.get(one, {}).values())
 
-    def look(self, followed: dict[Generation, Notes]) -> None:
+    def look(self, followed: dict[Generation, RunWriter]) -> None:
         """Ask Alertmanager, and note what is new of each generation."""
         if not any(self._fired.get(one) for one in followed):
             return

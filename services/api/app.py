@@ -20,13 +20,13 @@ from services.api.archive import discard_leftovers
 from services.api.catalogue import Catalogue
 from services.api.clusters import LiveRun
 from services.api.comparisons import Comparisons
+from services.api.feedback import Feedback
 from services.api.generations import Generations
 from services.api.library import Library
 from services.api.live import Follower
-from services.api.marks import Marks
 from services.api.models import Health, Me
 from services.api.replays import Replays
-from services.api.routes import actions, recordings, replays, runs, tasks, the_rest
+from services.api.routes import actions, comparisons, detectors, labels, recordings, replays, runs, tasks
 from services.api.runs import Runs
 from services.api.settings import ApiSettings
 from services.api.store import Store
@@ -37,8 +37,8 @@ from services.kit.counting import Counting
 from services.kit.durable import watch_room
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
+from services.kit.middleware import Middleware
 from services.kit.problems import missing
-from services.kit.shield import Shield
 
 _REQUESTS = Counter("hindcast_api_requests_total", "Requests answered.", ["method", "route", "status"])
 _SECONDS = Histogram("hindcast_api_request_seconds", "Seconds until an answer began.", ["route"])
@@ -89,7 +89,9 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     recordings.add(api, library, runs_, settings)
     runs.add(api, runs_, streams, library)
     actions.add(api, runs_, live)
-    the_rest.add(api, Marks(store, runs_), Catalogue(store), Comparisons(store, runs_))
+    labels.add(api, Feedback(store, runs_))
+    detectors.add(api, Catalogue(store))
+    comparisons.add(api, Comparisons(store, runs_))
     replays.add(api, replays_, streams)
     tasks.add(api, tasks_, library, runs_, settings)
     app.include_router(api)
@@ -98,7 +100,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     else:
         app.add_api_route("/", _no_console, include_in_schema=False)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    app.add_middleware(Shield, settings=settings, page=_is_page, large=_is_upload)
+    app.add_middleware(Middleware, settings=settings, page=_is_page, large=_is_upload)
     app.add_middleware(Counting, note=_count)
     return app
 

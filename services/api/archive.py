@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from services.api.settings import ApiSettings
+from services.kit.archive_members import Member, copy, damage, opened, too_much
 from services.kit.errors import UserError
-from services.kit.members import Member, copy, damage, opened, too_much
 from services.kit.problems import RefusedError
 from services.recording.model import Topology
 from services.recording.reader import open_stream, read_manifest, read_topology

@@ -4,15 +4,15 @@ import json
 import threading
 
 from services.api.generations import Generation
-from services.api.notes import Notes
 from services.api.run_models import Action, ActionRequest, Finding, SilenceRequest
+from services.api.run_writer import RunWriter
+from services.api.serializers import finding_of
 from services.api.store import Store, now_ms
-from services.api.telling import finding_meant
 from services.detect.warmup import finding_line
 from services.kit.errors import UserError
 from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
-from services.live.alerts import alerted, sighting
+from services.live.alerts import alerted, finding_record
 from services.live.follower import Closing, News
 from services.live.start import Run
 
@@ -35,7 +35,7 @@ class LiveRun:
                 " ON CONFLICT (id) DO UPDATE SET state = 'running', over_ms = NULL, error = NULL",
                 row,
             )
-        self._notes = Notes(store, self.name, start_ms=run.feed.at, end_ms=run.feed.at)
+        self._notes = RunWriter(store, self.name, start_ms=run.feed.at, end_ms=run.feed.at)
         self._notes.restore()
         self._lock = threading.Lock()
         self._error: str | None = None
@@ -93,8 +93,8 @@ class LiveRun:
         """
         with self._lock:
             told = self._open(finding)
-        line = finding_line(finding_meant(told), shadow=told.shadow)
-        labels = alerted(sighting(self._run.origin, line, self._run.feed.topology))
+        line = finding_line(finding_of(told), shadow=told.shadow)
+        labels = alerted(finding_record(self._run.origin, line, self._run.feed.topology))
         if self._run.alerts is None or labels is None:
             why = (
                 "hindcast live has no --alertmanager" if labels is not None else "it is in shadow, or of severity info"

@@ -4,9 +4,9 @@ import json
 
 from services.api.run_models import Run
 from services.api.runs import Runs, new_id
+from services.api.serializers import score_of
 from services.api.steering_models import Comparison, ComparisonRequest, Difference
 from services.api.store import Row, Store, now_ms
-from services.api.telling import score_told
 from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.score import comparison as scoring
@@ -103,8 +103,8 @@ class Comparisons:
         return told.model_copy(
             update={
                 "differences": [_difference(one) for one in scoring.differences(before, after)],
-                "before_score": score_told(_outcomes(before)),
-                "after_score": score_told(_outcomes(after)),
+                "before_score": score_of(_outcomes(before)),
+                "after_score": score_of(_outcomes(after)),
             }
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from services.api.library import Library
-from services.api.notes import Notes
+from services.api.run_writer import RunWriter
 from services.api.store import Store, now_ms
 from services.kit.replays import DetectorSettings
 from services.recording.reader import Recording
@@ -67,9 +67,9 @@ class Generations:
             self._names[path] = there.get(path, Path(path).name)
         return self._names[path]
 
-    def notes(self, one: Generation, start_ms: int, end_ms: int) -> Notes:
+    def notes(self, one: Generation, start_ms: int, end_ms: int) -> RunWriter:
         """Return the notes of a generation's run, with what was written before."""
-        notes = Notes(self._store, one.run, start_ms=start_ms, end_ms=end_ms)
+        notes = RunWriter(self._store, one.run, start_ms=start_ms, end_ms=end_ms)
         notes.restore()
         return notes
 
@@ -86,7 +86,7 @@ class Generations:
             query = "UPDATE runs SET state = ?, over_ms = ? WHERE id = ? AND state = 'running'"
             db.execute(query, (state, now_ms(), run))
 
-    def judge(self, notes: Notes, path: str) -> None:
+    def judge(self, notes: RunWriter, path: str) -> None:
         """Judge a run's findings against the labels of its recording, where that can be read here."""
         if (Path(path) / "recording.yaml").is_file():
             notes.judge(list(Recording.open(path).labels()))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from kafka.errors import KafkaError
 
 from services.api.alerting import Alerts
+from services.api.findings_consumer import Offsets, Topics, owned, update_in
 from services.api.generations import Generation, Generations, Running
-from services.api.notes import Notes
 from services.api.replays import Replays
+from services.api.run_writer import RunWriter
 from services.api.runs import Runs
-from services.api.said import Offsets, Topics, owned, said_in
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
 from services.kit.problems import RefusedError
@@ -44,7 +44,7 @@ _ENDS = {"ended": "done", "stopped": "cancelled"}
 class _Followed:
     """A generation that is followed; `fed`: the end of what detect is to read, `said`: of what it then has said."""
 
-    notes: Notes
+    notes: RunWriter
     recording: str
     fed: Offsets | None = None
     said: Offsets | None = None
@@ -151,7 +151,7 @@ class Follower:
                 if one not in self._followed:
                     self._strange.add(one)
             followed = self._followed.get(one)
-            said = said_in(record, origin, topics.topologies) if followed is not None else None
+            said = update_in(record, origin, topics.topologies) if followed is not None else None
             if followed is None or said is None:
                 continue
             try:

@@ -9,9 +9,9 @@ from typing import Any
 from services.api.library import Library
 from services.api.models import Page
 from services.api.run_models import Alert, Finding, Incident, Run, Timeline
+from services.api.serializers import finding_of, run_of, score_of, timeline
 from services.api.settings import ApiSettings
 from services.api.store import Row, Store, now_ms
-from services.api.telling import finding_meant, run_told, score_told, timeline
 from services.api.work import main
 from services.api.workers import Workers
 from services.detect.choices import choices_of, incident_config_of
@@ -138,7 +138,7 @@ class Runs:
 
     def one(self, run: str) -> Run:
         """Return a run; RefusedError (404) where there is none."""
-        return run_told(self._row(run))
+        return run_of(self._row(run))
 
     def recording(self, run: str) -> Recording:
         """Open the recording of a run; RefusedError (410) where it was deleted since."""
@@ -165,7 +165,7 @@ class Runs:
         total = self._store.all(f"{_COUNT} runs {where}", given)[0]["n"]
         order = "ORDER BY created_ms DESC, rowid DESC LIMIT ?3 OFFSET ?4"
         rows = self._store.all(f"SELECT * FROM runs {where} {order}", [*given, limit, after])  # noqa: S608 - ours
-        return Page[Run](items=[run_told(row) for row in rows], next=_next(after, limit, total), total=total)
+        return Page[Run](items=[run_of(row) for row in rows], next=_next(after, limit, total), total=total)
 
     def findings(self, run: str, after: int = 0, limit: int = -1, **wanted: str | None) -> Page[Finding]:
         """Return findings in order of their detection; `wanted`: values of columns of the table."""
@@ -216,7 +216,7 @@ class Runs:
 
     def outcomes(self, run: str) -> list[Outcome]:
         """Return what became of each label and finding of a run; what was found in shadow does not count."""
-        findings = [finding_meant(told) for told in self.findings(run).items if not told.shadow]
+        findings = [finding_of(told) for told in self.findings(run).items if not told.shadow]
         return judge(findings, self.recording(run).truth())
 
     def timeline(self, run: str) -> Timeline:
@@ -224,7 +224,7 @@ class Runs:
         told, labels = self.one(run), list(self.recording(run).labels())
         entries = timeline(labels, self.findings(run).items, self.incidents(run).items)
         scored = told.state == "done" and bool(labels)
-        return Timeline(run=run, entries=entries, score=score_told(self.outcomes(run)) if scored else None)
+        return Timeline(run=run, entries=entries, score=score_of(self.outcomes(run)) if scored else None)
 
     def events(self, run: str, after: int) -> list[Row]:
         """Return what happened in a run after an event's number."""

@@ -204,7 +204,7 @@ def _path(given: str | None) -> Path | None:
 
 def _import(work: Work) -> TaskResult:
     from services.api.taken import taken
-    from services.kit.tree import named_upload, unpacked
+    from services.kit.unpacking import named_upload, unpacked
     from services.recording.importers.registry import discover
 
     needs = work.needs

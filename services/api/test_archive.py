@@ -16,8 +16,8 @@ import pytest
 
 from services.api.archive import LEFT
 from services.api.conftest import SMALL, Client, client_of, settings_at
+from services.kit.archive_members import opened
 from services.kit.errors import UserError
-from services.kit.members import opened
 
 FILES = {path.name: path.read_bytes() for path in sorted((SMALL / "vela-healthy").iterdir())}
 ZIP, TAR = {"content-type": "application/zip"}, {"content-type": "application/gzip"}
@@ -248,7 +248,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(api: Client, monkeypatch: p
         yield b"{"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("services.kit.shield._PATIENCE_S", 0.05)
+    monkeypatch.setattr("services.kit.middleware._PATIENCE_S", 0.05)
     answer = api.post(f"/api/v1/{path}", content=stuck(), headers={"content-type": "application/json"})
     assert (answer.status_code, answer.headers["content-type"]) == (408, "application/problem+json")
     assert answer.json()["remedy"].startswith("send it again")

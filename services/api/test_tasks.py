@@ -18,7 +18,7 @@ import pytest
 from services.api.conftest import SMALL, Client, client_of, run_over, settings_at
 from services.api.workers import Workers
 from services.kit.errors import UserError
-from services.kit.tree import unpacked
+from services.kit.unpacking import unpacked
 from services.kit.wait import until
 
 SACCT = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.api.catalogue import versions
-from services.api.notes import Notes
+from services.api.run_writer import RunWriter
 from services.api.store import Store, now_ms
 from services.detect.choices import choices_of, incident_config_of
 from services.kit.errors import UserError
@@ -55,7 +55,7 @@ def _carry_out(store: Store, run: str) -> None:
     shadow = {kind.spec.name for kind, config in choices if config.shadow}
     with store.writing() as db:
         db.execute("UPDATE runs SET versions = ? WHERE id = ?", (json.dumps(versions(choices)), run))
-    notes = Notes(store, run, start_ms=recording.manifest.start, end_ms=recording.manifest.end)
+    notes = RunWriter(store, run, start_ms=recording.manifest.start, end_ms=recording.manifest.end)
     due = time.monotonic()
     for step in steps(recording, choices, incident_config_of(overrides)):
         notes.event_ms = step.at

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from services.kit.access import Role
-from services.kit.shield import Shield
+from services.kit.middleware import Middleware
 
 _HEAD = """# Who may ask what
 
@@ -91,9 +91,9 @@ def routes(app: Starlette) -> list[tuple[str, str]]:
 
 def role(app: Starlette, method: str, path: str) -> Role | None:
     """Return which role a route needs, None: anybody may."""
-    (layer,) = (layer for layer in app.user_middleware if getattr(layer, "cls", None) is Shield)
+    (layer,) = (layer for layer in app.user_middleware if getattr(layer, "cls", None) is Middleware)
     given: dict[str, Any] = layer.kwargs
-    return Shield(app, **given).role(method, path)
+    return Middleware(app, **given).role(method, path)
 
 
 def page(applications: Mapping[str, Starlette]) -> str:

@@ -127,11 +127,11 @@ def _scenarios(kind: "type[Detector]") -> list[str]:
     """Return the scenarios of the library that owe an alert of one of the detector's faults, and a healthy one."""
     from services.synth.labels import labels_of
     from services.synth.library import scenario_paths
-    from services.synth.make import stage_of
+    from services.synth.make import scenario_and_world
 
     found = []
     for name, path in scenario_paths().items():
-        labels = labels_of(*stage_of(path), [])
+        labels = labels_of(*scenario_and_world(path), [])
         if any(label.fault in kind.spec.faults and not label.optional for label in labels):
             found.append(name)
     return [*found, "vela-healthy"]

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from services.exporters.settings import ExportersSettings
 from services.exporters.shown import EXPORTERS, Jobs, Shown
 from services.kit.errors import UserError
-from services.kit.shield import Shield
+from services.kit.middleware import Middleware
 from services.recording.reader import Recording
 
 
@@ -128,7 +128,7 @@ def build(fleet: Exporters, settings: ExportersSettings) -> Starlette:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     app = Starlette(routes=[Route("/sd", discovery), Route("/{exporter}/{target}/metrics", metrics)])
-    app.add_middleware(Shield, settings=settings)
+    app.add_middleware(Middleware, settings=settings)
     return app
 
 

@@ -26,8 +26,8 @@ from services.gateway.remote_write import Protocol, TooLargeError
 from services.gateway.settings import GatewaySettings
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
 from services.kit.counting import Counting
+from services.kit.middleware import Middleware
 from services.kit.problems import RefusedError
-from services.kit.shield import Shield
 
 _SENDERS = frozenset({"/api/v1/write", "/api/v1/logs", "/api/v1/jobs", "/loki/api/v1/push"})
 _RETRY_S = "5"
@@ -156,7 +156,7 @@ def build(gateway: Gateway, settings: GatewaySettings) -> FastAPI:
     app = application("hindcast gateway")
     add_health(app)
     add_metrics(app)
-    app.add_middleware(Shield, settings=settings, senders=_SENDERS, large=_SENDERS.__contains__)
+    app.add_middleware(Middleware, settings=settings, senders=_SENDERS, large=_SENDERS.__contains__)
     app.add_middleware(Counting, note=_count)
     taking = APIRouter(dependencies=WITH_TOKEN)
 

@@ -155,7 +155,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Client, monkeypatch
         yield b"{"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("services.kit.shield._PATIENCE_S", 0.05)
+    monkeypatch.setattr("services.kit.middleware._PATIENCE_S", 0.05)
     assert client.post("/api/v1/logs", stuck()).status_code == 408
 
 

@@ -17,9 +17,9 @@ from starlette.routing import Route
 from services.kit.errors import UserError
 from services.kit.listening import Listening, Port
 from services.kit.logs import LogSettings, configure
+from services.kit.middleware import Middleware
 from services.kit.serving import Server
 from services.kit.settings import load
-from services.kit.shield import Shield
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def status_application(ready: Callable[[], bool], settings: StatusSettings) -> S
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
     app = Starlette(routes=[Route("/healthz", health), Route("/readyz", health), Route("/metrics", metrics)])
-    app.add_middleware(Shield, settings=settings)
+    app.add_middleware(Middleware, settings=settings)
     return app
 
 

@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from services.kit.access import token_of
 from services.kit.logs import JsonLines
+from services.kit.middleware import Middleware
 from services.kit.service import StatusSettings
-from services.kit.shield import Shield
 
 _SECRETS = {"operator": "an-operators-secret", "viewer": "a-viewers-secret", "sender": "a-senders-secret"}
 
@@ -33,7 +33,7 @@ def asked(folder: Path, *requests: tuple[str, str, str], access_log: bool = Fals
     )
     settings = StatusSettings(tokens_file=tokens, audit_file=folder / "audit.jsonl", access_log=access_log)
     app = Starlette(routes=[Route("/{path:path}", _ok, methods=["GET", "POST", "DELETE"])])
-    app.add_middleware(Shield, settings=settings, senders=frozenset({"/write"}))
+    app.add_middleware(Middleware, settings=settings, senders=frozenset({"/write"}))
 
     async def ask() -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
@@ -86,7 +86,7 @@ def test_the_trail_goes_on_in_a_new_file_when_it_is_rotated(tmp_path: Path) -> N
 def test_a_trail_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     settings = StatusSettings(audit_file=tmp_path / "none" / "audit.jsonl")
     with pytest.raises(ValueError, match=r"AUDIT_FILE .*audit\.jsonl cannot be written"):
-        Shield(Starlette(), settings)
+        Middleware(Starlette(), settings)
 
 
 def test_each_answer_is_logged_where_asked_and_a_path_cannot_forge_a_line(

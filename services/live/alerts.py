@@ -7,13 +7,13 @@ from typing import Any
 
 from services.detect.warmup import Line, lines_of, rows_of
 from services.kit.wire import Origin
+from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
-from services.notify.board import Board
 from services.notify.delivery import Delivery
+from services.notify.finding_record import FindingRecord, finding_record_of, placed
 from services.notify.ledger import Ledger, Marks
 from services.notify.payload import Labels, labels_of
 from services.notify.settings import NotifySettings
-from services.notify.sighting import Sighting, placed, sighting_of
 from services.recording.model import Topology
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _PARTITION = 0
 
 @dataclass(slots=True)
 class _Entry:
-    """A finding in the journal, as a record of the findings topic: what notify's board reads."""
+    """A finding in the journal, as a record of the findings topic: what notify's alerts reads."""
 
     topic: str
     offset: int
@@ -33,14 +33,14 @@ class _Entry:
     partition: int = _PARTITION
 
 
-def sighting(origin: Origin, line: Line, topology: Topology, offset: int = 0) -> Sighting:
+def finding_record(origin: Origin, line: Line, topology: Topology, offset: int = 0) -> FindingRecord:
     """Return what a finding's line says, with its node's rack."""
     marks = [(name, value.encode()) for name, value in line.marks]
     entry = _Entry(line.topic, offset, line.at_ms, None, line.body, [*origin.headers(b"application/json"), *marks])
-    return placed(sighting_of(entry), {origin.unit: topology.model_dump(mode="json", exclude_unset=True)})
+    return placed(finding_record_of(entry), {origin.unit: topology.model_dump(mode="json", exclude_unset=True)})
 
 
-def alerted(one: Sighting) -> Labels | None:
+def alerted(one: FindingRecord) -> Labels | None:
     """Return the labels of the alert that a finding is, None where it alerts nobody."""
     return None if one.shadow or one.finding.severity == "info" else labels_of(one)
 
@@ -72,10 +72,10 @@ class Alerts:
     def _begin(self, marks: dict[int, Marks]) -> None:
         self._ledger = Ledger(marks)
         base = self._settings.runbook_base_url
-        board = Board(self._settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
-        self._board = board
+        alerts = AlertStore(self._settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
+        self._alerts = alerts
         self._delivery = Delivery(
-            board,
+            alerts,
             self._server,
             refused=lambda one, words: _log.error("finding=%s is not delivered: %s", one.finding.id, words),
             monotonic=self._monotonic,
@@ -90,8 +90,8 @@ class Alerts:
     def take(self, line: Line, topology: Topology) -> None:
         """Take a finding that fires or is over."""
         self._journal[self._next] = line
-        one = sighting(self._origin, line, topology, self._next)
-        self._board.take(one, now=self._monotonic(), wall_ms=self._wall_ms())
+        one = finding_record(self._origin, line, topology, self._next)
+        self._alerts.take(one, now=self._monotonic(), wall_ms=self._wall_ms())
         self._next += 1
 
     def deliver(self) -> None:

@@ -10,7 +10,7 @@ from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.times import format_time
-from services.live.alerts import alerted, sighting
+from services.live.alerts import alerted, finding_record
 from services.live.follower import News
 from services.live.start import Run
 from services.notify.payload import Labels
@@ -116,7 +116,7 @@ class Terminal:
                 self._report(line)
 
     def _report(self, line: Line) -> None:
-        one = sighting(self._run.origin, line, self._run.feed.topology)
+        one = finding_record(self._run.origin, line, self._run.feed.topology)
         finding = one.finding
         head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":

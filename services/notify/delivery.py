@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import Counter, Gauge
 
+from services.notify.alert_store import AlertStore, Post
 from services.notify.alertmanager import Alerting
-from services.notify.board import Board, Post
-from services.notify.sighting import Sighting
+from services.notify.finding_record import FindingRecord
 
 _log = logging.getLogger(__name__)
 SENT = Counter("hindcast_notify_alerts_sent_total", "Alerts accepted by Alertmanager, repeats included.", ["state"])
@@ -19,19 +19,19 @@ _ALERTS_PER_REQUEST = 256
 
 
 class Delivery:
-    """Brings a board's due alerts to Alertmanager. Nothing is given up but what the server refuses for good."""
+    """Brings the alerts that are due to Alertmanager. Nothing is given up but what the server refuses for good."""
 
     def __init__(
         self,
-        board: Board,
+        alerts: AlertStore,
         server: Alerting,
         *,
-        refused: Callable[[Sighting, str], None],
+        refused: Callable[[FindingRecord, str], None],
         monotonic: Callable[[], float],
         wall_ms: Callable[[], int],
         longest_pause_s: float,
     ) -> None:
-        self._board = board
+        self._alerts = alerts
         self._server = server
         self._refused = refused
         self._monotonic = monotonic
@@ -48,7 +48,7 @@ class Delivery:
         if started is None:
             self._failed("its status cannot be read")
             return
-        self._board.alertmanager_started(started)
+        self._alerts.alertmanager_started(started)
         posts = self._due()
         for start in range(0, len(posts), _ALERTS_PER_REQUEST):
             if not self._send(posts[start : start + _ALERTS_PER_REQUEST]):
@@ -59,13 +59,13 @@ class Delivery:
         UP.set(1)
 
     def _due(self) -> list[Post]:
-        return self._board.due(now=self._monotonic(), wall_ms=self._wall_ms())
+        return self._alerts.due(now=self._monotonic(), wall_ms=self._wall_ms())
 
     def _send(self, posts: Sequence[Post]) -> bool:
-        self._board.sending(posts)
+        self._alerts.sending(posts)
         answer = self._server.post([post.body for post in posts])
         if answer.outcome == "accepted":
-            self._board.accepted(posts, now=self._monotonic())
+            self._alerts.accepted(posts, now=self._monotonic())
             for post in posts:
                 SENT.labels(post.say).inc()
             return True
@@ -74,8 +74,8 @@ class Delivery:
             return False
         if len(posts) > 1:  # it has taken the good ones, and does not say which these are
             return all(self._send([post]) for post in posts)
-        for sighting in self._board.refused(posts[0]):
-            self._refused(sighting, f"Alertmanager refused it: {answer.words}")
+        for one in self._alerts.refused(posts[0]):
+            self._refused(one, f"Alertmanager refused it: {answer.words}")
         return True
 
     def _failed(self, words: str) -> None:

@@ -8,7 +8,7 @@ after a crash, a firing record behind that mark is never sent again, so that no 
 
 from typing import NamedTuple
 
-from services.notify.sighting import Position
+from services.notify.finding_record import Position
 
 
 class Marks(NamedTuple):

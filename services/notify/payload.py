@@ -7,18 +7,18 @@ Alertmanager knows an alert by its labels alone. Whatever differs from one momen
 from collections.abc import Mapping
 
 from services.kit.times import format_time
-from services.notify.sighting import Sighting
+from services.notify.finding_record import FindingRecord
 
 Labels = tuple[tuple[str, str], ...]
 LIVE = "live"
 
 
-def labels_of(sighting: Sighting) -> Labels:
+def labels_of(one: FindingRecord) -> Labels:
     """Return the labels of a finding's alert, sorted by name: those of ARCHITECTURE.md, "Alerts"."""
-    finding, origin = sighting.finding, sighting.origin
+    finding, origin = one.finding, one.origin
     found = {
         **{name: str(value) for name, value in finding.entity.items()},
-        "rack": sighting.rack,
+        "rack": one.rack,
         "alertname": "".join(word.capitalize() for word in finding.fault.split("_")),
         "fault": finding.fault,
         "severity": finding.severity,
@@ -30,9 +30,9 @@ def labels_of(sighting: Sighting) -> Labels:
     return tuple(sorted((name, value) for name, value in found.items() if value))
 
 
-def annotations_of(sighting: Sighting, *, runbook_base_url: str | None) -> dict[str, str]:
+def annotations_of(one: FindingRecord, *, runbook_base_url: str | None) -> dict[str, str]:
     """Return what there is to say of a finding. Times are recording time; of a replay, also as they are shown now."""
-    finding, origin = sighting.finding, sighting.origin
+    finding, origin = one.finding, one.origin
     evidence = [f"{name}: {_number(value)}" for name, value in sorted(finding.evidence.items())]
     said = {
         "summary": finding.summary,
@@ -45,13 +45,13 @@ def annotations_of(sighting: Sighting, *, runbook_base_url: str | None) -> dict[
         "started_at": format_time(finding.started_at),
         "detected_at": format_time(finding.detected_at),
     }
-    if sighting.incident is not None:
-        said["incident"] = sighting.incident
-    if sighting.closed is not None:
-        said["resolve_reason"] = sighting.closed
+    if one.incident is not None:
+        said["incident"] = one.incident
+    if one.closed is not None:
+        said["resolve_reason"] = one.closed
     if origin.replay != LIVE:
-        said["started_at_shifted"] = format_time(sighting.onset_ms)
-        said["detected_at_shifted"] = format_time(sighting.said_ms)
+        said["started_at_shifted"] = format_time(one.onset_ms)
+        said["detected_at_shifted"] = format_time(one.said_ms)
     if runbook_base_url:
         said["runbook_url"] = f"{runbook_base_url.rstrip('/')}/{finding.detector}/runbook.md"
     return said

@@ -16,12 +16,12 @@ from services.kit.kafka import KafkaSettings, Record, consumer, producer
 from services.kit.replays import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.wire import WireError
+from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
-from services.notify.board import Board
 from services.notify.delivery import Delivery
+from services.notify.finding_record import FindingRecord, Position, finding_record_of, placed
 from services.notify.ledger import Ledger, Marks
 from services.notify.settings import NotifySettings
-from services.notify.sighting import Position, Sighting, placed, sighting_of
 
 _log = logging.getLogger(__name__)
 GROUP = "hindcast-notify"
@@ -53,12 +53,12 @@ class Notify:
         marks = {partition.partition: self._committed(partition) for partition in self._partitions}
         self._ledger = Ledger(marks)
         base = settings.runbook_base_url
-        self._board = Board(settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
+        self._alerts = AlertStore(settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
         self._server = Alertmanager(settings)
         # Read, and not taken yet: a failure of Kafka between the two must not lose them.
         self._inbox: deque[Record] = deque()
         self._delivery = Delivery(
-            self._board,
+            self._alerts,
             self._server,
             refused=self._refused,
             monotonic=time.monotonic,
@@ -71,7 +71,7 @@ class Notify:
         self._consumer.seek_to_beginning(*self._partitions)
         while any(self._consumer.position(partition) < end for partition, end in self._ends.items()):
             self._read()
-        counts = self._board.counts()
+        counts = self._alerts.counts()
         _log.info("rebuilt from topic=%s firing=%d held=%d", topics.FINDINGS, counts["firing"], counts["held"])
 
     def run(self, stop: threading.Event) -> None:
@@ -85,7 +85,7 @@ class Notify:
                 _log.warning("kafka cannot be used, trying again error=%s", type(error).__name__)
                 self._delivery.deliver()
                 stop.wait(_KAFKA_PAUSE_S)
-            for state, count in self._board.counts().items():
+            for state, count in self._alerts.counts().items():
                 ALERTS.labels(state).set(count)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Notify:
             self._inbox.extend(records)
         # After the findings: a stream's state is announced before its first record, so that it is known by now.
         self._replays.refresh()
-        self._board.follow(self._replays.states, wall_ms=wall_ms())
+        self._alerts.follow(self._replays.states, wall_ms=wall_ms())
         while self._inbox:
             self._take(self._inbox[0])
             self._inbox.popleft()
@@ -111,18 +111,18 @@ class Notify:
             self._ledger.read(position)
             return
         try:
-            sighting = placed(sighting_of(record), self._replays.topologies)
+            one = placed(finding_record_of(record), self._replays.topologies)
         except WireError as error:
             self._ledger.read(position)
             RECORDS.labels("unreadable").inc()
             if not self._ledger.was_delivered(position, firing=False):
                 self._dead.send(record, str(error))
             return
-        RECORDS.labels(sighting.finding.state).inc()
-        self._board.take(sighting, now=time.monotonic(), wall_ms=wall_ms())
+        RECORDS.labels(one.finding.state).inc()
+        self._alerts.take(one, now=time.monotonic(), wall_ms=wall_ms())
 
-    def _refused(self, sighting: Sighting, reason: str) -> None:
-        self._dead.send(sighting.record, reason)
+    def _refused(self, one: FindingRecord, reason: str) -> None:
+        self._dead.send(one.record, reason)
 
     def _commit(self) -> None:
         marks = self._ledger.to_commit()

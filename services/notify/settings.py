@@ -7,7 +7,7 @@ from pydantic_settings import SettingsConfigDict
 
 from services.kit.secret import Secret, ServerUrl
 from services.kit.tls import Connecting
-from services.notify.episode import ENDS_AFTER_RESENDS, Policy
+from services.notify.alert_lifecycle import ENDS_AFTER_RESENDS, Policy
 
 Seconds = Annotated[float, Field(gt=0)]
 

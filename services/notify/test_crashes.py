@@ -13,13 +13,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.notify.alert_lifecycle import Policy
+from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Answer
-from services.notify.board import Board
 from services.notify.conftest import MadeRecord, made
 from services.notify.delivery import Delivery
-from services.notify.episode import Policy
+from services.notify.finding_record import FindingRecord, finding_record_of
 from services.notify.ledger import Ledger, Marks
-from services.notify.sighting import Sighting, sighting_of
 
 WALL = 1_800_000_000.0
 ONSET = 1_700_000_000_000
@@ -84,7 +84,7 @@ class World:
         self.step = 0
         self.server = ModelAlertmanager(self)
         self.marks: dict[int, Marks] = {}
-        self.refused: list[Sighting] = []
+        self.refused: list[FindingRecord] = []
         self.begin()
 
     @property
@@ -98,11 +98,11 @@ class World:
 
     def begin(self) -> None:
         self.ledger = Ledger(self.marks)
-        self.board = Board(POLICY, self.ledger)
+        self.alerts = AlertStore(POLICY, self.ledger)
         self.delivery = Delivery(
-            self.board,
+            self.alerts,
             self.server,
-            refused=lambda sighting, _reason: self.refused.append(sighting),
+            refused=lambda one, _reason: self.refused.append(one),
             monotonic=lambda: float(self.step),
             wall_ms=lambda: int(self.wall * 1000),
             longest_pause_s=2,
@@ -113,7 +113,7 @@ class World:
     def read_on(self) -> None:
         while self.read < len(self.topic) and self.topic[self.read][0] <= self.step:
             record = self.topic[self.read][1]
-            self.board.take(sighting_of(record), now=float(self.step), wall_ms=int(self.wall * 1000))
+            self.alerts.take(finding_record_of(record), now=float(self.step), wall_ms=int(self.wall * 1000))
             self.read += 1
 
     def run(self) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from services.kit.errors import UserError
 from services.kit.settings import load
+from services.notify.alert_lifecycle import Policy
+from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
-from services.notify.board import Board
 from services.notify.conftest import Make
 from services.notify.delivery import Delivery
-from services.notify.episode import Policy
+from services.notify.finding_record import finding_record_of
 from services.notify.ledger import Ledger, Marks
 from services.notify.settings import NotifySettings
-from services.notify.sighting import sighting_of
 
 
 class Scripted:
@@ -70,27 +70,27 @@ def scripted() -> Iterator[Scripted]:
 
 
 class Desk:
-    """A board with a delivery to a server, and a clock that is moved by hand."""
+    """An alert store with a delivery to a server, and a clock that is moved by hand."""
 
     def __init__(self, url: str, make: Make) -> None:
         self.make = make
         self.now = 1000.0
         self.offset = 0
         self.ledger = Ledger({})
-        self.board = Board(Policy(), self.ledger)
+        self.alerts = AlertStore(Policy(), self.ledger)
         self.server = Alertmanager(load(NotifySettings, alertmanager_url=url))
         self.refused: list[tuple[str, str]] = []
         self.delivery = Delivery(
-            self.board,
+            self.alerts,
             self.server,
-            refused=lambda sighting, reason: self.refused.append((str(sighting.finding.entity["node"]), reason)),
+            refused=lambda one, reason: self.refused.append((str(one.finding.entity["node"]), reason)),
             monotonic=lambda: self.now,
             wall_ms=lambda: 1_800_000_000_000,
             longest_pause_s=10,
         )
 
     def fire(self, node: str) -> None:
-        self.board.take(sighting_of(self.make(self.offset, node=node)), now=self.now, wall_ms=1_800_000_000_000)
+        self.alerts.take(finding_record_of(self.make(self.offset, node=node)), now=self.now, wall_ms=1_800_000_000_000)
         self.offset += 1
 
 
@@ -151,8 +151,8 @@ def test_nothing_is_lost_while_nothing_listens(make: Make, scripted: Scripted) -
     desk.fire("a")
     desk.delivery.deliver()
     assert desk.ledger.to_commit() == {}
-    assert desk.board.counts()["firing"] == 1
-    assert len(desk.board.due(now=desk.now, wall_ms=0)) == 1
+    assert desk.alerts.counts()["firing"] == 1
+    assert len(desk.alerts.due(now=desk.now, wall_ms=0)) == 1
     desk.server.close()
 
 

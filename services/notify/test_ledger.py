@@ -1,5 +1,5 @@
+from services.notify.finding_record import Position
 from services.notify.ledger import Ledger, Marks
-from services.notify.sighting import Position
 
 
 def test_a_held_resolve_holds_the_offset_but_not_the_firings_behind_it() -> None:

@@ -2,12 +2,12 @@ import pytest
 
 from services.kit.wire import WireError
 from services.notify.conftest import MadeRecord, Make
+from services.notify.finding_record import finding_record_of
 from services.notify.payload import annotations_of, labels_of
-from services.notify.sighting import sighting_of
 
 
 def test_labels_follow_the_schema_and_hold_nothing_that_changes(make: Make) -> None:
-    labels = dict(labels_of(sighting_of(make(1))))
+    labels = dict(labels_of(finding_record_of(make(1))))
     assert labels == {
         "alertname": "PowerThrottle",
         "fault": "power_throttle",
@@ -21,18 +21,20 @@ def test_labels_follow_the_schema_and_hold_nothing_that_changes(make: Make) -> N
 
 
 def test_the_rack_is_a_label_where_it_is_known(make: Make) -> None:
-    plain = sighting_of(make(1))
+    plain = finding_record_of(make(1))
     assert dict(labels_of(plain._replace(rack="r07"))) == dict(labels_of(plain)) | {"rack": "r07"}
 
 
 def test_labels_of_another_run_generation_and_state_are_the_same(make: Make) -> None:
-    one = labels_of(sighting_of(make(1)))
-    other = labels_of(sighting_of(make(9, "resolved", onset_ms=1_700_000_900_000, generation=3, shift_ms=77)))
+    one = labels_of(finding_record_of(make(1)))
+    other = labels_of(finding_record_of(make(9, "resolved", onset_ms=1_700_000_900_000, generation=3, shift_ms=77)))
     assert one == other
 
 
 def test_annotations_tell_recording_time_and_shifted_time(make: Make) -> None:
-    said = annotations_of(sighting_of(make(1, shift_ms=3_600_000)), runbook_base_url="https://runbooks.example/d/")
+    said = annotations_of(
+        finding_record_of(make(1, shift_ms=3_600_000)), runbook_base_url="https://runbooks.example/d/"
+    )
     assert said["started_at"] == "2023-11-14T22:13:20.000Z"
     assert said["started_at_shifted"] == "2023-11-14T23:13:20.000Z"
     assert said["detected_at_shifted"] == "2023-11-14T23:13:35.000Z"
@@ -42,13 +44,13 @@ def test_annotations_tell_recording_time_and_shifted_time(make: Make) -> None:
 
 def test_the_incident_is_an_annotation_and_no_label(make: Make) -> None:
     plain, put = make(1), make(1, marks=[("incident", b"4f3a")])
-    assert annotations_of(sighting_of(put), runbook_base_url=None)["incident"] == "4f3a"
-    assert "incident" not in annotations_of(sighting_of(plain), runbook_base_url=None)
-    assert labels_of(sighting_of(put)) == labels_of(sighting_of(plain))
+    assert annotations_of(finding_record_of(put), runbook_base_url=None)["incident"] == "4f3a"
+    assert "incident" not in annotations_of(finding_record_of(plain), runbook_base_url=None)
+    assert labels_of(finding_record_of(put)) == labels_of(finding_record_of(plain))
 
 
 def test_a_live_alert_has_one_time_only(make: Make) -> None:
-    said = annotations_of(sighting_of(make(1, replay="live")), runbook_base_url=None)
+    said = annotations_of(finding_record_of(make(1, replay="live")), runbook_base_url=None)
     assert "started_at" in said
     assert not [name for name in said if name.endswith("_shifted") or name == "runbook_url"]
 
@@ -67,14 +69,14 @@ def test_a_live_alert_has_one_time_only(make: Make) -> None:
 def test_an_unreadable_finding_is_named(make: Make, value: bytes, reason: str) -> None:
     record = MadeRecord(value, make(1).headers, 1)
     with pytest.raises(WireError, match=reason):
-        sighting_of(record)
+        finding_record_of(record)
 
 
 def test_a_finding_that_ends_before_it_began_is_refused(make: Make) -> None:
     with pytest.raises(WireError, match="before started_at"):
-        sighting_of(make(1, at_ms=1))
+        finding_record_of(make(1, at_ms=1))
 
 
 def test_a_record_without_origin_is_refused(make: Make) -> None:
     with pytest.raises(WireError, match="unknown schema"):
-        sighting_of(MadeRecord(make(1).value, [], 1))
+        finding_record_of(MadeRecord(make(1).value, [], 1))

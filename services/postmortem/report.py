@@ -13,9 +13,9 @@ from services.postmortem.case import Case, place
 from services.postmortem.chain import chain
 from services.postmortem.chart import Mark, figure
 from services.postmortem.document import Block, Document, Figure, Items, Section, Table, Text, filled
+from services.postmortem.earlier_detection import missing, sooner
 from services.postmortem.evidence import Shown, show
 from services.postmortem.rules import Alerts, rule_blocks
-from services.postmortem.sooner import missing, sooner
 from services.postmortem.story import cost, story
 from services.postmortem.timeline import Moment, clock, gap, moments
 from services.postmortem.whatif import Nearness, Trials

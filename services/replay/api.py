@@ -4,7 +4,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
-from services.kit.shield import MIB, Shield
+from services.kit.middleware import MIB, Middleware
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
 from services.replay.spec import ReplayRequest, Speed
@@ -37,7 +37,7 @@ def build(manager: Manager, settings: ReplaySettings) -> FastAPI:
     app.include_router(replays)
     add_health(app)
     add_metrics(app)
-    app.add_middleware(Shield, settings=settings, largest_body=_LARGEST_BODY)
+    app.add_middleware(Middleware, settings=settings, largest_body=_LARGEST_BODY)
     return app
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from services.synth.data_loading import DataLoading
 from services.synth.effects import Effects, Floats, Ints
 from services.synth.pace import End, Fate, Speeds
 from services.synth.power import PowerModel
 from services.synth.randomness import generator
-from services.synth.reading import Reading
 from services.synth.scatter import Scatter
 from services.synth.scenario import JobSpec
 from services.synth.world import World
@@ -107,7 +107,7 @@ class Layout:
         self._fate = Fate(effects, spec.id, np.array(nodes), mount.mount, target.mount)
         self._speeds = Speeds.of(power, effects, gpus, training.clock_bound, self._fate.work)
         self._own = self._own_work(len(gpus))
-        self._reading = Reading(training, mount, len(gpus), len(nodes))
+        self._reading = DataLoading(training, mount, len(gpus), len(nodes))
         horizon = world.duration_s
         ends = [End(spec.end, spec.state)] if spec.end is not None and spec.end <= horizon else []
         struck = self._fate.first_end(spec.start)

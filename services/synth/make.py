@@ -14,6 +14,7 @@ from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
 from services.synth import network_felt, nvlink, pcie, storage
 from services.synth.arrival import Arrival
+from services.synth.background_jobs import jobs_of
 from services.synth.beside import with_company
 from services.synth.bmc import BmcModel
 from services.synth.caps import caps_of
@@ -23,16 +24,15 @@ from services.synth.dcgm import DcgmModel
 from services.synth.effects import Effect, Effects
 from services.synth.habits import habits
 from services.synth.job import Run
+from services.synth.job_timeline import JobTimeline
 from services.synth.labels import labels_of
 from services.synth.logs import Logs
-from services.synth.mix import jobs_of
 from services.synth.outages import Outages, outages_of
 from services.synth.overheating import heat_limits
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile, load_profile
 from services.synth.randomness import generator
 from services.synth.scenario import Scenario, load_scenario
-from services.synth.stage import Stage
 from services.synth.steps import StepsModel
 from services.synth.storage import StorageModel
 from services.synth.thermal import ThermalModel
@@ -92,7 +92,7 @@ class Variant:
 AS_WRITTEN = Variant()
 
 
-def stage_of(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World]:
+def scenario_and_world(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World]:
     """Return a scenario and the cluster it is made on. UserError names the file and every field that is wrong."""
     scenario, written_for, _ = load_scenario(path, variant.seed)
     profile = written_for if variant.profile is None else load_profile(variant.profile)
@@ -167,7 +167,7 @@ def make_recording(
     The same scenario, profile, variant and code give the same bytes. ``progress`` is told the share done, 0 to 1.
     UserError: the scenario is wrong, or ``out`` exists already.
     """
-    scenario, world = stage_of(scenario_path, variant)
+    scenario, world = scenario_and_world(scenario_path, variant)
     made_by, seed = fingerprint(scenario_path, variant), scenario.seed
     outages, arrival = outages_of(world, seed), Arrival(world.profile.conditions, world.names)
     effects = Effects(effect for happening in scenario.happenings for effect in happening.effects(world))
@@ -177,7 +177,7 @@ def make_recording(
     power = PowerModel(world.profile, caps_of(world.profile, effects), generator(seed, "power"))
     thermal = ThermalModel(world.profile, effects, generator(seed, "thermal"))
     power.caps += heat_limits(world.profile, thermal, power, scenario.duration)
-    stage = Stage(jobs_of(scenario, world, seed), world, power, effects, seed)
+    stage = JobTimeline(jobs_of(scenario, world, seed), world, power, effects, seed)
     logs = Logs(world.profile, scenario.start, scenario.duration, generator(seed, "logs"))
     with RecordingWriter(out) as writer:
         events = [event for happening in scenario.happenings for event in happening.lines(world, logs)]
@@ -215,7 +215,7 @@ def _write_streams(
     writer: RecordingWriter,
     scenario: Scenario,
     world: World,
-    stage: Stage,
+    stage: JobTimeline,
     effects: Effects,
     power: PowerModel,
     thermal: ThermalModel,
@@ -301,7 +301,9 @@ class _Gathered:
 class _Network:
     """The nic and switch streams of a cluster that has a network."""
 
-    def __init__(self, profile: ClusterProfile, stage: Stage, effects: Effects, seed: int, gathered: _Gathered) -> None:
+    def __init__(
+        self, profile: ClusterProfile, stage: JobTimeline, effects: Effects, seed: int, gathered: _Gathered
+    ) -> None:
         fabric = profile.fabric
         if fabric is None:
             raise ValueError(f"{profile.name}: has no network")

@@ -12,7 +12,7 @@ from services.recording.validate import validate_recording
 from services.synth.faults.registry import kinds
 from services.synth.happening import Lasting, Truth
 from services.synth.library import LIBRARY, scenario_paths
-from services.synth.make import Variant, make_recording, stage_of
+from services.synth.make import Variant, make_recording, scenario_and_world
 from services.synth.scenario import Scenario, load_scenario
 
 NAMES = sorted(scenario_paths())
@@ -61,7 +61,7 @@ def test_a_scenario_has_incidents_with_one_root_each_and_distractors(name: str) 
 def test_a_scenario_has_its_labels_at_any_scale_and_seed(name: str, scale: float) -> None:
     """Every label names an entity that is there, and no two names of the scenario fall on one machine."""
     for seed in (None, 11, 12):
-        loaded, world = stage_of(LIBRARY / name / "scenario.yaml", Variant(seed, scale))
+        loaded, world = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(seed, scale))
         nodes = {node.name: node for node in world.profile.topology().nodes}
         for happening in loaded.happenings:
             list(happening.effects(world))
@@ -78,8 +78,8 @@ def test_a_scenario_has_its_labels_at_any_scale_and_seed(name: str, scale: float
 @pytest.mark.parametrize("name", NAMES)
 def test_a_culprit_is_in_the_jobs_that_it_is_written_in_on_a_small_cluster_too(name: str) -> None:
     for seed in (None, 11, 12):
-        loaded, world = stage_of(LIBRARY / name / "scenario.yaml", Variant(seed, 0.1))
-        _, full = stage_of(LIBRARY / name / "scenario.yaml", Variant(seed))
+        loaded, world = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(seed, 0.1))
+        _, full = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(seed))
         jobs = [spec.nodes for spec in loaded.jobs]
         for happening in loaded.happenings:
             for made, written in zip(happening.truths(world), happening.truths(full), strict=True):
@@ -119,7 +119,7 @@ def _is_open(path: Path) -> bool:
 
 def short(name: str) -> Variant:
     """Small, and no longer than needed to see each fault begin."""
-    loaded, world = stage_of(LIBRARY / name / "scenario.yaml", Variant(scale=0.1))
+    loaded, world = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(scale=0.1))
     onsets = [told.span[0] for happening in loaded.happenings for told in happening.truths(world)]
     return Variant(scale=0.1, interval_s=30, duration_s=min(scenario(name).duration, max(onsets, default=3600) + 600))
 
@@ -166,7 +166,7 @@ def test_the_same_seed_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
 def test_a_power_limit_binds_on_another_card_too() -> None:
     """Written as 440 to 500 W of an H100's 700; a V100 has 300."""
     variant = Variant(profile=LIBRARY / "profiles" / "summit.yaml")
-    scenario, world = stage_of(LIBRARY / "blue-vela-throttled-gpu" / "scenario.yaml", variant)
+    scenario, world = scenario_and_world(LIBRARY / "blue-vela-throttled-gpu" / "scenario.yaml", variant)
     limits = [
         effect.size
         for happening in scenario.happenings

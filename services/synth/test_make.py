@@ -15,7 +15,7 @@ from services.synth import make
 from services.synth.conftest import NODES, Telemetry, Write
 from services.synth.labels import labels_of
 from services.synth.library import LIBRARY, ensure_recording, find_scenario, scenario_paths
-from services.synth.make import Variant, fingerprint, make_recording, stage_of
+from services.synth.make import Variant, fingerprint, make_recording, scenario_and_world
 from services.synth.portable import make_portably
 from services.synth.scenario import load_scenario
 
@@ -116,21 +116,23 @@ def test_an_interval_that_divides_nothing_gives_every_tick_once(write: Write, tm
 
 @pytest.mark.parametrize(("interval_s", "due_s"), [(1.0, 30.0), (5.0, 30.0), (60.0, 360.0)])
 def test_no_alert_is_due_before_a_slow_cadence_can_show_it(interval_s: float, due_s: float) -> None:
-    scenario, world = stage_of(LIBRARY / "vela-power-brake" / "scenario.yaml", Variant(interval_s=interval_s))
+    scenario, world = scenario_and_world(LIBRARY / "vela-power-brake" / "scenario.yaml", Variant(interval_s=interval_s))
     (brake,) = (label for label in labels_of(scenario, world, []) if not label.distractor)
     assert brake.within_s == due_s
 
 
 def test_a_gpu_that_a_smaller_node_has_not_is_another_one_in_the_truth_too() -> None:
     summit = LIBRARY / "profiles" / "summit.yaml"
-    scenario, world = stage_of(LIBRARY / "sakuraone-fault-year" / "scenario.yaml", Variant(profile=summit, scale=2.0))
+    scenario, world = scenario_and_world(
+        LIBRARY / "sakuraone-fault-year" / "scenario.yaml", Variant(profile=summit, scale=2.0)
+    )
     labels = [label for label in labels_of(scenario, world, []) if "gpu" in label.entity]
     assert labels
     assert all(int(label.entity["gpu"]) < world.profile.node.gpus for label in labels)
 
 
 def test_a_fan_that_fails_where_nothing_gets_hot_is_no_fault() -> None:
-    scenario, world = stage_of(LIBRARY / "vela-fan-failure" / "scenario.yaml")
+    scenario, world = scenario_and_world(LIBRARY / "vela-fan-failure" / "scenario.yaml")
     nodes = [told.nodes for happening in scenario.happenings for told in happening.truths(world)]
     assert len(nodes) == 2
     told = [label for label in labels_of(scenario, world, [], hot=nodes[0]) if not label.distractor]

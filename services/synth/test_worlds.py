@@ -9,12 +9,12 @@ import pytest
 
 from detectors.exporters import exporters
 from services.recording.validate import validate_recording
+from services.synth.background_jobs import jobs_of
 from services.synth.conftest import NODES, Telemetry, Write
 from services.synth.faults.node_reboot import NodeReboot
 from services.synth.faults.user_crash import UserCrash
 from services.synth.library import LIBRARY
-from services.synth.make import Variant, fingerprint, make_recording, stage_of
-from services.synth.mix import jobs_of
+from services.synth.make import Variant, fingerprint, make_recording, scenario_and_world
 from services.synth.outages import IN_BAND, outages_of
 from services.synth.test_make import contents
 from services.synth.worlds import PLAIN, draw, fields_of, quantities
@@ -44,7 +44,7 @@ def test_a_world_is_one_draw_from_the_table() -> None:
 
 
 def test_in_no_world_nothing_is_changed(write: Write) -> None:
-    _, world = stage_of(write())
+    _, world = scenario_and_world(write())
     assert world.profile.conditions is PLAIN
     assert not outages_of(world, 1).by_stream
     assert fields_of(PLAIN) is None
@@ -105,7 +105,7 @@ def test_scrapes_are_lost_in_runs_as_they_were_drawn(write: Write, tmp_path: Pat
         if draw(number).number("collector.lost_runs_per_node_day") > 8 and draw(number).values["cadence.dcgm_s"] == 5
     )
     path = write({"duration": "+03:00:00", "happenings": []})
-    scenario, placed = stage_of(path, Variant(world=world))
+    scenario, placed = scenario_and_world(path, Variant(world=world))
     outages = outages_of(placed, scenario.seed)
     runs = [span for span in outages.by_stream["dcgm"] if span.entity is not None]
     assert runs
@@ -125,7 +125,9 @@ def test_scrapes_are_lost_in_runs_as_they_were_drawn(write: Write, tmp_path: Pat
 
 @pytest.mark.parametrize("world", SEVERAL)
 def test_nothing_that_is_no_fault_is_away_for_five_minutes(world: int) -> None:
-    scenario, placed = stage_of(LIBRARY / "sakuraone-fault-year" / "scenario.yaml", Variant(world=world, scale=0.2))
+    scenario, placed = scenario_and_world(
+        LIBRARY / "sakuraone-fault-year" / "scenario.yaml", Variant(world=world, scale=0.2)
+    )
     outages = outages_of(placed, scenario.seed)
     for stream in (*IN_BAND, "switch", "bmc"):
         longest = max((span.end - span.begin for span in outages.by_stream[stream]), default=0.0)
@@ -167,8 +169,8 @@ def test_what_else_goes_on_keeps_clear_of_the_story() -> None:
         and draw(number).number("work.reboots_per_node_day") > 0.4
         and draw(number).number("work.crashes_per_node_day") > 1
     )
-    plain, _ = stage_of(path)
-    scenario, placed = stage_of(path, Variant(world=world))
+    plain, _ = scenario_and_world(path)
+    scenario, placed = scenario_and_world(path, Variant(world=world))
     told, more = scenario.happenings[: len(plain.happenings)], scenario.happenings[len(plain.happenings) :]
     assert [one.kind for one in told] == [one.kind for one in plain.happenings]
     assert {one.kind for one in more} == {"node_reboot", "user_crash"}
@@ -199,7 +201,7 @@ def test_unused_ports_are_there_and_down(tmp_path: Path) -> None:
     world = next(number for number in count(1) if draw(number).number("ports.spare_share") > 0.3)
     variant = Variant(world=world, scale=0.08, duration_s=1200)
     told = Telemetry(make_recording(path, tmp_path / "out" / "sakuraone-pfc-storm", variant))
-    _, placed = stage_of(path, variant)
+    _, placed = scenario_and_world(path, variant)
     ports = np.array(told.column("switch", "switch")), np.array(told.column("switch", "port"))
     wired = set(
         zip([placed.fabric.switches[s] for s in placed.fabric.port_switch], placed.fabric.port_names, strict=True)

@@ -7,8 +7,8 @@ from prometheus_client import Counter
 from pydantic import ValidationError
 
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
+from services.kit.middleware import MIB, Middleware
 from services.kit.problems import RefusedError
-from services.kit.shield import MIB, Shield
 from services.notify.receiver.payload import Notification
 from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Received, Store
@@ -24,7 +24,7 @@ def app(store: Store, settings: ReceiverSettings) -> FastAPI:
     add_health(api)
     add_metrics(api)
     # A notification of thousands of alerts, as after an outage, is some megabytes.
-    api.add_middleware(Shield, settings=settings, senders=frozenset({"/webhook"}), largest_body=64 * MIB)
+    api.add_middleware(Middleware, settings=settings, senders=frozenset({"/webhook"}), largest_body=64 * MIB)
 
     @api.post("/webhook", dependencies=WITH_TOKEN)
     def webhook(body: Annotated[Received, Body()]) -> dict[str, int]:

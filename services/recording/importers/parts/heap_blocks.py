@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from services.kit.archive_members import copy
 from services.kit.errors import TooMuchError
-from services.kit.members import copy
 from services.recording.importers.parts.known_series import KNOWN_METRICS
 
 BLOCK_NAME = r"[0-9A-HJKMNP-TV-Z]{26}"

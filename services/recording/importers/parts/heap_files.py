@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from services.kit.archive_members import copy, damage, is_tar, opened
 from services.kit.errors import TooMuchError, UserError
-from services.kit.members import copy, damage, is_tar, opened
-from services.kit.tree import Room, is_packed
+from services.kit.unpacking import Room, is_packed
 
 _DEEPEST = 3
 """Archives inside archives: a support bundle holds compressed logs, and is itself sent in an archive."""

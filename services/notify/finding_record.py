@@ -62,7 +62,7 @@ class FindingKey(NamedTuple):
     id: str
 
 
-class Sighting(NamedTuple):
+class FindingRecord(NamedTuple):
     """One readable record of the findings topic."""
 
     origin: Origin
@@ -110,15 +110,15 @@ class Sighting(NamedTuple):
         return self.finding.detected_at + self.origin.shift_ms
 
 
-def placed(sighting: Sighting, topologies: Mapping[str, Topology]) -> Sighting:
+def placed(one: FindingRecord, topologies: Mapping[str, Topology]) -> FindingRecord:
     """Return it with its node's rack; `topologies` by unit: a stream's is announced before its first record."""
-    node = sighting.finding.entity.get("node")
-    nodes = topologies.get(sighting.origin.unit, {}).get("nodes", ())
+    node = one.finding.entity.get("node")
+    nodes = topologies.get(one.origin.unit, {}).get("nodes", ())
     rack = next((entry.get("rack") for entry in nodes if entry["name"] == node), None) if node else None
-    return sighting._replace(rack=rack or "")
+    return one._replace(rack=rack or "")
 
 
-def sighting_of(record: Record) -> Sighting:
+def finding_record_of(record: Record) -> FindingRecord:
     """Return what a record of the findings topic says; raise WireError with the reason if it cannot be read."""
     origin = origin_of(list(record.headers))
     if not record.value:
@@ -133,4 +133,4 @@ def sighting_of(record: Record) -> Sighting:
         raise WireError(f"not a finding: {'; '.join(wrong)}") from None
     if finding.detected_at < finding.started_at:
         raise WireError("not a finding: detected_at lies before started_at")
-    return Sighting(origin, finding, record)
+    return FindingRecord(origin, finding, record)

@@ -9,10 +9,10 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.validate import validate_recording
+from services.synth.background_jobs import jobs_of
 from services.synth.conftest import Write
 from services.synth.library import LIBRARY
-from services.synth.make import Variant, make_recording, stage_of
-from services.synth.mix import jobs_of
+from services.synth.make import Variant, make_recording, scenario_and_world
 from services.synth.scenario import JobSpec, load_scenario
 
 STATES = LIBRARY / "sakuraone-job-states" / "scenario.yaml"
@@ -20,7 +20,7 @@ HOUR = 3600.0
 
 
 def drawn(path: Path, **variant: Any) -> tuple[list[JobSpec], Any]:
-    scenario, world = stage_of(path, Variant(**variant))
+    scenario, world = scenario_and_world(path, Variant(**variant))
     return jobs_of(scenario, world, scenario.seed), world
 
 

@@ -7,7 +7,7 @@ from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 
 
-class Marks:
+class Feedback:
     """The labels there are. They outlive the run they were made in: what a person said is kept."""
 
     def __init__(self, store: Store, runs: Runs) -> None:
@@ -18,7 +18,7 @@ class Marks:
         """Return labels, the latest first."""
         query = "SELECT * FROM labels WHERE (?1 IS NULL OR recording = ?1) AND (?2 IS NULL OR run = ?2)"
         return [
-            _told(row) for row in self._store.all(f"{query} ORDER BY created_ms DESC, rowid DESC", (recording, run))
+            _label(row) for row in self._store.all(f"{query} ORDER BY created_ms DESC, rowid DESC", (recording, run))
         ]
 
     def add(self, asked: LabelRequest, author: str) -> Label:
@@ -41,7 +41,7 @@ class Marks:
         row = self._store.one("SELECT * FROM labels WHERE id = ?", (name,))
         if row is None:
             raise missing("label", name, "GET /api/v1/labels lists those there are")
-        return _told(row)
+        return _label(row)
 
     def change(self, name: str, change: LabelChange, author: str) -> Label:
         """Change a label; from then on it is that person's."""
@@ -59,7 +59,7 @@ class Marks:
             db.execute("DELETE FROM labels WHERE id = ?", (name,))
 
 
-def _told(row: Row) -> Label:
+def _label(row: Row) -> Label:
     return Label(
         id=row["id"],
         recording=row["recording"],

@@ -10,8 +10,8 @@ from detectors.registry import choose
 from services.api.conftest import SMALL, settings_at
 from services.api.generations import Generation, Generations
 from services.api.library import Library
-from services.api.notes import Notes
 from services.api.run_models import Incident
+from services.api.run_writer import RunWriter
 from services.api.runs import Runs
 from services.api.store import Store
 from services.recording.embedded import steps
@@ -19,13 +19,13 @@ from services.recording.reader import Recording
 
 BRAKE = SMALL / "vela-power-brake"
 ONE = Generation("vela/told", 0, 1000)
-Said = list[tuple[bool, dict[str, Any]]]
+Update = list[tuple[bool, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def said() -> Said:
+def said() -> Update:
     """All that the engine says of the power brake, each with whether it is of an incident."""
-    found: Said = []
+    found: Update = []
     for step in steps(Recording.open(BRAKE), choose()):
         found += [(False, json.loads(finding.to_json())) for finding in step.findings]
         found += [(True, json.loads(incident.to_json())) for incident in step.incidents]
@@ -40,12 +40,12 @@ def place(tmp_path: Path) -> tuple[Store, Generations, Runs]:
     return store, Generations(store, library), Runs(store, library, settings)
 
 
-def hear(notes: Notes, said: Said) -> None:
+def hear(notes: RunWriter, said: Update) -> None:
     for is_incident, body in said:
         notes.hear(body, is_incident=is_incident, shadow=False)
 
 
-def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Runs], said: Said) -> None:
+def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Runs], said: Update) -> None:
     _, generations, runs = place
     assert generations.opened(ONE, str(BRAKE), {})
     assert runs.one(ONE.run).recording == "vela-power-brake"
@@ -73,7 +73,7 @@ def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Run
     assert runs.one(ONE.run).state == "done"
 
 
-def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], said: Said) -> None:
+def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], said: Update) -> None:
     _, generations, runs = place
     generations.opened(ONE, str(BRAKE), {})
     notes = generations.notes(ONE, 0, 1000)

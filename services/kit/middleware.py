@@ -35,7 +35,7 @@ def _no(_path: str) -> bool:
     return False
 
 
-class Shield:
+class Middleware:
     """The outermost layer: what it lets through comes from somebody with the role that method and path need.
 
     Looking needs a viewer, all else an operator. `senders`: where a sender may post, too. `page`: which paths are

@@ -14,7 +14,7 @@ from services.score.matching import Outcome
 from services.score.tally import tally
 
 
-def finding_meant(told: Finding) -> contract.Finding:
+def finding_of(told: Finding) -> contract.Finding:
     """Return what the engine said when the finding fired."""
     return contract.Finding(
         id=told.id,
@@ -32,7 +32,7 @@ def finding_meant(told: Finding) -> contract.Finding:
     )
 
 
-def run_told(row: Row) -> Run:
+def run_of(row: Row) -> Run:
     """Return a run as the store has it."""
     return Run(
         id=row["id"],
@@ -57,7 +57,7 @@ def _time(at_ms: int | None) -> str | None:
     return None if at_ms is None else format_time(at_ms)
 
 
-def score_told(outcomes: list[Outcome]) -> Score:
+def score_of(outcomes: list[Outcome]) -> Score:
     """Return the figures of a run, or of several together."""
     counts = tally(outcomes)["all"]
     return Score(

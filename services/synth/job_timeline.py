@@ -15,7 +15,7 @@ from services.synth.workload import Workload
 from services.synth.world import World
 
 
-class Stage:
+class JobTimeline:
     """The runs of jobs, in order of start, and what the machines do for those that are on."""
 
     def __init__(self, jobs: list[JobSpec], world: World, power: PowerModel, effects: Effects, seed: int) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from services.kit.archive_members import Member, Refused, copy, damage, is_tar, opened, too_much
 from services.kit.errors import UserError
-from services.kit.members import Member, Refused, copy, damage, is_tar, opened, too_much
 
 _PART = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]{0,199}")
 MOST_FILES = 20_000

@@ -47,7 +47,7 @@ _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
 _RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
 
 
-class Excuses(Columns):
+class KnownCauses(Columns):
     """Columns over all GPUs.
 
     `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit (W),

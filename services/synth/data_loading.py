@@ -18,7 +18,7 @@ _RANK_SPREAD = 0.02  # of a read that is bound by bandwidth: all ranks get about
 _LATE_RATE, _LATE_S = 0.004, 0.8  # now and then a rank's next batch is late: share of steps, mean delay
 
 
-class Reading:
+class DataLoading:
     """The data of one job, step by step; ``ranks`` of them on ``nodes`` nodes."""
 
     def __init__(self, training: Training, mount: MountProfile, ranks: int, nodes: int) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.api.run_models import Action, Alert, Finding, Incident
+from services.api.serializers import finding_of
 from services.api.store import Store, now_ms
-from services.api.telling import finding_meant
 from services.kit.times import format_time, parse_time
 from services.recording.model import Label
 from services.score.matching import judge
 
 
-class Notes:
+class RunWriter:
     """Takes what is said as the engine writes it (JSON), and writes it to the store in one transaction now and then."""
 
     def __init__(self, store: Store, run: str, *, start_ms: int, end_ms: int) -> None:
@@ -154,7 +154,7 @@ class Notes:
         """Judge the findings against the recording's labels; to be written then."""
         if not labels:
             return
-        counted = [finding_meant(told) for told in self._findings.values()]
+        counted = [finding_of(told) for told in self._findings.values()]
         for outcome in judge(counted, labels):
             if outcome.finding is None:
                 continue

@@ -12,15 +12,15 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer
 from services.kit.replays import ReplayDirectory, ReplayState, Topology
 from services.kit.wire import Origin, WireError, origin_of
+from services.notify.finding_record import finding_record_of, placed
 from services.notify.payload import Labels, labels_of
-from services.notify.sighting import placed, sighting_of
 
 _DETECT_GROUP = "hindcast-detect"
 _SAID = (topics.FINDINGS, topics.INCIDENTS)
 Offsets = dict[TopicPartition, int]
 
 
-class Said(NamedTuple):
+class Update(NamedTuple):
     """A record of the topics findings or incidents: whose it is, and its JSON; of a finding the alert's labels."""
 
     origin: Origin
@@ -108,14 +108,14 @@ def generation_of(record: Record) -> tuple[Generation, Origin] | None:
     return Generation(origin.unit, origin.generation, origin.shift_ms), origin
 
 
-def said_in(record: Record, origin: Origin, topologies: Mapping[str, Topology]) -> Said | None:
+def update_in(record: Record, origin: Origin, topologies: Mapping[str, Topology]) -> Update | None:
     """Return what a record says; None where it cannot be read. `topologies` are those of the replays, by unit."""
     try:
         if record.topic == topics.FINDINGS:
-            sighting = placed(sighting_of(record), topologies)
-            return Said(origin, json.loads(record.value or b""), labels_of(sighting), sighting.shadow, record.timestamp)
+            one = placed(finding_record_of(record), topologies)
+            return Update(origin, json.loads(record.value or b""), labels_of(one), one.shadow, record.timestamp)
         body = json.loads(record.value or b"")
-        return Said(origin, body, None, False, record.timestamp) if isinstance(body, dict) else None
+        return Update(origin, body, None, False, record.timestamp) if isinstance(body, dict) else None
     except (WireError, ValueError):
         return None
 

@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 
 from services.kit.replays import ReplayState
-from services.notify.board import Board, Post
+from services.notify.alert_lifecycle import Policy
+from services.notify.alert_store import AlertStore, Post
 from services.notify.conftest import Make
-from services.notify.episode import Policy
+from services.notify.finding_record import finding_record_of
 from services.notify.ledger import Ledger, Marks
-from services.notify.sighting import sighting_of
 
 POLICY = Policy(resend_s=30, hold_s=6, keep_s=300)
 WALL = 1_800_000_000_000
@@ -15,26 +15,26 @@ ONSET = 1_700_000_000_000
 
 
 class Bench:
-    """A board, its ledger, and a clock that is moved by hand; commits follow each delivery unless told not to."""
+    """An alert store, its ledger, and a clock moved by hand; commits follow each delivery unless asked not to."""
 
     def __init__(self, make: Make, committed: dict[int, Marks] | None = None) -> None:
         self.make = make
         self.ledger = Ledger(committed or {})
-        self.board = Board(POLICY, self.ledger)
+        self.alerts = AlertStore(POLICY, self.ledger)
         self.now = 1000.0
         self.offset = 0
 
     def take(self, *args: Any, **kwargs: Any) -> None:
-        self.board.take(sighting_of(self.make(self.offset, *args, **kwargs)), now=self.now, wall_ms=WALL)
+        self.alerts.take(finding_record_of(self.make(self.offset, *args, **kwargs)), now=self.now, wall_ms=WALL)
         self.offset += 1
 
     def due(self) -> list[Post]:
-        return self.board.due(now=self.now, wall_ms=WALL + int(self.now * 1000))
+        return self.alerts.due(now=self.now, wall_ms=WALL + int(self.now * 1000))
 
     def deliver(self, *, commit: bool = True) -> list[str]:
         posts = self.due()
-        self.board.sending(posts)
-        self.board.accepted(posts, now=self.now)
+        self.alerts.sending(posts)
+        self.alerts.accepted(posts, now=self.now)
         if commit:
             self.commit()
         return [post.say for post in posts]
@@ -64,7 +64,7 @@ class Bench:
                 "state": state, "streams": ["dcgm"],
             }
         )  # fmt: skip
-        self.board.follow({replay.unit: replay}, wall_ms=WALL)
+        self.alerts.follow({replay.unit: replay}, wall_ms=WALL)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_resolve_is_held_back_then_said_again_for_five_minutes_then_forgotten(
     assert list(said.items())[:4] == [(5, "firing"), (6, "resolved"), (12, "resolved"), (42, "resolved")]
     assert set(list(said.values())[1:]) == {"resolved"}
     assert 280 <= max(said) <= 306
-    assert bench.board.counts() == {"firing": 0, "held": 0, "resolved": 0}
+    assert bench.alerts.counts() == {"firing": 0, "held": 0, "resolved": 0}
 
 
 def test_the_resolve_of_a_live_alert_is_held_until_tickets_have_gone_out(bench: Bench) -> None:
@@ -186,7 +186,7 @@ def test_a_repeated_record_changes_nothing(bench: Bench) -> None:
     bench.take("resolved")
     assert bench.deliver() == []
     assert bench.ledger.to_commit() == {}
-    assert bench.board.counts() == {"firing": 0, "held": 0, "resolved": 1}
+    assert bench.alerts.counts() == {"firing": 0, "held": 0, "resolved": 1}
 
 
 @pytest.mark.parametrize("state", ["ended", "stopped", "failed", "removed"])
@@ -210,7 +210,7 @@ def test_a_new_generation_resolves_the_old_ones_alert_before_it_fires_its_own(be
     bench.take(generation=1)
     said = []
     for _ in range(10):
-        said += [(post.say, post.episode.latest.origin.generation) for post in bench.due()]
+        said += [(post.say, post.lifecycle.latest.origin.generation) for post in bench.due()]
         bench.deliver()
         bench.now += 1
     assert said == [("resolved", 0), ("resolved", 0), ("firing", 1)]
@@ -229,15 +229,15 @@ def test_a_finding_after_the_end_of_its_stream_fires_and_is_resolved_for_what_it
 
 
 def test_an_alertmanager_that_was_restarted_is_told_again_and_given_time_again(bench: Bench) -> None:
-    bench.board.alertmanager_started("first")
+    bench.alerts.alertmanager_started("first")
     bench.take()
     bench.take("resolved")
     bench.deliver()
     bench.now += 5
-    bench.board.alertmanager_started("second")
+    bench.alerts.alertmanager_started("second")
     assert bench.deliver() == ["firing"]
     bench.now += 5
-    bench.board.alertmanager_started("first")  # two behind one address
+    bench.alerts.alertmanager_started("first")  # two behind one address
     assert bench.say_for(3) == {1: "firing", 2: "resolved"}
 
 
@@ -245,11 +245,11 @@ def test_what_is_refused_is_given_up_and_does_not_hold_up_the_rest(bench: Bench)
     bench.take(node="bad")
     bench.take(node="good")
     bad, good = bench.due()
-    assert [sighting.finding.entity for sighting in bench.board.refused(bad)] == [{"node": "bad"}]
-    bench.board.accepted([good], now=bench.now)
+    assert [one.finding.entity for one in bench.alerts.refused(bad)] == [{"node": "bad"}]
+    bench.alerts.accepted([good], now=bench.now)
     bench.take("resolved", node="bad")
     bench.now += 6
-    assert [post.episode for post in bench.due()] == [good.episode]
+    assert [post.lifecycle for post in bench.due()] == [good.lifecycle]
     bench.deliver()
     assert bench.ledger.committed_marks(0) == Marks(3, 3)
 

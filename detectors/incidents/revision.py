@@ -15,7 +15,7 @@ _ENDED_MS = 1_800_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Basis:
     """What a revision is made of."""
 
     id: str
@@ -31,27 +31,27 @@ class Told:
     offenders: Sequence[Offender]
 
 
-def tell(told: Told, table: Knowledge, config: IncidentConfig) -> Incident:
+def revise(basis: Basis, table: Knowledge, config: IncidentConfig) -> Incident:
     """Return the revision: causes ranked, the chain in order of time, and a line that says it all."""
-    members = sorted(told.members, key=lambda one: (one.started_at, one.detected_at, one.id))
-    shared = _shared(members, told.parents, table, config)
-    causes = tuple(_cause(entry, members, shared) for entry in told.ranked)
+    members = sorted(basis.members, key=lambda one: (one.started_at, one.detected_at, one.id))
+    shared = _shared(members, basis.parents, table, config)
+    causes = tuple(_cause(entry, members, shared) for entry in basis.ranked)
     return Incident(
-        id=told.id,
-        revision=told.revision,
-        revised_at=told.at,
-        state="open" if told.closed_at is None else "closed",
-        opened_at=told.opened_at,
+        id=basis.id,
+        revision=basis.revision,
+        revised_at=basis.at,
+        state="open" if basis.closed_at is None else "closed",
+        opened_at=basis.opened_at,
         started_at=members[0].started_at,
-        closed_at=told.closed_at,
+        closed_at=basis.closed_at,
         severity=max((one.severity for one in members), key=lambda severity: _RANKS[severity]),
-        title=_title(causes[0], told.impact, shared.get(causes[0].finding)),
+        title=_title(causes[0], basis.impact, shared.get(causes[0].finding)),
         causes=causes,
         members=tuple(_member(one) for one in members),
-        unlisted=told.unlisted,
-        chain=_chain(members, told, table, config),
-        impact=told.impact,
-        offenders=tuple(told.offenders),
+        unlisted=basis.unlisted,
+        chain=_chain(members, basis, table, config),
+        impact=basis.impact,
+        offenders=tuple(basis.offenders),
     )
 
 
@@ -135,9 +135,9 @@ def _member(one: Sighted) -> Member:
     )
 
 
-def _chain(members: Sequence[Sighted], told: Told, table: Knowledge, config: IncidentConfig) -> tuple[Link, ...]:
+def _chain(members: Sequence[Sighted], basis: Basis, table: Knowledge, config: IncidentConfig) -> tuple[Link, ...]:
     """Return what came before the root, what followed from what, what it did to the part, and what jobs felt."""
-    root = told.ranked[0].finding
+    root = basis.ranked[0].finding
     before, after = [], []
     for number, words in root.seen:
         sign = table.signs[number]
@@ -145,7 +145,7 @@ def _chain(members: Sequence[Sighted], told: Told, table: Knowledge, config: Inc
             before.append(Link(f"seen:{words}", root.id, "evidence", sign.because, root.score))
         else:
             after.append(Link(root.id, f"seen:{words}", "evidence", sign.because, root.score))
-    return (*before, *_links(members, told.parents, table), *after, *_felt(root, told.impact, config))
+    return (*before, *_links(members, basis.parents, table), *after, *_felt(root, basis.impact, config))
 
 
 def _links(members: Sequence[Sighted], parents: Mapping[str, Edge], table: Knowledge) -> list[Link]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from services.notify.finding_record import FindingKey, FindingRecord
 from services.notify.payload import LIVE, Labels
-from services.notify.sighting import FindingKey, Sighting
 
 Say = Literal["firing", "resolved"]
 ENDS_AFTER_RESENDS = 4
@@ -32,19 +32,19 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Episode:
+class AlertLifecycle:
     """Findings with the same labels that overlap, hence one alert. `now` is monotonic seconds throughout."""
 
     labels: Labels
-    latest: Sighting
+    latest: FindingRecord
     """The finding that the annotations tell of."""
     starts_ms: int
-    open: dict[FindingKey, Sighting] = field(default_factory=dict)
-    firings: list[Sighting] = field(default_factory=list)
+    open: dict[FindingKey, FindingRecord] = field(default_factory=dict)
+    firings: list[FindingRecord] = field(default_factory=list)
     """Firing records that this alert delivers."""
     unsaid: bool = True
     """Whether one of them was not said yet."""
-    resolves: list[Sighting] = field(default_factory=list)
+    resolves: list[FindingRecord] = field(default_factory=list)
     """Resolved records that its resolve delivers."""
     cut: dict[FindingKey, int] = field(default_factory=dict)
     """Findings whose stream ended before the fault was over, and when it did, shifted."""
@@ -85,7 +85,7 @@ class Episode:
             return "firing" if firing else "resolved"
         return None
 
-    def accepted(self, say: Say, now: float, policy: Policy) -> list[Sighting]:
+    def accepted(self, say: Say, now: float, policy: Policy) -> list[FindingRecord]:
         """Note that Alertmanager took what was said; return the findings that are delivered by that."""
         self.sent_at = now
         hold_s = policy.hold_of(self.labels)
@@ -100,7 +100,7 @@ class Episode:
         self.settled = self.settled or now - self.resolved_at >= hold_s
         return self.resolves if self.settled else []
 
-    def joins(self, other: Sighting, policy: Policy) -> bool:
+    def joins(self, other: FindingRecord, policy: Policy) -> bool:
         """Return whether a new finding belongs to this alert: it overlaps, or all but overlaps in event time."""
         if self.open:
             return True
