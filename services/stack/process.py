@@ -1,6 +1,8 @@
 """One child process of the stack: started, watched, stopped, and never left behind."""
 
 import enum
+import os
+import shutil
 import signal
 import threading
 from dataclasses import dataclass
@@ -189,6 +191,21 @@ class ManagedProcess:
         if "address already in use" in death.tail.lower():
             return f"a port of {self.name} was taken; end what uses it, or choose another by HINDCAST_STACK_*_PORT"
         return f"read {self.log}"
+
+
+def cut(log: Path, most: int) -> None:
+    """Begin a log of more than `most` bytes anew, and keep what it had as ``NAME.log.1`` where there is room for that.
+
+    Who writes to it goes on: each write is appended to the same file. What is written in this very moment is lost.
+    """
+    if not log.exists() or log.stat().st_size <= most:
+        return
+    before = log.with_name(f"{log.name}.1")
+    try:
+        shutil.copyfile(log, before)
+    except OSError:  # a full disk is the last place for an endless log
+        before.unlink(missing_ok=True)
+    os.truncate(log, 0)
 
 
 def tail(log: Path, lines: int = _TAIL_LINES) -> str:

@@ -29,7 +29,7 @@ from services.stack.child import NativeSpawner, Spawner
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import ServiceContext, Services
 from services.stack.ports import PortBook
-from services.stack.process import Death, ManagedProcess, State
+from services.stack.process import Death, ManagedProcess, State, cut
 from services.stack.settings import StackSettings, load_settings
 from services.stack.spec import ProcessSpec
 from services.stack.topology import binaries_of, describe, servers
@@ -272,6 +272,8 @@ class Stack:
 
     def _watch(self) -> None:
         while not self._closing.wait(_LOOK_S):
+            for log in (self.state_dir / "stack.log", *(process.log for process in self.processes)):
+                cut(log, self.settings.log_bytes)
             for process in self.processes:
                 # While it is being started, who starts it finds out, and says so.
                 death = process.look() if process.state is State.HEALTHY else None

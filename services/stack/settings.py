@@ -102,6 +102,8 @@ class StackSettings(Settings):
     """The Alertmanager configuration, used as it is."""
     webhook_url: Annotated[Secret, AfterValidator(_is_url)] = None
     """Where alerts of replays are delivered; without one they are kept in Alertmanager and sent nowhere."""
+    log_bytes: Annotated[int, Field(ge=1)] = 50_000_000
+    """A process' log that is longer is begun anew; what it had is kept beside it, as NAME.log.1."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 180.0
     """How long a process may take from start to healthy: seconds, but minutes on two cores with a load of twenty."""
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_processes_start_after_what_they_need_and_stop_before_it(tmp_path: Path,
         assert seen.index((earlier, State.HEALTHY)) < seen.index((later, State.STARTING))
     stack.stop()
     assert note.read_text().split() == ["last", "middle", "first"]
+
+
+def test_a_long_log_is_begun_anew_and_written_on(tmp_path: Path) -> None:
+    settings = load_settings(start_timeout_s=20, log_bytes=20_000)
+    with Stack.start(tmp_path / "stack", settings, only=()) as stack:
+        spec = server(stack, "one")
+        loud = replace(spec, argv=python(f"print('x' * 30_000, flush=True)\n{SERVER}", *spec.argv[3:]))
+        process = stack.add_process(loud)
+        before = process.log.with_name("one.log.1")
+        until(lambda: before.exists() and process.log.stat().st_size < 20_000, timeout_s=20, what="the log to be cut")
+        http_get(f"{spec.url}/later")
+        until(lambda: b"/later" in process.log.read_bytes(), timeout_s=20, what="the request in the log")
+        assert b"x" * 30_000 in before.read_bytes()
+        assert b"\0" not in process.log.read_bytes()
 
 
 def test_one_that_dies_while_starting_is_told_with_the_end_of_its_log(stack: Stack) -> None:
