@@ -7,7 +7,7 @@ PARALLEL := --numprocesses auto --durations 20 --durations-min 5
 # Tests of one file share its fixtures; the files keep the order that conftest.py gives them.
 BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench clean
+.PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -95,5 +95,9 @@ docs: setup ## Build the documents as a site: site/index.html
 bench: setup servers ## Run every benchmark and print the ratios
 	@$(BIN)/python -m benchmarks
 
+MINUTES ?= 1
+fuzz: setup ## Damage what each parser reads, for MINUTES=1 each, ONLY=those of this name; what is found becomes a test
+	@$(BIN)/uv run --quiet --isolated --locked --group fuzz python -m tests.fuzz --minutes $(MINUTES) --only "$(ONLY)"
+
 clean: ## Remove the environment and caches of this checkout (built servers and recordings stay in the user's cache)
-	rm -rf $(CONSOLE)/node_modules services/api/static .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(CONSOLE)/node_modules services/api/static .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz

@@ -17,6 +17,7 @@ import yaml
 
 from services.api.settings import ApiSettings
 from services.kit.archive_members import Member, copy, damage, opened, too_much
+from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.kit.problems import RefusedError
 from services.recording.model import Topology
@@ -210,7 +211,7 @@ def _check_manifest(path: Path) -> None:
                 raise _refused("has a recording.yaml that nests too deep")
     except FileNotFoundError:
         raise _refused("has no recording.yaml") from None
-    except (UnicodeDecodeError, yaml.YAMLError):
+    except NOT_YAML:
         raise _refused("has a recording.yaml that is not YAML") from None
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from detectors.engine import Choice
 from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.registry import RegistryError, choose, texts_of
 from services.detect.calibration import load_calibration
+from services.kit.documents import read_yaml
 from services.kit.errors import UserError
 
 INCIDENTS = "incidents"
@@ -87,12 +87,11 @@ def overrides_in(path: Path | None) -> dict[str, Any]:
     overrides: object = {}
     if path is not None:
         try:
-            overrides = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read: {error}", remedy="give a readable file", exit_code=2) from None
-        except yaml.YAMLError as error:
-            text = " ".join(str(error).split())
-            raise UserError(f"{path}: not YAML: {text}", remedy="correct the file", exit_code=2) from None
+            overrides = read_yaml(path) or {}
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: cannot be read: there is no such file", remedy="give a readable file", exit_code=2
+            ) from None
     if not isinstance(overrides, dict):
         raise UserError(
             f"{path}: not a mapping of detectors to their settings",

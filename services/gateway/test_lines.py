@@ -1,6 +1,7 @@
 """Log lines and jobs in the shapes that people's tools send."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.lines import NO_SOURCE, Lines, UnreadableError, jobs, logs
+from tests.mangled import fuzzed
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 AT = "2024-04-01T08:00:00Z"
@@ -109,3 +111,20 @@ def test_whatever_json_comes_every_line_is_accounted_for(rows: list[Any]) -> Non
             continue
         assert found.outcomes["taken"] == len(found.taken)
         assert found.outcomes["bad"] == len(found.bad)
+
+
+SYSLOG = {"timestamp": AT, "host": "v001", "message": XID, "appname": "kernel", "severity": "crit"}
+PUSH = {"streams": [{"stream": {"host": "v1", "unit": "slurmd.service"}, "values": [["1711958400000000000", XID, {}]]}]}
+EVENT = {"timestamp": AT, "event": "end", "job": {**JOB, "end": AT, "state": "FAILED", "exit_code": 137}}
+ROWS = [json.dumps(row).encode() for row in (SYSLOG, PUSH, JOB, EVENT)]
+
+
+@pytest.mark.parametrize("read", [logs, jobs])
+@fuzzed(*(b"%s\n%s" % (row, row) for row in ROWS), b"[%s]" % ROWS[0])
+def test_of_damaged_lines_each_is_taken_or_refused(read: Callable[[bytes], Lines], content: bytes) -> None:
+    try:
+        found = read(content)
+    except UnreadableError:
+        return
+    assert (found.outcomes["taken"], found.outcomes["bad"]) == (len(found.taken), len(found.bad))
+    assert all(isinstance(row, dict) for row in parsed(found))

@@ -20,6 +20,8 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from services.kit.documents import NOT_YAML
+
 _log = logging.getLogger(__name__)
 
 Role = Literal["viewer", "operator", "sender"]
@@ -66,14 +68,14 @@ def tokens_in(path: Path) -> tuple[Token, ...]:
     remedy = "write a list of {name: ..., role: viewer, operator, sender or proxy, sha256: ...}: hindcast token does"
     try:
         found = TypeAdapter(tuple[Token, ...]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read: {type(error).__name__}; {remedy}") from None
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
             for item in error.errors(include_input=False)
         )
         raise ValueError(f"{path}: {wrong}; {remedy}") from None
+    except (OSError, *NOT_YAML) as error:
+        raise ValueError(f"{path}: cannot be read: {type(error).__name__}; {remedy}") from None
     if not found:
         raise ValueError(f"{path}: has no token, so that nobody could ask; {remedy}")
     return found

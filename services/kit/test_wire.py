@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.kit import wire
 from services.kit.wire import Mark, Origin, WireError
+from tests.mangled import fuzzed
 
 ORIGIN = Origin("vela", "brake-2", generation=3, shift_ms=-17, target="receive")
 
@@ -74,11 +75,26 @@ def test_what_cannot_be_decoded_says_why(headers: list[tuple[str, bytes]], value
         wire.payload_of(Got(headers, value))
 
 
-@given(st.binary(max_size=400))
-def test_no_bytes_bring_the_decoder_down(value: bytes) -> None:
-    for content in (wire.ARROW, wire.NDJSON):
+BATCH = pa.RecordBatch.from_pydict({"node": pa.array(["v1", "v2"]).dictionary_encode(), "a": [1.5, None]})
+ROWS = wire.encode_rows([{"timestamp": "2024-04-01T08:00:00.000Z", "node": "v1", "a": float("nan"), "b": [1, {}]}] * 2)
+
+
+@pytest.mark.parametrize("content_type", [wire.ARROW, wire.NDJSON])
+@fuzzed(wire.encode_batch(BATCH), ROWS)
+def test_no_bytes_bring_the_decoder_down(content_type: bytes, content: bytes) -> None:
+    with contextlib.suppress(WireError):
+        payload = wire.payload_of(Got([("content-type", content_type)], content))
+        if isinstance(payload, pa.RecordBatch):
+            payload.validate(full=True)
+
+
+@fuzzed(*(value for _, value in ORIGIN.headers(wire.ARROW)), b"1711958400000")
+def test_no_header_brings_the_decoder_down(content: bytes) -> None:
+    with contextlib.suppress(WireError):
+        wire.payload_of(Got([("content-type", wire.MARK), ("mark-ms", content), ("mark-end", content)]))
+    for name, _ in ORIGIN.headers(wire.ARROW):
         with contextlib.suppress(WireError):
-            wire.payload_of(Got([("content-type", content)], value))
+            wire.origin_of([*ORIGIN.headers(wire.ARROW), (name, content)])
 
 
 def test_a_truncated_batch_is_a_wire_error() -> None:

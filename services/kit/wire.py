@@ -139,6 +139,8 @@ def _decode_arrow(value: bytes) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(value) as stream:
             batches = list(stream)
+        for batch in batches:
+            batch.validate(full=True)  # else a name, or its place among the names, may lie outside of the record
     except (pa.ArrowException, OSError, ValueError) as error:
         raise WireError(f"not an Arrow stream: {str(error).splitlines()[0]}") from None
     if len(batches) != 1:
@@ -151,7 +153,7 @@ def _decode_rows(value: bytes) -> list[Row]:
     for number, line in enumerate(value.splitlines(), start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WireError(f"line {number} is not JSON: {error}") from None
         if not isinstance(row, dict):
             raise WireError(f"line {number} is not a JSON object")

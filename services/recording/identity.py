@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Report
 from services.recording.model import Event, Job, Node, Topology
@@ -63,7 +64,7 @@ def read_aliases(path: Path) -> dict[str, list[str]]:
     try:
         text = path.read_text(encoding="utf-8")
         found = yaml.safe_load(text) if len(text) < _LARGEST_FILE else None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f": line {mark.line + 1}"
         raise UserError(f"{path}{place}: no file of aliases", remedy=remedy, exit_code=2) from error

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.recording.faults import FAULTS
 from services.recording.model import Label
@@ -196,7 +197,7 @@ def _with_hash(path: Path, digest: str) -> str:
 def _files_apart(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except NOT_YAML:
         return {}, {}
     files = content.pop("files", None) or {}
     return content, files

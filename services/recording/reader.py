@@ -10,10 +10,10 @@ from typing import Self, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from services.kit.documents import read_yaml
 from services.kit.errors import UserError
 from services.recording.instants import format_instant, parse_instant
 from services.recording.model import Event, Job, Label, Manifest, Topology
@@ -39,14 +39,12 @@ def read_manifest(directory: Path) -> Manifest:
     if not directory.is_dir():
         raise UserError(f"{directory}: no such recording", remedy="give the directory that holds recording.yaml")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path, exit_code=1)
     except FileNotFoundError:
         raise UserError(
             f"{path}: missing, so this is no recording (or one whose writing was broken off)",
             remedy="give the directory that holds recording.yaml, or make the recording again",
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}", remedy="correct the file") from error
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
         raise UserError(

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from services.kit.documents import read_yaml
 from services.kit.errors import UserError
 from services.recording.model import Gpu, Link, Mount, Nic, Node, Switch, Topology
 from services.recording.reader import describe
@@ -280,13 +280,9 @@ def _nics(fabric: Fabric, machine: int) -> list[Nic]:
 def load_yaml(path: Path, kind: Literal["profile", "scenario", "training preset"]) -> object:
     """Return a YAML file's content; UserError where it is missing or no YAML."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return read_yaml(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such {kind}", remedy="`hindcast list` shows the scenarios", exit_code=2) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path}: not YAML: {' '.join(str(error).split())}", remedy="correct the file", exit_code=2
-        ) from error
 
 
 def load_profile(path: Path) -> ClusterProfile:

@@ -116,9 +116,11 @@ def _rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sequence[str]
         if place == 0:
             separator = ";" if re.match(r'"?Time"?;', line.removeprefix("\ufeff")) else ","
         try:
-            yield number, next(csv.reader([line], delimiter=separator), [])
+            cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:
             continue
+        if cells:
+            yield number, cells
 
 
 def _series(name: str, node: str) -> tuple[str, dict[str, str]] | None:

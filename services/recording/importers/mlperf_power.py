@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report, silent
+from services.recording.importers.parts.moments import LATEST, plausible
 from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column
 from services.recording.writer import RecordingWriter
@@ -29,7 +30,7 @@ Ints = NDArray[np.int64]
 
 _MARK = b":::MLLOG "
 _JOB_LINE = re.compile(r"^:::DLPAL \S+ (?P<job>\d+) (?P<count>\d+) (?P<hosts>\S+)")
-_RANK = re.compile(r"^\s*(?P<rank>\d+): ")
+_RANK = re.compile(r"^\s*(?P<rank>\d{1,9}): ")
 _STEP = "train_step_timing in s"
 _NODE_FILE = re.compile(r"node_(\d+)\.txt")
 _POWER_COLUMNS: list[tuple[str, pa.DataType]] = [
@@ -38,6 +39,9 @@ _POWER_COLUMNS: list[tuple[str, pa.DataType]] = [
     ("value", pa.float64()),
 ]
 _POWER_SCHEMA = pa.schema(_POWER_COLUMNS)
+_LONGEST_STEP_S = 1e6
+_MOST_TOKENS = 10**15
+_MOST_GPUS = 256
 _AS_SUBMITTED = "give the folder of one result as it was submitted to MLPerf"
 
 
@@ -55,9 +59,10 @@ class _JobLog:
     """What the job's output tells."""
 
     job_id: str = ""
-    system: dict[str, Any] = field(default_factory=dict)
+    system: dict[str, str] = field(default_factory=dict)
+    gpus: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
-    steps: list[tuple[int, float]] = field(default_factory=list)
+    steps: dict[int, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     first: int = 0
     last: int = 0
@@ -86,10 +91,8 @@ def convert(
     times, nodes, watts = _merged(series)
     first = int(min(times[0], log.first))
     last = int(max(times[-1], log.last))
-    model, gpus = log.system.get("accelerator_model_name", "unknown"), log.system.get("accelerators_per_node", "0")
-    topology = Topology(
-        nodes=[Node(name=name, gpu_model=str(model), gpus=[Gpu(gpu=gpu) for gpu in range(int(gpus))]) for name in names]
-    )
+    model, gpus = log.system.get("accelerator_model_name", "unknown"), range(log.gpus)
+    topology = Topology(nodes=[Node(name=name, gpu_model=model, gpus=[Gpu(gpu=gpu) for gpu in gpus]) for name in names])
     with RecordingWriter(out) as writer:
         readings = pa.RecordBatch.from_pydict(
             {
@@ -101,7 +104,8 @@ def convert(
                 "state": pa.nulls(len(times), pa.uint8()),
             }
         )
-        writer.write("bmc", readings, interval_s=round(float(np.median(np.diff(series[0].times))) / 1000, 3))
+        apart = np.diff(series[0].times)
+        writer.write("bmc", readings, interval_s=round(float(np.median(apart)) / 1000, 3) if len(apart) else None)
         if log.steps:
             writer.write("steps", _steps(log))
         writer.write_events(log.events)
@@ -161,16 +165,16 @@ def _read_power(path: Path) -> _Series:
             BytesIO(content.replace(_MARK, b"")),
             parse_options=pyarrow.json.ParseOptions(explicit_schema=_POWER_SCHEMA, unexpected_field_behavior="ignore"),
         )
-    except pa.ArrowInvalid:
+    except pa.ArrowException:
         raise _malformed(path, content) from None
-    is_reading = np.array(table["key"].combine_chunks()) == "power_reading"
-    rows = np.flatnonzero(is_reading)
+    keys: Any = table["key"].cast(pa.binary())  # the damaged may be no text
+    rows = np.flatnonzero(np.array([key == b"power_reading" for key in keys.to_pylist()]))
     if not len(rows):
         raise UserError(f"{path}: holds no power_reading", remedy=_AS_SUBMITTED)
     times = np.asarray(table["time_ms"].to_numpy(), dtype=np.float64)[rows]
     watts = np.asarray(table["value"].to_numpy(), dtype=np.float64)[rows]
     for bad, problem in (
-        (~np.isfinite(times), "a power_reading without time_ms"),
+        (~((times >= 0) & (times < LATEST)), "a power_reading without time_ms"),
         (~np.isfinite(watts) | (watts < 0), "a power_reading whose value is no number of watts"),
         (np.r_[False, np.diff(times) <= 0], "a power_reading that is not later than the one before"),
     ):
@@ -186,7 +190,7 @@ def _malformed(path: Path, content: bytes) -> UserError:
         if line.startswith(_MARK):
             try:
                 record = json.loads(line[len(_MARK) :])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 problem = f"holds broken JSON: {error}"
             else:
                 value = record.get("value") if isinstance(record, dict) else "none"
@@ -215,7 +219,9 @@ def _read_log(path: Path) -> _JobLog:
                 match = _JOB_LINE.match(line)
                 log.job_id = match["job"] if match else log.job_id
             elif line.startswith(":::SYSJSON "):
-                log.system = _json(path, number, line.removeprefix(":::SYSJSON "))
+                found = _json(path, number, line.removeprefix(":::SYSJSON "))
+                log.system = {key: _text(value) for key, value in found.items()}
+                log.gpus = _gpus(log, path, number)
             elif ":::MLLOG " in line and not line.startswith("+"):
                 stamps.append(_record(log, path, number, line))
     if not log.job_id or not stamps:
@@ -228,11 +234,24 @@ def _read_log(path: Path) -> _JobLog:
 def _json(path: Path, number: int, text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: line {number}: broken JSON: {error}", remedy="correct or drop the line") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}: line {number}: JSON that is no object", remedy="correct or drop the line")
     return record
+
+
+def _text(value: object) -> str:
+    """Return what can be written of a value, on a line."""
+    return "".join(filter(str.isprintable, str(value)))[:200]
+
+
+def _gpus(log: _JobLog, path: Path, number: int) -> int:
+    text = log.system.get("accelerators_per_node", "0")
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MOST_GPUS):
+        problem = f"accelerators_per_node {text!r} is no number of GPUs"
+        raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+    return int(text)
 
 
 def _record(log: _JobLog, path: Path, number: int, line: str) -> int:
@@ -240,20 +259,20 @@ def _record(log: _JobLog, path: Path, number: int, line: str) -> int:
     head, _, text = line.partition(":::MLLOG ")
     record = _json(path, number, text)
     at, key, value = record.get("time_ms"), record.get("key"), record.get("value")
-    if not isinstance(at, int) or not isinstance(key, str):
+    if not isinstance(at, int) or not plausible(at) or not isinstance(key, str):
         problem = "a record without time_ms and key"
         raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
     if isinstance(value, dict) and _STEP in value:
         seconds = value[_STEP]
-        if not isinstance(seconds, float | int):
-            raise UserError(
-                f"{path}: line {number}: step time {seconds!r} is no number", remedy="correct or drop the line"
-            )
-        log.steps.append((at, float(seconds)))
+        if not isinstance(seconds, float | int) or not 0 < seconds < _LONGEST_STEP_S:
+            problem = f"step time {_text(repr(seconds))} is no number of seconds"
+            raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+        log.steps[at] = float(seconds)
         return at
     log.facts.setdefault(key, value)
     if key == "run_stop":
-        log.status = str((record.get("metadata") or {}).get("status", ""))
+        metadata = record.get("metadata")
+        log.status = _text(metadata.get("status", "")) if isinstance(metadata, dict) else ""
     rank = _RANK.match(head)
     fields: dict[str, Any] = {"timestamp": at, "source": "job", "job_id": log.job_id}
     if rank:
@@ -265,7 +284,7 @@ def _record(log: _JobLog, path: Path, number: int, line: str) -> int:
 
 
 def _steps(log: _JobLog) -> pa.RecordBatch:
-    steps = sorted(log.steps)
+    steps = sorted(log.steps.items())
     count = len(steps)
     seconds = np.array([time for _, time in steps])
     columns = {
@@ -277,7 +296,7 @@ def _steps(log: _JobLog) -> pa.RecordBatch:
         "step_time_s": pa.array(seconds.astype(np.float32)),
     }
     batch, length = log.facts.get("global_batch_size"), log.facts.get("max_sequence_length")
-    if isinstance(batch, int) and isinstance(length, int):
+    if isinstance(batch, int) and isinstance(length, int) and 0 <= batch * length < _MOST_TOKENS:
         columns["tokens_per_s"] = pa.array((batch * length / seconds).astype(np.float32))
     return pa.RecordBatch.from_pydict(columns)
 
@@ -285,10 +304,10 @@ def _steps(log: _JobLog) -> pa.RecordBatch:
 def _job(log: _JobLog, nodes: list[str]) -> Job:
     return Job(
         job_id=log.job_id,
-        name=str(log.facts.get("submission_benchmark", "mlperf")),
+        name=_text(log.facts.get("submission_benchmark", "mlperf")),
         user="",
         nodes=nodes,
-        gpus_per_node=int(log.system.get("accelerators_per_node", 0)) or None,
+        gpus_per_node=log.gpus or None,
         start=log.first,
         end=log.last,
         state="COMPLETED" if log.status == "success" else "FAILED",
@@ -299,7 +318,7 @@ def _header(
     out: Path, directory: Path, log: _JobLog, span: tuple[int, int], distinct: list[Path], copies: dict[str, list[str]]
 ) -> dict[str, Any]:
     name, system = out.resolve().name, log.system
-    benchmark = str(log.facts.get("submission_benchmark", "a benchmark"))
+    benchmark = _text(log.facts.get("submission_benchmark", "a benchmark"))
     notes = ["the power files number the nodes; which host each is, they do not say"]
     if copies:
         notes.append("a node file that is a byte-for-byte copy of another tells nothing of its own node: left out")
@@ -323,7 +342,7 @@ def _header(
         },
         "start": span[0],
         "end": span[1],
-        "cluster": {"name": re.sub(r"[^a-z0-9]+", "-", str(system.get("system_name", "mlperf")).lower()).strip("-")},
+        "cluster": {"name": re.sub(r"[^a-z0-9]+", "-", system.get("system_name", "").lower()).strip("-") or "mlperf"},
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.moments import LATEST, instant_option
@@ -154,8 +155,7 @@ def _document(path: Path, load: Any) -> dict[str, Any]:
         content = load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: missing", remedy=_REMEDY, exit_code=2) from None
-    # YAML raises ValueError for an impossible date, both raise RecursionError for nonsense that nests
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, *NOT_YAML) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path}: cannot be read: {reason}", remedy=_REMEDY) from error
     if not isinstance(content, dict):

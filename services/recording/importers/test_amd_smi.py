@@ -18,7 +18,7 @@ from services.recording.importers.contract import Report
 from services.recording.importers.heap import convert as convert_heap
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import FUZZ, fuzzed, survives
 
 START = 1_711_958_400  # 2024-04-01T08:00:00Z
 Reading = dict[str, float | None]
@@ -261,13 +261,11 @@ def test_files_are_known_by_how_they_begin() -> None:
     assert recognise("x", "index, power.draw [W]\n0, 3 W\n") is None
 
 
-@given(content=mangled(metric_json(SINGLE * 2, wrapped=True).encode()))
-@FUZZ
+@fuzzed(metric_json(SINGLE * 2, wrapped=True).encode())
 def test_mangled_json(content: bytes) -> None:
     survives(convert, {"g7.json": content})
 
 
-@given(content=mangled(monitor_csv(SINGLE * 2).encode()))
-@FUZZ
+@fuzzed(monitor_csv(SINGLE * 2).encode())
 def test_mangled_tables(content: bytes) -> None:
     survives(convert, {"g7.csv": content})

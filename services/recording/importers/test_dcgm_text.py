@@ -3,13 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.dcgm_text import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
 OLD = 'gpu="{gpu}",UUID="GPU-{gpu}",device="nvidia{gpu}",modelName="NVIDIA A100-SXM4-80GB",Hostname="{host}"'
@@ -201,7 +200,6 @@ SAMPLE = (
 ).encode()
 
 
-@given(content=mangled(SAMPLE))
-@FUZZ
+@fuzzed(SAMPLE)
 def test_mangled_scrapes_give_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(convert, {"n1/m-1711958400.prom": content, "n1/m-1711958430.prom": SAMPLE})

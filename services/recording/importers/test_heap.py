@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
 
 from services.kit.errors import TooMuchError, UserError
 from services.recording.importers.heap import convert
@@ -16,7 +15,7 @@ from services.recording.importers.test_saved_series import GRAFANA, STREAMS, TEL
 from services.recording.importers.test_schedulers import DAY, Run, sacct
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 JOB = Run(907, "llm", "ann", ("gpu01", "gpu02"), 2, DAY + 28_740, DAY + 28_800, DAY + 29_400, "FAILED")
 DMESG = "[Mon Apr  1 08:01:02 2024] NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus.\n"
@@ -221,8 +220,7 @@ def test_what_zstd_packed_is_bounded_and_damage_is_told(tmp_path: Path) -> None:
     assert len(list(Recording.open(tmp_path / "out").events())) == 2, "two frames, one behind the other"
 
 
-@given(content=mangled(BUG_REPORT.encode()))
-@FUZZ
+@fuzzed(BUG_REPORT.encode())
 def test_mangled_heaps_give_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(
         convert, {"nvidia-bug-report.log": content, "gpu01-dmesg.txt": DMESG.encode(), "x/jobs.txt": content[:300]}

@@ -14,7 +14,7 @@ from services.recording.importers.infiniband import convert, recognise
 from services.recording.importers.test_infiniband import rows_of
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import FUZZ, fuzzed, survives
 
 LEAF, SPINE, CARD = 0x7CFE9003009CE5B0, 0x7CFE900300B07320, 0x7CFE9003003B4BDE
 Ports = Mapping[tuple[int, int], Mapping[str, int | None]]
@@ -185,7 +185,6 @@ def test_it_is_known_by_its_sections() -> None:
     assert recognise("x", "we START_NODES at eight\n") is None
 
 
-@given(content=mangled(db_csv(QUIET, stamp="2024-04-01 08:00:00 UTC +0000").encode()))
-@FUZZ
+@fuzzed(db_csv(QUIET, stamp="2024-04-01 08:00:00 UTC +0000").encode())
 def test_mangled_tables(content: bytes) -> None:
     survives(convert, {"ibdiagnet2.db_csv": content})

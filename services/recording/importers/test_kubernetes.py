@@ -2,13 +2,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
-
 from services.recording.importers.kubernetes import convert
 from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 
 def pod(name: str, node: str, phase: str, **status: Any) -> dict[str, Any]:
@@ -76,7 +74,6 @@ def test_pods_of_one_owner_are_a_job_and_events_tell_of_others(tmp_path: Path) -
     assert report.skipped["an object that is no pod and no event"] == 1
 
 
-@given(content=mangled(LIST.encode()))
-@FUZZ
+@fuzzed(LIST.encode())
 def test_mangled_objects_give_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(convert, {"all.json": content})

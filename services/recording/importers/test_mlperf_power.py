@@ -12,6 +12,7 @@ from services.kit.errors import UserError
 from services.recording.importers.mlperf_power import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.mangled import fuzzed, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "mlperf-smc-64node-h100-power"
@@ -171,3 +172,16 @@ def test_the_real_run_comes_in_exactly(tmp_path: Path) -> None:
     steps = pa.Table.from_batches(recording.batches("steps"))["step_time_s"].to_numpy()
     assert np.median(steps) == pytest.approx(10.64, abs=0.01)
     assert recording.manifest.cluster.gpus == 512
+
+
+RESULT = {
+    "smc/power/result_1/node_2.txt": node_file(0, [500, 600.5, 700]).encode(),
+    "smc/power/result_1/node_3.txt": node_file(700, [510, 610]).encode(),
+    "smc/result_1.txt": job_output().encode(),
+}
+
+
+@pytest.mark.parametrize("name", ["smc/power/result_1/node_2.txt", "smc/result_1.txt"])
+@fuzzed(*RESULT.values())
+def test_damaged_results(name: str, content: bytes) -> None:
+    survives(lambda source, out: convert(source / "smc", out), RESULT | {name: content})

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.nvidia_smi import convert
 from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-nvidia"
@@ -216,8 +215,7 @@ def test_the_text_of_eight_a100_is_read(tmp_path: Path) -> None:
     assert {row["DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX"] for row in found} == {640}
 
 
-@given(content=mangled(document().encode()))
-@FUZZ
+@fuzzed(document().encode())
 def test_mangled_xml_gives_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(convert, {"n1.xml": content, "n2.xml": document("08:00:30").encode()})
 
@@ -239,7 +237,6 @@ GPU 00000000:2A:00.0
 """
 
 
-@given(content=mangled(TEXT))
-@FUZZ
+@fuzzed(TEXT)
 def test_mangled_text_gives_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(convert, {"n1.txt": content})

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
@@ -12,7 +11,7 @@ from services.recording.importers.redfish import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-redfish"
@@ -243,8 +242,7 @@ def test_a_host_does_not_overrule_its_baseboard(tmp_path: Path) -> None:
 SAMPLE = json.dumps([METRICS, PROCESSOR, THERMAL, POWER, ENTRY, sensor("1", "P", 10, "W")]).encode()
 
 
-@given(content=mangled(SAMPLE))
-@FUZZ
+@fuzzed(SAMPLE)
 def test_mangled_bodies(content: bytes) -> None:
     files = {"v1/a-20240401T080000Z.json": content, "v2/b.json": json.dumps(POWER).encode()}
     survives(convert, files)

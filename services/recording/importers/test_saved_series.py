@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.recording.importers import dcgm_text, grafana_csv, line_protocol, query_result
 from services.recording.importers.contract import Report
 from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 START = parse_instant("2024-04-01T08:00:00Z")
 S = START // 1000
@@ -157,14 +155,21 @@ def test_each_form_is_recognised_by_its_own_importer(module: Any, text: str) -> 
     assert [one for one in modules if one.recognise("saved", text)] == [module]
 
 
-TEXTS: dict[str, Callable[..., Report]] = {
-    MATRIX: query_result.convert, STREAMS: query_result.convert, LOGCLI: query_result.convert,
-    EXPLORE: query_result.convert, TELEGRAF: line_protocol.convert,
-    GRAFANA: grafana_csv.convert, DUMP: dcgm_text.convert,
-}  # fmt: skip
+@fuzzed(*(text.encode() for text in (MATRIX, STREAMS, LOGCLI, EXPLORE)))
+def test_mangled_answers(content: bytes) -> None:
+    survives(query_result.convert, {"saved": content})
 
 
-@given(text=st.sampled_from(list(TEXTS)), data=st.data())
-@FUZZ
-def test_mangled_files_give_a_clean_recording_or_a_clear_error(text: str, data: st.DataObject) -> None:
-    survives(TEXTS[text], {"saved": data.draw(mangled(text.encode()))})
+@fuzzed(TELEGRAF.encode(), AMD.encode(), IPMI.encode())
+def test_mangled_line_protocol(content: bytes) -> None:
+    survives(line_protocol.convert, {"saved": content})
+
+
+@fuzzed(GRAFANA.encode())
+def test_mangled_tables(content: bytes) -> None:
+    survives(grafana_csv.convert, {"saved": content})
+
+
+@fuzzed(DUMP.encode(), OPENMETRICS.encode())
+def test_mangled_dumps(content: bytes) -> None:
+    survives(dcgm_text.convert, {"saved": content})

@@ -18,7 +18,7 @@ from services.recording.importers.contract import Report
 from services.recording.model import Job
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 DAY = 1_711_929_600  # 2024-04-01T00:00:00Z
 EXITS = {
@@ -233,15 +233,11 @@ def test_torque_says_by_which_signal_and_pbs_by_a_deletion(tmp_path: Path) -> No
     assert report.first["a line that is no record of PBS' accounting"].endswith("20240401: line 6")
 
 
-@given(
-    content=st.sampled_from([lsb_acct([RUN]), bhist([RUN]), bjobs([RUN])]).flatmap(lambda text: mangled(text.encode()))
-)
-@FUZZ
+@fuzzed(*(write([RUN]).encode() for write in (lsb_acct, bhist, bjobs)))
 def test_mangled_lsf_accounting_gives_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(lsf.convert, {"jobs": content})
 
 
-@given(content=mangled(accounting([RUN]).encode()))
-@FUZZ
+@fuzzed(accounting([RUN]).encode())
 def test_mangled_pbs_accounting_gives_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(pbs.convert, {"20240401": content})

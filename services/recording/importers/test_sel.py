@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
@@ -12,7 +11,7 @@ from services.recording.instants import format_instant
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 SEL = """\
    1 | Pre-Init  |0000000013| Power Supply #0x51 | Presence detected | Asserted
@@ -201,7 +200,6 @@ def test_severities(record: str, severity: str) -> None:
     assert severity_of(record) == severity
 
 
-@given(content=mangled((SEL + "2024-04-01T08:00:00Z\n" + SDR + ELIST + SENSOR).encode()))
-@FUZZ
+@fuzzed((SEL + "2024-04-01T08:00:00Z\n" + SDR + ELIST + SENSOR).encode())
 def test_mangled_output(content: bytes) -> None:
     survives(convert, {"v1-20240401T080000Z.txt": content})

@@ -17,7 +17,7 @@ from services.recording.importers.test_sel import SDR
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import FUZZ, fuzzed, survives
 
 ZURICH = ZoneInfo("Europe/Zurich")
 START = datetime(2024, 4, 1, 8, tzinfo=UTC)
@@ -166,7 +166,6 @@ def test_a_zone_that_cannot_be_told_is_said(tmp_path: Path, zone: str, reason: s
 MANY = [Entry(60 * number, "Power Supply", 0x51, "Failure detected", number % 2 == 0) for number in range(4)]
 
 
-@given(content=mangled((verbose(MANY, "de_DE") + getsel(MANY) + lclog(MANY)).encode()))
-@FUZZ
+@fuzzed((verbose(MANY, "de_DE") + getsel(MANY) + lclog(MANY)).encode())
 def test_mangled_records(content: bytes) -> None:
     survives(convert, {"v1.txt": content})

@@ -16,7 +16,7 @@ from services.recording.importers.slurm import convert, recognise
 from services.recording.importers.test_slurm import HEADER, imported
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import FUZZ, fuzzed, survives
 
 START = 1_711_958_400
 
@@ -278,7 +278,6 @@ def test_a_table_with_widths_is_known_by_its_dashes() -> None:
     assert recognise("jobs.txt", text.splitlines()[0] + "\n1 2 3\n") is None
 
 
-@given(content=st.one_of(*(mangled(write(RUNS).encode()) for write in (sacct, fixed, scontrol, squeue))))
-@FUZZ
+@fuzzed(*(write(RUNS).encode() for write in (sacct, fixed, scontrol, squeue)))
 def test_mangled_jobs(content: bytes) -> None:
     survives(convert, {"jobs.txt": content})

@@ -16,7 +16,7 @@ from services.recording.importers import dcgmi_dmon, nvidia_smi
 from services.recording.importers.contract import Report
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import FUZZ, fuzzed, survives
 
 START = datetime(2024, 4, 1, 8, tzinfo=UTC)
 ZURICH = ZoneInfo("Europe/Zurich")
@@ -223,19 +223,16 @@ def test_a_query_of_no_gpu_is_refused_with_what_to_ask_for(tmp_path: Path) -> No
         nvidia_smi.convert(tmp_path / "g7.csv", tmp_path / "out")
 
 
-@given(content=mangled(query(ONE, list(QUERY), old=True, units=True, identity="uuid").encode()))
-@FUZZ
+@fuzzed(query(ONE, list(QUERY), old=True, units=True, identity="uuid").encode())
 def test_mangled_queries(content: bytes) -> None:
     survives(nvidia_smi.convert, {"g7.csv": content})
 
 
-@given(content=mangled(dmon(ONE, list(DMON), dated=True).encode()))
-@FUZZ
+@fuzzed(dmon(ONE, list(DMON), dated=True).encode())
 def test_mangled_dmon(content: bytes) -> None:
     survives(nvidia_smi.convert, {"g7.txt": content})
 
 
-@given(content=mangled(dcgmi(ONE, list(DCGMI)).encode()))
-@FUZZ
+@fuzzed(dcgmi(ONE, list(DCGMI)).encode())
 def test_mangled_dcgmi(content: bytes) -> None:
     survives(lambda source, out: dcgmi_dmon.convert(source, out, start="2024-04-01T08:00:00Z", every=1), {"g": content})

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
@@ -12,7 +11,7 @@ from services.recording.importers.sonic import convert, switch_by_path
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.mangled import FUZZ, mangled, survives
+from tests.mangled import fuzzed, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-network"
@@ -195,7 +194,6 @@ def test_a_folder_of_all_kinds_of_real_answers(tmp_path: Path) -> None:
     assert validate_recording(tmp_path / "out") == []
 
 
-@given(content=mangled(json.dumps([DATABASE, APPLICATION, {"timestamp": 1711958400250000000, "updates": []}]).encode()))
-@FUZZ
+@fuzzed(json.dumps([DATABASE, APPLICATION, {"timestamp": 1711958400250000000, "updates": []}]).encode())
 def test_mangled_dumps(content: bytes) -> None:
     survives(convert, {"leaf1/a.json": content, "leaf1/b-20240401T080000Z.json": json.dumps(DATABASE).encode()})

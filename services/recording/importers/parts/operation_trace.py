@@ -100,6 +100,7 @@ def _stretches(file: pq.ParquetFile) -> list[tuple[int, int]]:
 def _summed(path: Path, file: pq.ParquetFile, steps: tuple[int, int], ranks: int, report: Report) -> Sums:
     parts: list[list[NDArray[Any]]] = []
     for batch in file.iter_batches(1 << 18, columns=list(_COLUMNS)):
+        batch.validate(full=True)  # else an operation may be beyond the names of operations
         step = _numbers(batch, "step", pa.int64(), -1).astype(np.int64)
         rank = _numbers(batch, "rank", pa.int64(), -1).astype(np.int64)
         start = _numbers(batch, "start_ts", pa.float64(), np.nan)

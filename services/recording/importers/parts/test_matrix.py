@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.kit.errors import UserError
 from services.recording.importers.parts import matrix
 from services.recording.importers.parts.matrix import Matrix, matrix_of
-from tests.mangled import FUZZ, mangled
+from tests.mangled import fuzzed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ['"values":[[', '{"metric":', "]]", '"],["', "\\", "é\u2028"]
@@ -90,11 +90,10 @@ SAMPLE = json.dumps(
 ).encode()
 
 
-@given(body=mangled(SAMPLE))
-@FUZZ
-def test_a_mangled_answer_is_a_matrix_or_a_clear_error(body: bytes) -> None:
+@fuzzed(SAMPLE)
+def test_a_mangled_answer_is_a_matrix_or_a_clear_error(content: bytes) -> None:
     try:
-        found = matrix_of(body)
+        found = matrix_of(content)
     except UserError:
         return
     assert len(found.times) == len(found.values) == found.counts.sum()
