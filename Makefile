@@ -7,7 +7,7 @@ PARALLEL := --numprocesses auto --durations 20 --durations-min 5
 # Tests of one file share its fixtures; the files keep the order that conftest.py gives them.
 BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo docs check release test test-core test-compose test-console up down doctor setup console servers lint generate bench fuzz clean
+.PHONY: help demo docs check release sbom audit test test-core test-compose test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -87,7 +87,24 @@ generate: setup ## Write the files that are made from the code (committed; `make
 	@$(BIN)/hindcast generate
 
 release: setup console ## Make the wheel and the source archive, in dist/
-	@$(BIN)/uv build --quiet --clear --out-dir dist && ls dist
+	@$(BIN)/uv build --quiet --clear --out-dir dist && $(MAKE) --no-print-directory sbom && ls dist
+
+SBOM ?= dist
+sbom: setup ## Write what the wheel and the console are made with, by version and hash, as CycloneDX: dist/*.cdx.json
+	@mkdir -p $(SBOM)
+	@$(BIN)/uv export --quiet --locked --no-dev --preview-features sbom-export --format cyclonedx1.5 -o $(SBOM)/hindcast.cdx.json >/dev/null
+	@if command -v npm >/dev/null; then cd $(CONSOLE) && npm sbom --loglevel=error --package-lock-only --omit dev \
+	  --sbom-format cyclonedx > $(abspath $(SBOM))/console.cdx.json; else echo "no npm here: no SBOM of the console"; fi
+
+audit: setup ## Ask osv.dev and npm's registry for known holes in what the lock files name (needs the network)
+	@audited=0; \
+	$(BIN)/uv audit --locked --preview-features audit-command || { audited=$$?; \
+	  [ $$audited = 1 ] || echo "Python: osv.dev could not be asked, NOTHING was looked at. Remedy: run it where it can be reached"; }; \
+	if ! command -v npm >/dev/null; then echo "no npm here: the console's packages were NOT looked at"; audited=2; \
+	elif ! (cd $(CONSOLE) && npm audit --package-lock-only); then audited=$$(( audited > 1 ? audited : 1 )); \
+	  (cd $(CONSOLE) && npm audit --package-lock-only --json 2>/dev/null) | grep -q auditReportVersion || { audited=2; \
+	  echo "console: npm's registry could not be asked, NOTHING was looked at. Remedy: run it where it can be reached"; }; fi; \
+	exit $$audited
 
 docs: setup ## Build the documents as a site: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
