@@ -48,6 +48,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
 
             def do_GET(self) -> None:
                 self._answer(urlsplit(self.path).query)
