@@ -8,11 +8,13 @@ Python, and a single plain NumPy pass over the same columns, which nothing that 
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from detectors.contract import EXACT, Finding
 from detectors.engine import Choice, Engine
 from detectors.registry import choose
 from detectors.rows import Rows
+from services.kit.durable import replace_file
 
 BAR_ROWS_S, AIM_ROWS_S = 500_000, 1_000_000
 BAR_STATE_BYTES = 16_384
@@ -43,6 +46,10 @@ class Run:
     rows: int = 0
     by_detector_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     state_bytes: int = 0
+    snapshot_s: float = 0.0
+    """Time for which detection stands still while a snapshot is taken."""
+    written_s: float = 0.0
+    """Time of writing it, which goes on beside."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -86,6 +93,9 @@ def main() -> None:
               f"({100 * run.tick_s * 1000 / TICK_MS:.1f} % of a core), {1e6 * run.tick_s / run.gpus:.2f} us a GPU, "
               f"state {state:,.0f} bytes a GPU (ratio to the bar {state / BAR_STATE_BYTES:.2f}), "
               f"{len(run.findings)} findings")  # fmt: skip
+        print(f"               a snapshot stops detection for {1000 * run.snapshot_s:.0f} ms and is written beside in "
+              f"{1000 * run.written_s:.0f} ms: ratio to both at once "
+              f"{run.snapshot_s / (run.snapshot_s + run.written_s):.2f}")  # fmt: skip
 
 
 def measure(gpus: int, ticks: int, choices: Sequence[Choice]) -> Run:
@@ -103,7 +113,14 @@ def measure(gpus: int, ticks: int, choices: Sequence[Choice]) -> Run:
             if number >= WARM_UP:
                 run.ticks_s.append(time.process_time() - began)
                 run.rows += len(rows.times)
-    run.state_bytes = len(engine.snapshot())
+    began = time.perf_counter()
+    state = engine.snapshot()
+    run.snapshot_s = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        replace_file(Path(folder) / "fleet.state", (state,))
+        run.written_s = time.perf_counter() - began
+    run.state_bytes = len(state)
     return run
 
 

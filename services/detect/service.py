@@ -1,14 +1,19 @@
 """The loop: telemetry from Kafka to engines, findings back to Kafka, snapshots to disk.
 
 Order is what makes a crash harmless: findings are acknowledged before the snapshot that has made them is stored, and
-the snapshot is stored before the offsets are committed. After a crash records are read again from the committed
-offsets; a unit passes over those that its snapshot knows, and says again, in the same bytes, what it said since.
+the snapshot is stored before the offsets are committed. Snapshots are taken here and written by a thread beside: what
+is detected meanwhile belongs to the next ones, and so do its offsets. After a crash records are read again from the
+committed offsets; a unit passes over those that its snapshot knows, and says again, in the same bytes, what it said
+since.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -45,6 +50,15 @@ PENDING = Gauge("hindcast_detect_pending_rows", "Rows that wait for the watermar
 LAG = Gauge("hindcast_detect_lag_records", "Records in Kafka that are not taken yet.", ["topic", "partition"])
 
 
+@dataclass(frozen=True)
+class _Writing:
+    """Snapshots of units that are being written, and where to go on in Kafka when they were taken."""
+
+    units: Sequence[Unit]
+    read: Mapping[TopicPartition, int]
+    kept: Future[bool]
+
+
 class Detect:
     """All units whose partitions this instance was given. Raises UserError (exit code 3) if Kafka does not answer."""
 
@@ -61,6 +75,8 @@ class Detect:
         self._unacknowledged: list[Any] = []
         self._units: dict[str, Unit] = {}
         self._stored_s = self._followed_s = time.monotonic()
+        self._writer = ThreadPoolExecutor(1, "snapshots")
+        self._writing: _Writing | None = None
         self._read: dict[TopicPartition, int] = {}
         """Where to go on, of the partitions that were read since the last commit."""
         self._consumer: KafkaConsumer = consumer(
@@ -82,16 +98,22 @@ class Detect:
             if not ready.is_set() and self._consumer.assignment():
                 ready.set()
             self._take(polled)
+            if self._writing is not None and self._writing.kept.done():
+                self._commit()
             since_s = time.monotonic() - self._stored_s
-            if since_s >= self._settings.snapshot_interval_s or (not polled and since_s >= _IDLE_STORE_S):
-                self.store()
+            due = since_s >= self._settings.snapshot_interval_s or (not polled and since_s >= _IDLE_STORE_S)
+            if due and self._writing is None:
+                self._store_changed()
             if time.monotonic() - self._followed_s >= _FOLLOW_S:
                 self._follow()
-        self.store()
+        self._commit()
+        self._store_changed()
+        self._commit()
 
     def close(self) -> None:
         """Leave the group and close all connections."""
-        self._consumer.close()
+        self._consumer.close()  # its partitions are released, which stores
+        self._writer.shutdown()
         self._producer.close()
         self._directory.close()
 
@@ -171,34 +193,49 @@ class Detect:
             _log.warning("passing over a snapshot unit=%s reason=%s", unit, error)
             return None
 
-    def store(self) -> None:
-        """Make sure of all that was taken: findings in Kafka, then snapshots on disk, then the offsets."""
+    def _store_changed(self) -> None:
+        """Begin to make sure of all that was taken: findings in Kafka, then snapshots on disk, then `_commit`."""
         self._stored_s = time.monotonic()
         self._measure()
-        if not self._read and not any(unit.changed for unit in self._units.values()):
-            return
-        if not self._save():
+        if self._read or any(unit.changed for unit in self._units.values()):
+            self._write()
+
+    def _write(self) -> None:
+        self._flush()
+        units = [unit for unit in self._units.values() if unit.changed]
+        taken = [unit.stored() for unit in units]
+        for unit in units:
+            unit.changed = False
+        kept = self._writer.submit(self._keeper.kept, partial(self._save, taken))
+        self._writing = _Writing(units, dict(self._read), kept)
+
+    def _save(self, taken: Sequence[Stored]) -> None:
+        for stored in taken:
+            self._store.save(stored)
+
+    def _written(self) -> _Writing | None:
+        """Wait for what is being written and return it; None if nothing is, or if it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is None or writing.kept.result():
+            return writing
+        for unit in writing.units:
+            unit.changed = True
+        return None
+
+    def _commit(self) -> None:
+        """Commit the offsets of what is on disk; where it could not be written, offsets stay where they are too."""
+        written = self._written()
+        if written is None:
             return
         try:
-            self._consumer.commit(offsets_of(self._read))
+            self._consumer.commit(offsets_of(written.read))
         except KafkaError as error:
             _log.warning("offsets not committed, trying again error=%s", type(error).__name__)
             return
-        self._read.clear()
+        self._read = {place: offset for place, offset in self._read.items() if written.read.get(place) != offset}
         # One that has come to its end needs no memory; should more of it come, it is loaded again.
-        for name in [name for name, unit in self._units.items() if unit.engine.ended]:
+        for name in [name for name, unit in self._units.items() if unit.engine.ended and not unit.changed]:
             del self._units[name]
-
-    def _save(self) -> bool:
-        """Return whether findings are in Kafka and snapshots on disk; where not, offsets stay where they are too."""
-        self._flush()
-        return self._keeper.kept(self._save_changed)
-
-    def _save_changed(self) -> None:
-        for unit in self._units.values():
-            if unit.changed:
-                self._store.save(unit.stored())
-                unit.changed = False
 
     def _flush(self) -> None:
         try:
@@ -241,6 +278,7 @@ class Detect:
                 continue
             _log.info("forgetting unit=%s, its replay was removed", name)
             self._units.pop(name, None)
+            self._written()  # or its file would come back
             self._store.forget(name)
             for gauge in (EVENT_TIME, LATE, PENDING):
                 gauge.remove_by_labels({"unit": name})
@@ -255,13 +293,19 @@ class Detect:
         State moves with the partitions: stored before they go, loaded when the first record of a unit comes. What could
         not be stored, the other instance reads again.
         """
-        read = dict(self._read) if self._save() else {}
+        self._written()
+        self._write()
+        read = dict(self._read) if self._written() is not None else {}
         self._read.clear()
         self.lose(places)
         return read
 
     def lose(self, places: Collection[TopicPartition]) -> None:
-        """Let go of the units of partitions that were taken away: another instance goes on from its own reading."""
+        """Let go of the units of partitions that were taken away: another instance goes on from its own reading.
+
+        Nothing is being written any more then: it would replace what that instance writes.
+        """
+        self._written()
         numbers = {partition.partition for partition in places}
         for name in [name for name, unit in self._units.items() if unit.partition in numbers]:
             del self._units[name]

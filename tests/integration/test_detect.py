@@ -6,33 +6,27 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from detectors.registry import choose
-from services.kit import replays, topics, wire
-from services.kit.kafka import KafkaSettings, Record, producer
-from services.kit.replays import ReplayState
+from services.detect.service import GROUP
+from services.kit import topics, wire
+from services.kit.kafka import KafkaSettings, consumer, producer
 from services.kit.wait import until
-from services.kit.wire import Mark, Origin
 from services.recording.embedded import findings_of, latest, steps
-from services.recording.reader import Recording, times_of
-from services.replay.lines import job_lines, log_lines
+from services.recording.reader import Recording
+from tests.integration.recorded_feed import WAIT_S, Message, RecordedFeed, all_records
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 180.0
-_NO_SINK = "nowhere"
-"""A target that no sink has: a recording at its own time, of years ago, is not what a Prometheus beside it takes."""
-Message = tuple[int, str, wire.Headers, bytes | None]
-"""Time by which it is due, stream, headers, value."""
-
 Start = Callable[..., "Detect"]
-FeedOf = Callable[[str], "Feed"]
+FeedOf = Callable[[str], RecordedFeed]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +60,7 @@ def expected_incidents(recording: Recording) -> list[str]:
 def feed_of(kafka: KafkaSettings, reader: KafkaConsumer, recording: Recording) -> Iterator[FeedOf]:
     """Return the recording as the replay of a name."""
     to_kafka = producer(kafka)
-    yield lambda replay: Feed(recording, to_kafka, reader, replay)
+    yield lambda replay: RecordedFeed(recording, to_kafka, reader, replay)
     to_kafka.close()
 
 
@@ -96,7 +90,7 @@ class Detect:
         if self.process is None:
             return None
         self.process.send_signal(signum)
-        code = self.process.wait(timeout=_WAIT_S)
+        code = self.process.wait(timeout=WAIT_S)
         self.process = None
         return code
 
@@ -117,114 +111,6 @@ def start(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Start]:
         code = detect.end()
         sys.stdout.write(detect.log.read_text())  # shown where the test failed
         assert code in (0, None)
-
-
-class Feed:
-    """A recording as Kafka messages, in whatever sizes and order."""
-
-    def __init__(self, recording: Recording, to_kafka: KafkaProducer, from_kafka: KafkaConsumer, replay: str) -> None:
-        self.origin = Origin(recording.manifest.cluster.name, replay, target=_NO_SINK)
-        self._recording = recording
-        self._reader = from_kafka
-        self._producer = to_kafka
-        manifest = recording.manifest
-        self.start_ms = manifest.start
-        state = ReplayState(
-            cluster=self.origin.cluster,
-            replay=replay,
-            generation=0,
-            shift_ms=0,
-            target=_NO_SINK,
-            recording=manifest.name,
-            from_ms=manifest.start,
-            to_ms=manifest.end,
-            warm_from_ms=manifest.start,
-            speed=0,
-            state="running",
-            streams=("jobs", "logs", *recording.streams()),
-        )
-        topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-        replays.announce_topology(self._producer, state.unit, topology).get(timeout=_WAIT_S)
-        replays.announce(self._producer, state).get(timeout=_WAIT_S)
-
-    def messages(self, rows: int) -> list[Message]:
-        """Return all messages, of at most `rows` rows of dcgm and fewer of what is sparse, and marks, by time."""
-        start, end = self._recording.manifest.start, self._recording.manifest.end
-        data: dict[str, list[tuple[int, Message]]] = {}
-        sparse, lines_each = max(1, rows // 20), max(1, rows // 200)
-        for stream in self._recording.streams():
-            lane = data.setdefault(stream, [])
-            size = rows if stream == "dcgm" else sparse
-            for batch in self._recording.batches(stream, start, end + 1, max_rows=size):
-                times = times_of(batch)
-                headers = self.origin.headers(wire.ARROW)
-                lane.append((int(times[0]), (int(times[-1]), stream, headers, wire.encode_batch(batch))))
-        lines = {
-            "jobs": job_lines(self._recording.jobs(), start, end),
-            "logs": list(log_lines(self._recording.events(start, end + 1))),
-        }
-        for stream, all_lines in lines.items():
-            lane = data.setdefault(stream, [])
-            for first in range(0, len(all_lines), lines_each):
-                some = all_lines[first : first + lines_each]
-                value = b"\n".join(line for _, line in some)
-                lane.append((some[0][0], (some[-1][0], stream, self.origin.headers(wire.NDJSON), value)))
-        return [*self._in_order(data, start, end), *(self._mark(stream, end, end, end=True) for stream in data)]
-
-    def _in_order(self, data: dict[str, list[tuple[int, Message]]], start: int, end: int) -> list[Message]:
-        found = [message for lane in data.values() for _, message in lane]
-        for stream, lane in data.items():
-            for due in range(start, end, 5000):
-                first_unsent = min((first for first, message in lane if message[0] > due), default=end)
-                found.append(self._mark(stream, due, min(due, first_unsent - 1)))
-        return sorted(found, key=lambda message: (message[0], message[3] is None))
-
-    def _mark(self, stream: str, due: int, at_ms: int, *, end: bool = False) -> Message:
-        return (due, stream, [*self.origin.headers(wire.MARK), *Mark(at_ms, end).headers()], None)
-
-    def send(self, messages: Sequence[Message]) -> None:
-        for _, stream, headers, value in messages:
-            topic = topics.declared().of_stream(stream)
-            self._producer.send(topic, key=self.origin.unit.encode(), value=value, headers=headers)
-        self._producer.flush(timeout=_WAIT_S)
-
-    def findings(self) -> list[bytes]:
-        """Return the findings as they stand in Kafka, without those that were said again after a crash."""
-        prefix = f"{self.origin.unit}/0/".encode()
-        said = [(r.key, r.value) for r in _all(self._reader, topics.FINDINGS) if (r.key or b"").startswith(prefix)]
-        bodies = dict(said)
-        assert all(bodies[key] == value for key, value in said), "a finding was said again in other bytes"
-        return [body for body in bodies.values() if body is not None]
-
-    def incidents(self) -> list[str]:
-        """Return the last revision of each incident, as compaction leaves it."""
-        prefix = f"{self.origin.unit}/0/".encode()
-        last = {r.key: r.value for r in _all(self._reader, topics.INCIDENTS) if (r.key or b"").startswith(prefix)}
-        return sorted(body.decode() for body in last.values() if body is not None)
-
-    def wait_for_incidents(self, expected: list[str]) -> None:
-        until(lambda: self.incidents() == expected, timeout_s=_WAIT_S, what="the incidents")
-
-    def wait_for(self, count: int) -> list[str]:
-        lines = until(lambda: f if len(f := self.findings()) >= count else None, timeout_s=_WAIT_S, what="findings")
-        return sorted((line.decode() for line in lines), key=_canonical)
-
-
-def _canonical(line: str) -> tuple[str, str, str, str]:
-    finding = json.loads(line)
-    return finding["detected_at"], finding["detector"], json.dumps(finding["entity"]), finding["state"]
-
-
-def _all(reader: KafkaConsumer, topic: str) -> list[Record]:
-    parts = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
-    ends = reader.end_offsets(parts)
-    reader.assign(parts)
-    reader.seek_to_beginning(*parts)
-    found: list[Record] = []
-    while any(reader.position(part) < ends[part] for part in parts):
-        for records in reader.poll(timeout_ms=200).values():
-            found += records
-    return found
 
 
 def _shuffled_across_topics(messages: list[Message], seed: int) -> list[Message]:
@@ -266,7 +152,7 @@ def test_killed_in_the_middle_it_says_the_same(
     detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.2", "HINDCAST_DETECT_INSTANCE": "killed"})
     feed.send(messages[:middle])
     assert feed.wait_for(1) == expected[:1]
-    until(lambda: _stored(detect.folder), timeout_s=_WAIT_S, what="a snapshot")
+    until(lambda: _stored(detect.folder), timeout_s=WAIT_S, what="a snapshot")
     detect.end(signal.SIGKILL)
     feed.send(messages[middle : middle + 40])
     detect.start()
@@ -283,11 +169,35 @@ def test_killed_before_any_snapshot_it_reads_again(feed_of: FeedOf, expected: li
     feed = feed_of("killed-early")
     feed.send(feed.messages(50))
     detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "3600", "HINDCAST_DETECT_INSTANCE": "early"})
-    until(lambda: "new unit" in detect.log.read_text(), timeout_s=_WAIT_S, what="the unit", interval_s=0.005)
+    until(lambda: "new unit" in detect.log.read_text(), timeout_s=WAIT_S, what="the unit", interval_s=0.005)
     detect.end(signal.SIGKILL)
     assert not _stored(detect.folder)
     detect.start()
     assert feed.wait_for(len(expected)) == expected
+
+
+def test_detection_goes_on_beside_a_snapshot_and_offsets_wait_for_it(
+    feed_of: FeedOf, expected: list[str], start: Start, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    feed = feed_of("beside")
+    messages = feed.messages(100)
+    over = sum(message[0] <= feed.start_ms + 400_000 for message in messages)
+    draft = tmp_path / "state" / f"{quote(feed.origin.unit, safe='')}.draft"
+    draft.parent.mkdir()
+    os.mkfifo(draft)  # the snapshot's writer waits for a reader that never comes
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.01", "HINDCAST_DETECT_INSTANCE": "beside"})
+    feed.send(messages[: _braked(feed, messages)])
+    assert feed.wait_for(1) == expected[:1]
+    feed.send(messages[_braked(feed, messages) : over])
+    assert feed.wait_for(2) == expected[:2]
+    assert not _stored(tmp_path)
+    assert _uncommitted(kafka)
+    detect.end(signal.SIGKILL)
+    draft.unlink()
+    feed.send(messages[over:])
+    detect.start()
+    assert feed.wait_for(len(expected)) == expected
+    until(lambda: not _uncommitted(kafka), timeout_s=WAIT_S, what="all offsets to be committed")
 
 
 def test_a_poison_record_goes_to_dead_letter_and_the_rest_flows(
@@ -316,13 +226,13 @@ def test_a_poison_record_goes_to_dead_letter_and_the_rest_flows(
 
     def reasons() -> dict[tuple[str, bytes], str] | None:
         found = {}
-        for record in _all(reader, topics.DEAD_LETTER):
+        for record in all_records(reader, topics.DEAD_LETTER):
             told = dict(record.headers)
             if told["dead-letter-service"] == b"detect":
                 found[told["dead-letter-topic"].decode(), record.value or b""] = told["dead-letter-reason"].decode()
         return found if wanted.keys() <= found.keys() else None
 
-    found = until(reasons, timeout_s=_WAIT_S, what="dead letters")
+    found = until(reasons, timeout_s=WAIT_S, what="dead letters")
     for key, reason in wanted.items():
         assert reason in found[key]
 
@@ -338,7 +248,7 @@ def test_partitions_move_to_a_second_instance_with_their_state(
     for feed in feeds:
         feed.wait_for(1)
     second = start(name="second")
-    until(lambda: "partitions assigned count=" in second.log.read_text(), timeout_s=_WAIT_S, what="partitions to move")
+    until(lambda: "partitions assigned count=" in second.log.read_text(), timeout_s=WAIT_S, what="partitions to move")
     for feed, messages in zip(feeds, halves, strict=True):
         feed.send(messages[_braked(feed, messages) :])
     for feed in feeds:
@@ -374,9 +284,21 @@ def test_a_bad_configuration_is_told_whole_and_before_anything_is_connected(
         assert word in done.stderr
 
 
-def _braked(feed: Feed, messages: list[Message]) -> int:
+def _braked(feed: RecordedFeed, messages: list[Message]) -> int:
     """Return how many messages come before the middle of the first brake."""
     return sum(message[0] <= feed.start_ms + 290_000 for message in messages)
+
+
+def _uncommitted(kafka: KafkaSettings) -> dict[TopicPartition, int]:
+    """Return how many records of GPUs detect's group would read again, by partition that has such."""
+    client = consumer(kafka, group=GROUP)
+    try:
+        topic = topics.declared().of_stream("dcgm")
+        parts = [TopicPartition(topic, number) for number in sorted(client.partitions_for_topic(topic) or ())]
+        left = {part: end - (client.committed(part) or 0) for part, end in client.end_offsets(parts).items()}
+        return {part: count for part, count in left.items() if count}
+    finally:
+        client.close()
 
 
 def _stored(folder: Path) -> list[Path]:
