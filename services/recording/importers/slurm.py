@@ -122,21 +122,23 @@ def _records(path: Path, report: Report, progress: Progress, base: float, share:
                 report.read["jobs"] += 1
                 yield f"{path.name}:{number}", record
         else:
-            lines = _lines(path, lambda part: progress(base + share * part))
             fixed = bool(heading_names(head.decode("utf-8", "replace").split("\n", 2)[:2]))
+            # sacct cuts values off within a letter, and what is left of it must keep its length.
+            errors = "surrogateescape" if fixed else "replace"
+            lines = _lines(path, lambda part: progress(base + share * part), errors)
             yield from _folded((_fixed_table if fixed else _table)(path, lines, report), report)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="check the file", exit_code=2) from error
 
 
-def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, progress: Progress, errors: str = "replace") -> Iterator[tuple[int, str]]:
     size, done = max(path.stat().st_size, 1), 0
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
             done += len(raw)
             if number % 10_000 == 0:
                 progress(done / size)
-            yield number, raw.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff")
+            yield number, raw.decode("utf-8", errors).rstrip("\r\n").removeprefix("\ufeff")
 
 
 def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -> Iterator[tuple[str, Record]]:
@@ -149,7 +151,7 @@ def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -
             _header(path, number, heading.split())
             table, heading = FixedTable.of(heading, line), ""
         elif table is None or line.split() == list(table.names):
-            heading = line or heading
+            heading = line.encode("utf-8", "replace").decode() or heading
         elif line.strip():
             report.read["lines"] += 1
             row = table.row(line)

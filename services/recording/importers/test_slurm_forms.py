@@ -82,7 +82,7 @@ def sacct_fixed(runs: Sequence[Run], widths: Mapping[str, int]) -> str:
         for value, width in zip(row, columns, strict=True):
             content = value.encode()
             cut = content if len(content) <= width else content[: width - 1] + b"+"
-            cells.append((b" " * (width - len(cut)) + cut).decode(errors="replace"))
+            cells.append((b" " * (width - len(cut)) + cut).decode(errors="surrogateescape"))
         lines.append(" ".join(cells))
     return "\n".join(f"{line} " for line in lines) + "\n"
 
@@ -254,7 +254,7 @@ def test_a_table_with_widths_is_read_and_what_it_cut_off_is_not_taken_for_the_wh
         for number, (name, state) in enumerate(zip(names, states, strict=False), start=1)
     ]
     with TemporaryDirectory() as folder:
-        (Path(folder) / "jobs.txt").write_text(sacct_fixed(runs, widths))
+        (Path(folder) / "jobs.txt").write_bytes(sacct_fixed(runs, widths).encode(errors="surrogateescape"))
         if widths["NodeList"] < len(runs[0].hosts):
             with pytest.raises(UserError, match="a value that sacct cut off: NodeList"):
                 convert(Path(folder) / "jobs.txt", Path(folder) / "out")

@@ -36,7 +36,7 @@ class FixedTable:
 
     def row(self, line: str) -> dict[str, str] | None:
         """Return a line's values by name; None where something stands between the columns."""
-        content = line.encode("utf-8", "surrogatepass").ljust(self.spans[-1][1])
+        content = line.encode("utf-8", "surrogateescape").ljust(self.spans[-1][1])
         between = [*zip((last for _, last in self.spans), (first for first, _ in self.spans[1:]), strict=False)]
         if any(content[last:first].strip() for last, first in [*between, (self.spans[-1][1], len(content))]):
             return None
