@@ -49,8 +49,15 @@ def rules(
     remote_write: Annotated[
         str | None, typer.Option(help="write them to this URL; HINDCAST_SINK_* say protocol, tenant and credentials")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="with --remote-write: when the recording begins there")] = None,
-    of: Annotated[str | None, typer.Option("--as", help="with --remote-write: the label `replay` there")] = None,
+    blocks: Annotated[
+        Path | None, typer.Option(help="write them into this new folder as TSDB blocks, for Thanos or Mimir to upload")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="with --remote-write or --blocks: when the recording begins there")
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option("--as", help="with --remote-write or --blocks: the label `replay` there")
+    ] = None,
     pending: Annotated[bool, typer.Option(help="show alerts that are pending, too")] = False,
     write: Annotated[
         Path | None, typer.Option(help="only write hindcast's rule files to this folder, with links to your own sites")
@@ -61,6 +68,10 @@ def rules(
     ] = None,
 ) -> None:
     """Evaluate alert rules over recordings with Prometheus' own engine, in event time, and score what fires."""
+    from dataclasses import replace
+
+    from services.kit.times import parse_time
+    from services.recording.reader import Recording
     from services.rules.evaluation import Settings
 
     if write is not None:
@@ -69,20 +80,28 @@ def rules(
     chosen = _files(files)
     for name, value in (("--interval", interval), ("--lookback", lookback)):
         _duration(name, value)
-    single = {"--openmetrics": openmetrics, "--remote-write": remote_write}
+    single = {"--openmetrics": openmetrics, "--remote-write": remote_write, "--blocks": blocks, "--at": at}
     if any(value is not None for value in single.values()) and (every or len(names or ()) > 1):
         option = next(name for name, value in single.items() if value is not None)
         raise UserError(f"{option} takes one recording", remedy="name a single one", exit_code=2)
-    settings = Settings(interval=interval, lookback=lookback, replay=replay, openmetrics=openmetrics)
+    settings = Settings(
+        interval=interval, lookback=lookback, replay=replay, openmetrics=openmetrics, blocks=blocks, kept_as=of or ""
+    )
+    if blocks is not None:
+        _new_folder(blocks)
     paths = _paths(names, every)
     outcomes: list[Outcome] = []
     lines: list[str] = []
     for number, name in enumerate(paths, start=1):
         made = _made(name, scale or (_ALL_SCALE if every else 1.0))
+        if at is not None:
+            settings = replace(settings, shift_ms=parse_time(at) - Recording.open(made).manifest.start)
         if remote_write is not None:
-            evaluated, judged = _with_write_back(made, chosen, settings, (remote_write, at, of), pending=pending)
+            evaluated, judged = _with_write_back(made, chosen, settings, remote_write, pending=pending)
         else:
             evaluated, judged = _one(made, chosen, settings, pending=pending, place=(number, len(paths)))
+        if blocks is not None:
+            typer.echo(f"{len(list(blocks.iterdir()))} blocks of recorded series and ALERTS written to {blocks}")
         outcomes += judged
         lines += [f"{change.to_json()}\n" for change in evaluated.changes]
         if out is not None:
@@ -146,33 +165,36 @@ def _write_rules(folder: Path, grafana: str | None, runbooks: str | None) -> Non
         typer.echo(folder / name)
 
 
+def _new_folder(path: Path) -> None:
+    """Make a folder; in one that holds blocks already, those of two runs would overlap."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = any(path.iterdir())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", remedy="name another folder", exit_code=2) from None
+    if held:
+        raise UserError(f"{path} is not empty", remedy="name a new folder for the blocks", exit_code=2)
+
+
 def _with_write_back(
-    path: Path,
-    files: "Sequence[Path]",
-    settings: "Settings",
-    where: tuple[str, str | None, str | None],
-    *,
-    pending: bool,
+    path: Path, files: "Sequence[Path]", settings: "Settings", url: str, *, pending: bool
 ) -> "tuple[Evaluated, list[Outcome]]":
-    """Evaluate and print one recording, then write what rules recorded: to a URL, from a time, as of a replay."""
+    """Evaluate and print one recording, then write what rules recorded to a URL."""
     import tempfile
     from dataclasses import replace
 
     from services.kit.settings import load
-    from services.kit.times import parse_time
     from services.recording.reader import Recording
     from services.rules.recorded import write_back
     from services.sink.settings import SinkSettings
 
-    url, at, replay = where
     target = load(SinkSettings, url=url)
-    start = Recording.open(path).manifest.start
-    shift_ms = parse_time(at) - start if at is not None else 0
     with tempfile.TemporaryDirectory() as scratch:
         recorded = Path(scratch) / "recorded"
         found = _one(path, files, replace(settings, recorded=recorded), pending=pending)
-        taken = write_back(recorded, target, shift_ms=shift_ms, replay=replay)
-    typer.echo(f"{taken} samples of recorded series and ALERTS written to {url}, from {format_time(start + shift_ms)}")
+        taken = write_back(recorded, target, replay=settings.kept_as or settings.replay)
+    begin = Recording.open(path).manifest.start + settings.shift_ms
+    typer.echo(f"{taken} samples of recorded series and ALERTS written to {url}, from {format_time(begin)}")
     return found
 
 

@@ -93,6 +93,12 @@ class Settings:
     """A file for what rules recorded and ALERTS, as `promtool tsdb create-blocks-from openmetrics` takes it."""
     recorded: Path | None = None
     """A file for the same with its staleness markers, as services.rules.recorded takes it."""
+    blocks: Path | None = None
+    """A folder for the same as blocks of Prometheus' TSDB, of two hours each."""
+    shift_ms: int = 0
+    """By how much `recorded` and `blocks` are later than the recording."""
+    kept_as: str = ""
+    """The label `replay` of `recorded` and `blocks`, if not that of the recording."""
     about: tuple[int, int] | None = None
     """From when to when (ms) anything is asked of the rules: what can't matter for it is not evaluated."""
     near: Sequence[str] = ()
@@ -139,6 +145,7 @@ def evaluate(
     flags = [
         f"-start={manifest.start}", f"-end={manifest.end}",
         f"-interval={settings.interval}", f"-lookback={settings.lookback}",
+        f"-shift={settings.shift_ms}", f"-as={settings.kept_as}",
     ]  # fmt: skip
     if settings.about:
         flags += [
@@ -146,7 +153,7 @@ def evaluate(
             f"-about-end={settings.about[1]}",
             f"-near={','.join(settings.near)}",
         ]
-    files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded}
+    files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded, "blocks": settings.blocks}
     flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()
     with (

@@ -3,7 +3,7 @@
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -21,19 +21,16 @@ _PATIENCE_S = 60.0
 _LATER = {0, 429}
 
 
-def windows(file: IO[bytes], catalogue: Catalogue, labels: Mapping[str, str] | None = None) -> Iterator[list[Samples]]:
-    """Yield what the evaluator's `-recorded` file has, window by window of event time.
-
-    New series go to `catalogue`, with `labels` in place of their own of these names.
-    """
+def windows(file: IO[bytes], catalogue: Catalogue) -> Iterator[list[Samples]]:
+    """Yield what the evaluator's `-recorded` file has, window by window of event time; new series go to `catalogue`."""
     blocks: list[Samples] = []
     while True:
         kind, size = _HEADER.unpack(file.read(_HEADER.size))
         payload = file.read(size)
         match kind:
             case b"L":
-                for own in json.loads(payload):
-                    catalogue.add({**own, **(labels or {})})
+                for labels in json.loads(payload):
+                    catalogue.add(labels)
             case b"S":
                 blocks.append(_samples(payload))
             case b"W":
@@ -55,36 +52,36 @@ def _samples(payload: bytes) -> Samples:
     )
 
 
-def write_back(path: Path, settings: SinkSettings, *, shift_ms: int = 0, replay: str | None = None) -> int:
+def write_back(path: Path, settings: SinkSettings, *, replay: str = "live") -> int:
     """Write what the evaluator left at `path` to the server of `settings`; return how many samples it has taken.
 
-    The series are of `replay`, or as the rules made them, and every moment is `shift_ms` later than in the recording.
-    UserError: the server refuses samples, or does not answer for a minute; what it had taken by then stays, and writing
-    it again is harmless.
+    `replay` chooses the tenant, where the settings have one for each. UserError: the server refuses samples, or does
+    not answer for a minute; what it had taken by then stays, and writing it again is harmless.
     """
     connection, catalogue, taken = Connection(settings), Catalogue(settings.protocol), 0
     try:
         with path.open("rb") as file:
-            for blocks in windows(file, catalogue, {"replay": replay} if replay else None):
-                for page, parts in _by_page(blocks, shift_ms).items():
-                    _post(connection, settings, request(catalogue.pages[page], parts), replay or "live")
+            for blocks in windows(file, catalogue):
+                for page, parts in _by_page(blocks).items():
+                    _post(connection, settings, request(catalogue.pages[page], parts), replay)
                     taken += sum(part.count for part in parts)
     finally:
         connection.close()
     return taken
 
 
-def _by_page(blocks: list[Samples], shift_ms: int) -> dict[int, list[Samples]]:
+def _by_page(blocks: list[Samples]) -> dict[int, list[Samples]]:
     """Return the blocks by page of the catalogue, those of equal width as one."""
     alike: dict[tuple[int, int], list[Samples]] = defaultdict(list)
     for block in blocks:
         alike[int(block.series[0]) // PAGE_SERIES, block.times.shape[1]].append(block)
     found: dict[int, list[Samples]] = defaultdict(list)
     for (page, _), some in alike.items():
-        times = np.concatenate([block.times for block in some]) + shift_ms
+        series, times, values = (
+            np.concatenate([getattr(block, name) for block in some]) for name in ("series", "times", "values")
+        )
         if times.min() < EARLIEST_MS or times.max() > LATEST_MS:
             raise UserError("the series would lie before 1971 or after 2109", remedy="give another --at", exit_code=2)
-        series, values = (np.concatenate([getattr(block, name) for block in some]) for name in ("series", "values"))
         found[page].append(Samples(series, times, values))
     return found
 

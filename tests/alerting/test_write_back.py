@@ -1,6 +1,7 @@
-"""What rules recorded, and ALERTS, written back to a real Prometheus: the same samples, each at its own time."""
+"""What rules recorded, and ALERTS, written back to a real Prometheus or as its blocks: each sample at its own time."""
 
 import json
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from services.rules.recorded import windows, write_back
 from services.sink.encode import STALE
 from services.sink.pages import Catalogue
 from services.sink.settings import SinkSettings
+from services.stack import build
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests.small import Brake, small_recording
@@ -87,6 +89,45 @@ def test_recorded_series_and_alerts_come_back_at_their_time(
     assert answer.json()["data"]["result"] == []
 
 
+def test_blocks_hold_the_same_for_thanos_and_mimir_to_upload(recording: Recording, tmp_path: Path) -> None:
+    """Cut at the whole two hours as a Prometheus cuts them, which this recording is laid over; read by promtool."""
+    rules, text, blocks = tmp_path / "mine.yaml", tmp_path / "recorded.txt", tmp_path / "made" / "blocks"
+    rules.write_text(RULES, encoding="utf-8")
+    begin = "2026-02-01T01:55:00Z"
+    given = ["rules", str(recording.path), "--rules", str(rules), "--blocks", str(blocks), "--at", begin, "--as", "r7"]
+    done = CliRunner().invoke(app, [*given, "--openmetrics", str(text)], catch_exceptions=False)
+    assert f"2 blocks of recorded series and ALERTS written to {blocks}" in done.stdout
+    metas = [json.loads(path.read_text(encoding="utf-8")) for path in blocks.glob("*/meta.json")]
+    edge = _ms("2026-02-01T02:00:00Z")
+    assert sorted(meta["maxTime"] <= edge for meta in metas) == sorted(meta["minTime"] < edge for meta in metas)
+    promtool = build.ensure(load_settings().cache_dir, ("prometheus",))["prometheus"] / "promtool"
+    (blocks / "wal").mkdir()  # promtool wants one
+    dumped = subprocess.run([promtool, "tsdb", "dump", blocks], capture_output=True, text=True, check=True).stdout
+    shift_ms = _ms(begin) - recording.manifest.start
+    held: Held = defaultdict(dict)
+    over = set()
+    for line in dumped.splitlines():
+        head, value, at = line.rsplit(" ", 2)
+        series = _series("", head.strip("{}"), ", ")
+        if value == "NaN":
+            over.add((series, int(at) - shift_ms))
+        else:
+            held[series][int(at) - shift_ms] = float(value)
+    assert held == {
+        tuple(sorted({**dict(series), "replay": "r7"}.items())): samples
+        for series, samples in _openmetrics(text.read_text(encoding="utf-8")).items()
+    }
+    # A staleness marker wherever a series breaks off before the last evaluation.
+    assert over == {
+        (series, at + 15_000)
+        for series, times in held.items()
+        for at in times
+        if at + 15_000 not in times and at + 15_000 <= recording.manifest.end
+    }
+    with pytest.raises(UserError, match="is not empty"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+
+
 def _ms(text: str) -> int:
     return int(np.datetime64(text.removesuffix("Z"), "ms").astype(np.int64))
 
@@ -113,10 +154,13 @@ def _openmetrics(text: str) -> Held:
             continue
         head, value, at = line.rsplit(" ", 2)
         name, _, labels = head.removesuffix("}").partition("{")
-        pairs = [pair.partition("=") for pair in labels.split(",") if pair]
-        series = tuple(sorted([("__name__", name), *((key, said.strip('"')) for key, _, said in pairs)]))
-        found[series][round(float(at) * 1000)] = float(value)
+        found[_series(f'__name__="{name}",', labels)][round(float(at) * 1000)] = float(value)
     return dict(found)
+
+
+def _series(name: str, labels: str, between: str = ",") -> tuple[tuple[str, str], ...]:
+    pairs = [pair.partition("=") for pair in f"{name}{labels}".split(between) if pair]
+    return tuple(sorted((key, said.strip('"')) for key, _, said in pairs))
 
 
 def test_where_no_detector_runs_dashboards_know_incidents_from_alerts(prometheus: Stack, recording: Recording) -> None:

@@ -88,32 +88,24 @@ func (s synthetic) write(ctx context.Context, out io.Writer) error {
 	}
 	for from := s.start; from < s.end; {
 		to := min(s.end, (from/s.blocks+1)*s.blocks)
-		writer, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), s.folder, s.blocks)
-		if err != nil {
-			return err
-		}
 		clear(refs)
 		sums, count := make([]float64, len(shapes)), 0
-		appender := writer.Appender(ctx)
-		for at := from; at < to; at += s.step {
-			hour := float64(at) / 3_600_000
-			for i := range names {
-				last[i] = shapes[i%len(shapes)].next(random, last[i], hour)
-				sums[i%len(shapes)] += last[i]
-				if refs[i], err = appender.Append(refs[i], names[i], at, last[i]); err != nil {
-					return err
+		id, err := block(ctx, s.folder, s.blocks, func(appender storage.Appender) error {
+			for at := from; at < to; at += s.step {
+				hour := float64(at) / 3_600_000
+				for i := range names {
+					last[i] = shapes[i%len(shapes)].next(random, last[i], hour)
+					sums[i%len(shapes)] += last[i]
+					var err error
+					if refs[i], err = appender.Append(refs[i], names[i], at, last[i]); err != nil {
+						return err
+					}
+					count++
 				}
-				count++
 			}
-		}
-		if err := appender.Commit(); err != nil {
-			return err
-		}
-		id, err := writer.Flush(ctx)
+			return nil
+		})
 		if err != nil {
-			return err
-		}
-		if err := writer.Close(); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, `{"block": "%s", "start": %d, "end": %d, "samples": %d, "sums": {`, id, from, to, count)
@@ -127,4 +119,22 @@ func (s synthetic) write(ctx context.Context, out io.Writer) error {
 		from = to
 	}
 	return nil
+}
+
+// block makes one of what `fill` appends, all of it within a range (ms), and returns its id; of nothing it makes none.
+func block(ctx context.Context, folder string, size int64, fill func(storage.Appender) error) (string, error) {
+	// Twice its size: a writer refuses what is older than its newest sample by more than half of it.
+	writer, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), folder, 2*size)
+	if err != nil {
+		return "", err
+	}
+	appender := writer.Appender(ctx)
+	if err := fill(appender); err != nil {
+		return "", errors.Join(err, writer.Close())
+	}
+	if err := appender.Commit(); err != nil {
+		return "", errors.Join(err, writer.Close())
+	}
+	id, err := writer.Flush(ctx)
+	return id.String(), errors.Join(err, writer.Close())
 }

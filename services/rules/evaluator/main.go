@@ -41,6 +41,10 @@ func run(args []string) error {
 	lookback := flags.Duration("lookback", 5*time.Minute, "how long a sample counts")
 	dump := flags.String("openmetrics", "", "write the recorded series, ALERTS and ALERTS_FOR_STATE there")
 	recorded := flags.String("recorded", "", "write them there with their staleness markers, as frames")
+	blocks := flags.String("blocks", "", "write them into this folder with their staleness markers, as TSDB blocks")
+	var to kept
+	flags.Int64Var(&to.shift, "shift", 0, "ms by which frames and blocks are later than the recording")
+	flags.StringVar(&to.as, "as", "", "the label `replay` of frames and blocks, if not that of the recording")
 	var within window
 	flags.Int64Var(&within.start, "about-start", 0, "only what happens from then on is asked, ms since the epoch")
 	flags.Int64Var(&within.end, "about-end", 0, "and until then; 0: the whole is")
@@ -80,7 +84,12 @@ func run(args []string) error {
 			}
 		}
 		if *recorded != "" {
-			if err := e.write(*recorded); err != nil {
+			if err := to.write(e, *recorded); err != nil {
+				return err
+			}
+		}
+		if *blocks != "" {
+			if err := to.blocks(e, *blocks); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
 // dump writes what the rules recorded as OpenMetrics with timestamps, as `promtool tsdb create-blocks-from openmetrics`
@@ -23,31 +21,22 @@ func (e *evaluation) dump(path string) error {
 	}
 	defer file.Close()
 	out := bufio.NewWriter(file)
-	querier, err := e.db.Querier(e.start, e.end)
+	metric := ""
+	err = kept{}.each(e, e.start, e.end, func(series labels.Labels, times []int64, values []float64) error {
+		if name := series.Get(labels.MetricName); name != metric {
+			metric = name
+			fmt.Fprintf(out, "# TYPE %s gauge\n", name)
+		}
+		text := exposition(series)
+		for i, at := range times {
+			if !value.IsStaleNaN(values[i]) {
+				fmt.Fprintf(out, "%s %s %s\n", text, number(values[i]), strconv.FormatFloat(float64(at)/1000, 'f', 3, 64))
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	defer querier.Close()
-	for _, name := range e.recordedNames() {
-		fmt.Fprintf(out, "# TYPE %s gauge\n", name)
-		set := querier.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, name))
-		for set.Next() {
-			one := set.At()
-			text := exposition(one.Labels())
-			samples := one.Iterator(nil)
-			for samples.Next() == chunkenc.ValFloat {
-				at, v := samples.At()
-				if !value.IsStaleNaN(v) {
-					fmt.Fprintf(out, "%s %s %s\n", text, number(v), strconv.FormatFloat(float64(at)/1000, 'f', 3, 64))
-				}
-			}
-			if err := samples.Err(); err != nil {
-				return err
-			}
-		}
-		if err := set.Err(); err != nil {
-			return err
-		}
 	}
 	fmt.Fprint(out, "# EOF\n")
 	return out.Flush()
