@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from services.api.clusters import LiveRun
     from services.live.follower import Closing
+    from services.live.jobs import Listed
+    from services.live.maintenance import Nodes
     from services.live.start import Run
     from services.notify.settings import NotifySettings
 
@@ -58,6 +60,16 @@ def live(
     slurm: Annotated[
         str | None, typer.Option(help="a command that prints its jobs: 'sacct -a -S now-1days --json', 'squeue --json'")
     ] = None,
+    kubernetes: Annotated[
+        str | None,
+        typer.Option(help="an API server that tells of pods and nodes: a URL, or in-cluster for a pod's own account"),
+    ] = None,
+    kubernetes_token_file: Annotated[
+        Path | None, typer.Option(help="file with the bearer token of an account that may list pods and nodes")
+    ] = None,
+    kubernetes_ca_file: Annotated[
+        Path | None, typer.Option(help="certificates (PEM) to check the API server's by")
+    ] = None,
     topology: Annotated[
         Path | None, typer.Option(help="a topology.json: racks and cables, which no series tell")
     ] = None,
@@ -79,7 +91,6 @@ def live(
     from services.kit.times import wall_ms
     from services.live.feed import Detection
     from services.live.follower import Follower, Watcher
-    from services.live.slurm import Slurm
     from services.live.start import Asked, prepare
     from services.live.terminal import FindingsFile, Terminal
     from services.recording.importers.parts.query_api import Access, QueryApi
@@ -90,8 +101,10 @@ def live(
     lateness_ms = None if lateness is None else round(lateness * 1000)
     asked = Asked(cluster, lookback_ms, lateness_ms, state, _notify(alertmanager))
     known = topology_in(topology) if topology is not None else Topology()
-    listed = Slurm(slurm, time.monotonic).jobs if slurm is not None else None
-    detection = Detection(load_choices(config, calibration), load_incident_config(config), known, listed)
+    if slurm is not None and kubernetes is not None:
+        raise UserError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them", exit_code=2)
+    listed, nodes = _scheduler(slurm, kubernetes, kubernetes_token_file, kubernetes_ca_file)
+    detection = Detection(load_choices(config, calibration), load_incident_config(config), known, listed, nodes)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
     with QueryApi(access) as api, ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
@@ -112,12 +125,31 @@ def live(
         terminal.end()
 
 
+def _scheduler(
+    slurm: str | None, kubernetes: str | None, token_file: Path | None, ca_file: Path | None
+) -> "tuple[Listed | None, Nodes]":
+    """Return who lists the jobs, where somebody does, and who the nodes."""
+    import time
+
+    from services.live.api_server import access_to
+    from services.live.kubernetes import Kubernetes
+    from services.live.polled import Polled
+    from services.live.slurm import slurm_jobs
+
+    if slurm is not None:
+        return Polled(lambda: slurm_jobs(slurm), time.monotonic).latest, dict
+    if kubernetes is None:
+        return None, dict
+    server = Polled(Kubernetes(access_to(kubernetes, token_file, ca_file)).ask, time.monotonic)
+    return (lambda: server.latest().jobs), (lambda: server.latest().nodes)
+
+
 def _compare_names(nodes: set[str], run: "Run") -> None:
-    """Say so where Slurm calls no node as the exporters do: its jobs would be nowhere."""
+    """Say so where the scheduler calls no node as the exporters do: its jobs would be nowhere."""
     known = {node.name for node in run.feed.topology.nodes}
     if nodes and not nodes & known:
         some, others = (", ".join(sorted(names)[:3]) for names in (nodes, known))
-        typer.echo(f"no node of Slurm's jobs ({some}) has series ({others}): jobs count where the names are the same")
+        typer.echo(f"no node of the jobs ({some}) has series ({others}): jobs count where the names are the same")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from services.kit.columns import rows_of
 from services.kit.errors import UserError
 from services.live.jobs import Listed, LiveJobs
 from services.live.lateness import Ints, Lateness
+from services.live.maintenance import Maintenance, Nodes
 from services.recording.embedded import Step
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.pivot import Wide
@@ -35,12 +36,13 @@ _ALL = ("jobs", "logs", *STREAMS)
 
 @dataclass(frozen=True)
 class Detection:
-    """What runs: detectors, settings of incidents, what is known of machines beforehand, and who lists the jobs."""
+    """What runs: detectors, settings of incidents, what is known of machines before, and who lists jobs and nodes."""
 
     choices: Sequence[Choice]
     incidents: IncidentConfig
     topology: Topology = field(default_factory=Topology)
     listed: Listed | None = None
+    nodes: Nodes = dict
 
 
 class Feed:
@@ -53,6 +55,7 @@ class Feed:
         self.at = at
         self.lateness = lateness
         self.jobs = LiveJobs(reader.jobs, detection.listed)
+        self.maintenance = Maintenance(detection.nodes)
         self._reader, self._detection = reader, detection
         self._pace = Pace(reader.api.access.url, _LONGEST_MS)
         self._first = at
@@ -74,7 +77,12 @@ class Feed:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what is needed beside the engine's own snapshot, as JSON can say it."""
-        return {"at": self.at, "topology": self._described(), "jobs": self.jobs.snapshot()}
+        return {
+            "at": self.at,
+            "topology": self._described(),
+            "jobs": self.jobs.snapshot(),
+            "closed": self.maintenance.closed,
+        }
 
     def restore(self, document: dict[str, Any], state: bytes) -> None:
         """Go on where `snapshot` and the engine's were taken; StateError where other detectors wrote it."""
@@ -83,6 +91,7 @@ class Feed:
         self.topology = self._united()
         self.engine = Engine.restore(self._described(), chosen.choices, _ALL, state, incidents=chosen.incidents)
         self.jobs.restore(document["jobs"])
+        self.maintenance.closed = document.get("closed", {})  # none in a state that an older version kept
         self.at = self._first = self._met = document["at"]
 
     def step(self, now: int) -> Step | None:
@@ -114,6 +123,7 @@ class Feed:
             if kind in self.engine.fields:
                 self.engine.feed(rows_of(kind, batch, self.engine.fields[kind]))
         self.engine.feed_jobs(self.jobs.events(until, self.topology))
+        self.engine.feed_logs(self.maintenance.lines(self.at, now))
         for stream in _ALL:
             self.engine.mark(stream, upto)
         self.at = upto

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.kit.errors import UserError
-from services.live.slurm import Slurm
+from services.live.polled import Polled
+from services.live.slurm import slurm_jobs
 
 
 def printed(start: int, state: str) -> str:
@@ -24,28 +25,28 @@ def test_jobs_are_asked_for_once_a_minute_and_kept_while_slurm_is_away(tmp_path:
     file, line = command(tmp_path)
     now = 0.0
     file.write_text(printed(1_700_000_000, "RUNNING"))
-    slurm = Slurm(line, lambda: now)
-    (job,) = slurm.jobs()
+    slurm = Polled(lambda: slurm_jobs(line), lambda: now)
+    (job,) = slurm.latest()
     assert (job.job_id, job.nodes, job.start, job.end) == ("812", ["v001", "v002"], 1_700_000_000_000, None)
     file.write_text('{"jobs": []}')
     now = 59.0
-    assert slurm.jobs() == [job]
+    assert slurm.latest() == [job]
     now = 61.0
-    assert slurm.jobs() == []
+    assert slurm.latest() == []
     file.unlink()
     now = 130.0
-    assert slurm.jobs() == []
+    assert slurm.latest() == []
     file.write_text(printed(1_700_000_000, "RUNNING"))
     now = 200.0
-    assert slurm.jobs() == [job]
+    assert slurm.latest() == [job]
 
 
 def test_a_command_that_is_of_no_use_is_named(tmp_path: Path) -> None:
     file, line = command(tmp_path)
     with pytest.raises(UserError, match=r"(?s)ended with 1: .*No such file"):
-        Slurm(line, lambda: 0.0)
+        slurm_jobs(line)
     file.write_text("slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(UserError, match="--slurm"):
-        Slurm(line, lambda: 0.0)
+        slurm_jobs(line)
     with pytest.raises(UserError, match="cannot be run"):
-        Slurm("/no/such/squeue --json", lambda: 0.0)
+        slurm_jobs("/no/such/squeue --json")

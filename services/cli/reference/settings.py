@@ -34,6 +34,7 @@ _TITLES = {
 OTHERS = {
     "HINDCAST_PROMETHEUS_TOKEN": "the token for the Prometheus that `live`, `capture`, `coverage` and `calibrate` ask",
     "HINDCAST_PROMETHEUS_PASSWORD": "the password that goes with `--user` of the same commands",
+    "HINDCAST_KUBERNETES_TOKEN": "the token for the API server that `live --kubernetes` asks",
     "HINDCAST_DATA": "the folder of public telemetry that some tests and benchmarks read",
     "HINDCAST_LAW_EXAMPLES": "examples of each law and detector in the tests (20)",
     "HINDCAST_TEST_LIVE_RULES": "the rules of one detector that are tested at wall-clock speed",

@@ -35,7 +35,8 @@ def words_of(body: bytes) -> str:
     """Return what an answer that is no success says."""
     try:
         answer = json.loads(body)
-        text = str(answer["error"]) if isinstance(answer, dict) and "error" in answer else str(answer)
+        known = answer if isinstance(answer, dict) else {}
+        text = str(known.get("error") or known.get("message") or answer)  # message: of a Kubernetes API server
     except (ValueError, RecursionError):
         text = body[:500].decode("utf-8", "replace")
     return " ".join(text.split())[:300]

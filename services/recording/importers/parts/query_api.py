@@ -49,6 +49,8 @@ class Access:
     password_file: Path | None = None
     ca_file: Path | None = None
     tenant: str | None = None
+    option: str = "--url"
+    token_variable: str = TOKEN_VARIABLE
     retries: int = 6
     backoff_s: float = 0.5
     timeout_s: float = 120.0
@@ -64,9 +66,9 @@ class Access:
 
         import httpx
 
-        url = _checked(self.url)
+        url = _checked(self.url, self.option)
         headers = {"Accept": "application/json"}
-        token = _secret(self.bearer_file, TOKEN_VARIABLE)
+        token = _secret(self.bearer_file, self.token_variable)
         if token and not self.user:
             headers["Authorization"] = f"Bearer {token}"
         if self.tenant:
@@ -77,12 +79,14 @@ class Access:
             verify = ssl.create_default_context(cafile=str(self.ca_file)) if self.ca_file else True
         except OSError as error:
             raise UserError(
-                f"{self.ca_file}: cannot be read as certificates: {error}", remedy="correct --ca-file", exit_code=2
+                f"{self.ca_file}: cannot be read as certificates: {error}",
+                remedy="give a file of PEM certificates",
+                exit_code=2,
             ) from error
         return httpx.Client(base_url=url, headers=headers, auth=auth, verify=verify, timeout=self.timeout_s)
 
 
-def _checked(url: str) -> str:
+def _checked(url: str, option: str) -> str:
     import httpx
 
     try:
@@ -90,10 +94,12 @@ def _checked(url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise UserError(f"--url {url!r} is no URL", remedy="write http://host:port or https://host/path", exit_code=2)
+        raise UserError(
+            f"{option} {url!r} is no URL", remedy="write http://host:port or https://host/path", exit_code=2
+        )
     if parsed.userinfo:
         raise UserError(
-            "--url holds a password, which others can read in the list of processes",
+            f"{option} holds a password, which others can read in the list of processes",
             remedy=f"use --user with --password-file or {PASSWORD_VARIABLE}",
             exit_code=2,
         )
