@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from detectors.state import StateError
-from services.api.archive import import_archive
 from services.api.conftest import settings_at
-from services.api.test_archive import FILES, tarred, zipped
+from services.api.recordings.archive import import_archive
+from services.api.recordings.test_archive import FILES, tarred, zipped
 from services.backtest.tickets import read_tickets
 from services.detect.choices import load_choices, load_incident_config
 from services.detect.store import SnapshotStore, Stored

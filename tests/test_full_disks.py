@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.api.conftest import client_of, settings_at
-from services.api.test_archive import ZIP
+from services.api.recordings.test_archive import ZIP
 from services.kit.durable import DAMAGED, UNKEPT, replace_file, state_folder
 from services.kit.problems import RefusedError
 from services.notify.receiver.store import Store as Received

@@ -2,40 +2,8 @@
 
 Recording time and wall time are kept apart: `created_at`, `began_at`, `over_at` and `updated_at` alone are wall time.
 
-    GET /healthz /readyz /metrics                                      (not under /api/v1)
-    GET /me                                                            Me
-    GET /recordings; POST /recordings (body: .zip or .tar.gz)          [RecordingSummary]; RecordingSummary
-    GET, DELETE /recordings/{name}                                     RecordingDetail
-    GET /recordings/{name}/coverage                                    Coverage
-    GET /recordings/{name}/series?kind=&field=&entities=&from=&to=&points=&rate=&peers=    SeriesAnswer
-    GET /recordings/{name}/heatmap?run=&from=&to=&points=              Heatmap
-    GET /recordings/{name}/logs?from=&to=&node=&severity=&source=&contains=&limit=         LogLines
-    POST /runs; GET /runs?recording=&replay=&after=&limit=               Run; Page[Run]
-    GET, DELETE /runs/{run}; POST /runs/{run}/cancel                   Run
-    GET /runs/{run}/events                                             server-sent events, see RunEvent
-    GET /runs/{run}/timeline                                           Timeline
-    GET /runs/{run}/coverage                                           Coverage
-    GET /runs/{run}/findings?fault=&detector=&severity=&state=&node=&verdict=&after=&limit=   Page[Finding]
-    GET /runs/{run}/findings/{finding}                                 Finding
-    POST /runs/{run}/findings/{finding}/acknowledge, close {note}, silence {note, for_s}      Finding
-    GET /runs/{run}/incidents?state=&after=&limit=                     Page[Incident]
-    GET /runs/{run}/incidents/{incident}                               IncidentDetail
-    GET /labels?recording=&run=; POST /labels                          [Label]; Label
-    PATCH, DELETE /labels/{label}                                      Label
-    GET /detectors; GET /detectors/{name}; PUT /detectors/{name}/shadow   [Detector]; Detector; Detector
-    GET /comparisons; POST /comparisons; GET, DELETE /comparisons/{id}    [Comparison]; Comparison
-    GET /alerts?run=&state=&after=&limit=                              Page[Alert]
-    GET /replays; POST /replays; GET, DELETE /replays/{name}           [Replay]; Replay
-    POST /replays/{name}/pause, resume, stop, seek {to}, speed {speed} Replay
-    GET /tasks?kind=&after=&limit=; GET, DELETE /tasks/{task}; POST /tasks/{task}/cancel      Page[Task]; Task
-    POST /postmortems; GET /postmortems/{task}/report?form=html|md|detectors     Task; the file
-    POST /scores; GET /scores/{task}                                   Task; LibraryScore
-    GET /sources; POST /captures                                       [Source]; Task
-    GET /importers; POST /imports/{importer}?name=&filename=&option=   [Importer]; Task
-    GET /replays/{name}/events                                         server-sent events, see RunEvent
-
-Errors are a Problem, as application/problem+json. Here is what all share; the rest is in recording_models.py,
-run_models.py, steering_models.py and task_models.py.
+The routes are in docs/openapi.json. Errors are a Problem, as application/problem+json. Here is what all rooms share;
+what only one of them says or takes is in its own models.py.
 """
 
 from typing import Annotated, Generic, Literal, TypeVar

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from services.api.app import build, check
-from services.api.clusters import LiveRun
+from services.api.live.live_run import LiveRun
 from services.api.settings import ApiSettings
 from services.api.store import Store
 from services.kit.serving import Server

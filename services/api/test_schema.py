@@ -21,9 +21,9 @@ from schemathesis.specs.openapi.checks import (
 
 from services.api.app import build
 from services.api.conftest import SMALL, served, settings_at
-from services.api.runs import new_id
+from services.api.recordings.test_archive import FILES, zipped
+from services.api.runs.runs import new_id
 from services.api.store import Store
-from services.api.test_archive import FILES, zipped
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.replay import api as replay_api

@@ -13,7 +13,7 @@ from services.kit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from services.api.clusters import LiveRun
+    from services.api.live.live_run import LiveRun
     from services.live.follower import Closing
     from services.live.jobs import Listed
     from services.live.maintenance import Nodes

@@ -74,7 +74,7 @@ def postmortem(
 
 
 def _alerts(case: "Case") -> "Alerts":
-    from services.api.alert_rules import alerts_of
+    from services.api.tasks.alert_rules import alerts_of
 
     return alerts_of(case)
 

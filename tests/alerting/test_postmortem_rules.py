@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from detectors.registry import choose
-from services.api.alert_rules import alerts_of
+from services.api.tasks.alert_rules import alerts_of
 from services.postmortem.case import investigate
 from services.recording.reader import Recording
 from services.rules.evaluation import evaluator_program

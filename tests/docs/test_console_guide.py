@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from services.api.run_models import RunRequest
+from services.api.replays.models import ReplayStart
+from services.api.runs.models import RunRequest
 from services.api.settings import ApiSettings
-from services.api.steering_models import ReplayStart
 from services.detect.choices import choices_of
 
 DOCS = Path(__file__).parents[2] / "docs"

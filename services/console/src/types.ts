@@ -1,4 +1,4 @@
-/** What the API says, as services/api/*models.py has it. Times are RFC 3339, but epoch milliseconds in columns. */
+/** What the API says, as the models.py of services/api/ and of its rooms have it. Times are RFC 3339, but epoch milliseconds in columns. */
 
 export type Entity = Readonly<Record<string, string | number>>;
 export type Severity = "info" | "ticket" | "page";

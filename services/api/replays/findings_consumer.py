@@ -1,0 +1,128 @@
+"""What the services behind Kafka say of replays: findings, incidents, which there are, and how far detect has come."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+
+from services.api.replays.generations import Generation
+from services.kit import topics
+from services.kit.errors import UserError
+from services.kit.kafka import KafkaSettings, Record, admin, consumer
+from services.kit.replays import ReplayDirectory, ReplayState, Topology
+from services.kit.wire import Origin, WireError, origin_of
+from services.notify.finding_record import finding_record_of, placed
+from services.notify.payload import Labels, labels_of
+
+_DETECT_GROUP = "hindcast-detect"
+_SAID = (topics.FINDINGS, topics.INCIDENTS)
+Offsets = dict[TopicPartition, int]
+
+
+class Update(NamedTuple):
+    """A record of the topics findings or incidents: whose it is, and its JSON; of a finding the alert's labels."""
+
+    origin: Origin
+    body: Mapping[str, Any]
+    labels: Labels | None
+    shadow: bool
+    at_ms: int
+    """Wall time at which Kafka had it."""
+
+
+class Topics:
+    """The topics, read from their start: they are compacted. Raises UserError (exit code 3) where Kafka is away."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer: KafkaConsumer = consumer(settings, group=None)
+        try:
+            self._directory = ReplayDirectory(settings)
+            self._partitions = self._all(_SAID)
+        except BaseException:
+            self._consumer.close()
+            raise
+        self._consumer.assign(self._partitions)
+        self._consumer.seek_to_beginning(*self._partitions)
+
+    def _all(self, names: tuple[str, ...]) -> list[TopicPartition]:
+        found = [TopicPartition(name, number) for name in names for number in self._numbers(name)]
+        if {place.topic for place in found} != set(names):
+            raise UserError("Kafka lacks hindcast's topics", remedy="hindcast topics create", exit_code=3)
+        return found
+
+    def _numbers(self, name: str) -> list[int]:
+        return sorted(self._consumer.partitions_for_topic(name) or ())
+
+    def replays(self) -> dict[str, ReplayState]:
+        """Return the replays there are, by unit; a live feed is none."""
+        self._directory.refresh()
+        return {unit: state for unit, state in self._directory.states.items() if state.replay != "live"}
+
+    @property
+    def topologies(self) -> Mapping[str, Topology]:
+        """Return the topologies of the replays, as of the last look at them, by unit."""
+        return self._directory.topologies
+
+    def poll(self, wait_ms: int) -> list[Record]:
+        """Return the records that came, after at most so long."""
+        return [record for records in self._consumer.poll(timeout_ms=wait_ms).values() for record in records]
+
+    def ends(self) -> Offsets:
+        """Return where the topics of what is said end now."""
+        return dict(self._consumer.end_offsets(self._partitions))
+
+    def have_read(self, ends: Offsets) -> bool:
+        """Return whether everything before `ends` was polled."""
+        return all(self._consumer.position(place) >= end for place, end in ends.items())
+
+    def fed(self) -> Offsets:
+        """Return where the topics that detect reads end now."""
+        return dict(self._consumer.end_offsets(self._all(tuple(topics.declared().streams()))))
+
+    def detected(self, ends: Offsets) -> bool:
+        """Return whether detect has made sure of everything before `ends`."""
+        begins = self._consumer.beginning_offsets(list(ends))
+        with admin(self._settings) as client:
+            committed = client.list_group_offsets([_DETECT_GROUP]).get(_DETECT_GROUP, {})
+        return all(
+            max(begins[place], committed[place].offset if place in committed else 0) >= end
+            for place, end in ends.items()
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+        self._directory.close()
+
+
+def generation_of(record: Record) -> tuple[Generation, Origin] | None:
+    """Return whose a record is; None for a tombstone, and for what cannot be read (notify tells dead-letter of it)."""
+    if not record.value:
+        return None
+    try:
+        origin = origin_of(list(record.headers))
+    except WireError:
+        return None
+    return Generation(origin.unit, origin.generation, origin.shift_ms), origin
+
+
+def update_in(record: Record, origin: Origin, topologies: Mapping[str, Topology]) -> Update | None:
+    """Return what a record says; None where it cannot be read. `topologies` are those of the replays, by unit."""
+    try:
+        if record.topic == topics.FINDINGS:
+            one = placed(finding_record_of(record), topologies)
+            return Update(origin, json.loads(record.value or b""), labels_of(one), one.shadow, record.timestamp)
+        body = json.loads(record.value or b"")
+        return Update(origin, body, None, False, record.timestamp) if isinstance(body, dict) else None
+    except (WireError, ValueError):
+        return None
+
+
+def owned(records: list[Record]) -> Iterator[tuple[Record, Generation, Origin]]:
+    """Yield the records that say whose they are."""
+    for record in records:
+        whose = generation_of(record)
+        if whose is not None:
+            yield record, *whose

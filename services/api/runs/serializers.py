@@ -1,0 +1,113 @@
+"""What the engine says, as the API says it; and back, for the scorer."""
+
+import json
+
+import numpy as np
+
+from detectors import contract
+from services.api.recordings.library import truth
+from services.api.runs.models import Finding, Incident, Run, Score, TimelineEntry
+from services.api.store import Row
+from services.kit.times import format_time, parse_time
+from services.recording.model import Label
+from services.score.matching import Outcome
+from services.score.tally import tally
+
+
+def finding_of(told: Finding) -> contract.Finding:
+    """Return what the engine said when the finding fired."""
+    return contract.Finding(
+        id=told.id,
+        detector=told.detector,
+        fault=told.fault,
+        entity=told.entity,
+        state="firing",
+        started_at=parse_time(told.started_at),
+        detected_at=parse_time(told.detected_at),
+        severity=told.severity,
+        score=told.score,
+        summary=told.summary,
+        recommended_action=told.recommended_action,
+        evidence=told.evidence,
+    )
+
+
+def run_of(row: Row) -> Run:
+    """Return a run as the store has it."""
+    return Run(
+        id=row["id"],
+        recording=row["recording"],
+        detectors=json.loads(row["detectors"]),
+        state=row["state"],
+        progress=row["progress"],
+        event_time=_time(row["event_ms"]),
+        findings=row["findings"],
+        incidents=row["incidents"],
+        created_at=format_time(row["created_ms"]),
+        began_at=_time(row["began_ms"]),
+        over_at=_time(row["over_ms"]),
+        error=row["error"],
+        versions=None if row["versions"] is None else json.loads(row["versions"]),
+        replay=None if row["unit"] is None else row["unit"].partition("/")[2],
+        generation=row["generation"],
+    )
+
+
+def _time(at_ms: int | None) -> str | None:
+    return None if at_ms is None else format_time(at_ms)
+
+
+def score_of(outcomes: list[Outcome]) -> Score:
+    """Return the figures of a run, or of several together."""
+    counts = tally(outcomes)["all"]
+    return Score(
+        labels=counts.labels,
+        hits=counts.hits,
+        misses=counts.misses,
+        late=counts.late,
+        repeats=counts.repeats,
+        false_alarms=counts.false_alarms,
+        precision=_number(counts.precision),
+        recall=_number(counts.recall),
+        f1=_number(counts.f1),
+        delay_p50_s=_number(counts.delay_s(0.5)),
+        delay_p95_s=_number(counts.delay_s(0.95)),
+        missed=[truth(outcome.label) for outcome in outcomes if outcome.kind == "miss" and outcome.label],
+    )
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if np.isfinite(value) else None
+
+
+def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incident]) -> list[TimelineEntry]:
+    """Return all moments in order: what was true, what could be seen, what was said."""
+    entries: list[TimelineEntry] = []
+    for label in labels:
+        if label.distractor:
+            continue
+        words = label.note or label.cause or label.fault
+        for at, moment, text in ((label.onset, "onset", f"begins: {words}"), (label.end, "end", f"is over: {words}")):
+            entries.append(_entry(format_time(at), moment, label.id, label.fault, label.entity, None, text))
+    for one in findings:
+        said = (one.id, one.fault, one.entity, one.severity)
+        entries.append(_entry(one.started_at, "signal", *said, f"first signal of: {one.summary}"))
+        entries.append(_entry(one.detected_at, "finding", *said, one.summary))
+        if one.resolved_at is not None:
+            entries.append(_entry(one.resolved_at, "resolved", *said, f"resolved: {one.summary}"))
+    for incident in incidents:
+        root = incident.causes[0] if incident.causes else None
+        fault, entity = (root.fault, root.entity) if root else (None, {})
+        entries.append(
+            _entry(incident.opened_at, "incident", incident.id, fault, entity, incident.severity, incident.title)
+        )
+    order = ("onset", "signal", "finding", "incident", "end", "resolved")
+    return sorted(entries, key=lambda entry: (entry.at, order.index(entry.moment), entry.id))
+
+
+def _entry(
+    at: str, moment: str, name: str, fault: str | None, entity: object, severity: str | None, text: str
+) -> TimelineEntry:
+    return TimelineEntry.model_validate(
+        {"at": at, "moment": moment, "id": name, "fault": fault, "entity": entity, "severity": severity, "text": text}
+    )

@@ -1,0 +1,121 @@
+"""Tasks: postmortems, scores, captures and imports, each in a process of its own, with a folder for its files."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from services.api.models import Page
+from services.api.runs.lifecycle import Lifecycle
+from services.api.runs.runs import new_id
+from services.api.runs.workers import Workers
+from services.api.store import Row, Store, now_ms
+from services.api.tasks.models import Task, TaskKind, TaskResult
+from services.api.tasks.process import main
+from services.kit.problems import RefusedError, missing
+from services.kit.times import format_time
+
+
+class Tasks:
+    """The tasks there are. Raises RefusedError: 404 where there is none of an id, 409 where it is not in that state."""
+
+    def __init__(self, store: Store, folder: Path, *, workers: int, waiting: int) -> None:
+        self._store = store
+        self._folder = folder
+        self._waiting = waiting
+        self._lifecycle = Lifecycle(store, "tasks")
+        self._workers = Workers(store, self._lifecycle, main, count=workers, after=self._clean)
+
+    def begin(self) -> None:
+        """Take up what waits; delete the files that no task has."""
+        known = {row["id"] for row in self._store.all("SELECT id FROM tasks")}
+        for path in self._folder.glob("*"):
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+        self._workers.begin()
+
+    def close(self) -> None:
+        """End the processes; what they did is begun anew at the next start."""
+        self._workers.close()
+
+    def _clean(self, task: str) -> None:
+        """Delete what a task that is over needs no more."""
+        shutil.rmtree(self._folder / task / "scratch", ignore_errors=True)
+        (self._folder / task / "upload").unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Refuse (429) one more task where too many wait."""
+        with self._store.connection() as db:
+            self._lifecycle.check_room(db, 1, self._waiting)
+
+    def new_folder(self) -> Path:
+        """Return a folder for the files of a task to come: its name is that task's id."""
+        folder = self._folder / new_id()
+        folder.mkdir(parents=True)
+        return folder
+
+    def start(self, kind: TaskKind, asked: dict[str, Any], needs: dict[str, Any], folder: Path | None = None) -> Task:
+        """Have something done. `asked` is shown, `needs` is what the process needs beside it."""
+        self.check()
+        task = (folder or self.new_folder()).name
+        with self._store.writing() as db:
+            db.execute(
+                "INSERT INTO tasks (id, kind, asked, needs, state, created_ms) VALUES (?, ?, ?, ?, 'queued', ?)",
+                (task, kind, json.dumps(asked), json.dumps(needs), now_ms()),
+            )
+        self._workers.wake()
+        return self.one(task)
+
+    def page(self, kind: str | None, after: int, limit: int) -> Page[Task]:
+        """Return tasks, the latest first."""
+        where = "WHERE (?1 IS NULL OR kind = ?1)"
+        total = self._store.all(f"SELECT count(*) AS n FROM tasks {where}", (kind,))[0]["n"]  # noqa: S608 - ours
+        query = f"SELECT * FROM tasks {where} ORDER BY created_ms DESC, rowid DESC LIMIT ?2 OFFSET ?3"  # noqa: S608 - ours
+        items = [_told(row) for row in self._store.all(query, (kind, limit, after))]
+        return Page[Task](items=items, next=str(after + limit) if limit < total - after else None, total=total)
+
+    def one(self, task: str, kind: TaskKind | None = None) -> Task:
+        """Return a task (of a kind)."""
+        row = self._store.one("SELECT * FROM tasks WHERE id = ? AND (?2 IS NULL OR kind = ?2)", (task, kind))
+        if row is None:
+            raise missing(kind or "task", task, "GET /api/v1/tasks lists those there are")
+        return _told(row)
+
+    def file(self, task: str, kind: TaskKind, name: str) -> Path:
+        """Return a file that a task has made."""
+        told = self.one(task, kind)
+        if told.state != "done":
+            raise RefusedError(409, f"{kind} {task} is {told.state}", remedy=f"see GET /api/v1/tasks/{task}")
+        path = self._folder / told.id / name
+        if not path.is_file():
+            raise missing(f"{name} of {kind}", task, "ask for another form")
+        return path
+
+    def cancel(self, task: str) -> Task:
+        """End a task that waits or is running."""
+        self.one(task)
+        self._lifecycle.cancel(task)
+        return self.one(task)
+
+    def delete(self, task: str) -> None:
+        """Delete a task that is over, with its files; a recording that it made stays."""
+        self._lifecycle.check_over(task, self.one(task).state)
+        with self._store.writing() as db:
+            db.execute("DELETE FROM tasks WHERE id = ?", (task,))
+        shutil.rmtree(self._folder / task, ignore_errors=True)
+
+
+def _told(row: Row) -> Task:
+    return Task(
+        id=row["id"],
+        kind=row["kind"],
+        asked=json.loads(row["asked"]),
+        state=row["state"],
+        progress=row["progress"],
+        doing=row["doing"] if row["state"] == "running" else None,
+        created_at=format_time(row["created_ms"]),
+        began_at=None if row["began_ms"] is None else format_time(row["began_ms"]),
+        over_at=None if row["over_ms"] is None else format_time(row["over_ms"]),
+        error=row["error"],
+        result=None if row["result"] is None else TaskResult.model_validate_json(row["result"]),
+    )
