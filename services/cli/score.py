@@ -157,7 +157,7 @@ def _scored(
             done += 1
             status.update(f"scoring: {done} of {len(listed)} recordings")
 
-        return score_all(listed, choices, workers=workers, told=told, without=without, strict=strict)
+        return score_all(listed, choices, workers=workers, scored=told, without=without, strict=strict)
 
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:

@@ -72,7 +72,7 @@ def tune(
                 values,
                 paths,
                 workers=workers,
-                told=lambda done, of, name=name, status=status: status.update(f"{name}: {done} of {of} runs"),  # type: ignore[misc]
+                progress=lambda done, of, name=name, status=status: status.update(f"{name}: {done} of {of} runs"),  # type: ignore[misc]
             )
         sheet = sweep_sheet(name, kind.spec.defaults[name].unit, points)
         parts += [sheet, svg_curve(name, points)]

@@ -116,7 +116,7 @@ def _annotations(variables: set[str]) -> tuple[Annotation, ...]:
             name="Findings",
             expr=f"max by (cluster, replay, fault, node, severity) ({last(ACTIVE, *mine)}) == 1",
             title_format="{{fault}} {{node}}: {{severity}}",
-            text_format="open: from when a detector said so until it was resolved",
+            text_format="open: from its detection until it was resolved",
             icon_color=colours.RED,
         ),
         Annotation(

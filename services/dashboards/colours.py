@@ -1,4 +1,4 @@
-"""Colours that people with any kind of colour vision tell apart: the eight of Okabe and Ito (2008)."""
+"""Colours that people with any kind of colour vision can distinguish: the eight of Okabe and Ito (2008)."""
 
 from services.dashboards.fields import Color, Step, Thresholds
 

@@ -43,7 +43,7 @@ def incident() -> Dashboard:
             [
                 states(
                     "Findings over time",
-                    "All findings of this cluster and replay: open from when a detector said so until it was resolved; "
+                    "All findings of this cluster and replay: open from their detection until they were resolved; "
                     "and alerts of rules while they fire.",
                     Query(
                         f"max by (fault, node, job_id, switch) ({last(ACTIVE)}) or "

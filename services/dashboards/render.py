@@ -35,7 +35,7 @@ def render(
     chosen: Values,
     *,
     dpi: int = 80,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Rendered]:
     """Ask all queries of the dashboards `names` and yield each as it is drawn, as ``folder/NAME.png``.
 
@@ -47,7 +47,7 @@ def render(
             board = dashboard(name)
             known = {variable.name for variable in board.templating.list}
             values = source.values(board, {key: value for key, value in chosen.items() if key in known})
-            tell(f"{name}: {len(board.queries())} queries")
+            report(f"{name}: {len(board.queries())} queries")
             answers = source.answers(board, values)
             path = folder / f"{name}.png"
             span = window.start_ms / 1000, window.end_ms / 1000

@@ -87,7 +87,7 @@ def health(*matchers: str) -> str:
 
 
 def last(metric: str, *matchers: str) -> str:
-    """Return what was last said of each finding in the time range: it is written when something changes only."""
+    """Return the last state of each finding in the time range: it is written when something changes only."""
     return f"last_over_time({of(metric, *matchers)}[$__range])"
 
 
@@ -120,10 +120,10 @@ def incidents(*matchers: str) -> str:
     """
     really = last("ALERTS", *BY_RULES, *matchers)
     rules = f"({last('ALERTS_FOR_STATE', *matchers)} and ignoring (alertstate) {really})"
-    told = f"({last(STARTED, *matchers)} or {rules})"
+    findings = f"({last(STARTED, *matchers)} or {rules})"
     for name in _PLACES:
-        told = f'label_replace({told}, "place", "$1", "{name}", "(.+)")'
-    return f'label_join({told}, "incident", " of ", "fault", "place")'
+        findings = f'label_replace({findings}, "place", "$1", "{name}", "(.+)")'
+    return f'label_join({findings}, "incident", " of ", "fault", "place")'
 
 
 def of_incident(*matchers: str) -> str:

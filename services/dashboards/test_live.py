@@ -108,20 +108,20 @@ def test_incidents_are_listed_newest_first_and_the_first_is_taken_as_it_is(sourc
     assert source.values(board, {"incident": "link_down of a.b"})["incident"] == "link_down of a.b"
 
 
-def test_a_refusal_is_told_with_the_query(source: Source, asked: Asked) -> None:
+def test_a_refusal_is_reported_with_the_query(source: Source, asked: Asked) -> None:
     asked.status, asked.data = 422, "too many samples"
     panel, target = dashboard("fleet").queries()[0]
     with pytest.raises(UserError, match=r"422.*too many samples"):
         source.answer(panel, target, {})
 
 
-def test_nobody_there_is_told_with_a_remedy() -> None:
+def test_nobody_there_is_reported_with_a_remedy() -> None:
     source = Source("http://127.0.0.1:9", WINDOW)
     panel, target = dashboard("fleet").queries()[0]
-    with pytest.raises(UserError, match="nothing answers") as told:
+    with pytest.raises(UserError, match="nothing answers") as refused:
         source.answer(panel, target, {})
     source.close()
-    assert "--url" in str(told.value.remedy)
+    assert "--url" in str(refused.value.remedy)
 
 
 @pytest.mark.parametrize(

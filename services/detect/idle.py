@@ -1,6 +1,6 @@
-"""Marks of a feed that sends none, as live ones: derived from what arrives, with a timeout for silent streams.
+"""Watermarks of a feed that sends none, as live ones: derived from what arrives, with a timeout for silent streams.
 
-This is where wall time enters detection, and the only place: the engine sees marks, whoever made them.
+This is where wall time enters detection, and the only place: the engine sees watermarks, whoever made them.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ class _Arrival:
     wall_s: float
 
 
-class ArrivalMarks:
-    """Each stream is marked a little behind its latest reading; a silent one no longer holds the others back."""
+class ArrivalWatermarks:
+    """A stream's watermark is a little behind its latest reading; a silent one no longer holds the others back."""
 
     def __init__(self, *, idle_timeout_s: float, lateness_ms: int) -> None:
         self._idle_s = idle_timeout_s
@@ -33,18 +33,18 @@ class ArrivalMarks:
         latest = min(latest_ms, wall_ms + _AHEAD_MS)
         self._arrivals[stream] = _Arrival(max(latest, known.latest_ms) if known else latest, monotonic_s)
 
-    def marks(self, streams: Iterable[str], *, monotonic_s: float) -> dict[str, int]:
-        """Return the marks at this moment of those of `streams` that have one; none while all are silent.
+    def watermarks(self, streams: Iterable[str], *, monotonic_s: float) -> dict[str, int]:
+        """Return the watermarks at this moment of those of `streams` that have one; none while all are silent.
 
         A stream that was never heard holds the others back for one idle timeout after the first was.
         """
         last_heard = {stream: arrival.wall_s for stream, arrival in self._arrivals.items()}
         silent = {s for s in streams if monotonic_s - last_heard.get(s, self._began_s) >= self._idle_s}
-        marks = {
+        watermarks = {
             stream: arrival.latest_ms - self._lateness_ms
             for stream, arrival in self._arrivals.items()
             if stream in set(streams) - silent
         }
-        if marks:
-            marks |= dict.fromkeys(silent, max(marks.values()))
-        return marks
+        if watermarks:
+            watermarks |= dict.fromkeys(silent, max(watermarks.values()))
+        return watermarks

@@ -3,7 +3,7 @@
 Order is what makes a crash harmless: findings are acknowledged before the snapshot that has made them is stored, and
 the snapshot is stored before the offsets are committed. Snapshots are taken here and written by a thread beside: what
 is detected meanwhile belongs to the next ones, and so do its offsets. After a crash records are read again from the
-committed offsets; a unit passes over those that its snapshot knows, and says again, in the same bytes, what it said
+committed offsets; a unit passes over those that its snapshot knows, and writes again, in the same bytes, what it wrote
 since.
 """
 
@@ -139,7 +139,7 @@ class Detect:
             key = f"{unit.origin.unit}/{unit.origin.generation}/{line.id}"
             if line.topic == topics.FINDINGS:
                 key = f"{key}/{line.state}"
-            headers = unit.origin.headers(b"application/json") + [(name, text.encode()) for name, text in line.marks]
+            headers = unit.origin.headers(b"application/json") + [(name, text.encode()) for name, text in line.headers]
             sent = self._producer.send(
                 line.topic, value=line.body, key=key.encode(), headers=headers, partition=unit.partition
             )

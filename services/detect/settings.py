@@ -26,6 +26,6 @@ class DetectSettings(Settings):
     snapshot_interval_s: Seconds = 5.0
     """How often state is written: what came since is read again after a crash."""
     idle_timeout_s: Seconds = 10.0
-    """A stream of a feed without marks that is silent for so long no longer holds the others back."""
+    """A stream of a feed without watermarks that is silent for so long no longer holds the others back."""
     lateness_s: Annotated[float, Field(ge=0)] = 2.0
-    """How far behind the latest reading of a stream others may still come, in a feed without marks."""
+    """How far behind the latest reading of a stream others may still come, in a feed without watermarks."""

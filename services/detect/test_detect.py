@@ -1,4 +1,4 @@
-"""The parts of detect that need no server: state on disk, marks of live feeds, the warm-up, what records carry."""
+"""The parts of detect that need no server: state on disk, watermarks of live feeds, the warm-up, what records carry."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from detectors.state import StateError
 from services.detect.calibration import FORMAT
 from services.detect.choices import load_choices, load_incident_config
 from services.detect.configured import Configured
-from services.detect.idle import ArrivalMarks
+from services.detect.idle import ArrivalWatermarks
 from services.detect.intake import feed
 from services.detect.store import SnapshotStore, Stored
 from services.detect.warmup import Line, Warmup, finding_line
@@ -69,40 +69,44 @@ def test_a_damaged_snapshot_is_noticed(tmp_path: Path, damage: Callable[[bytes],
         store.load("vela/a b")
 
 
-def test_a_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file") as raised:
         SnapshotStore(tmp_path / "file", TOPICS)
     assert raised.value.exit_code == 2
 
 
-def arrivals() -> ArrivalMarks:
-    return ArrivalMarks(idle_timeout_s=10, lateness_ms=2000)
+def arrivals() -> ArrivalWatermarks:
+    return ArrivalWatermarks(idle_timeout_s=10, lateness_ms=2000)
 
 
 def test_a_live_feed_is_marked_behind_what_came() -> None:
-    marks = arrivals()
-    assert marks.marks(["dcgm", "logs"], monotonic_s=0) == {}
-    marks.arrived("dcgm", 100_000, monotonic_s=1, wall_ms=100_000)
-    assert marks.marks(["dcgm", "logs"], monotonic_s=2) == {"dcgm": 98_000}, "logs may still begin"
-    marks.arrived("logs", 99_000, monotonic_s=3, wall_ms=103_000)
-    marks.arrived("dcgm", 95_000, monotonic_s=3, wall_ms=103_000)
-    assert marks.marks(["dcgm", "logs"], monotonic_s=3) == {"dcgm": 98_000, "logs": 97_000}
+    live = arrivals()
+    assert live.watermarks(["dcgm", "logs"], monotonic_s=0) == {}
+    live.arrived("dcgm", 100_000, monotonic_s=1, wall_ms=100_000)
+    assert live.watermarks(["dcgm", "logs"], monotonic_s=2) == {"dcgm": 98_000}, "logs may still begin"
+    live.arrived("logs", 99_000, monotonic_s=3, wall_ms=103_000)
+    live.arrived("dcgm", 95_000, monotonic_s=3, wall_ms=103_000)
+    assert live.watermarks(["dcgm", "logs"], monotonic_s=3) == {"dcgm": 98_000, "logs": 97_000}
 
 
 def test_a_silent_stream_does_not_hold_the_others_back_for_ever() -> None:
-    marks = arrivals()
-    marks.arrived("dcgm", 100_000, monotonic_s=0, wall_ms=100_000)
-    marks.arrived("logs", 100_000, monotonic_s=0, wall_ms=100_000)
-    marks.arrived("dcgm", 111_000, monotonic_s=11, wall_ms=111_000)
-    assert marks.marks(["dcgm", "logs", "jobs"], monotonic_s=11) == {"dcgm": 109_000, "logs": 109_000, "jobs": 109_000}
-    assert marks.marks(["dcgm", "logs"], monotonic_s=30) == {}, "all silent: time stands"
+    live = arrivals()
+    live.arrived("dcgm", 100_000, monotonic_s=0, wall_ms=100_000)
+    live.arrived("logs", 100_000, monotonic_s=0, wall_ms=100_000)
+    live.arrived("dcgm", 111_000, monotonic_s=11, wall_ms=111_000)
+    assert live.watermarks(["dcgm", "logs", "jobs"], monotonic_s=11) == {
+        "dcgm": 109_000,
+        "logs": 109_000,
+        "jobs": 109_000,
+    }
+    assert live.watermarks(["dcgm", "logs"], monotonic_s=30) == {}, "all silent: time stands"
 
 
 def test_a_stray_reading_from_the_future_does_not_make_all_others_late() -> None:
-    marks = arrivals()
-    marks.arrived("dcgm", 10**15, monotonic_s=0, wall_ms=100_000)
-    assert marks.marks(["dcgm"], monotonic_s=0) == {"dcgm": 158_000}
+    live = arrivals()
+    live.arrived("dcgm", 10**15, monotonic_s=0, wall_ms=100_000)
+    assert live.watermarks(["dcgm"], monotonic_s=0) == {"dcgm": 158_000}
 
 
 def finding(name: str, state: str, at: Instant) -> Finding:
@@ -117,18 +121,18 @@ def revision(name: str, state: str, at: Instant) -> Line:
     return Line(topics.INCIDENTS, name, state, at, f"{name} {at}".encode())
 
 
-def test_of_the_warm_up_only_what_is_still_open_is_said_and_at_its_end() -> None:
+def test_of_the_warm_up_only_what_is_still_open_is_reported_and_at_its_end() -> None:
     warmup = Warmup(1000)
     assert warmup.release([line("a", "firing", 100), line("b", "firing", 200)], 500) == []
     warmup = Warmup.restore(1000, warmup.snapshot())
     assert warmup.release([line("b", "resolved", 600)], 900) == []
-    said = warmup.release([line("c", "firing", 1000), line("a", "resolved", 1100)], 1200)
-    assert [(one.id, one.state) for one in said] == [("a", "firing"), ("c", "firing"), ("a", "resolved")]
-    assert said[0] == line("a", "firing", 100)
-    assert said[0].marks == (("incident", "i"), ("shadow", "1"))
+    released = warmup.release([line("c", "firing", 1000), line("a", "resolved", 1100)], 1200)
+    assert [(one.id, one.state) for one in released] == [("a", "firing"), ("c", "firing"), ("a", "resolved")]
+    assert released[0] == line("a", "firing", 100)
+    assert released[0].headers == (("incident", "i"), ("shadow", "1"))
 
 
-def test_of_an_incident_of_the_warm_up_the_last_revision_is_said_if_it_is_still_open() -> None:
+def test_of_an_incident_of_the_warm_up_the_last_revision_is_reported_if_it_is_still_open() -> None:
     warmup = Warmup(1000)
     early = [revision("x", "open", 100), revision("y", "open", 200), revision("x", "open", 300)]
     assert warmup.release(early, 500) == []
@@ -136,7 +140,7 @@ def test_of_an_incident_of_the_warm_up_the_last_revision_is_said_if_it_is_still_
     assert warmup.release([revision("y", "closed", 600)], 1000) == [revision("x", "open", 300)]
 
 
-def test_without_a_warm_up_everything_is_said_at_once() -> None:
+def test_without_a_warm_up_everything_is_reported_at_once() -> None:
     assert Warmup(None).release([line("a", "firing", 100)], 100) == [line("a", "firing", 100)]
 
 

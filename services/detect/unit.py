@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from detectors.engine import Choice, Engine
 from detectors.incidents.knowledge import IncidentConfig
-from services.detect.idle import ArrivalMarks
+from services.detect.idle import ArrivalWatermarks
 from services.detect.intake import feed
 from services.detect.store import Stored
 from services.detect.warmup import Line, Warmup, finding_line, incident_line
 from services.kit.kafka import Record
 from services.kit.replays import ReplayState, Topology
-from services.kit.wire import Mark, Origin, WireError, payload_of
+from services.kit.wire import Origin, Watermark, WireError, payload_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Unit:
         self.changed = False
         announced = plan.announced
         self.announced = announced is not None
-        self._arrivals: ArrivalMarks | None = None
+        self._arrivals: ArrivalWatermarks | None = None
         if announced is None:
-            self._arrivals = ArrivalMarks(idle_timeout_s=plan.idle_timeout_s, lateness_ms=plan.lateness_ms)
+            self._arrivals = ArrivalWatermarks(idle_timeout_s=plan.idle_timeout_s, lateness_ms=plan.lateness_ms)
         from_ms = announced.from_ms if announced is not None else None
         streams = announced.streams if announced is not None else plan.streams
         if stored is not None and stored.generation == origin.generation:
@@ -63,7 +63,7 @@ class Unit:
         if stream not in self.engine.streams:
             return
         payload = payload_of(record)
-        if isinstance(payload, Mark):
+        if isinstance(payload, Watermark):
             self._arrivals = None
             self.engine.mark(stream, payload.at_ms, end=payload.end)
             return
@@ -74,7 +74,7 @@ class Unit:
     def process(self, *, monotonic_s: float) -> list[Line]:
         """Go as far as the watermark allows; return the findings and incidents to be sent, in order of event time."""
         if self._arrivals is not None:
-            for stream, at_ms in self._arrivals.marks(self.engine.streams, monotonic_s=monotonic_s).items():
+            for stream, at_ms in self._arrivals.watermarks(self.engine.streams, monotonic_s=monotonic_s).items():
                 self.engine.mark(stream, at_ms)
         before = self.engine.event_time
         findings = self.engine.process()

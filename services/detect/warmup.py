@@ -1,7 +1,7 @@
-"""What is said of the window that only warms the detectors, before the time that a seek asked for.
+"""What is reported of the window that only warms the detectors, before the time that a seek asked for.
 
-What began and was over before that time was not asked for and is not said. What is still open at that time is said
-then, as it was found: with the time it was detected at. Of an incident that is its last revision.
+What began and was over before that time was not asked for and is not reported. What is still open then is reported
+at that time, as it was found: with the time it was detected at. Of an incident that is its last revision.
 """
 
 import json
@@ -18,29 +18,29 @@ _OPEN = frozenset({"firing", "open"})
 
 
 class Line(NamedTuple):
-    """A finding, or a revision of an incident, as it goes into its topic: `marks` become headers."""
+    """A finding, or a revision of an incident, as it goes into its topic: `headers` become headers."""
 
     topic: str
     id: str
     state: str
     at_ms: Instant
     body: bytes
-    marks: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def finding_line(finding: Finding, *, incident: str | None = None, shadow: bool = False) -> Line:
     """Return the line of a finding: its canonical JSON, and beside it the incident it was put into."""
-    marks = [(INCIDENT, incident)] if incident is not None else []
-    marks += [(SHADOW, "1")] if shadow else []
+    headers = [(INCIDENT, incident)] if incident is not None else []
+    headers += [(SHADOW, "1")] if shadow else []
     body = finding.to_json().encode()
-    return Line(topics.FINDINGS, finding.id, finding.state, finding.detected_at, body, tuple(marks))
+    return Line(topics.FINDINGS, finding.id, finding.state, finding.detected_at, body, tuple(headers))
 
 
 def closed_line(line: Line, at_ms: Instant, words: str) -> Line:
     """Return a firing finding's line as that of its end at `at_ms`, by hand: `words` say whose and why."""
     body = json.loads(line.body) | {"state": "resolved", "detected_at": format_time(at_ms)}
-    marks = (*line.marks, (CLOSED, words))
-    return line._replace(state="resolved", at_ms=at_ms, body=json.dumps(body).encode(), marks=marks)
+    headers = (*line.headers, (CLOSED, words))
+    return line._replace(state="resolved", at_ms=at_ms, body=json.dumps(body).encode(), headers=headers)
 
 
 def incident_line(incident: Incident) -> Line:
@@ -56,19 +56,19 @@ class Warmup:
         self._held: dict[tuple[str, str], Line] = {(line.topic, line.id): line for line in held}
 
     def release(self, lines: Sequence[Line], event_time: Instant) -> list[Line]:
-        """Take lines in their order; return those to be said now that event time has come to `event_time`."""
-        said: list[Line] = []
+        """Take lines in their order; return those to be reported now that event time has come to `event_time`."""
+        released: list[Line] = []
         for line in lines:
             if self.from_ms is not None and line.at_ms < self.from_ms:
                 self._held.pop((line.topic, line.id), None)
                 if line.state in _OPEN:
                     self._held[line.topic, line.id] = line
                 continue
-            said += self._open_at_start()
-            said.append(line)
+            released += self._open_at_start()
+            released.append(line)
         if self.from_ms is None or event_time >= self.from_ms:
-            said += self._open_at_start()
-        return said
+            released += self._open_at_start()
+        return released
 
     def _open_at_start(self) -> list[Line]:
         lines, self._held = list(self._held.values()), {}
@@ -92,6 +92,6 @@ def rows_of(lines: Iterable[Line]) -> list[list[Any]]:
 def lines_of(rows: Iterable[Sequence[Any]]) -> list[Line]:
     """Return the lines that `rows_of` was given."""
     return [
-        Line(topic, name, state, at_ms, body.encode(), tuple((key, value) for key, value in marks))
-        for topic, name, state, at_ms, body, marks in rows
+        Line(topic, name, state, at_ms, body.encode(), tuple((key, value) for key, value in headers))
+        for topic, name, state, at_ms, body, headers in rows
     ]

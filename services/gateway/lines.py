@@ -173,9 +173,9 @@ def _event(row: Mapping[str, Any]) -> bytes | None:
 
 
 def _source(row: Mapping[str, Any]) -> str | None:
-    said = row.get("source")
-    if said in SOURCES:
-        return str(said)
+    source = row.get("source")
+    if source in SOURCES:
+        return str(source)
     for name in _PROGRAM:
         program = row.get(name)
         if isinstance(program, str) and program.removesuffix(".service") in _BY_PROGRAM:
@@ -208,7 +208,7 @@ def _job(row: Mapping[str, Any]) -> bytes:
         raise ValueError("the job has no nodes")
     known = job.model_dump(mode="json", exclude_unset=True)
     if event == "start":
-        # What is not known at a start is not said at one, as in a replay.
+        # What is not known at a start is not written at one, as in a replay.
         known |= {"end": None, "state": "RUNNING"}
     return json.dumps({"timestamp": format_time(at), "event": event, "job": known}, separators=(",", ":")).encode()
 

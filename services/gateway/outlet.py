@@ -19,7 +19,7 @@ from services.kit.wire import ARROW, NDJSON, Origin, encode_batch
 _log = logging.getLogger(__name__)
 MESSAGE_ROWS = 8192
 MESSAGE_BYTES = 1024 * 1024
-_SAID = 65_536
+_KEPT_BYTES = 65_536
 """Bytes of what is bad that go to dead-letter: enough to see what it was."""
 
 
@@ -89,7 +89,9 @@ class KafkaOutlet:
     def bury(self, stream: str, value: bytes, reason: str) -> None:
         """Send something of no use to dead-letter; nobody waits for it."""
         key = self._origin.unit.encode()
-        record = _Refused(self._topic.get(stream, stream), key, value[:_SAID], self._origin.headers(b"text/plain"))
+        record = _Refused(
+            self._topic.get(stream, stream), key, value[:_KEPT_BYTES], self._origin.headers(b"text/plain")
+        )
         try:
             DeadLetter(self._client(), "gateway").send(record, reason)
         except (KafkaError, AwayError) as error:
@@ -124,7 +126,7 @@ class KafkaOutlet:
             if self._producer is not client:
                 return
             self._producer = None
-        _log.warning("Kafka does not acknowledge, senders are told to try again")
+        _log.warning("Kafka does not acknowledge, senders are asked to try again")
         threading.Thread(target=client.close, kwargs={"timeout": 0}, daemon=True).start()
 
 

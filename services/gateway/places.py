@@ -57,7 +57,7 @@ class Places:
     """Remembers of every series where it belongs; one thread at a time.
 
     Beyond `series_most` series, or as many texts, those that were silent longest are evicted, and learnt again when
-    they come. What they told of machines (the name of a host, which of two sensors of a name is the first) is kept for
+    they come. What they say of machines (the name of a host, which of two sensors of a name is the first) is kept for
     as many; beyond that it goes where no remembered series is of the machine.
     """
 
@@ -140,9 +140,9 @@ class Places:
             except MalformedError:
                 labels = []
             found.append(Bad(labels, why, count))
-        # A series that breaks the rules is said to do so even where it brings no samples.
-        said = {series for series, _ in _counted(request.owner[samples])}
-        silent = set(np.flatnonzero(self._series.places["kind"][slots] == BAD).tolist()) - said
+        # A series that breaks the rules is reported even where it brings no samples.
+        reported = {series for series, _ in _counted(request.owner[samples])}
+        silent = set(np.flatnonzero(self._series.places["kind"][slots] == BAD).tolist()) - reported
         return found + [Bad([], self._series.why[int(slots[series])], 0) for series in sorted(silent)]
 
     def _learn(self, request: Request, number: int) -> int:
@@ -183,7 +183,7 @@ class Places:
         return UNKNOWN if stream_of(metric) is None else ""
 
     def _meet(self, host: str, name: str) -> None:
-        """Take note of a host's name, as node_exporter tells it; other exporters on it may say its address only."""
+        """Take note of a host's name, as node_exporter has it; other exporters on it may have its address only."""
         if host and name and self._hosts.get(host) != name:
             self._hosts[host] = name
             # Series of that host may be known under its address: they are looked at again.

@@ -120,7 +120,7 @@ def test_what_is_far_ahead_of_the_clock_is_refused(client: Client) -> None:
         {"content-type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"},
     ],
 )
-def test_what_is_not_read_here_is_said(client: Client, headers: dict[str, str]) -> None:
+def test_what_is_not_read_here_is_reported(client: Client, headers: dict[str, str]) -> None:
     assert client.write("v1", b"", **headers).status_code == 415
 
 
@@ -167,7 +167,7 @@ def test_the_message_of_a_large_request_is_cut(client: Client) -> None:
     assert len(client.outlet.rows("dcgm")) == 10_000
 
 
-def test_log_lines_are_taken_and_what_is_wrong_with_others_is_said(client: Client) -> None:
+def test_log_lines_are_taken_and_what_is_wrong_with_others_is_reported(client: Client) -> None:
     good = {"timestamp": "2024-04-01T08:00:00Z", "source": "kernel", "node": "v001", "message": "NVRM: Xid"}
     answer = client.post("/api/v1/logs", b"\n".join(json.dumps(row).encode() for row in (good, {"source": "sel"})))
     assert answer.status_code == 400

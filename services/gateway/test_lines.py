@@ -57,7 +57,7 @@ def test_starts_and_ends_of_jobs() -> None:
     body = [{"timestamp": AT, "event": "start", "job": ended}, JOB, ended, {"event": "end", "job": ended}]
     end = {"timestamp": "2024-04-01T09:00:00.000Z", "event": "end", "job": ended}
     start = {"timestamp": "2024-04-01T08:00:00.000Z", "event": "start", "job": JOB}
-    # What is not known at a start is not said at one.
+    # What is not known at a start is not written at one.
     assert parsed(jobs("\n".join(map(json.dumps, body)).encode())) == [start, start, end, end]
 
 
@@ -72,7 +72,7 @@ def test_starts_and_ends_of_jobs() -> None:
         (5, "not a JSON object"),
     ],
 )
-def test_what_is_wrong_with_a_job_is_said(row: object, reason: str) -> None:
+def test_what_is_wrong_with_a_job_is_reported(row: object, reason: str) -> None:
     found = jobs(json.dumps(row).encode())
     assert found.taken == []
     assert reason in found.bad[0][1]

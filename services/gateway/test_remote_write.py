@@ -95,7 +95,7 @@ def test_the_same_labels_have_the_same_key_in_every_request() -> None:
         (b"\x2f\x00", "wire type 7"),
     ],
 )
-def test_what_is_malformed_is_said(data: bytes, words: str) -> None:
+def test_what_is_malformed_is_reported(data: bytes, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
         read(data, "v2", Symbols())
 

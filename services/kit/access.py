@@ -105,7 +105,7 @@ class Gate:
             return Caller("local", "operator", authenticated=False)
         self._reread(self._path)
         digest = _digest(_secret(headers.get("authorization", "")))
-        # All are compared, so that time tells nothing.
+        # All are compared, so that the time taken shows nothing.
         matching = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
         if not matching:
             return None

@@ -33,9 +33,9 @@ WITH_TOKEN = [Depends(_bearer)]
 
 def application(title: str, **given: Any) -> FastAPI:
     """Return an application without routes, whose errors are problems; `given`: as FastAPI takes it."""
-    said = {"description": "What is wrong, and what to do.", "content": {PROBLEM: {}}, "model": Problem}
+    problem = {"description": "What is wrong, and what to do.", "content": {PROBLEM: {}}, "model": Problem}
     # No documentation pages: they would load from elsewhere.
-    app = FastAPI(title=title, version="1", docs_url=None, redoc_url=None, responses={"default": said}, **given)
+    app = FastAPI(title=title, version="1", docs_url=None, redoc_url=None, responses={"default": problem}, **given)
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)

@@ -11,7 +11,7 @@ Note = Callable[[str, str, int, float], None]
 
 
 class Counting:
-    """A layer that has `note` told of each answer."""
+    """A layer that calls `note` with each answer."""
 
     def __init__(self, app: ASGIApp, note: Note) -> None:
         self._app = app

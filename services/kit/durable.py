@@ -75,7 +75,7 @@ def set_aside(path: Path, why: str) -> None:
 
 
 class Keeper:
-    """Tries to write state into a folder, and tells when that fails and when it works again."""
+    """Tries to write state into a folder, and logs when that fails and when it works again."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -104,13 +104,13 @@ class Keeper:
 
 
 def watch_room(directory: Path) -> None:
-    """Have /metrics tell how much of a folder's disk is free, as its user may fill it."""
+    """Have /metrics show how much of a folder's disk is free, as its user may fill it."""
     FREE.labels(directory).set_function(lambda: _free_ratio(directory))
 
 
 def _free_ratio(directory: Path) -> float:
     try:
         usage = shutil.disk_usage(directory)
-    except OSError:  # it is gone, or its disk is: /metrics has more to tell
+    except OSError:  # it is gone, or its disk is: /metrics shows more
         return math.nan
     return usage.free / usage.total

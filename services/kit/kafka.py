@@ -131,9 +131,9 @@ def _reach(make: Callable[[], Client], settings: KafkaSettings) -> Client:
         try:
             return make()
         except (KafkaError, OSError) as error:
-            said = "\n".join((*heard, str(error)))
+            reported = "\n".join((*heard, str(error)))
             for sign, words, remedy in _REFUSALS:
-                if sign in said:
+                if sign in reported:
                     raise UserError(
                         f"the Kafka broker at {settings.bootstrap} {words}", remedy=remedy, exit_code=3
                     ) from error
@@ -192,7 +192,7 @@ def producer(settings: KafkaSettings, **options: Any) -> KafkaProducer:
 
 
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:
-    """Return a consumer that commits only when told; UserError (exit code 3) if no broker answers."""
+    """Return a consumer that commits only when asked; UserError (exit code 3) if no broker answers."""
     config: dict[str, Any] = {
         "group_id": group,
         "enable_auto_commit": False,

@@ -72,9 +72,9 @@ class ReplayState(BaseModel):
     """Times real time; 0 is `max`."""
     state: Literal["running", "paused", "ended", "stopped", "failed", "removed"]
     streams: tuple[str, ...]
-    """The streams that are fed and marked: the watermark is the least of their marks."""
+    """The streams that are fed: the replay's watermark is the least of theirs."""
     intervals_s: dict[str, float] = {}
-    """Sampling interval by stream, where the recording gives one: without it nobody can tell a missed scrape."""
+    """Sampling interval by stream, where the recording gives one: without it no missed scrape can be recognised."""
     detectors: DetectorSettings = {}
     """Detectors' settings that are this replay's own, over those that detect has for all."""
     calibration: DetectorTails = {}

@@ -1,4 +1,4 @@
-"""Serves an application until it is told to end."""
+"""Serves an application until it is to end."""
 
 import socket
 import threading
@@ -28,7 +28,7 @@ class Server(uvicorn.Server):
         grace_s: int | None = None,
         closing: Callable[[], None] = lambda: None,
     ) -> None:
-        # Who asks is told by tokens: X-Forwarded-For is believed of nobody.
+        # Who asks is known by tokens: X-Forwarded-For is believed of nobody.
         config = uvicorn.Config(
             app, log_config=None, access_log=False, proxy_headers=False, timeout_graceful_shutdown=grace_s
         )

@@ -1,4 +1,4 @@
-"""Tasks on a real Ray and a real Dask cluster of this machine, of which a worker is killed; else what is said."""
+"""Tasks on a real Ray and a real Dask cluster of this machine, of which a worker is killed; else the message."""
 
 import importlib.util
 import os
@@ -78,7 +78,7 @@ def test_a_task_whose_worker_is_killed_is_done_again(which: str, module: str, ad
 
 
 @pytest.mark.parametrize(("which", "module"), [("ray", "ray"), ("dask", "distributed")])
-def test_a_cluster_whose_client_is_not_installed_is_said(
+def test_a_cluster_whose_client_is_not_installed_is_reported(
     which: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)

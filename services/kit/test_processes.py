@@ -50,12 +50,12 @@ def blocked() -> bool:
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def tell() -> None:
+def report() -> None:
     sys.exit(0 if blocked() else "Ctrl-C would reach it, and be a traceback")
 
 
 def test_ctrl_c_is_not_for_workers_even_while_they_start() -> None:
-    worker = Worker(target=tell)
+    worker = Worker(target=report)
     worker.start()
     worker.join()
     assert worker.exitcode == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit import wire
-from services.kit.wire import Mark, Origin, WireError
+from services.kit.wire import Origin, Watermark, WireError
 from tests.mangled import fuzzed
 
 ORIGIN = Origin("vela", "brake-2", generation=3, shift_ms=-17, target="receive")
@@ -34,8 +34,8 @@ def test_origin_survives_the_headers() -> None:
 
 @given(at=st.integers(min_value=0, max_value=2**42), end=st.booleans())
 def test_mark_survives(at: int, end: bool) -> None:
-    mark = Mark(at, end)
-    assert wire.payload_of(Got(ORIGIN.headers(wire.MARK) + mark.headers())) == mark
+    watermark = Watermark(at, end)
+    assert wire.payload_of(Got(ORIGIN.headers(wire.WATERMARK) + watermark.headers())) == watermark
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**41), st.floats(width=32), st.none() | st.floats())))
@@ -67,7 +67,7 @@ def test_rows_keep_nan_apart_from_null() -> None:
         ([("content-type", wire.ARROW)], b"not arrow", "not an Arrow stream"),
         ([("content-type", wire.NDJSON)], b'{"a":1}\n{"a"', "line 2 is not JSON"),
         ([("content-type", wire.NDJSON)], b"[1]", "line 1 is not a JSON object"),
-        ([("content-type", wire.MARK)], None, "mark-ms"),
+        ([("content-type", wire.WATERMARK)], None, "mark-ms"),
     ],
 )
 def test_what_cannot_be_decoded_says_why(headers: list[tuple[str, bytes]], value: bytes | None, reason: str) -> None:
@@ -91,7 +91,7 @@ def test_no_bytes_bring_the_decoder_down(content_type: bytes, content: bytes) ->
 @fuzzed(*(value for _, value in ORIGIN.headers(wire.ARROW)), b"1711958400000")
 def test_no_header_brings_the_decoder_down(content: bytes) -> None:
     with contextlib.suppress(WireError):
-        wire.payload_of(Got([("content-type", wire.MARK), ("mark-ms", content), ("mark-end", content)]))
+        wire.payload_of(Got([("content-type", wire.WATERMARK), ("mark-ms", content), ("mark-end", content)]))
     for name, _ in ORIGIN.headers(wire.ARROW):
         with contextlib.suppress(WireError):
             wire.origin_of([*ORIGIN.headers(wire.ARROW), (name, content)])

@@ -5,10 +5,10 @@ Key: ``cluster/replay``. Headers say whose the record is (`Origin`) and what the
 =====================================  =================================================================
 ``application/vnd.apache.arrow.stream``  one Arrow IPC stream: rows of one recording stream, by its columns
 ``application/x-ndjson``                 one JSON object a line: the same rows written by hand, or jobs and logs
-``application/x-hindcast-mark``          no value: a watermark (`Mark`)
+``application/x-hindcast-mark``          no value: a watermark (`Watermark`)
 =====================================  =================================================================
 
-Times in values and marks are recording time, always; `Origin.shift_ms` is added only where data leaves hindcast.
+Times in values and watermarks are recording time, always; `Origin.shift_ms` is added only where data leaves hindcast.
 A jobs line is ``{"timestamp": T, "event": "start"|"end", "job": {...a line of jobs.jsonl...}}``; at its start a job's
 ``end`` is null and its state RUNNING. A logs line is a line of events.jsonl.
 """
@@ -25,7 +25,7 @@ from services.kit.kafka import Record
 SCHEMA = b"hindcast.telemetry/v1"
 ARROW = b"application/vnd.apache.arrow.stream"
 NDJSON = b"application/x-ndjson"
-MARK = b"application/x-hindcast-mark"
+WATERMARK = b"application/x-hindcast-mark"
 
 Headers = list[tuple[str, bytes]]
 INCIDENT, SHADOW, CLOSED = "incident", "shadow", "closed"
@@ -69,19 +69,19 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Watermark:
     """A watermark: every row of this topic with a time up to `at_ms` was sent before it; `end`: none will follow."""
 
     at_ms: int
     end: bool = False
 
     def headers(self) -> Headers:
-        """Return the headers that carry the mark, to be added to its origin's."""
+        """Return the headers that carry the watermark, to be added to its origin's."""
         return [("mark-ms", b"%d" % self.at_ms), ("mark-end", b"1" if self.end else b"0")]
 
 
 Row = dict[str, Any]
-Payload = pa.RecordBatch | list[Row] | Mark
+Payload = pa.RecordBatch | list[Row] | Watermark
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -121,11 +121,11 @@ def payload_of(record: Record) -> Payload:
     """Return what a record carries; raise WireError, naming the reason, if it cannot be decoded."""
     headers = dict(record.headers)
     content = headers.get("content-type")
-    if content == MARK:
+    if content == WATERMARK:
         try:
-            return Mark(int(headers["mark-ms"]), headers.get("mark-end") == b"1")
+            return Watermark(int(headers["mark-ms"]), headers.get("mark-end") == b"1")
         except (KeyError, ValueError):
-            raise WireError("a mark without a readable mark-ms header") from None
+            raise WireError("a watermark without a readable mark-ms header") from None
     if not record.value:
         raise WireError("the record has no value")
     if content == ARROW:

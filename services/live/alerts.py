@@ -11,7 +11,7 @@ from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
 from services.notify.delivery import Delivery
 from services.notify.finding_record import FindingRecord, finding_record_of, placed
-from services.notify.ledger import Ledger, Marks
+from services.notify.ledger import Ledger, Offsets
 from services.notify.payload import Labels, labels_of
 from services.notify.settings import NotifySettings
 from services.recording.model import Topology
@@ -35,8 +35,8 @@ class _Entry:
 
 def finding_record(origin: Origin, line: Line, topology: Topology, offset: int = 0) -> FindingRecord:
     """Return what a finding's line says, with its node's rack."""
-    marks = [(name, value.encode()) for name, value in line.marks]
-    entry = _Entry(line.topic, offset, line.at_ms, None, line.body, [*origin.headers(b"application/json"), *marks])
+    headers = [(name, value.encode()) for name, value in line.headers]
+    entry = _Entry(line.topic, offset, line.at_ms, None, line.body, [*origin.headers(b"application/json"), *headers])
     return placed(finding_record_of(entry), {origin.unit: topology.model_dump(mode="json", exclude_unset=True)})
 
 
@@ -69,8 +69,8 @@ class Alerts:
         self._next = 0
         self._begin({})
 
-    def _begin(self, marks: dict[int, Marks]) -> None:
-        self._ledger = Ledger(marks)
+    def _begin(self, offsets: dict[int, Offsets]) -> None:
+        self._ledger = Ledger(offsets)
         base = self._settings.runbook_base_url
         alerts = AlertStore(self._settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
         self._alerts = alerts
@@ -103,13 +103,13 @@ class Alerts:
     def snapshot(self) -> dict[str, Any]:
         """Return what is not over or not delivered, as JSON can say it; to be saved before the next `deliver`."""
         self._commit()
-        done, fired = self._ledger.committed_marks(_PARTITION)
+        done, fired = self._ledger.committed_offsets(_PARTITION)
         lines = rows_of(self._journal.values())
         return {"lines": lines, "offsets": [*self._journal], "next": self._next, "done": done, "fired": fired}
 
     def restore(self, state: dict[str, Any], topology: Topology) -> None:
         """Go on from what `snapshot` returned."""
-        self._begin({_PARTITION: Marks(state["done"], state["fired"])})
+        self._begin({_PARTITION: Offsets(state["done"], state["fired"])})
         for self._next, line in zip(state["offsets"], lines_of(state["lines"]), strict=True):
             self.take(line, topology)
         self._next = state["next"]
@@ -119,11 +119,11 @@ class Alerts:
         self._server.close()
 
     def _commit(self) -> None:
-        marks = self._ledger.to_commit()
-        if not marks:
+        offsets = self._ledger.to_commit()
+        if not offsets:
             return
-        self._ledger.committed(marks)
-        done = marks[_PARTITION].done
+        self._ledger.committed(offsets)
+        done = offsets[_PARTITION].done
         over = {line.id for line in self._journal.values() if line.state == "resolved"}
         self._journal = {
             offset: line for offset, line in self._journal.items() if offset >= done or line.id not in over

@@ -36,12 +36,12 @@ class Maintenance:
         """
         lines, nodes = [], self._nodes()
         for node, state in sorted(nodes.items()):
-            said = self.closed.get(node)
-            if state.closed and (said is None or now - said >= _AGAIN_MS):
-                at = max(after + 1, (state.since or 0) if said is None else now)
+            written = self.closed.get(node)
+            if state.closed and (written is None or now - written >= _AGAIN_MS):
+                at = max(after + 1, (state.since or 0) if written is None else now)
                 self.closed[node] = at
                 lines.append(LogRecord(at, "scheduler", f"node {node} state set to DRAIN ({state.closed})", node=node))
-            elif not state.closed and said is not None:
+            elif not state.closed and written is not None:
                 del self.closed[node]
                 lines.append(LogRecord(now, "scheduler", f"node {node} state set to RESUME", node=node))
         gone = [node for node, at in self.closed.items() if node not in nodes and now - at > _FORGOTTEN_MS]

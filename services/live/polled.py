@@ -12,22 +12,22 @@ T = TypeVar("T")
 
 
 class Polled(Generic[T]):
-    """Asks at once, then once a minute; while there is no answer, what was said last holds.
+    """Asks at once, then once a minute; while there is no answer, the last one holds.
 
     UserError where asking fails the first time. `monotonic`: seconds.
     """
 
     def __init__(self, ask: Callable[[], T], monotonic: Callable[[], float]) -> None:
         self._ask, self._monotonic = ask, monotonic
-        self._said = ask()
+        self._answer = ask()
         self._asked_s = monotonic()
 
     def latest(self) -> T:
-        """Return what was said last, asked for anew where that is a minute ago."""
+        """Return the last answer, asked for anew where that is a minute ago."""
         if self._monotonic() - self._asked_s >= _EVERY_S:
             self._asked_s = self._monotonic()
             try:
-                self._said = self._ask()
+                self._answer = self._ask()
             except UserError as error:
                 _log.warning("what is known before of jobs and nodes holds: %s", error.message)
-        return self._said
+        return self._answer

@@ -277,7 +277,7 @@ def test_maintenance_begins_when_the_scheduler_says_and_ends_when_it_is_seen() -
 
     def news(after: int, now: int) -> list[tuple[str, int, str]]:
         lines = maintenance.lines(after, now)
-        return [(node, line.at, said) for line in lines for node, said in words_of(line)]
+        return [(node, line.at, words) for line in lines for node, words in words_of(line)]
 
     assert news(4_000_000, 6_000_000) == [
         ("n1", 5_000_000, "out"),

@@ -111,8 +111,8 @@ def load(path: Path) -> tuple[Model, str]:
     if not first.startswith(_FAMILY) or len(first) > 64:
         raise UserError(f"{path}: not a model of hindcast's", remedy=_AGAIN)
     if first != FORMAT.encode():
-        told = first.decode("utf-8", "replace")
-        raise UserError(f"{path}: format is {told!r}, and this program reads {FORMAT!r}", remedy=_AGAIN)
+        format_ = first.decode("utf-8", "replace")
+        raise UserError(f"{path}: format is {format_!r}, and this program reads {FORMAT!r}", remedy=_AGAIN)
     digest, _, payload = rest.partition(b"\n")
     if digest.decode("ascii", "replace") != hashlib.sha256(payload).hexdigest():
         raise UserError(

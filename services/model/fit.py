@@ -31,7 +31,7 @@ QUANTILE: Final = 0.9999
 MARGIN: Final = 1.5
 """One GPU-window in ten thousand, and half as much again, as other GPUs than these will be judged (judgement)."""
 LEAST_ROWS: Final = 5000
-"""Fewer do not tell what one in ten thousand does; a node of 8 GPUs gives as many in ten hours."""
+"""Fewer do not show what one in ten thousand does; a node of 8 GPUs gives as many in ten hours."""
 _MOST_ROWS: Final = 500_000
 """Rows that the pipeline is fitted on (184 MB); of more, every second, third, ... window is taken."""
 _SHARE: Final = (1.0, 99.0)
@@ -42,8 +42,8 @@ LEAST_THRESHOLD: Final = 1.0
 """However alike the GPUs were: one reading must be off by as much as nearly all healthy ones span (judgement)."""
 
 
-def fit(paths: Sequence[Path], told: Callable[[str], None] = lambda _: None) -> Model:
-    """Return a model fitted on recordings; `told` hears of each as it is read.
+def fit(paths: Sequence[Path], reading: Callable[[str], None] = lambda _: None) -> Model:
+    """Return a model fitted on recordings; `reading` is called with each name before it is read.
 
     Raises UserError where a recording cannot be read, or all of them have too few healthy stretches with peers.
     """
@@ -52,7 +52,7 @@ def fit(paths: Sequence[Path], told: Callable[[str], None] = lambda _: None) -> 
     features: list[FloatArray] = []
     fitted_on: list[FittedOn] = []
     for recording in recordings:
-        told(recording.manifest.name)
+        reading(recording.manifest.name)
         rows = left_out = 0
         for number, (window, clear) in enumerate(_windows(recording)):
             rows += len(window.gpus) if clear else 0

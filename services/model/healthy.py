@@ -16,7 +16,7 @@ AFTER_MS: Final = 900_000
 
 
 def faults(recording: Recording) -> list[Label]:
-    """Return the labels of a recording that tell of a fault."""
+    """Return the labels of a recording of faults."""
     return [label for label in recording.labels() if not label.distractor]
 
 

@@ -29,7 +29,7 @@ RELEASE_WINDOWS: Final = 4
 """So many windows below that, or unseen, and it is over: within the five minutes in which that is due."""
 _NAMED: Final = 3
 _LEAST_SHARE: Final = 0.05
-"""So many readings are told at most, of those that have this share in the score (judgement)."""
+"""So many readings are named at most, of those that have this share in the score (judgement)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Novelty:
     metrics: tuple[Metric, ...] = ()
 
     def to_json(self) -> str:
-        """Return one line of canonical JSON; `kind` tells it from a finding."""
+        """Return one line of canonical JSON; `kind` distinguishes it from a finding."""
         return json.dumps(
             {
                 "kind": "novelty",
@@ -89,8 +89,8 @@ class Novelty:
         where = " GPU ".join(str(value) for _, value in sorted(self.entity.items(), reverse=True))
         if self.state == "resolved":
             return f"{where} is like its peers again"
-        told = ", ".join(f"{m.name} {m.value:.4g} {m.unit} (peers {m.peers:.4g})" for m in self.metrics)
-        return f"{where} is unlike its peers in job {self.job_id}: {told}"
+        readings = ", ".join(f"{m.name} {m.value:.4g} {m.unit} (peers {m.peers:.4g})" for m in self.metrics)
+        return f"{where} is unlike its peers in job {self.job_id}: {readings}"
 
 
 @dataclass
@@ -115,8 +115,8 @@ class _Watch:
     ) -> Iterator[Novelty]:
         """Take one window: `novel` (n,) is the held score by the threshold, `errors` (n, features)."""
         now, length = window.end, window.end - window.start
-        told = {member for entry in self.open for member in entry.members}
-        lasting = set(window.gpus[novel > RELEASE_SHARE].tolist()) & told
+        reported = {member for entry in self.open for member in entry.members}
+        lasting = set(window.gpus[novel > RELEASE_SHARE].tolist()) & reported
         self.last_novel |= dict.fromkeys(lasting, now)
         yield from self.close(now, length)
         highest = np.full(int(window.jobs.max(initial=0)) + 1, -np.inf)
@@ -124,12 +124,12 @@ class _Watch:
         stands_out = (novel > 1) & (novel >= CULPRIT_SHARE * highest[window.jobs])
         new = {int(window.gpus[row]): int(row) for row in np.flatnonzero(stands_out)}
         self.last_novel |= dict.fromkeys(new, now)
-        told = {member for entry in self.open for member in entry.members}
+        reported = {member for entry in self.open for member in entry.members}
         by_node: dict[str, list[int]] = {}
         for gpu in new:
             by_node.setdefault(self.gpus.keys[gpu][0], []).append(gpu)
         for node, members in by_node.items():
-            fresh = [gpu for gpu in members if gpu not in told]
+            fresh = [gpu for gpu in members if gpu not in reported]
             seen = sum(self.gpus.keys[int(gpu)][0] == node for gpu in window.gpus)
             whole = next((entry for entry in self.open if dict(entry.entity) == {"node": node}), None)
             if whole is not None:

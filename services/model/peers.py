@@ -68,7 +68,7 @@ class Assignments:
     def at(self, window: Window) -> tuple[IntArray, IntArray]:
         """Return the job's place in `jobs` (gpus,) for those at work in one all through the window, -1 for others.
 
-        And a number of the model of each GPU (gpus,); -1 where the topology does not tell.
+        And a number of the model of each GPU (gpus,); -1 where the topology has none.
         """
         count = len(window.values)
         if count > len(self._models):
@@ -149,14 +149,14 @@ def distances(values: FloatArray, jobs: IntArray, models: IntArray) -> tuple[Flo
         members = np.flatnonzero(groups == group)
         own = values[members]
         here = np.isfinite(own)
-        told = here.sum(axis=0)
+        present = here.sum(axis=0)
         usual = masked_median(own.T, here.T)
         if len(members) <= PEERS or not usual[UTILISATION] >= IDLE_UTILISATION:
             continue
         off = np.where(here, own, 0.0) - usual
         spread = _MAD_TO_SIGMA * masked_median(np.abs(off).T, here.T)
         far = off / np.maximum(spread, spread_floor(usual))
-        distance[members] = np.where(here & (told > PEERS), far, np.nan)
+        distance[members] = np.where(here & (present > PEERS), far, np.nan)
         middle[members] = usual
         compared[members] = here[:, UTILISATION]
     return distance, middle, compared

@@ -109,7 +109,7 @@ def test_facts_and_pipelines_that_are_nonsense_are_refused(model: Model, tmp_pat
     assert "pipeline" in refused(path)
 
 
-def test_a_folder_that_is_not_there_is_told(model: Model, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported(model: Model, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         save(model, tmp_path / "nowhere" / "gpus.model")
     with pytest.raises(UserError, match="cannot be read"):

@@ -38,11 +38,11 @@ def expected(seen: Seen) -> float:
 )
 def test_a_score_is_held_for_k_of_the_last_n_windows(minutes: list[dict[int, tuple[int, float]]]) -> None:
     continuity, history = Continuity(), {gpu: Seen() for gpu in range(4)}
-    for minute, told in enumerate(minutes):
-        if not told:
+    for minute, reported in enumerate(minutes):
+        if not reported:
             continue
-        gpus, scores = list(told), np.array([score for _, score in told.values()])
-        held = continuity.hold(window(minute, gpus, [job for job, _ in told.values()]), scores)
+        gpus, scores = list(reported), np.array([score for _, score in reported.values()])
+        held = continuity.hold(window(minute, gpus, [job for job, _ in reported.values()]), scores)
         for gpu, value in zip(gpus, held.tolist(), strict=True):
-            history[gpu].append((minute, *told[gpu]))
+            history[gpu].append((minute, *reported[gpu]))
             assert value == expected(history[gpu])

@@ -71,7 +71,7 @@ def test_the_same_recordings_give_the_same_model(model: Model, healthy_recording
     assert model.facts.rows > 5000
 
 
-def test_too_little_is_told(tmp_path: Path) -> None:
+def test_too_little_is_reported(tmp_path: Path) -> None:
     short = write_recording(tmp_path / "short", minutes=30, seed=9)
     with pytest.raises(UserError, match=r"healthy GPU-windows .* needed"):
         fit([short])

@@ -22,7 +22,7 @@ from services.recording.schema import STREAMS
 WINDOW_MS: Final = 60_000
 """Several steps of a job."""
 _READINGS: Final = 8
-"""Where fewer fall into a minute windows are longer: a mean of three readings tells where in its step each fell."""
+"""Where fewer fall into a minute windows are longer: a mean of three readings depends on where in a step they fell."""
 _ROWS = 32_768
 
 Gpu = tuple[str, int]

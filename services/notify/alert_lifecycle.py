@@ -1,4 +1,4 @@
-"""One alert from its first firing to its resolve: what Alertmanager is to be told next, and when."""
+"""One alert from its first firing to its resolve: what Alertmanager is sent next, and when."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from services.notify.finding_record import FindingKey, FindingRecord
 from services.notify.payload import LIVE, Labels
 
-Say = Literal["firing", "resolved"]
+State = Literal["firing", "resolved"]
 ENDS_AFTER_RESENDS = 4
 """A firing alert is sent with an end this many resend intervals ahead, as Prometheus does: it ends by itself if notify
 is gone for good, and outlives a restart."""
@@ -14,17 +14,17 @@ is gone for good, and outlives a restart."""
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When alerts are said again, in seconds of wall time."""
+    """When alerts are sent again, in seconds of wall time."""
 
     resend_s: float = 30.0
     hold_s: float = 6.0
     """How long Alertmanager may take from accepting a replay's alert to notifying: more than its group_wait +
-    group_interval. A firing and a resolve are each said again after it, and count as delivered then; no resolve is sent
+    group_interval. A firing and a resolve are each sent again after it, and count as delivered then; no resolve is sent
     before."""
     live_hold_s: float = 70.0
     """The same of a live alert: tickets come in groups a minute apart."""
     keep_s: float = 300.0
-    """For how long a resolve is said again: Alertmanager's advice to its clients."""
+    """For how long a resolve is sent again: Alertmanager's advice to its clients."""
 
     def hold_of(self, labels: Labels) -> float:
         """Return how long the resolve of an alert with these labels is held."""
@@ -37,13 +37,13 @@ class AlertLifecycle:
 
     labels: Labels
     latest: FindingRecord
-    """The finding that the annotations tell of."""
+    """The finding that the annotations describe."""
     starts_ms: int
     open: dict[FindingKey, FindingRecord] = field(default_factory=dict)
     firings: list[FindingRecord] = field(default_factory=list)
     """Firing records that this alert delivers."""
     unsaid: bool = True
-    """Whether one of them was not said yet."""
+    """Whether one of them was not sent yet."""
     resolves: list[FindingRecord] = field(default_factory=list)
     """Resolved records that its resolve delivers."""
     cut: dict[FindingKey, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class AlertLifecycle:
     heard: bool = False
     """Whether it took the firing again `hold_s` later, without a restart: receivers have it."""
     releasing: bool = False
-    """Whether a resolve was sent, arrived or not: from then on nothing else may be said of this alert."""
+    """Whether a resolve was sent, arrived or not: from then on nothing else may be sent of this alert."""
     resolved_at: float | None = None
     """When Alertmanager first took the resolve."""
     settled: bool = False
@@ -68,10 +68,10 @@ class AlertLifecycle:
         """Return when it ended, shifted; meaningful once nothing is open."""
         return max([self.over_ms, *self.cut.values()])
 
-    def say(self, now: float, policy: Policy, *, durable: bool) -> Say | None:
+    def to_send(self, now: float, policy: Policy, *, durable: bool) -> State | None:
         """Return what is due now; `durable`: it is committed that all its firings are delivered.
 
-        What is over before it could be said is said all the same, lest nobody hears of it.
+        What is over before it could be sent is sent all the same, or nobody would hear of it.
         """
         firing = bool(self.open) or self.unsaid or not self.heard
         hold_s = policy.hold_of(self.labels)
@@ -85,11 +85,11 @@ class AlertLifecycle:
             return "firing" if firing else "resolved"
         return None
 
-    def accepted(self, say: Say, now: float, policy: Policy) -> list[FindingRecord]:
-        """Note that Alertmanager took what was said; return the findings that are delivered by that."""
+    def accepted(self, state: State, now: float, policy: Policy) -> list[FindingRecord]:
+        """Note that Alertmanager took what was sent; return the findings that are delivered by that."""
         self.sent_at = now
         hold_s = policy.hold_of(self.labels)
-        if say == "firing":
+        if state == "firing":
             self.unsaid = False
             if self.accepted_at is None:
                 self.accepted_at = now
@@ -109,7 +109,7 @@ class AlertLifecycle:
         return same_stream and near and not self.releasing and not self.cut
 
     def is_over(self, now: float, policy: Policy, *, followed: bool) -> bool:
-        """Return whether there is nothing more to say; `followed`: another alert of these labels waits behind it."""
+        """Return whether there is nothing more to send; `followed`: another alert of these labels waits behind it."""
         if self.refused:
             return True
         # An alert that fires again within one group_interval of its resolve would hide the resolve.
@@ -117,7 +117,7 @@ class AlertLifecycle:
         return self.settled and self.resolved_at is not None and now - self.resolved_at >= kept
 
     def forgotten(self) -> None:
-        """Note that Alertmanager may have lost what it was told last, by a restart; what it notified, it knows."""
+        """Note that Alertmanager may have lost what it was sent last, by a restart; what it notified, it knows."""
         self.sent_at = None
         if not self.heard:
             self.accepted_at = None

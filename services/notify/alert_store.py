@@ -1,4 +1,4 @@
-"""Which alerts there are, and what is to be said of them: findings, replay states and time in, alerts out.
+"""Which alerts there are, and what is to be sent of them: findings, replay states and time in, alerts out.
 
 Nothing here does I/O or reads a clock: `now` is monotonic seconds, `wall_ms` wall time in epoch milliseconds.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.kit.replays import ReplayState
-from services.notify.alert_lifecycle import ENDS_AFTER_RESENDS, AlertLifecycle, Policy, Say
+from services.notify.alert_lifecycle import ENDS_AFTER_RESENDS, AlertLifecycle, Policy, State
 from services.notify.finding_record import FindingKey, FindingRecord
 from services.notify.ledger import Ledger
 from services.notify.payload import Labels, alert, annotations_of, labels_of
@@ -22,7 +22,7 @@ class Post:
     """One alert that is to be sent now; `body` is an element of `POST /api/v2/alerts`."""
 
     lifecycle: AlertLifecycle
-    say: Say
+    state: State
     body: Mapping[str, Any]
 
 
@@ -37,10 +37,10 @@ class AlertStore:
         self._policy = policy
         self._ledger = ledger
         self._runbook_base_url = runbook_base_url
-        # Of each set of labels the alert that is being said, and those that wait for its resolve to be out.
+        # Of each set of labels the alert that is being sent, and those that wait for its resolve to be out.
         self._alerts: dict[Labels, deque[AlertLifecycle]] = {}
-        # By finding, open or cut off, the alert that tells of it.
-        self._told_by: dict[FindingKey, AlertLifecycle] = {}
+        # By finding, open or cut off, its alert.
+        self._alert_of: dict[FindingKey, AlertLifecycle] = {}
         self._seen: set[tuple[FindingKey, str]] = set()
         self._replays: dict[str, ReplayState] = {}
         self._starts_seen: set[str] = set()
@@ -54,10 +54,10 @@ class AlertStore:
         self._ledger.read(one.at)
         if (one.shadow or one.finding.severity == "info") and one.finding.state == "firing":
             return
-        mark = (one.key, one.finding.state)
-        if mark in self._seen:
+        seen = (one.key, one.finding.state)
+        if seen in self._seen:
             return
-        self._seen.add(mark)
+        self._seen.add(seen)
         if one.finding.state == "resolved":
             self._close(one, now)
             return
@@ -71,17 +71,17 @@ class AlertStore:
             return
         gone = self._replays.keys() - replays.keys()
         self._replays = dict(replays)
-        for key, lifecycle in self._told_by.items():
+        for key, lifecycle in self._alert_of.items():
             if key in lifecycle.open and (key.unit in gone or self._stream_is_over(key)):
                 self._end_stream(key, wall_ms)
         # A removed replay may be made again under its name, and then finds again what it found.
         removed = gone | {unit for unit, state in replays.items() if state.state == "removed"}
-        self._seen = {mark for mark in self._seen if mark[0].unit not in removed}
+        self._seen = {seen for seen in self._seen if seen[0].unit not in removed}
 
     def alertmanager_started(self, start: str) -> None:
-        """Take the moment at which Alertmanager says it was started.
+        """Take the moment at which Alertmanager was started, by its own account.
 
-        It keeps alerts in memory: when it was restarted, all is said again at once, and a resolve waits until the
+        It keeps alerts in memory: when it was restarted, all is sent again at once, and a resolve waits until the
         firing has been heard. Several behind one address each have a start of their own, seen once.
         """
         restarted = bool(self._starts_seen) and start not in self._starts_seen
@@ -101,27 +101,27 @@ class AlertStore:
                 continue
             lifecycle = queue[0]
             durable = all(self._ledger.is_durable(firing.at) for firing in lifecycle.firings)
-            say = lifecycle.say(now, self._policy, durable=durable)
-            if say is not None:
-                posts.append(Post(lifecycle, say, self._body(lifecycle, say, wall_ms)))
+            state = lifecycle.to_send(now, self._policy, durable=durable)
+            if state is not None:
+                posts.append(Post(lifecycle, state, self._body(lifecycle, state, wall_ms)))
         return posts
 
     def sending(self, posts: Iterable[Post]) -> None:
         """Note that `posts` are about to be sent: whether they arrive may never be known."""
         for post in posts:
-            post.lifecycle.releasing = post.say == "resolved"
+            post.lifecycle.releasing = post.state == "resolved"
 
     def accepted(self, posts: Iterable[Post], *, now: float) -> None:
         """Note that Alertmanager has taken `posts`."""
         for post in posts:
-            for one in post.lifecycle.accepted(post.say, now, self._policy):
+            for one in post.lifecycle.accepted(post.state, now, self._policy):
                 self._ledger.delivered(one.at)
 
     def refused(self, post: Post) -> list[FindingRecord]:
         """Note that Alertmanager will never take `post`; return the findings that go undelivered by that."""
         lifecycle = post.lifecycle
         lifecycle.refused = True
-        undelivered = lifecycle.firings if post.say == "firing" else lifecycle.resolves
+        undelivered = lifecycle.firings if post.state == "firing" else lifecycle.resolves
         for one in [*lifecycle.firings, *lifecycle.resolves]:
             self._ledger.delivered(one.at)
         self._drop(lifecycle)
@@ -156,17 +156,17 @@ class AlertStore:
             lifecycle.unsaid = True
             self._ledger.await_firing(one.at)
         lifecycle.open[one.key] = one
-        self._told_by[one.key] = lifecycle
+        self._alert_of[one.key] = lifecycle
 
     def _close(self, one: FindingRecord, now: float) -> None:
-        lifecycle = self._told_by.pop(one.key, None)
+        lifecycle = self._alert_of.pop(one.key, None)
         if lifecycle is None:
             return  # nothing is known of a firing, or its alert was resolved with its stream
         lifecycle.open.pop(one.key, None)
         if lifecycle.releasing:
             return
         lifecycle.cut.pop(one.key, None)
-        lifecycle.over_ms = max(lifecycle.over_ms, one.said_ms)
+        lifecycle.over_ms = max(lifecycle.over_ms, one.reported_ms)
         if self._ledger.was_delivered(one.at, firing=False):
             if not lifecycle.open:
                 lifecycle.releasing = lifecycle.settled = True
@@ -178,7 +178,7 @@ class AlertStore:
 
     def _drop(self, lifecycle: AlertLifecycle) -> None:
         for key in [*lifecycle.open, *lifecycle.cut]:
-            self._told_by.pop(key, None)
+            self._alert_of.pop(key, None)
         lifecycle.open.clear()
 
     def _stream_is_over(self, key: FindingKey) -> bool:
@@ -186,16 +186,16 @@ class AlertStore:
         return state is not None and (state.generation != key.generation or state.over)
 
     def _end_stream(self, key: FindingKey, wall_ms: int) -> None:
-        lifecycle = self._told_by[key]
+        lifecycle = self._alert_of[key]
         del lifecycle.open[key]
         state = self._replays.get(key.unit)
         ended = state is not None and state.generation == key.generation and state.state == "ended"
         # Where the recording has ended, its end; a stop or a seek may come anywhere, and is noted when it comes.
         lifecycle.cut[key] = state.to_ms + state.shift_ms if state is not None and ended else wall_ms
 
-    def _body(self, lifecycle: AlertLifecycle, say: Say, wall_ms: int) -> Mapping[str, Any]:
+    def _body(self, lifecycle: AlertLifecycle, state: State, wall_ms: int) -> Mapping[str, Any]:
         annotations = annotations_of(lifecycle.latest, runbook_base_url=self._runbook_base_url)
-        if say == "firing":
+        if state == "firing":
             ends_ms = wall_ms + round(ENDS_AFTER_RESENDS * self._policy.resend_s * 1000)
         else:
             # Shifted times may lie ahead of the clock, and an end in the future would leave the alert firing.

@@ -25,7 +25,7 @@ _REFUSALS = frozenset({400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`accepted`: it has them; `refused`: it never will; `away`: try again. `words`: what the server said."""
+    """`accepted`: it has them; `refused`: it never will; `away`: try again. `words`: what the server answered."""
 
     outcome: Literal["accepted", "refused", "away"]
     words: str = ""

@@ -38,7 +38,7 @@ def made(
     generation: int = 0,
     shift_ms: int = 0,
     replay: str = "drill",
-    marks: Headers | None = None,
+    headers: Headers | None = None,
 ) -> MadeRecord:
     """Return a finding's record; its identity is its node and onset."""
     finding = Finding(
@@ -56,4 +56,4 @@ def made(
         evidence={"power_w": 151.25, "peers_power_w": 398.5, "gpus": 8},
     )
     origin = Origin("vela", replay, generation, shift_ms)
-    return MadeRecord(finding.to_json().encode(), [*origin.headers(NDJSON), *(marks or [])], offset)
+    return MadeRecord(finding.to_json().encode(), [*origin.headers(NDJSON), *(headers or [])], offset)

@@ -67,7 +67,7 @@ class Delivery:
         if answer.outcome == "accepted":
             self._alerts.accepted(posts, now=self._monotonic())
             for post in posts:
-                SENT.labels(post.say).inc()
+                SENT.labels(post.state).inc()
             return True
         if answer.outcome == "away":
             self._failed(answer.words)

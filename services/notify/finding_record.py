@@ -105,8 +105,8 @@ class FindingRecord(NamedTuple):
         return self.finding.started_at + self.origin.shift_ms
 
     @property
-    def said_ms(self) -> int:
-        """Return when the detector said so, shifted; for a resolved finding, when the fault was over."""
+    def reported_ms(self) -> int:
+        """Return when the detector reported it, shifted; for a resolved finding, when the fault was over."""
         return self.finding.detected_at + self.origin.shift_ms
 
 

@@ -1,9 +1,9 @@
-"""Which records of the findings topic are delivered, as far as a consumer group's committed offsets can say it.
+"""Which records of the findings topic are delivered, as far as a consumer group's committed offsets can hold it.
 
-A resolve is held back while later findings go out, so one offset a partition does not tell enough. Each commit says
-two things: its offset (all records before it are delivered), and in its metadata a second offset, before which every
+A resolve is held back while later findings go out, so one offset a partition is not enough. Each commit holds
+two: its offset (all records before it are delivered), and in its metadata a second offset, before which every
 *firing* record is delivered. A resolve is sent only once the second one has passed its firing record and is committed:
-after a crash, a firing record behind that mark is never sent again, so that no alert fires again after its resolve.
+after a crash, a firing record before that offset is never sent again, so that no alert fires again after its resolve.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from services.notify.finding_record import Position
 
 
-class Marks(NamedTuple):
+class Offsets(NamedTuple):
     """Offsets of one partition: all records before `done`, and all firing ones before `fired`, are delivered."""
 
     done: int
@@ -23,20 +23,20 @@ class Marks(NamedTuple):
         return f"fired={self.fired}"
 
     @classmethod
-    def of_commit(cls, offset: int, metadata: str | None) -> "Marks":
-        """Return the marks of a commit; one made by other means (a reset by hand) says nothing of `fired`."""
+    def of_commit(cls, offset: int, metadata: str | None) -> "Offsets":
+        """Return the offsets of a commit; one made by other means (a reset by hand) says nothing of `fired`."""
         name, _, value = (metadata or "").partition("=")
         fired = int(value) if name == "fired" and value.isdecimal() else offset
         return cls(offset, max(offset, fired))
 
 
-NOTHING = Marks(0, 0)
+NOTHING = Offsets(0, 0)
 
 
 class Ledger:
     """What was read, what of it is not delivered yet, and what is committed."""
 
-    def __init__(self, committed: dict[int, Marks]) -> None:
+    def __init__(self, committed: dict[int, Offsets]) -> None:
         self._committed = dict(committed)
         self._next: dict[int, int] = {}
         self._firing: dict[int, set[int]] = {}
@@ -48,8 +48,8 @@ class Ledger:
 
     def was_delivered(self, at: Position, *, firing: bool) -> bool:
         """Return whether an earlier run had delivered the record."""
-        marks = self.committed_marks(at.partition)
-        return at.offset < (marks.fired if firing else marks.done)
+        offsets = self.committed_offsets(at.partition)
+        return at.offset < (offsets.fired if firing else offsets.done)
 
     def await_firing(self, at: Position) -> None:
         """Note that the firing record at `at` is to be delivered."""
@@ -66,24 +66,24 @@ class Ledger:
 
     def is_durable(self, at: Position) -> bool:
         """Return whether it is committed that the firing record at `at` is delivered."""
-        return at.offset < self.committed_marks(at.partition).fired
+        return at.offset < self.committed_offsets(at.partition).fired
 
-    def to_commit(self) -> dict[int, Marks]:
-        """Return the marks of the partitions where they have moved on."""
+    def to_commit(self) -> dict[int, Offsets]:
+        """Return the offsets of the partitions where they have moved on."""
         moved = {}
         for partition, upcoming in self._next.items():
-            before = self.committed_marks(partition)
+            before = self.committed_offsets(partition)
             fired = min(self._firing.get(partition, set()), default=upcoming)
             done = min(self._rest.get(partition, set()), default=upcoming)
-            now = Marks(max(before.done, min(done, fired)), max(before.fired, fired))
+            now = Offsets(max(before.done, min(done, fired)), max(before.fired, fired))
             if now != before:
                 moved[partition] = now
         return moved
 
-    def committed_marks(self, partition: int) -> Marks:
+    def committed_offsets(self, partition: int) -> Offsets:
         """Return what is committed of a partition."""
         return self._committed.get(partition, NOTHING)
 
-    def committed(self, marks: dict[int, Marks]) -> None:
-        """Note that `marks` are committed."""
-        self._committed.update(marks)
+    def committed(self, offsets: dict[int, Offsets]) -> None:
+        """Note that `offsets` are committed."""
+        self._committed.update(offsets)

@@ -1,4 +1,4 @@
-"""How a finding is said to Alertmanager: labels that never change, and annotations with all the rest.
+"""A finding as Alertmanager is sent it: labels that never change, and annotations with all the rest.
 
 Alertmanager knows an alert by its labels alone. Whatever differs from one moment, generation or run to the next
 (values, times, ids) is therefore an annotation.
@@ -31,10 +31,10 @@ def labels_of(one: FindingRecord) -> Labels:
 
 
 def annotations_of(one: FindingRecord, *, runbook_base_url: str | None) -> dict[str, str]:
-    """Return what there is to say of a finding. Times are recording time; of a replay, also as they are shown now."""
+    """Return the annotations of a finding. Times are recording time; of a replay, also as they are shown now."""
     finding, origin = one.finding, one.origin
     evidence = [f"{name}: {_number(value)}" for name, value in sorted(finding.evidence.items())]
-    said = {
+    annotations = {
         "summary": finding.summary,
         "description": "\n".join([finding.summary, f"Do: {finding.recommended_action}", *evidence]),
         "evidence": "\n".join(evidence),
@@ -46,15 +46,15 @@ def annotations_of(one: FindingRecord, *, runbook_base_url: str | None) -> dict[
         "detected_at": format_time(finding.detected_at),
     }
     if one.incident is not None:
-        said["incident"] = one.incident
+        annotations["incident"] = one.incident
     if one.closed is not None:
-        said["resolve_reason"] = one.closed
+        annotations["resolve_reason"] = one.closed
     if origin.replay != LIVE:
-        said["started_at_shifted"] = format_time(one.onset_ms)
-        said["detected_at_shifted"] = format_time(one.said_ms)
+        annotations["started_at_shifted"] = format_time(one.onset_ms)
+        annotations["detected_at_shifted"] = format_time(one.reported_ms)
     if runbook_base_url:
-        said["runbook_url"] = f"{runbook_base_url.rstrip('/')}/{finding.detector}/runbook.md"
-    return said
+        annotations["runbook_url"] = f"{runbook_base_url.rstrip('/')}/{finding.detector}/runbook.md"
+    return annotations
 
 
 def alert(labels: Labels, annotations: Mapping[str, str], *, starts_ms: int, ends_ms: int) -> dict[str, object]:

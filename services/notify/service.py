@@ -20,7 +20,7 @@ from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
 from services.notify.delivery import Delivery
 from services.notify.finding_record import FindingRecord, Position, finding_record_of, placed
-from services.notify.ledger import Ledger, Marks
+from services.notify.ledger import Ledger, Offsets
 from services.notify.settings import NotifySettings
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Notify:
     """Follows the findings topic from its start: what is firing is known from it, after a crash too.
 
     All partitions are assigned, without a group's rebalancing: the state of a unit is small, one notify carries all,
-    and a second one beside it says what Alertmanager already knows.
+    and a second one beside it sends what Alertmanager has already.
     """
 
     def __init__(self, settings: NotifySettings, kafka: KafkaSettings) -> None:
@@ -50,8 +50,8 @@ class Notify:
         self._partitions = [TopicPartition(topics.FINDINGS, number) for number in sorted(numbers)]
         self._consumer.assign(self._partitions)
         self._ends: dict[TopicPartition, int] = self._consumer.end_offsets(self._partitions)
-        marks = {partition.partition: self._committed(partition) for partition in self._partitions}
-        self._ledger = Ledger(marks)
+        offsets = {partition.partition: self._committed(partition) for partition in self._partitions}
+        self._ledger = Ledger(offsets)
         base = settings.runbook_base_url
         self._alerts = AlertStore(settings.policy(), self._ledger, runbook_base_url=str(base) if base else None)
         self._server = Alertmanager(settings)
@@ -75,7 +75,7 @@ class Notify:
         _log.info("rebuilt from topic=%s firing=%d held=%d", topics.FINDINGS, counts["firing"], counts["held"])
 
     def run(self, stop: threading.Event) -> None:
-        """Deliver until `stop` is set. While Kafka is away, what is firing is still said."""
+        """Deliver until `stop` is set. While Kafka is away, what is firing is still resent."""
         while not stop.is_set():
             try:
                 self._read()
@@ -125,24 +125,24 @@ class Notify:
         self._dead.send(one.record, reason)
 
     def _commit(self) -> None:
-        marks = self._ledger.to_commit()
-        if not marks:
+        offsets = self._ledger.to_commit()
+        if not offsets:
             return
         self._producer.flush()  # a dead letter must be in the topic before its record counts as done
         self._consumer.commit(
             {
-                TopicPartition(topics.FINDINGS, number): OffsetAndMetadata(mark.done, mark.metadata, -1)
-                for number, mark in marks.items()
+                TopicPartition(topics.FINDINGS, number): OffsetAndMetadata(at.done, at.metadata, -1)
+                for number, at in offsets.items()
             }
         )
-        self._ledger.committed(marks)
+        self._ledger.committed(offsets)
 
-    def _committed(self, partition: TopicPartition) -> Marks:
+    def _committed(self, partition: TopicPartition) -> Offsets:
         found = self._consumer.committed(partition, metadata=True)
         if found is None:
-            return Marks(0, 0)
-        marks = Marks.of_commit(found.offset, found.metadata)
-        if marks.fired > self._ends[partition]:
+            return Offsets(0, 0)
+        offsets = Offsets.of_commit(found.offset, found.metadata)
+        if offsets.fired > self._ends[partition]:
             _log.warning("the topic is shorter than what was committed: made anew partition=%d", partition.partition)
-            return Marks(0, 0)
-        return marks
+            return Offsets(0, 0)
+        return offsets

@@ -13,7 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class NotifySettings(Connecting):
-    """Where alerts go, and how often they are said."""
+    """Where alerts go, and how often they are sent."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_NOTIFY_", extra="forbid")
 
@@ -55,5 +55,5 @@ class NotifySettings(Connecting):
         return self
 
     def policy(self) -> Policy:
-        """Return when alerts are said again."""
+        """Return when alerts are sent again."""
         return Policy(self.resend_interval_s, self.resolve_hold_s, self.live_resolve_hold_s, self.resolve_resend_s)

@@ -7,7 +7,7 @@ from services.notify.alert_lifecycle import Policy
 from services.notify.alert_store import AlertStore, Post
 from services.notify.conftest import Make
 from services.notify.finding_record import finding_record_of
-from services.notify.ledger import Ledger, Marks
+from services.notify.ledger import Ledger, Offsets
 
 POLICY = Policy(resend_s=30, hold_s=6, keep_s=300)
 WALL = 1_800_000_000_000
@@ -17,7 +17,7 @@ ONSET = 1_700_000_000_000
 class Bench:
     """An alert store, its ledger, and a clock moved by hand; commits follow each delivery unless asked not to."""
 
-    def __init__(self, make: Make, committed: dict[int, Marks] | None = None) -> None:
+    def __init__(self, make: Make, committed: dict[int, Offsets] | None = None) -> None:
         self.make = make
         self.ledger = Ledger(committed or {})
         self.alerts = AlertStore(POLICY, self.ledger)
@@ -37,16 +37,16 @@ class Bench:
         self.alerts.accepted(posts, now=self.now)
         if commit:
             self.commit()
-        return [post.say for post in posts]
+        return [post.state for post in posts]
 
     def say_for(self, seconds: int) -> dict[int, str]:
-        """Deliver once a second and return what was said, by the second."""
-        said = {}
+        """Deliver once a second and return what was sent, by second."""
+        sent = {}
         for second in range(seconds):
-            for say in self.deliver():
-                said[second] = say
+            for state in self.deliver():
+                sent[second] = state
             self.now += 1
-        return said
+        return sent
 
     def hear(self, **kwargs: Any) -> None:
         """Take a firing, and go on until receivers have heard of it."""
@@ -74,8 +74,8 @@ def bench(make: Make) -> Bench:
 
 def test_what_is_in_shadow_is_never_alerted(make: Make) -> None:
     bench = Bench(make)
-    bench.take(marks=[("shadow", b"1")])
-    bench.take("resolved", marks=[("shadow", b"1")])
+    bench.take(headers=[("shadow", b"1")])
+    bench.take("resolved", headers=[("shadow", b"1")])
     assert bench.say_for(20) == {}
     assert bench.ledger.to_commit() == {}
 
@@ -83,7 +83,7 @@ def test_what_is_in_shadow_is_never_alerted(make: Make) -> None:
 def test_what_fired_before_its_detector_was_put_into_shadow_is_resolved(make: Make) -> None:
     bench = Bench(make)
     bench.hear()
-    bench.take("resolved", marks=[("shadow", b"1")])
+    bench.take("resolved", headers=[("shadow", b"1")])
     assert "resolved" in bench.say_for(20).values()
 
 
@@ -99,15 +99,15 @@ def test_a_firing_ends_by_itself_four_resend_intervals_ahead(bench: Bench) -> No
     assert post.body["endsAt"] == "2027-01-15T08:18:40.000Z"  # WALL + 1000 s + 120 s
 
 
-def test_a_resolve_is_held_back_then_said_again_for_five_minutes_then_forgotten(bench: Bench) -> None:
+def test_a_resolve_is_held_back_then_sent_again_for_five_minutes_then_forgotten(bench: Bench) -> None:
     bench.take()
     bench.deliver()
     bench.now += 1
     bench.take("resolved")
-    said = bench.say_for(500)
-    assert list(said.items())[:4] == [(5, "firing"), (6, "resolved"), (12, "resolved"), (42, "resolved")]
-    assert set(list(said.values())[1:]) == {"resolved"}
-    assert 280 <= max(said) <= 306
+    sent = bench.say_for(500)
+    assert list(sent.items())[:4] == [(5, "firing"), (6, "resolved"), (12, "resolved"), (42, "resolved")]
+    assert set(list(sent.values())[1:]) == {"resolved"}
+    assert 280 <= max(sent) <= 306
     assert bench.alerts.counts() == {"firing": 0, "held": 0, "resolved": 0}
 
 
@@ -116,20 +116,20 @@ def test_the_resolve_of_a_live_alert_is_held_until_tickets_have_gone_out(bench: 
     bench.deliver()
     bench.now += 1
     bench.take("resolved", replay="live")
-    said = bench.say_for(100)
+    sent = bench.say_for(100)
     # At 70 s, of which one had passed.
-    assert min(second for second, say in said.items() if say == "resolved") == POLICY.live_hold_s
-    assert said[69] == "firing"  # again, after the hold: receivers have it
+    assert min(second for second, state in sent.items() if state == "resolved") == POLICY.live_hold_s
+    assert sent[69] == "firing"  # again, after the hold: receivers have it
 
 
-def test_a_resolve_tells_when_the_fault_was_over(bench: Bench) -> None:
+def test_a_resolve_carries_the_time_at_which_the_fault_was_over(bench: Bench) -> None:
     bench.hear()
     bench.take("resolved", at_ms=ONSET + 40_000)
     (post,) = bench.due()
-    assert (post.say, post.body["endsAt"]) == ("resolved", "2023-11-14T22:14:00.000Z")
+    assert (post.state, post.body["endsAt"]) == ("resolved", "2023-11-14T22:14:00.000Z")
 
 
-def test_a_fault_over_before_it_was_said_is_said_all_the_same(bench: Bench) -> None:
+def test_a_fault_over_before_it_was_sent_is_sent_all_the_same(bench: Bench) -> None:
     bench.take()
     bench.take("resolved")
     assert bench.say_for(14) == {0: "firing", 6: "firing", 7: "resolved", 13: "resolved"}
@@ -150,12 +150,12 @@ def test_a_resolve_waits_until_its_firing_is_committed(bench: Bench) -> None:
 def test_a_record_is_done_when_alertmanager_has_had_time_to_notify(bench: Bench) -> None:
     bench.take()
     bench.take("resolved")
-    marks = []
+    committed = []
     for _ in range(15):
         bench.deliver()
-        marks.append(bench.ledger.committed_marks(0))
+        committed.append(bench.ledger.committed_offsets(0))
         bench.now += 1
-    assert marks == [Marks(0, 0)] * 6 + [Marks(1, 2)] * 7 + [Marks(2, 2)] * 2
+    assert committed == [Offsets(0, 0)] * 6 + [Offsets(1, 2)] * 7 + [Offsets(2, 2)] * 2
 
 
 def test_what_overlaps_is_one_alert_until_the_last_is_over(bench: Bench) -> None:
@@ -195,7 +195,7 @@ def test_the_end_of_a_stream_resolves_with_a_reason(bench: Bench, state: str) ->
     bench.hear()
     bench.replay(state)
     (post,) = bench.due()
-    assert post.say == "resolved"
+    assert post.state == "resolved"
     annotations = post.body["annotations"]
     assert isinstance(annotations, dict)
     assert annotations["resolve_reason"] == "replay ended"
@@ -208,12 +208,12 @@ def test_a_new_generation_resolves_the_old_ones_alert_before_it_fires_its_own(be
     bench.hear()
     bench.replay("running", generation=1)
     bench.take(generation=1)
-    said = []
+    sent = []
     for _ in range(10):
-        said += [(post.say, post.lifecycle.latest.origin.generation) for post in bench.due()]
+        sent += [(post.state, post.lifecycle.latest.origin.generation) for post in bench.due()]
         bench.deliver()
         bench.now += 1
-    assert said == [("resolved", 0), ("resolved", 0), ("firing", 1)]
+    assert sent == [("resolved", 0), ("resolved", 0), ("firing", 1)]
 
 
 def test_a_finding_after_the_end_of_its_stream_fires_and_is_resolved_for_what_it_says(bench: Bench) -> None:
@@ -228,7 +228,7 @@ def test_a_finding_after_the_end_of_its_stream_fires_and_is_resolved_for_what_it
     assert "resolve_reason" not in str(post.body)
 
 
-def test_an_alertmanager_that_was_restarted_is_told_again_and_given_time_again(bench: Bench) -> None:
+def test_an_alertmanager_that_was_restarted_is_sent_all_again_and_given_time_again(bench: Bench) -> None:
     bench.alerts.alertmanager_started("first")
     bench.take()
     bench.take("resolved")
@@ -251,7 +251,7 @@ def test_what_is_refused_is_given_up_and_does_not_hold_up_the_rest(bench: Bench)
     bench.now += 6
     assert [post.lifecycle for post in bench.due()] == [good.lifecycle]
     bench.deliver()
-    assert bench.ledger.committed_marks(0) == Marks(3, 3)
+    assert bench.ledger.committed_offsets(0) == Offsets(3, 3)
 
 
 def test_the_end_never_lies_ahead_of_the_clock(bench: Bench) -> None:
@@ -262,8 +262,8 @@ def test_the_end_never_lies_ahead_of_the_clock(bench: Bench) -> None:
 
 
 def test_after_a_restart_only_what_was_not_delivered_is(make: Make) -> None:
-    bench = Bench(make, {0: Marks(1, 2)})
+    bench = Bench(make, {0: Offsets(1, 2)})
     bench.take(node="a")
     bench.take(node="b")  # behind `done`, but its firing is known to be delivered
     bench.take("resolved", node="b")
-    assert [(post.say, post.body["labels"]["node"]) for post in bench.due()] == [("firing", "a"), ("resolved", "b")]
+    assert [(post.state, post.body["labels"]["node"]) for post in bench.due()] == [("firing", "a"), ("resolved", "b")]

@@ -47,7 +47,7 @@ def test_replays_have_a_receiver_of_their_own_before_all_others() -> None:
     assert ROUTES[0]["receiver"] not in others
 
 
-def test_every_receiver_that_is_told_anything_is_told_resolves() -> None:
+def test_every_receiver_that_is_sent_anything_is_sent_resolves() -> None:
     for receiver in CONFIG["receivers"]:
         for webhook in receiver.get("webhook_configs", ()):
             assert webhook["send_resolved"] is True

@@ -19,7 +19,7 @@ from services.notify.alertmanager import Answer
 from services.notify.conftest import MadeRecord, made
 from services.notify.delivery import Delivery
 from services.notify.finding_record import FindingRecord, finding_record_of
-from services.notify.ledger import Ledger, Marks
+from services.notify.ledger import Ledger, Offsets
 
 WALL = 1_800_000_000.0
 ONSET = 1_700_000_000_000
@@ -83,7 +83,7 @@ class World:
         self.topic, self.crashes, self.outages = topic, dict(crashes), outages
         self.step = 0
         self.server = ModelAlertmanager(self)
-        self.marks: dict[int, Marks] = {}
+        self.offsets: dict[int, Offsets] = {}
         self.refused: list[FindingRecord] = []
         self.begin()
 
@@ -97,7 +97,7 @@ class World:
             raise Crash
 
     def begin(self) -> None:
-        self.ledger = Ledger(self.marks)
+        self.ledger = Ledger(self.offsets)
         self.alerts = AlertStore(POLICY, self.ledger)
         self.delivery = Delivery(
             self.alerts,
@@ -125,9 +125,9 @@ class World:
                 self.read_on()
                 self.delivery.deliver()
                 self.crash_if("before commit")
-                marks = self.ledger.to_commit()
-                self.marks.update(marks)
-                self.ledger.committed(marks)
+                offsets = self.ledger.to_commit()
+                self.offsets.update(offsets)
+                self.ledger.committed(offsets)
             except Crash:
                 self.begin()
             if self.server.up:
@@ -170,7 +170,7 @@ def test_whatever_fails_and_when_each_fault_is_heard_of_once_and_resolved_once(
     world = World(topic_of(faults), crashes, outages)
     world.run()
     assert world.server.webhooks == {node: ["firing", "resolved"] for node, _, _ in faults}
-    assert world.marks == {0: Marks(2 * len(faults), 2 * len(faults))}
+    assert world.offsets == {0: Offsets(2 * len(faults), 2 * len(faults))}
 
 
 @settings(max_examples=150, deadline=None)
@@ -182,5 +182,5 @@ def test_whatever_happens_a_receiver_hears_firing_and_resolved_in_turn_and_resol
     world.run()
     for heard in world.server.webhooks.values():
         assert heard == ["firing", "resolved"] * (len(heard) // 2)
-    assert world.marks == {0: Marks(2 * len(faults), 2 * len(faults))}
+    assert world.offsets == {0: Offsets(2 * len(faults), 2 * len(faults))}
     assert not world.refused

@@ -18,12 +18,12 @@ from services.notify.alertmanager import Alertmanager
 from services.notify.conftest import Make
 from services.notify.delivery import Delivery
 from services.notify.finding_record import finding_record_of
-from services.notify.ledger import Ledger, Marks
+from services.notify.ledger import Ledger, Offsets
 from services.notify.settings import NotifySettings
 
 
 class Scripted:
-    """An HTTP server that answers as told: by node, by list, or 200."""
+    """An HTTP server that answers as configured: by node, by list, or 200."""
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
@@ -132,7 +132,7 @@ def test_only_the_alert_that_is_refused_is_given_up_and_with_the_servers_words(d
     ]  # fmt: skip
     desk.now += 6
     desk.delivery.deliver()
-    assert desk.ledger.to_commit() == {0: Marks(3, 3)}
+    assert desk.ledger.to_commit() == {0: Offsets(3, 3)}
 
 
 def test_what_is_away_in_the_middle_of_sorting_out_is_tried_again_and_only_that(desk: Desk, scripted: Scripted) -> None:

@@ -31,28 +31,28 @@ def test_labels_of_another_run_generation_and_state_are_the_same(make: Make) -> 
     assert one == other
 
 
-def test_annotations_tell_recording_time_and_shifted_time(make: Make) -> None:
-    said = annotations_of(
+def test_annotations_hold_recording_time_and_shifted_time(make: Make) -> None:
+    annotations = annotations_of(
         finding_record_of(make(1, shift_ms=3_600_000)), runbook_base_url="https://runbooks.example/d/"
     )
-    assert said["started_at"] == "2023-11-14T22:13:20.000Z"
-    assert said["started_at_shifted"] == "2023-11-14T23:13:20.000Z"
-    assert said["detected_at_shifted"] == "2023-11-14T23:13:35.000Z"
-    assert said["evidence"] == "gpus: 8\npeers_power_w: 398.5\npower_w: 151.25"
-    assert said["runbook_url"] == "https://runbooks.example/d/power_throttle/runbook.md"
+    assert annotations["started_at"] == "2023-11-14T22:13:20.000Z"
+    assert annotations["started_at_shifted"] == "2023-11-14T23:13:20.000Z"
+    assert annotations["detected_at_shifted"] == "2023-11-14T23:13:35.000Z"
+    assert annotations["evidence"] == "gpus: 8\npeers_power_w: 398.5\npower_w: 151.25"
+    assert annotations["runbook_url"] == "https://runbooks.example/d/power_throttle/runbook.md"
 
 
 def test_the_incident_is_an_annotation_and_no_label(make: Make) -> None:
-    plain, put = make(1), make(1, marks=[("incident", b"4f3a")])
+    plain, put = make(1), make(1, headers=[("incident", b"4f3a")])
     assert annotations_of(finding_record_of(put), runbook_base_url=None)["incident"] == "4f3a"
     assert "incident" not in annotations_of(finding_record_of(plain), runbook_base_url=None)
     assert labels_of(finding_record_of(put)) == labels_of(finding_record_of(plain))
 
 
 def test_a_live_alert_has_one_time_only(make: Make) -> None:
-    said = annotations_of(finding_record_of(make(1, replay="live")), runbook_base_url=None)
-    assert "started_at" in said
-    assert not [name for name in said if name.endswith("_shifted") or name == "runbook_url"]
+    annotations = annotations_of(finding_record_of(make(1, replay="live")), runbook_base_url=None)
+    assert "started_at" in annotations
+    assert not [name for name in annotations if name.endswith("_shifted") or name == "runbook_url"]
 
 
 @pytest.mark.parametrize(

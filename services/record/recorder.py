@@ -1,4 +1,4 @@
-"""Records this machine's GPUs into a recording, 1 to 10 times a second, until told to stop."""
+"""Records this machine's GPUs into a recording, 1 to 10 times a second, until it is to stop."""
 
 import math
 import threading
@@ -23,7 +23,7 @@ XID = "DCGM_FI_DEV_XID_ERRORS"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is recorded: how often (Hz), for how long (seconds, None: until told to stop), and its story."""
+    """What is recorded: how often (Hz), for how long (seconds, None: until it is to stop), and its story."""
 
     node: str
     hz: float = 1.0

@@ -93,7 +93,7 @@ def test_what_is_not_supported_is_asked_once(driver: dict[str, int]) -> None:
         assert driver["nvmlDeviceGetPowerUsage"] == 2
 
 
-def test_a_machine_without_the_driver_is_told_so() -> None:
+def test_a_machine_without_the_driver_is_refused() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -1,4 +1,4 @@
-"""One generation of a replay on its way to Kafka: rows, then the marks that vouch for them."""
+"""One generation of a replay on its way to Kafka: rows, then the watermarks behind them."""
 
 from collections import Counter
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import Counter as Metric
 
 from services.kit.topics import declared
-from services.kit.wire import MARK, Mark, Origin
+from services.kit.wire import WATERMARK, Origin, Watermark
 from services.recording.model import Manifest
 from services.replay.feeds import MESSAGE_ROWS, Feed
 from services.replay.outbox import Checkpoint, Outbox
@@ -19,7 +19,7 @@ MOST_STEP_MS: Final = 60_000
 
 
 def step_ms(manifest: Manifest) -> int:
-    """Return how much event time to send between marks when everything is due: about one full message of the
+    """Return how much event time to send between watermarks when everything is due: about one full message of the
     densest stream, so that consumers can go on and little is held in memory.
     """
     span = max(1, manifest.end - manifest.start)
@@ -29,7 +29,7 @@ def step_ms(manifest: Manifest) -> int:
 
 
 class Generation:
-    """Sends the feeds' rows by event time to their topics, and a mark to every one of them behind each advance."""
+    """Sends the feeds' rows by event time to their topics, and a watermark to every one of them behind each advance."""
 
     def __init__(self, origin: Origin, feeds: list[Feed], outbox: Outbox) -> None:
         self._origin = origin
@@ -45,7 +45,7 @@ class Generation:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Return the streams that are fed and marked."""
+        """Return the streams that are fed."""
         return tuple(feed.stream for _, feed in self._feeds)
 
     def next_ms(self) -> int | None:
@@ -53,17 +53,17 @@ class Generation:
         return min((at_ms for _, feed in self._feeds if (at_ms := feed.next_ms()) is not None), default=None)
 
     def advance(self, upto_ms: int) -> None:
-        """Send all rows up to `upto_ms`, then that mark to every topic."""
+        """Send all rows up to `upto_ms`, then that watermark to every topic."""
         for topic, feed in self._feeds:
             self._send_rows(topic, feed, upto_ms)
-        self._mark(Mark(upto_ms))
+        self._watermark(Watermark(upto_ms))
         self.position_ms = upto_ms
         self._outbox.checkpoint(Checkpoint(upto_ms, dict(self._rows), dict(self._samples)))
 
     def finish(self) -> None:
-        """Wait until all is acknowledged, and send the marks that say that nothing follows."""
+        """Wait until all is acknowledged, and send the watermarks of the end."""
         self._outbox.drain()
-        self._mark(Mark(self.position_ms, end=True))
+        self._watermark(Watermark(self.position_ms, end=True))
         self._outbox.drain()
 
     def _send_rows(self, topic: str, feed: Feed, upto_ms: int) -> None:
@@ -76,7 +76,7 @@ class Generation:
             ROWS.labels(self._origin.replay, feed.stream).inc(parcel.rows)
             SAMPLES.labels(self._origin.replay, feed.stream).inc(parcel.samples)
 
-    def _mark(self, mark: Mark) -> None:
-        headers = [*self._origin.headers(MARK), *mark.headers()]
+    def _watermark(self, watermark: Watermark) -> None:
+        headers = [*self._origin.headers(WATERMARK), *watermark.headers()]
         for topic, _ in self._feeds:
             self._outbox.send(topic, key=self._key, value=None, headers=headers)

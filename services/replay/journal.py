@@ -32,7 +32,7 @@ class Entry(BaseModel):
     rows: dict[str, int] = {}
     samples: dict[str, int] = {}
     streams: tuple[str, ...] = ()
-    """The streams that are fed and marked; known once the recording has been opened."""
+    """The streams that are fed; known once the recording has been opened."""
     intervals_s: dict[str, float] = {}
     """How often each periodic stream is sampled, by the recording."""
     error: str | None = None

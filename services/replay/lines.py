@@ -19,7 +19,7 @@ def job_lines(jobs: Iterable[Job], from_ms: int, to_ms: int) -> list[Line]:
     """Return the starts and ends of jobs that a window [from_ms, to_ms] reveals, by time.
 
     A job that runs already at `from_ms` starts there. At its start a job has no end and is RUNNING, and keys that the
-    format does not name are left out, as they may tell how it ended (an exit code, an elapsed time); its end has the
+    format does not name are left out, as they may show how it ended (an exit code, an elapsed time); its end has the
     whole line. Where one job ends as another starts, the end comes first: they may use the same nodes.
     """
     found: list[tuple[int, int, bytes]] = []

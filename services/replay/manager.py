@@ -93,7 +93,7 @@ class Manager:
 
     def pause(self, name: str) -> Replay:
         """Stop the schedule of a replay."""
-        return self._told(name, Pause())
+        return self._ordered(name, Pause())
 
     def resume(self, name: str) -> Replay:
         """Let a paused replay go on; one that has failed goes on in a new generation from where it was safe."""
@@ -101,7 +101,7 @@ class Manager:
         if replay.entry.state == "failed":
             entry = replay.entry
             return self._restarted(replay, sought(entry, max(entry.spec.from_ms, entry.position_ms), self._warm_ms))
-        return self._told(name, Resume())
+        return self._ordered(name, Resume())
 
     def set_speed(self, name: str, speed: Speed) -> Replay:
         """Change the speed of a replay."""
@@ -111,7 +111,7 @@ class Manager:
                 remedy="start another with --shift now",
                 exit_code=2,
             )
-        return self._told(name, SetSpeed(speed_of(speed)))
+        return self._ordered(name, SetSpeed(speed_of(speed)))
 
     def seek(self, name: str, to: str) -> Replay:
         """Play on from another time, in a new generation; also a replay that is over."""
@@ -119,12 +119,12 @@ class Manager:
         entry = replay.entry
         to_ms = moment(to, "seek", Recording.open(entry.spec.recording))
         moved = sought(entry, to_ms, self._warm_ms)
-        return self._restarted(replay, moved) if entry.over else self._told(name, Seek(to_ms))
+        return self._restarted(replay, moved) if entry.over else self._ordered(name, Seek(to_ms))
 
     def stop(self, name: str) -> Replay:
         """End a replay where it is."""
         replay = self.get(name)
-        return replay if replay.entry.over else self._told(name, Stop())
+        return replay if replay.entry.over else self._ordered(name, Stop())
 
     def remove(self, name: str) -> None:
         """Stop a replay, say so, and forget it, with its tenant's data in Receive where those can be reached."""
@@ -177,7 +177,7 @@ class Manager:
         replay.start()
         return replay
 
-    def _told(self, name: str, order: Order) -> Replay:
+    def _ordered(self, name: str, order: Order) -> Replay:
         replay = self.get(name)
         replay.ask(order, _ORDER_TIMEOUT_S)
         return replay

@@ -1,4 +1,4 @@
-"""What a running replay can be told, and the mailbox it is told through."""
+"""The orders that a running replay takes, and the mailbox they come through."""
 
 import queue
 import threading
@@ -73,7 +73,7 @@ class Mailbox:
                 exit_code=3,
             ) from None
 
-    def tell(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         """Hand over an order without waiting; nobody hears it where the replay is over."""
         self._orders.put((order, Future()))
 

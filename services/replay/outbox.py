@@ -80,8 +80,8 @@ class Outbox:
     ) -> None:
         """Send one record, its oldest row at `oldest_ms`; wait for room first.
 
-        Raises SendError once any record has failed: what follows it must not be sent, or a mark would stand for rows
-        that are not there.
+        Raises SendError once any record has failed: what follows it must not be sent, or a watermark would be ahead of
+        rows that are not there.
         """
         size = len(value or b"")
         self._wait(lambda: self._bytes == 0 or self._bytes + size <= self._limit)

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 # A row is sent at most this late (a finding is due 250 ms after its sample), and at most 50 cycles a second are made.
 CYCLE_S = 0.02
-# How long the marks stand still while no row is due.
+# How long the watermarks stand still while no row is due.
 MARK_S = 0.25
 # How much of its schedule a crash may make it send again, besides what was on its way.
 SAVE_S = 1.0
@@ -80,7 +80,7 @@ class Replay:
     def suspend(self) -> None:
         """Leave the replay where it is, also while Kafka is away, and wait for its thread to end."""
         self._suspended.set()
-        self._mailbox.tell(Suspend())
+        self._mailbox.send(Suspend())
         self._thread.join(2 * _FAREWELL_S)
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -250,12 +250,12 @@ class Replay:
         return 0.0 if upto_ms < due_ms or warming or self.entry.speed == MAX else CYCLE_S
 
     def _soonest_ms(self, generation: Generation, end_ms: int) -> int:
-        """Return at which event time there is something to send: a row, marks that stood still, or the end."""
+        """Return at which event time there is something to send: a row, watermarks that stood still, or the end."""
         mark_ms = generation.position_ms + max(1, int(MARK_S * 1000 * self.entry.speed))
         return min(mark_ms, end_ms, self._next_ms if self._next_ms is not None else end_ms)
 
     def _finish(self, state: str) -> None:
-        """Close the generation: all data acknowledged, end marks, then the state, as soon as the journal takes it."""
+        """Close the generation: all data acknowledged, the last watermarks, then the state, once the journal has it."""
         _, generation, _ = self._opened()
         generation.finish()
         while not self._suspended.is_set():

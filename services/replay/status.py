@@ -13,7 +13,7 @@ from services.replay.spec import Shift
 
 
 class ReplayStatus(BaseModel):
-    """One replay as it is now. Times are RFC 3339 of recording time, unless said otherwise."""
+    """One replay as it is now. Times are RFC 3339 of recording time, unless stated otherwise."""
 
     model_config = {"populate_by_name": True}
 

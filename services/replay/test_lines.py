@@ -1,4 +1,4 @@
-"""Jobs never tell the future."""
+"""Jobs never show the future."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from services.replay.lines import Line, job_lines
 FROM, TO = 1_000_000, 2_000_000
 
 
-def told(lines: list[Line]) -> list[dict[str, Any]]:
+def decoded(lines: list[Line]) -> list[dict[str, Any]]:
     return [json.loads(line) for _, line in lines]
 
 
@@ -32,10 +32,10 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 @given(st.lists(jobs(), max_size=20))
-def test_a_line_tells_nothing_that_is_later_than_itself(found: list[Job]) -> None:
+def test_a_line_shows_nothing_that_is_later_than_itself(found: list[Job]) -> None:
     lines = job_lines(found, FROM, TO)
     assert [at for at, _ in lines] == sorted(at for at, _ in lines)
-    for (at_ms, _), row in zip(lines, told(lines), strict=True):
+    for (at_ms, _), row in zip(lines, decoded(lines), strict=True):
         assert parse_time(row["timestamp"]) == at_ms
         assert FROM <= at_ms <= TO
         if row["event"] == "start":
@@ -49,7 +49,7 @@ def test_a_line_tells_nothing_that_is_later_than_itself(found: list[Job]) -> Non
 
 @given(st.lists(jobs(), max_size=20, unique_by=lambda job: job.job_id))
 def test_every_job_of_the_window_starts_once_and_ends_after_it_if_it_ends_in_it(found: list[Job]) -> None:
-    rows = told(job_lines(found, FROM, TO))
+    rows = decoded(job_lines(found, FROM, TO))
     for job in found:
         mine = [row["event"] for row in rows if row["job"]["job_id"] == job.job_id]
         in_window = job.start <= TO and (job.end is None or job.end >= FROM)
@@ -60,14 +60,14 @@ def test_every_job_of_the_window_starts_once_and_ends_after_it_if_it_ends_in_it(
 def test_a_job_that_runs_already_starts_with_the_window_and_keeps_its_own_start() -> None:
     lines = job_lines([Job(job_id="1", nodes=["a"], start=FROM - 5000, state="COMPLETED", end=TO + 1)], FROM, TO)
     assert lines[0][0] == FROM
-    (row,) = told(lines)
+    (row,) = decoded(lines)
     assert parse_time(row["job"]["start"]) == FROM - 5000
 
 
 def test_an_end_comes_before_the_start_that_takes_its_nodes() -> None:
     first = Job(job_id="1", nodes=["a"], start=FROM, end=FROM + 10, state="COMPLETED")
     second = Job(job_id="2", nodes=["a"], start=FROM + 10, end=FROM + 10, state="FAILED")
-    rows = told(job_lines([second, first], FROM, TO))
+    rows = decoded(job_lines([second, first], FROM, TO))
     assert [(row["job"]["job_id"], row["event"]) for row in rows] == [
         ("1", "start"),
         ("1", "end"),

@@ -43,7 +43,7 @@ def test_a_window_may_be_counted_from_either_end(recording_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"shift": "start-now", "speed": 2}, "start-now at speed 2"),
         ({"shift": "start-now", "speed": "max"}, "start-now at speed max"),
@@ -56,8 +56,8 @@ def test_a_window_may_be_counted_from_either_end(recording_dir: Path) -> None:
         ({"name": "live"}, "'live' cannot be the name"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_remedy(recording_dir: Path, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
+def test_what_cannot_be_is_refused_with_a_remedy(recording_dir: Path, asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         planned(recording_dir, **asked)
     assert caught.value.exit_code == 2
     assert caught.value.remedy

@@ -102,7 +102,7 @@ class Settings:
     about: tuple[int, int] | None = None
     """From when to when (ms) anything is asked of the rules: what can't matter for it is not evaluated."""
     near: Sequence[str] = ()
-    """Alert rules of which to tell how near they came meanwhile."""
+    """Alert rules of which to report how near they came meanwhile."""
 
 
 def evaluator_program() -> Path:

@@ -1,4 +1,4 @@
-"""Two configurations on the same recordings: what a change would have caught, missed, delayed, cried wolf over."""
+"""Two configurations on the same recordings: what a change would have caught, missed, delayed, and its false alarms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

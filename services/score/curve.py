@@ -57,7 +57,7 @@ def text_curve(points: Sequence[Point]) -> str:
 
 
 def svg_curve(setting: str, points: Sequence[Point]) -> str:
-    """Return the curve as SVG: a line through the values in order, each told when pointed at."""
+    """Return the curve as SVG: a line through the values in order, each named when pointed at."""
     low, chosen = _floor(points), best(points)
     inner, middle = _SIZE - 2 * _EDGE, _SIZE / 2
 
@@ -79,12 +79,12 @@ def svg_curve(setting: str, points: Sequence[Point]) -> str:
     for point, (x, y) in sorted(placed, key=lambda one: (one[0] is chosen, one[0].is_default)):
         marked = " (default)" * point.is_default + " (best)" * (point is chosen)
         colour = "#b30" if point is chosen else "#000" if point.is_default else "#47a"
-        told = (
+        text = (
             f"{setting} {point.value}{marked}: precision {point.counts.precision:.3f}, recall {point.counts.recall:.3f}"
         )
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{6 if marked else 4}" fill="{colour}">'
-            f"<title>{escape(told)}</title></circle>"
+            f"<title>{escape(text)}</title></circle>"
         )
         spots.setdefault((round(x), round(y)), []).append(f"{point.value}{marked}")
     for (across, down), texts in spots.items():

@@ -22,14 +22,14 @@ HOURS_WITHIN, HOURS_LEAST = 0.25, 0.3
 """GPU-hours lost are right within a quarter, or within 0.3: an incident lasts as long as its findings are open."""
 
 
-def factor_right(true: float | None, told: float | None) -> bool:
+def factor_right(true: float | None, found: float | None) -> bool:
     """Return whether a factor of step time is right: whatever it is where the label gives none, never if unknown."""
-    return true is None or (told is not None and abs(told - true) <= FACTOR_WITHIN * true)
+    return true is None or (found is not None and abs(found - true) <= FACTOR_WITHIN * true)
 
 
-def hours_right(true: float | None, told: float | None) -> bool:
+def hours_right(true: float | None, found: float | None) -> bool:
     """Return whether GPU-hours lost are right, as above."""
-    return true is None or (told is not None and abs(told - true) <= max(HOURS_LEAST, HOURS_WITHIN * true))
+    return true is None or (found is not None and abs(found - true) <= max(HOURS_LEAST, HOURS_WITHIN * true))
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class IncidentTally:
             self.impacts += 1
             self._compare(one.root.impact, one.reported.impact)
 
-    def _compare(self, true: dict[str, int | float], told: Impact) -> None:
-        self.gpus_right += told.gpus == true.get("gpus", told.gpus)
-        self.jobs_right += len(told.jobs) == true.get("jobs", len(told.jobs))
-        self.factor_right += factor_right(true.get("step_time_factor"), told.step_time_factor)
-        self.hours_right += hours_right(true.get("gpu_hours_lost"), told.gpu_hours_lost)
+    def _compare(self, true: dict[str, int | float], found: Impact) -> None:
+        self.gpus_right += found.gpus == true.get("gpus", found.gpus)
+        self.jobs_right += len(found.jobs) == true.get("jobs", len(found.jobs))
+        self.factor_right += factor_right(true.get("step_time_factor"), found.step_time_factor)
+        self.hours_right += hours_right(true.get("gpu_hours_lost"), found.gpu_hours_lost)
 
     def merge(self, other: "IncidentTally") -> None:
         """Add another recording's counts."""
@@ -97,25 +97,25 @@ class IncidentTally:
 
 def incident_sheet(figures: Mapping[str, Any]) -> Sheet:
     """Return how often the root cause is ranked first, and how often the impact is right."""
-    told = figures["incidents"]
+    counts = figures["incidents"]
     rows = [
-        ("root cause ranked first, of all labelled incidents", told["root_first"], told["labelled"]),
-        ("something was found of the incident", told["reported"], told["labelled"]),
-        ("its findings are in one incident", told["reported"] - told["split"], told["reported"]),
-        ("no finding of another incident is in it", told["reported"] - told["mixed"], told["reported"]),
-        ("impact: GPUs", told["gpus_right"], told["impacts"]),
-        ("impact: jobs", told["jobs_right"], told["impacts"]),
-        (f"impact: step-time factor within {FACTOR_WITHIN:.0%}", told["factor_right"], told["impacts"]),
+        ("root cause ranked first, of all labelled incidents", counts["root_first"], counts["labelled"]),
+        ("something was found of the incident", counts["reported"], counts["labelled"]),
+        ("its findings are in one incident", counts["reported"] - counts["split"], counts["reported"]),
+        ("no finding of another incident is in it", counts["reported"] - counts["mixed"], counts["reported"]),
+        ("impact: GPUs", counts["gpus_right"], counts["impacts"]),
+        ("impact: jobs", counts["jobs_right"], counts["impacts"]),
+        (f"impact: step-time factor within {FACTOR_WITHIN:.0%}", counts["factor_right"], counts["impacts"]),
         (
             f"impact: GPU-hours lost within {HOURS_WITHIN:.0%} or {HOURS_LEAST}",
-            told["hours_right"],
-            told["impacts"],
+            counts["hours_right"],
+            counts["impacts"],
         ),
     ]
     cells = [
         Row([name, str(part), str(whole), number(part / whole if whole else None, ".1%")]) for name, part, whole in rows
     ]
-    notes = [f"Root not first: {words}." for words in told["wrong"]]
+    notes = [f"Root not first: {words}." for words in counts["wrong"]]
     return Sheet("Incidents", ["", "so", "of", "share"], cells, notes)
 
 

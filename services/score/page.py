@@ -22,7 +22,7 @@ FAULT_BARS = (0.90, 0.85)
 
 
 def page(card: Scorecard, seeds: str = "") -> str:
-    """Return the page: figures by fault, the controls, how findings behave, what was missed and cried wolf over."""
+    """Return the page: figures by fault, the controls, how findings behave, what was missed, and false alarms."""
     figures = card.as_json()
     behaviour = [behaviour_sheet(figures), incident_sheet(figures)]
     parts = [fault_sheet(figures), *behaviour, recordings_sheet(figures), wrong_sheet(figures)]
@@ -112,6 +112,6 @@ def wrong_sheet(figures: Mapping[str, Any]) -> Sheet:
             for finding in one["fired"]
         ]
     )
-    titles = ["", "recording", "fault", "entity", "what the alert said"]
+    titles = ["", "recording", "fault", "entity", "the alert's summary"]
     notes = [] if rows else ["Nothing."]
-    return Sheet("Missed, and cried wolf over", titles, rows, notes, words=frozenset(range(5)))
+    return Sheet("Missed, and false alarms", titles, rows, notes, words=frozenset(range(5)))

@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with its title and what is to be said of it; `words` are the columns of text (the first always is)."""
+    """A table with its title and notes; `words` are the columns of text (the first always is)."""
 
     title: str
     columns: Sequence[str]

@@ -85,7 +85,7 @@ class Scorecard:
 
     @property
     def incidents(self) -> IncidentTally:
-        """How incidents were told."""
+        """How incidents were found."""
         total = IncidentTally()
         for one in self.recordings:
             total.merge(one.incidents)
@@ -169,12 +169,12 @@ def score_recording(
     recording = open_tidy(path, strict=strict)
     choices = choose() if choices is None else choices
     shadow = {kind.spec.name for kind, config in choices if config.shadow}
-    told = list(steps(recording, choices))
-    findings = [finding for step in told for finding in step.findings if finding.detector not in shadow]
+    found = list(steps(recording, choices))
+    findings = [finding for step in found for finding in step.findings if finding.detector not in shadow]
     truth = [] if healthy and not recording.labelled else recording.truth()
     labels = truth or []
     incidents = IncidentTally()
-    for one in judge_incidents(latest(incident for step in told for incident in step.incidents), labels):
+    for one in judge_incidents(latest(incident for step in found for incident in step.incidents), labels):
         incidents.add(one)
     incidents.wrong = [f"{recording.manifest.name}, {words}" for words in incidents.wrong]
     outcomes = judge(findings, truth)
@@ -239,12 +239,12 @@ def score_all(
     choices: Sequence[Choice] | None = None,
     *,
     workers: int = 2,
-    told: Callable[[Scored], None] | None = None,
+    scored: Callable[[Scored], None] | None = None,
     without: Sequence[str] = (),
     strict: bool = False,
     healthy: bool = False,
 ) -> Scorecard:
-    """Score recordings, several at a time; `told` hears of each as it is done. The order is that of `paths`.
+    """Score recordings, several at a time; `scored` is called with each as it is done. The order is that of `paths`.
 
     `without` says what is taken away from them first (`without.WORDS`).
     """
@@ -256,6 +256,6 @@ def score_all(
         }
         for future in concurrent.futures.as_completed(waiting):
             done[waiting[future]] = future.result()
-            if told is not None:
-                told(done[waiting[future]])
+            if scored is not None:
+                scored(done[waiting[future]])
     return Scorecard([done[path] for path in listed])

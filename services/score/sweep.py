@@ -1,4 +1,4 @@
-"""One detector with one setting at several values: what it would have caught, missed and cried wolf over at each."""
+"""One detector with one setting at several values: what each would have caught and missed, and its false alarms."""
 
 import concurrent.futures
 import math
@@ -96,11 +96,12 @@ def sweep(
     paths: Sequence[Path],
     *,
     workers: int = 2,
-    told: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Point]:
     """Return the detector's score at each value, all else at its default; only its own faults count.
 
-    `told` hears how many of the (recording, value) pairs are done. UserError: a value that the setting can't have.
+    `progress` is called with how many of the (recording, value) pairs are done, of how many. UserError: a value that
+    the setting can't have.
     """
     default = _default(kind, setting).value
     wrong = [str(value) for value in values if not _fits(kind, setting, value)]
@@ -119,8 +120,8 @@ def sweep(
                 waiting[pool.submit(score_recording, path, [choice])] = (place, number)
         for future in concurrent.futures.as_completed(waiting):
             found[waiting[future]] = _only(future.result(), kind.spec.faults)
-            if told is not None:
-                told(len(found), len(waiting))
+            if progress is not None:
+                progress(len(found), len(waiting))
     return [
         Point(value, value == default, Scorecard([found[place, number] for number in range(len(paths))]))
         for place, value in enumerate(values)

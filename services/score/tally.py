@@ -99,10 +99,10 @@ def upper_bound(events: int, confidence: float = 0.95) -> float:
 
 @dataclass
 class Manners:
-    """How findings behave around the labels: counts, of labels that were hit unless said otherwise."""
+    """How findings behave around the labels: counts, of labels that were hit unless stated otherwise."""
 
     jobs_hit: int = 0
-    """Owed labels with a job, in whose nodes something was raised while they lasted."""
+    """Required labels with a job, in whose nodes something was raised while they lasted."""
     culprit_first: int = 0
     """Of those: the first finding there was on the culprit."""
     once: int = 0

@@ -92,7 +92,7 @@ def test_too_little_history_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_learnt_adds_up_over_recordings(tmp_path: Path) -> None:
     earlier, later = halves([Recording.open(HEALTHY)], tmp_path)
-    told: list[float] = []
-    known = learnt([*earlier, *later], with_, lambda _name, share: told.append(share))
+    progress: list[float] = []
+    known = learnt([*earlier, *later], with_, lambda _name, share: progress.append(share))
     assert sum(known["learner"]["warmth"]["counts"]) == rows([*earlier, *later])
-    assert max(told) == 1.0
+    assert max(progress) == 1.0

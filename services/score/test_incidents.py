@@ -77,7 +77,7 @@ def test_what_is_split_and_what_is_mixed_is_counted() -> None:
     assert (mixed.mixed, mixed.root_first) == (2, 1)
 
 
-def test_a_burst_with_several_labels_of_one_trouble_may_be_told_by_any() -> None:
+def test_a_burst_with_several_labels_of_one_trouble_may_be_found_by_any() -> None:
     first = label("f1", "fabric_congestion", "i", {"switch": "leaf-1"})
     root = label("f2", "fabric_congestion", "i", {"switch": "leaf-1"}, root=True, onset=200_000, end=300_000)
     assert tally([reported("a", ("fabric_congestion", {"switch": "leaf-1", "port": "e1"}))], [first, root]).root_first

@@ -40,7 +40,7 @@ def test_every_number_has_a_range_around_its_default(detector: str) -> None:
             assert all(0 < value < 1 for value in values if isinstance(value, float))
 
 
-def test_what_there_is_not_is_told() -> None:
+def test_what_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError, match="no detector"):
         kind_of("crystal_ball")
     with pytest.raises(UserError, match="no setting"):

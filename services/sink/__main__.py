@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def body() -> None:
-    """Run a sink until it is told to stop."""
+    """Run a sink until it is to stop."""
     check(SinkSettings, kafka.KafkaSettings, service.StatusSettings)
     settings = load(SinkSettings)
     to = load(kafka.KafkaSettings)

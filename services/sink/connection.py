@@ -1,4 +1,4 @@
-"""One connection to the target: a request goes out, what it said comes back, whatever that is."""
+"""One connection to the target: a request goes out, its answer comes back, whatever that is."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the target said: status 0 if nothing; `counts`: whether it says how much it took; `written`: that number."""
+    """What the target answered: status 0 if nothing; `counts`: whether with a count; `written`: that count."""
 
     status: int
     text: str = ""

@@ -66,7 +66,7 @@ class Parcel:
 
 
 Refused = Callable[[Parcel, Samples, str], None]
-"""Told of samples that the target refuses, with its words."""
+"""Called with samples that the target refuses, and its reason."""
 
 
 class Delivery:
@@ -132,7 +132,7 @@ class Delivery:
         connection.close()
 
     def _deliver(self, connection: Connection, parcel: Parcel, parts: Sequence[Samples], row: "_Row") -> bool:
-        """Return True when every sample is either written or reported as refused, False when told to stop."""
+        """Return True when every sample is either written or reported as refused, False when it is to stop."""
         count = sum(part.count for part in parts)
         if row.refusals >= _MOST_REFUSALS:
             self._give_up(parcel, parts, f"{row.words} (to all that was asked of this request)")
@@ -175,7 +175,7 @@ class Delivery:
         return reply.written
 
     def _until_answered(self, connection: Connection, body: bytes, tenant: str, *, alone: bool) -> Reply | None:
-        """Return the answer that settles a request, None when told to stop; `alone`: it is of one sample.
+        """Return the answer that settles a request, None when it is to stop; `alone`: it is of one sample.
 
         Raises OtherProtocolError where the target takes v1 only.
         """

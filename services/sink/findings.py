@@ -21,7 +21,7 @@ from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples
 from services.sink.pages import Catalogue
 
 
-class Said(BaseModel):
+class FindingBody(BaseModel):
     """Of a finding what becomes labels and samples; the rest of its line is for people."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -51,29 +51,29 @@ class FindingWriter:
         if dict(record.headers).get(SHADOW) == b"1":
             return
         try:
-            said = Said.model_validate_json(record.value or b"")
+            finding = FindingBody.model_validate_json(record.value or b"")
             started_ms, detected_ms = (
-                parse_time(text) + origin.shift_ms for text in (said.started_at, said.detected_at)
+                parse_time(text) + origin.shift_ms for text in (finding.started_at, finding.detected_at)
             )
         except ValidationError as error:
             raise WireError(f"not a finding: {error.error_count()} fields are missing or wrong") from None
         except UserError as error:
             raise WireError(f"not a finding: {error.message}") from None
-        if said.severity == "info":
+        if finding.severity == "info":
             return
-        if said.state not in ("firing", "resolved") or not EARLIEST_MS <= detected_ms <= LATEST_MS:
-            raise WireError(f"not a finding: state {said.state!r} at {said.detected_at}")
-        labels = self._labels(origin, said)
-        fires = said.state == "firing"
+        if finding.state not in ("firing", "resolved") or not EARLIEST_MS <= detected_ms <= LATEST_MS:
+            raise WireError(f"not a finding: state {finding.state!r} at {finding.detected_at}")
+        labels = self._labels(origin, finding)
+        fires = finding.state == "firing"
         yield self._sample(self._series.active, labels, detected_ms, 1.0 if fires else 0.0)
         if fires:
             yield self._sample(self._series.started, labels, detected_ms, started_ms / 1000)
 
-    def _labels(self, origin: Origin, said: Said) -> Labels:
-        return {name: str(value) for name, value in said.entity.items() if str(value)} | {
-            "fault": said.fault,
-            "severity": said.severity,
-            "detector": said.detector,
+    def _labels(self, origin: Origin, finding: FindingBody) -> Labels:
+        return {name: str(value) for name, value in finding.entity.items() if str(value)} | {
+            "fault": finding.fault,
+            "severity": finding.severity,
+            "detector": finding.detector,
             "cluster": origin.cluster,
             "replay": origin.replay,
             "job": self._series.job,

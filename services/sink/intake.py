@@ -13,7 +13,7 @@ from services.kit.kafka import Record
 from services.kit.replays import ReplayDirectory
 from services.kit.series import table
 from services.kit.wait import until
-from services.kit.wire import ARROW, MARK, Mark, Origin, WireError, origin_of, payload_of
+from services.kit.wire import ARROW, WATERMARK, Origin, Watermark, WireError, origin_of, payload_of
 from services.sink import metrics
 from services.sink.pages import Catalogue
 from services.sink.rows import Rows, together
@@ -44,7 +44,7 @@ class _Stretch:
     stream: Stream
     arrow: list[Record] = field(default_factory=list)
     other: list[Record] = field(default_factory=list)
-    marks: list[tuple[int, int]] = field(default_factory=list)
+    watermarks: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Intake:
@@ -90,13 +90,13 @@ class Intake:
                 stretches[origin.unit] = stretch
             if content == ARROW and record.value:
                 stretch.arrow.append(record)
-            elif content != MARK:
+            elif content != WATERMARK:
                 stretch.other.append(record)
-            elif (mark := self._mark(record)) is not None:
-                stretch.marks.append((mark.at_ms, record.offset))
-                if mark.end:
+            elif (watermark := self._watermark(record)) is not None:
+                stretch.watermarks.append((watermark.at_ms, record.offset))
+                if watermark.end:
                     outcomes.append(self._finish(stretches.pop(origin.unit)))
-                    outcomes.append((stretch.unit, stretch.stream.end(mark.at_ms)))
+                    outcomes.append((stretch.unit, stretch.stream.end(watermark.at_ms)))
         outcomes.extend(self._finish(stretch) for stretch in stretches.values())
         metrics.RECORDS.labels(self._settings.server).inc(len(records) - skipped)
         metrics.SKIPPED.labels(self._settings.server).inc(skipped)
@@ -129,7 +129,7 @@ class Intake:
             except WireError as error:
                 head = error
             if len(self._heads) >= ORIGINS:
-                # Marks: no two have the same headers.
+                # Watermarks: no two have the same headers.
                 self._heads.clear()
             self._heads[key] = head
         return head
@@ -145,7 +145,7 @@ class Intake:
         return unit
 
     def _find(self, origin: Origin) -> None:
-        """Read on in the `replays` topic until it tells of this generation; without that, go on after a while."""
+        """Read on in the `replays` topic until it names this generation; without that, go on after a while."""
 
         def announced() -> bool:
             state = self._directory.states.get(origin.unit)
@@ -169,16 +169,16 @@ class Intake:
         except WireError:
             return []
 
-    def _mark(self, record: Record) -> Mark | None:
+    def _watermark(self, record: Record) -> Watermark | None:
         try:
             payload = payload_of(record)
         except WireError as error:
             self._dead.send(record, str(error))
             return None
-        return payload if isinstance(payload, Mark) else None
+        return payload if isinstance(payload, Watermark) else None
 
     def _finish(self, stretch: _Stretch) -> tuple[Unit, Outcome]:
-        """Decode a stretch's records and return what they and its marks give."""
+        """Decode a stretch's records and return what they and its watermarks give."""
         reader = stretch.stream.reader
         parts, unknown = reader.known([record.value or b"" for record in stretch.arrow])
         learnt: list[Record] = []
@@ -195,7 +195,7 @@ class Intake:
         records = stretch.arrow or stretch.other
         if records:
             self.last[stretch.unit.name] = records[-1]
-        return stretch.unit, stretch.stream.take(together(parts) if parts else None, stretch.marks)
+        return stretch.unit, stretch.stream.take(together(parts) if parts else None, stretch.watermarks)
 
     def _decoded(self, stretch: _Stretch, record: Record) -> list[Rows]:
         """Return the rows of one record; none if it can't be decoded, and then it goes to dead-letter."""
@@ -204,8 +204,8 @@ class Intake:
             payload = payload_of(record)
             if isinstance(payload, list):
                 return [reader.decoded(batch_of(self._topics[record.topic], payload))]  # type: ignore[arg-type] # one of KINDS
-            if isinstance(payload, Mark):
-                raise WireError("a mark that carries rows")  # noqa: TRY301 - answered like all that is wrong here
+            if isinstance(payload, Watermark):
+                raise WireError("a watermark that carries rows")  # noqa: TRY301 - answered like all that is wrong here
             return [reader.decoded(payload, record.value)]
         except WireError as error:
             self._dead.send(record, str(error))

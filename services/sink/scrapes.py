@@ -2,7 +2,7 @@
 
 Event time is cut into ticks of the stream's interval. A watermark that passes a tick's end settles it: a target of the
 topology without a row in it, while others had one, was down (`up` 0 at the tick's start); what reported in the tick
-before and not in this one has ended. All of it follows from rows and marks alone, so that a sink that starts again
+before and not in this one has ended. All of it follows from rows and watermarks alone, so that a sink that starts again
 from its committed offset decides the same.
 """
 
@@ -18,7 +18,7 @@ from services.sink.rows import Entities, Mask
 UNKNOWN_INTERVAL_MS = 300_000
 """Prometheus' look-back: a series silent for longer has ended by itself. Used where a stream has no fixed interval."""
 PENDING_ROWS = 2_000_000
-"""Rows kept while no watermark settles them; a producer that sends no marks gets no `up` 0."""
+"""Rows kept while no watermark settles them; a producer that sends no watermarks gets no `up` 0."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Scrapes:
         self._pending = 0
         self._alive: Mask = np.zeros(0, np.bool_)
         self._settled: int | None = None
-        self._marks: deque[tuple[int, int]] = deque()
+        self._watermarks: deque[tuple[int, int]] = deque()
         self.hold: int | None = offset
         self._at_once: list[Verdict] = []
         self._up_to: Ints = np.zeros(0, np.int64)
@@ -90,17 +90,17 @@ class Scrapes:
             np.maximum.at(self._up_to, targets, up_times)
             self._at_once.append(Verdict(targets, up_times, np.ones(len(targets), np.int64), _NO, _NO))
 
-    def mark(self, at_ms: int, offset: int) -> None:
+    def watermark(self, at_ms: int, offset: int) -> None:
         """Take note of a watermark and its offset."""
         if self._complete_from is None:
-            # Rows before the first mark may lie before the offset that reading began at.
+            # Rows before the first watermark may lie before the offset that reading began at.
             self._complete_from = at_ms + 1
-        self._marks.append((at_ms, offset))
+        self._watermarks.append((at_ms, offset))
 
     def settle(self) -> list[Verdict]:
-        """Return what the marks taken note of decide, tick by tick."""
+        """Return what the watermarks taken note of decide, tick by tick."""
         verdicts, self._at_once = self._at_once, []
-        upto = self._marks[-1][0] if self._marks else None
+        upto = self._watermarks[-1][0] if self._watermarks else None
         if self._pending > PENDING_ROWS and self._ticks:
             upto = max(self._ticks) * self._interval - 1
             self._complete_from = upto + 1
@@ -158,12 +158,12 @@ class Scrapes:
         return found, when, first
 
     def _advance_hold(self) -> None:
-        """Move on to the last mark before the last settled tick: that tick is needed to tell what ends in the next."""
+        """Move on to the last watermark before the last settled tick: that tick shows what ends in the next."""
         needed = (self._settled or 0) * self._interval
-        while len(self._marks) > 1 and self._marks[1][0] < needed:
-            self._marks.popleft()
-        if self._marks and self._marks[0][0] < needed:
-            self.hold = self._marks[0][1]
+        while len(self._watermarks) > 1 and self._watermarks[1][0] < needed:
+            self._watermarks.popleft()
+        if self._watermarks and self._watermarks[0][0] < needed:
+            self.hold = self._watermarks[0][1]
 
     def _targets_of(self) -> Ints:
         for key in self._entities.keys[len(self._target_of) :]:

@@ -1,4 +1,4 @@
-"""What a sink is told: HINDCAST_SINK_* in the environment. One process feeds one target."""
+"""Settings of a sink: HINDCAST_SINK_* in the environment. One process feeds one target."""
 
 from typing import Literal, Self
 

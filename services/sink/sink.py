@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 POLL_RECORDS = 1000
 SCHEMA_BYTES = 3_900
-"""What a message of DCGM takes beside its readings (schema, names): to tell about how many it holds."""
+"""What a message of DCGM takes beside its readings (schema, names): from which follows about how many it holds."""
 SAMPLE_BYTES = 4
 COMMIT_EVERY_S = 0.5
 _DEAD_LETTER_BYTES = 500_000

@@ -1,4 +1,4 @@
-"""Retries and bisection against an HTTP server that answers as it is told to."""
+"""Retries and bisection against an HTTP server that answers as configured."""
 
 import contextlib
 import os
@@ -59,8 +59,8 @@ class Target:
         # v1 refuses a request whole.
         if self.protocol == "v2" or not bad:
             self.stored |= good
-        said = {WRITTEN: str(len(good))} if self.counts else {}
-        return (400, said, "value too large") if bad else (204, said, "")
+        headers = {WRITTEN: str(len(good))} if self.counts else {}
+        return (400, headers, "value too large") if bad else (204, headers, "")
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_target_that_does_not_count_v2_samples_fails_loudly(target: Target) ->
     assert delivery.failure.exit_code == 2
 
 
-def test_an_unreachable_target_is_retried_until_told_to_stop() -> None:
+def test_an_unreachable_target_is_retried_until_the_sink_stops() -> None:
     chosen = SinkSettings.model_validate({"url": "http://127.0.0.1:9/", "retry_first_s": 0.001, "retry_most_s": 0.01})
     series = Catalogue("v2")
     series.add({"__name__": "m"})

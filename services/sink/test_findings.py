@@ -32,11 +32,11 @@ class Found:
 
 
 def finding(state: State, at_ms: int, entity: dict[str, str | int]) -> Found:
-    said = Finding(
+    finding = Finding(
         finding_id("power_throttle", entity, ONSET), "power_throttle", "power_throttle", entity, state, ONSET, at_ms,
         "page", 0.9, "the brake is on", "look at the supply",
     )  # fmt: skip
-    return Found(said.to_json().encode())
+    return Found(finding.to_json().encode())
 
 
 def written(*records: Found) -> list[tuple[dict[str, str], int, float]]:

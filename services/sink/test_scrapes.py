@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Passed:
-    """A mark."""
+    """A watermark."""
 
     at: int
 
@@ -46,7 +46,7 @@ def decide(
     for offset in range(first, len(stream) if last is None else last):
         item = stream[offset]
         if isinstance(item, Passed):
-            scrapes.mark(item.at, offset)
+            scrapes.watermark(item.at, offset)
             verdicts += scrapes.settle()
         else:
             number = entities._number(KEYS[item.entity])
@@ -66,14 +66,14 @@ def decide(
     return ups, endings, hold, alive
 
 
-def stream_of(there: np.ndarray, marks_every: int) -> list[Row | Passed]:
-    """Return the records of (ticks, entities): node n is scraped 1000 n ms into a tick; marks after some ticks."""
+def stream_of(there: np.ndarray, passed_every: int) -> list[Row | Passed]:
+    """Return the records of (ticks, entities): node n is scraped 1000 n ms into a tick; watermarks after some ticks."""
     items: list[Row | Passed] = []
     for tick, row in enumerate(there):
         items += [
             Row(START + tick * INTERVAL + 1000 * (entity // GPUS), entity) for entity in range(len(KEYS)) if row[entity]
         ]
-        if tick % marks_every == marks_every - 1:
+        if tick % passed_every == passed_every - 1:
             items.append(Passed(START + (tick + 1) * INTERVAL - 1))
     return items
 
@@ -110,8 +110,8 @@ def presence(draw: st.DrawFn) -> np.ndarray:
 
 @settings(deadline=None)
 @given(presence(), st.integers(1, 4))
-def test_up_and_endings_are_what_a_scraper_would_have_seen(there: np.ndarray, marks_every: int) -> None:
-    stream = stream_of(there, marks_every)
+def test_up_and_endings_are_what_a_scraper_would_have_seen(there: np.ndarray, passed_every: int) -> None:
+    stream = stream_of(there, passed_every)
     ups, endings, _, alive = decide(stream, end=START + len(there) * INTERVAL - 1)
     want_ups, want_endings = wanted(there)
     assert ups == want_ups
@@ -122,8 +122,8 @@ def test_up_and_endings_are_what_a_scraper_would_have_seen(there: np.ndarray, ma
 
 @settings(max_examples=300, deadline=None)
 @given(presence(), st.integers(1, 4), st.data())
-def test_a_restart_from_the_hold_decides_the_same(there: np.ndarray, marks_every: int, data: st.DataObject) -> None:
-    stream = stream_of(there, marks_every)
+def test_a_restart_from_the_hold_decides_the_same(there: np.ndarray, passed_every: int, data: st.DataObject) -> None:
+    stream = stream_of(there, passed_every)
     end = START + len(there) * INTERVAL - 1
     cut = data.draw(st.integers(0, len(stream)))
     want_ups, want_endings, _, want_alive = decide(stream, end=end)

@@ -37,8 +37,8 @@ class Fed:
         self.found: dict[tuple[str, str, str], list[tuple[int, float | str]]] = {}
         self.rows = self.made = 0
 
-    def take(self, rows: list[tuple[int, str, float | None, int | None]], mark: int | None = None) -> None:
-        """Take rows (ms after START, node, temperature, XID), and a mark at ms after START."""
+    def take(self, rows: list[tuple[int, str, float | None, int | None]], watermark: int | None = None) -> None:
+        """Take rows (ms after START, node, temperature, XID), and a watermark at ms after START."""
         times = [START + row[0] for row in rows]
         batch = pa.RecordBatch.from_pydict(
             {
@@ -50,7 +50,7 @@ class Fed:
             }
         )
         decoded = self.stream.reader.decoded(batch) if rows else None
-        self.keep(self.stream.take(decoded, [] if mark is None else [(START + mark, 99)]))
+        self.keep(self.stream.take(decoded, [] if watermark is None else [(START + watermark, 99)]))
 
     def end(self, at: int) -> None:
         """End the stream."""
@@ -113,9 +113,9 @@ def test_parts_of_a_scrape_end_nothing_but_a_code_that_is_another_now() -> None:
 
 def test_up_is_decided_when_the_mark_has_passed() -> None:
     fed = Fed()
-    fed.take([(100, "v001", 40.0, 0), (200, "v002", 40.0, 0), (5100, "v001", 40.0, 0)], mark=4999)
+    fed.take([(100, "v001", 40.0, 0), (200, "v002", 40.0, 0), (5100, "v001", 40.0, 0)], watermark=4999)
     assert fed.found["up", "v001", ""] == [(100, 1.0)]
-    fed.take([], mark=9999)
+    fed.take([], watermark=9999)
     assert fed.found["up", "v002", ""] == [(200, 1.0), (5000, 0.0)]
     assert fed.found[TEMP, "v002", ""] == [(200, 40.0), (5000, "stale")]
     assert fed.found[XID, "v002", "0"] == [(200, 0.0), (5000, "stale")]
@@ -123,7 +123,7 @@ def test_up_is_decided_when_the_mark_has_passed() -> None:
 
 def test_the_end_of_a_replay_ends_all_its_series() -> None:
     fed = Fed()
-    fed.take([(100, "v001", 40.0, 79), (200, "v002", 40.0, 0)], mark=4999)
+    fed.take([(100, "v001", 40.0, 79), (200, "v002", 40.0, 0)], watermark=4999)
     fed.end(4999)
     ended = {key for key, samples in fed.found.items() if samples[-1] == (5000, "stale")}
     assert ended == set(fed.found)
@@ -134,7 +134,7 @@ def test_the_end_of_a_replay_ends_all_its_series() -> None:
 
 def test_without_an_interval_nobody_is_called_down() -> None:
     fed = Fed(state=None)
-    fed.take([(100, "v001", 40.0, 0), (200, "v002", 40.0, 0), (5100, "v001", 40.0, 0)], mark=9999)
+    fed.take([(100, "v001", 40.0, 0), (200, "v002", 40.0, 0), (5100, "v001", 40.0, 0)], watermark=9999)
     assert fed.found["up", "v001", ""] == [(100, 1.0), (5100, 1.0)]
     assert fed.found["up", "v002", ""] == [(200, 1.0)]
     assert fed.found[TEMP, "v002", ""] == [(200, 40.0)]

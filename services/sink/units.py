@@ -1,4 +1,4 @@
-"""The state of the replays that are being written: per unit its series, per stream its rows, marks and scrapes."""
+"""The state of the replays that are being written: per unit its series, per stream its rows, watermarks and scrapes."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -100,16 +100,16 @@ class Stream:
         live = self._scrapes is not None and time.monotonic() - self._used_s <= IDLE_S
         return live and origin == self.origin
 
-    def take(self, rows: Rows | None, marks: Iterable[tuple[int, int]]) -> Outcome:
-        """Return the samples of rows, and of what the marks (ms, offset) that came with them settle."""
+    def take(self, rows: Rows | None, watermarks: Iterable[tuple[int, int]]) -> Outcome:
+        """Return the samples of rows, and of what the watermarks (ms, offset) that came with them settle."""
         outcome = Outcome()
-        marks = list(marks)
+        watermarks = list(watermarks)
         self._used_s = time.monotonic()
         if self._scrapes is None:
             return outcome
         # Nothing but dead letters keeps no offset from being committed.
-        self._heard = self._heard or rows is not None or bool(marks)
-        # A mark that came before any row says from where on all rows are seen.
+        self._heard = self._heard or rows is not None or bool(watermarks)
+        # A watermark that came before any row says from where on all rows are seen.
         if rows is not None and len(rows.times):
             self._last_ms = max(self._last_ms, int(rows.times.max()))
             self._scrapes.rows(rows.times, rows.entities)
@@ -118,8 +118,8 @@ class Stream:
                 block for block in self._table.take(self._landed(rows), parts=self.origin.parts) if len(block.series)
             ]
             outcome.made = sum(block.count for block in outcome.blocks) - outcome.rows
-        for at_ms, offset in marks:
-            self._scrapes.mark(at_ms, offset)
+        for at_ms, offset in watermarks:
+            self._scrapes.watermark(at_ms, offset)
         for verdict in self._scrapes.settle():
             outcome.add(self._judged(verdict))
         return outcome

@@ -50,7 +50,7 @@ def main() -> None:
     with stack:
         ready.set()
         _say(event="ready")
-        # A process that dies is told in the log and by `hindcast stack status`; the others go on.
+        # A process that dies is reported in the log and by `hindcast stack status`; the others go on.
         ended.wait()
 
 

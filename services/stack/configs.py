@@ -10,7 +10,7 @@ import yaml
 WEBHOOK_URL_FILE = "webhook-url"
 # What the sidecar uploads blocks under: it refuses to without external labels.
 PROMETHEUS_LABELS = {"prometheus": "hindcast"}
-# Tells those of a pair apart; Query and Compact take series that differ in nothing else for one.
+# Distinguishes those of a pair; Query and Compact take series that differ in nothing else for one.
 REPLICA_LABEL = "replica"
 
 KAFKA_LOGGING = """\

@@ -19,7 +19,7 @@ _STOP_TIMEOUT_S = 90.0
 def up(settings: StackSettings, on_change: Callable[[str, str], None]) -> state.Running:
     """Start a stack in a process of its own and return it when it is healthy.
 
-    Raises UserError where it cannot be started, with what its process said; then nothing is left running.
+    Raises UserError where it cannot be started, with what its process reported; then nothing is left running.
     """
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     log = settings.state_dir / "stack.log"
@@ -58,12 +58,12 @@ def _follow(runner: "subprocess.Popen[str]", log: Path, on_change: Callable[[str
     assert runner.stdout is not None  # noqa: S101 - Popen gives it, as stdout=PIPE asks
     with runner.stdout as lines:
         for line in lines:
-            said = json.loads(line)
-            if said.get("event") == "ready":
+            event = json.loads(line)
+            if event.get("event") == "ready":
                 return
-            if said.get("event") == "failed":
-                raise UserError(said["message"], remedy=said["remedy"], exit_code=runner.wait(_STOP_TIMEOUT_S))
-            on_change(said["name"], said["state"])
+            if event.get("event") == "failed":
+                raise UserError(event["message"], remedy=event["remedy"], exit_code=runner.wait(_STOP_TIMEOUT_S))
+            on_change(event["name"], event["state"])
     code = runner.wait(_STOP_TIMEOUT_S)
     raise UserError(f"the stack's process ended with exit code {code}:\n{tail(log)}", remedy=f"read {log}", exit_code=3)
 

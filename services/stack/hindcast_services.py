@@ -20,7 +20,7 @@ class ServiceContext:
     data_dir: Path
     # `take()` gives a free port.
     ports: PortBook
-    # Tells Alertmanager where to deliver the alerts of replays.
+    # Configures where Alertmanager delivers the alerts of replays.
     set_webhook: Callable[[str], None]
 
 
@@ -38,7 +38,7 @@ def python_service(
 ) -> ProcessSpec:
     """Describe `python -m module` with `env`, healthy when its `health_path` on loopback `port` answers 200.
 
-    `port` is the one that `env` tells it to listen on, by whatever setting it has for that.
+    `port` is the one that `env` has it listen on, by whatever setting it has for that.
     """
     url = f"http://{LOOPBACK}:{port}"
     health = HttpHealth(f"{url}{health_path}")

@@ -16,7 +16,7 @@ from services.stack.spec import ProcessSpec
 NAME = "prometheus-monitor"
 # How long it keeps what it saw: long enough to look back at an incident's week.
 RETENTION = "15d"
-# By this its series are told from those of the Prometheus that takes telemetry, which has the same label.
+# This distinguishes its series from those of the Prometheus that takes telemetry, which has the same label.
 LABELS = {"prometheus": "hindcast-monitor"}
 # Beside its configuration: hindcast's services may come and go while it runs.
 TARGETS_FILE = "monitor-targets.json"

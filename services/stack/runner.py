@@ -151,7 +151,7 @@ class Stack:
         """Start one more process, wait until it is healthy and return it."""
         process = self.add(spec)
         process.start()
-        self._tell(process)
+        self._report(process)
         self._publish()
         return process
 
@@ -237,7 +237,7 @@ class Stack:
                     process.wait()
                 except TimeoutError:
                     _log.error("process does not end even by SIGKILL name=%s pid=%s", process.name, process.pid)
-                self._tell(process)
+                self._report(process)
             remaining = [process for process in remaining if process not in wave]
         self._spawner.close()
         self._ports.close()
@@ -260,9 +260,9 @@ class Stack:
                     remedy="raise HINDCAST_STACK_START_TIMEOUT_S on a slow machine",
                     exit_code=3,
                 )
-        self._tell(process)
+        self._report(process)
 
-    def _tell(self, process: ManagedProcess) -> None:
+    def _report(self, process: ManagedProcess) -> None:
         if self._seen.get(process.name) is process.state:
             return
         self._seen[process.name] = process.state
@@ -280,7 +280,7 @@ class Stack:
                 if death is not None:
                     self.deaths.append(death)
                     _log.error("process died %s", death)
-                    self._tell(process)
+                    self._report(process)
                     self._publish()
 
     def _publish(self) -> None:

@@ -108,7 +108,7 @@ print(build.ensure(Path({str(cache)!r}), ("hello",))["hello"])
     assert Path(out.strip()) == build.cached("hello", cache)
 
 
-def test_a_missing_tool_is_told_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_reported_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="go builds Prometheus, Alertmanager and Thanos, and not found") as caught:
         build.ensure(tmp_path / "cache", ("prometheus",))

@@ -61,7 +61,7 @@ def test_the_stack_runs_without_git_and_make(machine: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"), [("go", "go version go1.19.8 linux/amd64"), ("java", 'openjdk version "11.0.2" 2019-01-15')]
 )
-def test_what_is_too_old_is_told_with_what_is_needed(machine: Path, name: str, says: str) -> None:
+def test_what_is_too_old_is_reported_with_what_is_needed(machine: Path, name: str, says: str) -> None:
     _program(machine, name, says)
     found = _of(examine(load_settings()), name)
     assert found.verdict == "missing"

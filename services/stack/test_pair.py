@@ -1,4 +1,4 @@
-"""The pair of Prometheus: alike in all but what tells them apart, and absent unless it is asked for."""
+"""The pair of Prometheus: alike in all but what distinguishes them, and absent unless it is asked for."""
 
 import re
 from pathlib import Path

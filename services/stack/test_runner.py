@@ -104,7 +104,7 @@ def test_a_long_log_is_begun_anew_and_written_on(tmp_path: Path) -> None:
         assert b"\0" not in process.log.read_bytes()
 
 
-def test_one_that_dies_while_starting_is_told_with_the_end_of_its_log(stack: Stack) -> None:
+def test_one_that_dies_while_starting_is_reported_with_the_end_of_its_log(stack: Stack) -> None:
     spec = ProcessSpec(
         "broken",
         python("import sys; print('the disk is made of cheese'); sys.exit(7)"),
@@ -118,12 +118,12 @@ def test_one_that_dies_while_starting_is_told_with_the_end_of_its_log(stack: Sta
     assert str(stack.logs / "broken.log") in caught.value.message
 
 
-def test_one_that_does_not_exist_is_told(stack: Stack) -> None:
+def test_one_that_does_not_exist_is_reported(stack: Stack) -> None:
     with pytest.raises(UserError, match=r"absent ended with exit code 1[\s\S]*cannot run /no/such/program"):
         stack.add_process(ProcessSpec("absent", ("/no/such/program",), HttpHealth("http://127.0.0.1:9")))
 
 
-def test_one_that_dies_later_is_told_once_and_the_others_go_on(stack: Stack) -> None:
+def test_one_that_dies_later_is_reported_once_and_the_others_go_on(stack: Stack) -> None:
     stack.add_process(server(stack, "stays"))
     process = stack.add_process(server(stack, "dies"))
     stack.check()
@@ -169,7 +169,7 @@ def test_the_port_of_a_stopped_process_stays_its_own(stack: Stack) -> None:
     assert http_get(process.spec.url)[0] == 200
 
 
-def test_a_port_that_was_taken_meanwhile_is_told(stack: Stack) -> None:
+def test_a_port_that_was_taken_meanwhile_is_reported(stack: Stack) -> None:
     spec = server(stack, "one")
     stack.service_context().ports.release(spec.ports[0])
     with socket.create_server(("127.0.0.1", spec.ports[0])), pytest.raises(UserError) as caught:
@@ -208,7 +208,7 @@ def test_a_task_is_over_before_what_needs_it_starts(stack: Stack, tmp_path: Path
     stack.check()
 
 
-def test_a_task_that_fails_is_told(stack: Stack) -> None:
+def test_a_task_that_fails_is_reported(stack: Stack) -> None:
     with pytest.raises(UserError, match="make ended with exit code 4"):
         stack.add_process(ProcessSpec("make", python("raise SystemExit(4)"), once=True))
 

@@ -44,7 +44,7 @@ def test_no_two_servers_share_a_port(topology: Topology) -> None:
     assert len(ports) == len(set(ports)) == 18
 
 
-def test_every_port_a_server_is_told_is_one_that_is_kept_for_it(topology: Topology) -> None:
+def test_every_port_a_server_is_given_is_one_that_is_kept_for_it(topology: Topology) -> None:
     for spec in topology.processes:
         listened = [f for f in spec.argv if "address=" in f and f.rpartition(":")[2].isdigit()]
         assert {int(flag.rpartition(":")[2]) for flag in listened} <= set(spec.ports)

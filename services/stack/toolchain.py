@@ -12,7 +12,7 @@ from services.kit.errors import UserError
 
 @dataclass(frozen=True)
 class Tool:
-    """A program, the version it must have, how it tells it, and how to get it on Debian."""
+    """A program, the version it must have, how it prints it, and how to get it on Debian."""
 
     name: str
     purpose: str
@@ -76,7 +76,7 @@ def look_for(tool: Tool) -> Found:
         return Found(path=path, problem=f"does not run: {error}")
     match = re.search(tool.version_pattern, done.stdout + done.stderr)
     if match is None:
-        return Found(path=path, problem="does not tell its version")
+        return Found(path=path, problem="does not print its version")
     version = ".".join(match.groups())
     if tuple(int(part) for part in match.groups()) < tool.minimum:
         return Found(

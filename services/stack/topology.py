@@ -95,7 +95,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
     after = servers(settings)
     names = (*_PORTS, *_PAIR_PORTS) if settings.prometheus_pair else _PORTS
     chosen = {name: getattr(settings, name) for name in names}
-    # The chosen ports first, lest a free one be handed out that a later setting asks for.
+    # The chosen ports first, so that no free one is handed out that a later setting asks for.
     taken = {n: book.take(p, setting=f"{ENV_PREFIX}{n.upper()}") for n, p in chosen.items() if p}
     port = {name: taken.get(name) or book.take() for name in names}
     capnproto_port = book.take()
@@ -130,7 +130,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
             f"--storage.path={data / 'alertmanager'}",
             f"--web.listen-address={at['alertmanager_port']}",
             "--cluster.listen-address=",  # one instance: no gossip
-            "--data.maintenance-interval=1s",  # what it has told is on disk: one that was killed tells it once more
+            "--data.maintenance-interval=1s",  # what it has sent is on disk: one that was killed sends it once more
         ),
         ready("alertmanager_port"),
         cwd=conf,  # a relative `url_file` is looked for there
@@ -204,7 +204,7 @@ def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Pa
         f"--data-dir={data / 'store'}",
         # The folder is cheap to list: a block that was just uploaded is seen within seconds, not 15 minutes.
         "--sync-block-duration=5s",
-        # What Compact has put into another block is served from there at once. Both would be told apart by the replica
+        # What Compact has put into another block is served from there at once. Both would differ by the replica
         # label, which Compact takes off, and at coarse resolutions Query would count them twice.
         "--ignore-deletion-marks-delay=0s",
         "--chunk-pool-size=256MB",

@@ -1,4 +1,4 @@
-"""The documents use the words of the field: what stands here is old, private or a riddle, and has a plain word."""
+"""Documents and code use the words of the field: what stands here is old, private or a riddle, and has a plain word."""
 
 import re
 from pathlib import Path
@@ -45,3 +45,24 @@ def test_a_page_uses_plain_words(page: str) -> None:
 def test_an_exception_is_needed(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8").lower()
     assert any(re.search(rf"\b{word}\b", text) for word in PLAIN), "it is clean: take it off the list"
+
+
+TELL = dict.fromkeys(("tell", "tells"), "report, show, name, distinguish")
+WIRE = {"said_at"}  # names in stored files and on the wire
+# Packages in which these words still stand: they go file by file.
+STILL_CODE = {"api", "backtest", "cli", "postmortem", "recording", "synth"}
+CODE = sorted(path.name for path in (ROOT / "services").iterdir() if path.is_dir() and path.name not in STILL_CODE)
+
+
+@pytest.mark.parametrize("package", CODE)
+def test_code_uses_plain_words(package: str) -> None:
+    private = "|".join(PLAIN | TELL)
+    found = re.compile(rf"(?<![A-Za-z.])(?:{private})(?![A-Za-z])", re.IGNORECASE)
+    wire = re.compile("|".join(WIRE))
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {words}"
+        for path in sorted((ROOT / "services" / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if (words := found.findall(wire.sub("", line)))
+    ]
+    assert wrong == []

@@ -123,17 +123,17 @@ class Feed:
         self.producer.flush()
 
     def ticks(self, cluster: Cluster, first: int, last: int, *, nodes_a_message: int = 2) -> None:
-        """Send ticks `first` to `last`, the last not included, each followed by its mark."""
+        """Send ticks `first` to `last`, the last not included, each followed by its watermark."""
         for tick in range(first, last):
             for start in range(0, cluster.nodes, nodes_a_message):
                 batch = cluster.batch(tick, range(start, min(start + nodes_a_message, cluster.nodes)))
                 if batch.num_rows:
                     self.send(wire.encode_batch(batch), self.origin.headers(wire.ARROW))
-            self.mark(START_MS + (tick + 1) * INTERVAL_MS - 1)
+            self.watermark(START_MS + (tick + 1) * INTERVAL_MS - 1)
 
-    def mark(self, at_ms: int, *, end: bool = False) -> None:
+    def watermark(self, at_ms: int, *, end: bool = False) -> None:
         """Send a watermark."""
-        self.send(None, self.origin.headers(wire.MARK) + wire.Mark(at_ms, end).headers())
+        self.send(None, self.origin.headers(wire.WATERMARK) + wire.Watermark(at_ms, end).headers())
 
     def send(self, value: bytes | None, headers: wire.Headers) -> None:
         """Send one record under the replay's key."""

@@ -9,7 +9,7 @@ from services.kit import replays, topics, wire
 from services.kit.kafka import Record
 from services.kit.replays import ReplayState
 from services.kit.wait import until
-from services.kit.wire import Mark, Origin
+from services.kit.wire import Origin, Watermark
 from services.recording.reader import Recording, times_of
 from services.replay.lines import job_lines, log_lines
 
@@ -49,7 +49,7 @@ class RecordedFeed:
         replays.announce(self._producer, state).get(timeout=WAIT_S)
 
     def messages(self, rows: int) -> list[Message]:
-        """Return all messages, of at most `rows` rows of dcgm and fewer of what is sparse, and marks, by time."""
+        """Return all messages, of at most `rows` rows of dcgm and fewer of what is sparse, and watermarks, by time."""
         start, end = self._recording.manifest.start, self._recording.manifest.end
         data: dict[str, list[tuple[int, Message]]] = {}
         sparse, lines_each = max(1, rows // 20), max(1, rows // 200)
@@ -70,18 +70,18 @@ class RecordedFeed:
                 some = all_lines[first : first + lines_each]
                 value = b"\n".join(line for _, line in some)
                 lane.append((some[0][0], (some[-1][0], stream, self.origin.headers(wire.NDJSON), value)))
-        return [*self._in_order(data, start, end), *(self._mark(stream, end, end, end=True) for stream in data)]
+        return [*self._in_order(data, start, end), *(self._watermark(stream, end, end, end=True) for stream in data)]
 
     def _in_order(self, data: dict[str, list[tuple[int, Message]]], start: int, end: int) -> list[Message]:
         found = [message for lane in data.values() for _, message in lane]
         for stream, lane in data.items():
             for due in range(start, end, 5000):
                 first_unsent = min((first for first, message in lane if message[0] > due), default=end)
-                found.append(self._mark(stream, due, min(due, first_unsent - 1)))
+                found.append(self._watermark(stream, due, min(due, first_unsent - 1)))
         return sorted(found, key=lambda message: (message[0], message[3] is None))
 
-    def _mark(self, stream: str, due: int, at_ms: int, *, end: bool = False) -> Message:
-        return (due, stream, [*self.origin.headers(wire.MARK), *Mark(at_ms, end).headers()], None)
+    def _watermark(self, stream: str, due: int, at_ms: int, *, end: bool = False) -> Message:
+        return (due, stream, [*self.origin.headers(wire.WATERMARK), *Watermark(at_ms, end).headers()], None)
 
     def send(self, messages: Sequence[Message]) -> None:
         for _, stream, headers, value in messages:

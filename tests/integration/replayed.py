@@ -19,7 +19,7 @@ from services.kit import topics
 from services.kit.kafka import KafkaSettings, consumer
 from services.kit.times import parse_time
 from services.kit.wait import until
-from services.kit.wire import Mark, Origin, origin_of, payload_of
+from services.kit.wire import Origin, Watermark, origin_of, payload_of
 from services.recording.reader import Recording
 from services.replay.conftest import END, EVENTS, JOBS, START
 from services.replay.lines import job_lines
@@ -106,12 +106,12 @@ class Arrived:
         """All rows in order, comparable: times in ms, a NaN as text."""
         rows: list[dict[str, Any]] = []
         for payload in self.payloads[stream]:
-            if not isinstance(payload, Mark):
+            if not isinstance(payload, Watermark):
                 rows += payload.to_pylist() if isinstance(payload, pa.RecordBatch) else payload
         return [comparable(row) for row in rows]
 
-    def marks(self, stream: str) -> list[Mark]:
-        return [payload for payload in self.payloads[stream] if isinstance(payload, Mark)]
+    def watermarks(self, stream: str) -> list[Watermark]:
+        return [payload for payload in self.payloads[stream] if isinstance(payload, Watermark)]
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
@@ -169,16 +169,16 @@ def unique(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_marks(found: Arrived, end_ms: int) -> None:
-    """Marks go forward, hold what they say, end once, and are on every fed topic."""
+    """Watermarks go forward, hold what they say, end once, and are on every fed topic."""
     for stream in STREAMS:
-        marks = found.marks(stream)
-        assert [mark.at_ms for mark in marks] == sorted(mark.at_ms for mark in marks)
-        assert marks[-1] == Mark(end_ms, end=True)
-        assert isinstance(found.payloads[stream][-1], Mark)
-        assert [mark.end for mark in marks].count(True) == 1
+        watermarks = found.watermarks(stream)
+        assert [watermark.at_ms for watermark in watermarks] == sorted(watermark.at_ms for watermark in watermarks)
+        assert watermarks[-1] == Watermark(end_ms, end=True)
+        assert isinstance(found.payloads[stream][-1], Watermark)
+        assert [watermark.end for watermark in watermarks].count(True) == 1
         reached = -1
         for payload in found.payloads[stream]:
-            if isinstance(payload, Mark):
+            if isinstance(payload, Watermark):
                 reached = payload.at_ms
                 continue
             rows = payload.to_pylist() if isinstance(payload, pa.RecordBatch) else payload

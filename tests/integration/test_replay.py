@@ -24,7 +24,7 @@ from services.kit.kafka import KafkaSettings, consumer
 from services.kit.replays import REMOVED_MARK, ReplayDirectory, ReplayState
 from services.kit.times import format_time, parse_time
 from services.kit.wait import until
-from services.kit.wire import Mark
+from services.kit.wire import Watermark
 from services.replay.conftest import END, START, write_recording
 from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
 
@@ -141,7 +141,7 @@ def test_kill_and_restart_lose_nothing(kafka: KafkaSettings, tmp_path: Path, rec
     for stream in STREAMS:
         assert unique(found.rows(stream)) == expected(recording, stream)
         assert after["rows"][stream] == len(expected(recording, stream))
-    assert found.marks("dcgm")[-1] == Mark(END, end=True)
+    assert found.watermarks("dcgm")[-1] == Watermark(END, end=True)
 
 
 def test_a_stopped_service_goes_on_with_what_was_paused(kafka: KafkaSettings, tmp_path: Path, recording: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_seek_is_a_new_generation_warmed_from_before(kafka: KafkaSettings, tmp
         directory.close()
     found = arrived(kafka, f"vela/{name}")
     assert sorted(found) == [0, 1, 2]
-    assert all(found[0].marks(stream)[-1].end for stream in STREAMS)
+    assert all(found[0].watermarks(stream)[-1].end for stream in STREAMS)
     for stream in STREAMS:
         assert found[1].rows(stream) == expected(recording, stream, target - 60_000, END)
         assert found[2].rows(stream) == expected(recording, stream)

@@ -114,7 +114,7 @@ def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) 
     cluster.there[40, 4] = False
     feed = sink.feed("exact", cluster)
     feed.ticks(cluster, 0, cluster.ticks)
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
@@ -161,7 +161,7 @@ def test_kill_9_in_the_middle_loses_and_repeats_nothing(stack: Stack, sink: Runn
         before = sink.moved_past(before)
         sink.process.kill()
         sink.process.start()
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
@@ -183,7 +183,7 @@ def test_partitions_move_to_a_second_sink_while_data_come(
         until(lambda: "released" in sink.process.tail(), timeout_s=_WAIT_S, what="partitions to be handed over")
         for feed in feeds:
             feed.ticks(cluster, 60, 120)
-            feed.mark(cluster.end_ms, end=True)
+            feed.watermark(cluster.end_ms, end=True)
             feed.flush()
         sink.caught_up()
         for feed in feeds:
@@ -201,7 +201,7 @@ def test_a_stopped_prometheus_is_waited_for(stack: Stack, sink: Running) -> None
     feed.flush()
     stack.process("prometheus").stop()
     feed.ticks(cluster, 40, 120)
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
 
     def retried() -> bool:
@@ -224,7 +224,7 @@ def test_poison_goes_to_dead_letter_and_the_rest_lands(stack: Stack, sink: Runni
     feed.send(b"not an Arrow stream", feed.origin.headers(wire.ARROW))
     feed.send(b'{"timestamp": "yesterday", "node": "v001", "gpu": 0}', feed.origin.headers(wire.NDJSON))
     feed.ticks(cluster, 5, 10)
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
@@ -252,7 +252,7 @@ def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Runni
     assert (sample["value"], sample["labels"]["__name__"]) == (41.5, "DCGM_FI_DEV_GPU_TEMP")
     assert letters[0][0].startswith("400 ")
     assert "too far in the future" in letters[0][0]
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
@@ -265,11 +265,11 @@ def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
     fresh = Cluster(nodes=1, gpus=1, ticks=2, seed=9)
     first = sink.feed("fresh", fresh)  # the head must have begun: an empty one takes any age
     first.ticks(fresh, 0, 2)
-    first.mark(fresh.end_ms, end=True)
+    first.watermark(fresh.end_ms, end=True)
     cluster = Cluster(nodes=8, gpus=8, ticks=60, seed=10)
     feed = sink.feed("old", cluster, ago_s=2 * 86_400)
     feed.ticks(cluster, 0, 60)
-    feed.mark(cluster.end_ms, end=True)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     sink.caught_up()
     letters = dead_letters(kafka, feed.origin.unit)
@@ -314,7 +314,7 @@ def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: 
         cluster = Cluster(nodes=3, gpus=4, ticks=60, seed=7)
         feed = running.feed("tenant", cluster)
         feed.ticks(cluster, 0, cluster.ticks)
-        feed.mark(cluster.end_ms, end=True)
+        feed.watermark(cluster.end_ms, end=True)
         feed.flush()
         running.caught_up()
         # Query looks every few seconds which tenants a Receive has.

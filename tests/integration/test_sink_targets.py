@@ -59,7 +59,7 @@ def feed(sender: KafkaProducer, target: str, cluster: Cluster) -> Feed:
     made = Feed(sender, wire.Origin("vela", f"fed-{target}", 0, shift_ms, target))
     made.announce(cluster)
     made.ticks(cluster, 0, cluster.ticks)
-    made.mark(cluster.end_ms, end=True)
+    made.watermark(cluster.end_ms, end=True)
     made.flush()
     return made
 

@@ -34,7 +34,7 @@ class _Fired(NamedTuple):
     findings: list[str]
     severity: str
     detected_at: str
-    said_ms: int
+    reported_ms: int
 
 
 class Alerts:
@@ -96,7 +96,7 @@ class Alerts:
                 return told
             return told.model_copy(update={"state": "resolved", "resolved_at": format_time(now)})
         if told is None:
-            sent_ms = max(fired.said_ms, min(now, there.updated_ms))
+            sent_ms = max(fired.reported_ms, min(now, there.updated_ms))
             named = dict(labels)
             told = Alert(
                 id=hashlib.sha256(repr((one.run, labels)).encode()).hexdigest()[:16],
@@ -108,10 +108,10 @@ class Alerts:
                 severity=named["severity"],
                 labels=named,
                 detected_at=fired.detected_at,
-                said_at=format_time(fired.said_ms),
+                said_at=format_time(fired.reported_ms),
                 sent_at=format_time(sent_ms),
                 resolved_at=None,
-                delay_s=(sent_ms - fired.said_ms) / 1000,
+                delay_s=(sent_ms - fired.reported_ms) / 1000,
                 suppressed=False,
                 receivers=[],
             )

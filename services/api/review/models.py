@@ -8,7 +8,7 @@ from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Setti
 from services.api.runs.models import Score
 from services.score.comparison import Change
 
-Mark = Literal["right", "wrong", "unsure"]
+Judgement = Literal["right", "wrong", "unsure"]
 
 
 class LabelRequest(Asked):
@@ -17,26 +17,26 @@ class LabelRequest(Asked):
     run: Id
     finding: Id | None = None
     incident: Id | None = None
-    mark: Mark
+    mark: Judgement
     note: str = Field(default="", max_length=4000)
 
 
 class LabelChange(Asked):
     """What is to be otherwise."""
 
-    mark: Mark | None = None
+    mark: Judgement | None = None
     note: str | None = Field(default=None, max_length=4000)
 
 
 class Label(BaseModel):
-    """A mark by a person."""
+    """A judgement by a person."""
 
     id: str
     recording: str
     run: str
     finding: str | None
     incident: str | None
-    mark: Mark
+    mark: Judgement
     note: str
     author: str
     created_at: Time

@@ -1,4 +1,4 @@
-"""Event time against wall time of one replay, as its marks in Kafka tell it."""
+"""Event time against wall time of one replay, as its watermarks in Kafka tell it."""
 
 from dataclasses import dataclass
 
@@ -28,12 +28,12 @@ class EventClock:
 
 
 def read_clock(pipeline: Pipeline, unit: str) -> EventClock:
-    """Read the marks of `unit` from the logs topic, which carries the same marks as the others and little else."""
-    marks = []
+    """Read the watermarks of `unit` from the logs topic, which has the same ones as the others and little else."""
+    watermarks = []
     for record in pipeline.records("logs"):
-        if record.key == unit.encode() and dict(record.headers).get("content-type") == wire.MARK:
-            mark = wire.payload_of(record)
-            if isinstance(mark, wire.Mark):
-                marks.append((record.timestamp, mark.at_ms))
-    columns = np.array(sorted(marks), dtype=np.int64).reshape(-1, 2)
+        if record.key == unit.encode() and dict(record.headers).get("content-type") == wire.WATERMARK:
+            watermark = wire.payload_of(record)
+            if isinstance(watermark, wire.Watermark):
+                watermarks.append((record.timestamp, watermark.at_ms))
+    columns = np.array(sorted(watermarks), dtype=np.int64).reshape(-1, 2)
     return EventClock(columns[:, 0], np.maximum.accumulate(columns[:, 1]))

@@ -57,9 +57,9 @@ def main() -> int:
         Stack.start(Path(folder), settings, only=_SERVERS, services=_needed) as stack,
     ):
         at = stack.addresses
-        told = {"kafka": at.kafka, "alertmanager": at.alertmanager, "replay": at.services["replay"]}
-        told |= {"cluster": _watch(stack, Path(folder))}
-        sys.stdout.write(f"{json.dumps(told)}\n")
+        printed = {"kafka": at.kafka, "alertmanager": at.alertmanager, "replay": at.services["replay"]}
+        printed |= {"cluster": _watch(stack, Path(folder))}
+        sys.stdout.write(f"{json.dumps(printed)}\n")
         sys.stdout.flush()
         sys.stdin.read()
     return 0

@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert refused.value.exit_code == 2
 
 
-def test_a_sample_that_is_posted_arrives_and_the_answer_is_told(url: str) -> None:
+def test_a_sample_that_is_posted_arrives_and_the_answer_is_printed(url: str) -> None:
     assert "answered 200 OK" in post_sample(f"{url}/webhook")
     assert len(httpx.get(f"{url}/received").json()) == 1
 
