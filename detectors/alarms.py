@@ -13,6 +13,7 @@ from typing import Any
 
 from detectors.case_book import in_words
 from detectors.contract import Finding, Instant
+from detectors.core.survivors import Survivors
 
 _REMEMBERED = 4096
 """Ids of closed findings that are kept to refuse repeats; an id holds its onset, so old ones cannot come back."""
@@ -42,6 +43,10 @@ class Alarms:
     def due(self, now: Instant) -> list[Finding]:
         """Return how what is held over until `now` is resolved, for `admit`."""
         return [_over(self._open[name], now, why) for name, (until, why) in self._held.items() if until <= now]
+
+    def on_gone(self, survivors: Survivors, now: Instant, why: str) -> list[Finding]:
+        """Return how what is open on machines and mounts that are gone is resolved, for `admit`."""
+        return [_over(one, now, why) for one in self._open.values() if survivors.lost(one.entity)]
 
     def admit(self, found: Iterable[Finding]) -> list[Finding]:
         """Return those of `found` that are news, by (detected_at, detector, entity, state)."""

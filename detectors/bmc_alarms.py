@@ -88,6 +88,7 @@ def _about(part: Part, text: str) -> str:
 
 
 class _Sensors(Columns):
+    axis = "bmc"
     part: IntArray = column(-1)
     turned: BoolArray = column(False)
     bad_since: IntArray = column(-1)

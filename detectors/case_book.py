@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from detectors.contract import Entity, Evidence, Fault, Finding, Instant, Severity, finding_id
+from detectors.core.survivors import Survivors
 from detectors.gpus import WHOLE_NODE
 
 _BUCKET_MS = 1000
@@ -120,6 +121,12 @@ class CaseBook:
             recommended_action="none",
             evidence={"lasted_s": (now - case.started_at) / 1000, **(evidence or {})},
         )
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Drop what is open on what is gone: the engine resolves it."""
+        self._open = {key: case for key, case in self._open.items() if not survivors.lost(case.entity)}
+        for case in self._open.values():
+            case.gpu = survivors.number("dcgm", case.gpu)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""

@@ -7,23 +7,25 @@ calls urgent, and right before a job starts or ends. Within a stretch logs come 
 last point of the grid counts, too.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
 
 from detectors import upgrade
 from detectors.alarms import Alarms, canonical
 from detectors.buffer import RowBuffer
-from detectors.contract import KINDS, Detector, Finding, Instant, Kind, LogRecord
-from detectors.core.kept import Kept
+from detectors.contract import KINDS, Detector, Finding, Instant, LogRecord
+from detectors.core.survivors import Survivors, go_on
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, JobEvent, by_time, job_event
+from detectors.heard import AFTER_A_WEEK, Forgetting, Heard, without
 from detectors.incidents.correlator import Correlator
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
-from detectors.jobs import FIELDS, JobFinder
+from detectors.inputs import fields_read, log_order, streams_read
+from detectors.jobs import JobFinder
 from detectors.rows import Rows
-from detectors.state import StateError, pack, unpack
+from detectors.state import StateError, below, pack, unpack
 
 Choice = upgrade.Choice
 _BEGINNING: Instant = -(2**62)
@@ -32,9 +34,6 @@ GRID_MS = 5000
 SILENCE_MS = 3_600_000
 """After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
 or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
-_TIDY_MS = 3_600_000
-_RANKS_KEPT_MS = 86_400_000
-"""A job that is over, and of which no step came for a day, is not heard of any more."""
 FORMAT = 5
 _READ = frozenset({4, FORMAT})
 """Formats of snapshots that can be gone on with: what the older one lacks begins afresh."""
@@ -61,14 +60,18 @@ class Engine:
         grid_ms: int = GRID_MS,
         incidents: IncidentConfig | None = None,
         every: bool = False,
+        forgetting: Forgetting = AFTER_A_WEEK,
     ) -> None:
         self._choices = tuple(choices)
-        self._grid = grid_ms
-        self._topology = topology
+        self._grid, self._forgetting = grid_ms, forgetting
+        self.topology = topology
+        """What is known of the machines, without those that were inferred and are gone."""
+        self._forgotten: set[str] = set()
         fed = set(streams)
         self.fields = fields_read(choices, fed if every else ())
         self.streams = fed if every else streams_read(choices) & fed
         self._fleet = Fleet(topology)
+        self._heard = Heard(self._fleet, forgetting, grid_ms)
         self._detectors: list[Detector] = [kind(config, self._fleet) for kind, config in self._choices]
         self._buffers = {kind: RowBuffer(kind, self.fields[kind]) for kind in KINDS if kind in self.fields}
         self._urgent_bits = [
@@ -125,12 +128,8 @@ class Engine:
 
     def pending(self, stream: str) -> int:
         """Return how many rows, lines or events of a stream wait for the watermark."""
-        if stream == "logs":
-            return len(self._logs)
-        if stream == "jobs":
-            return len(self._jobs)
-        buffer = self._buffers.get(stream)  # type: ignore[call-overload]  # any name may be asked for
-        return len(buffer) if buffer is not None else 0
+        waiting = {str(kind): len(buffer) for kind, buffer in self._buffers.items()}
+        return {"logs": len(self._logs), "jobs": len(self._jobs), **waiting}.get(stream, 0)
 
     @property
     def watermark(self) -> Instant:
@@ -175,24 +174,27 @@ class Engine:
             for number in self._urged:
                 found += self._detectors[number].advance(stop)
             found += self._alarms.due(stop) if on_grid else ()
-            news += self._correlate(self._alarms.admit(found) if found else [], stop)
-            if on_grid and stop % _TIDY_MS == 0:
-                self._forget_ranks(stop - _RANKS_KEPT_MS)
+            admitted = self._alarms.admit(found) if found else []
+            self._heard.take_findings(admitted)
+            survivors = self._heard.look(stop) if on_grid else None
+            if survivors is not None:
+                admitted += self._alarms.admit(self._alarms.on_gone(survivors, stop, self._heard.words))
+            news += self._correlate(admitted, stop)
+            if survivors is not None:
+                self._go_on_with(survivors)
         return sorted(news, key=canonical) + self._conclude()
 
-    def _forget_ranks(self, since: Instant) -> None:
-        """Forget the ranks of jobs that are over and were last heard before `since`, once they are most of all ranks.
-
-        What is kept is numbered anew: all state but theirs is put into a snapshot, and gone on with from there.
-        """
-        ranks, kept = self._fleet.entities("steps"), self._fleet.ranks_since(since)
-        if 2 * len(kept) > len(ranks) or "steps" not in self._buffers:
-            return
-        self._buffers["steps"] = self._buffers["steps"].keeping(kept)
-        for detector in self._detectors:
-            if isinstance(detector, Kept):
-                detector.renumber("steps", kept)
-        self._fleet.keep_ranks(kept)
+    def _go_on_with(self, survivors: Survivors) -> None:
+        """Forget who is gone: all state but theirs is put into a snapshot, and gone on with from there."""
+        for event in self._finder.without(survivors.names("machine"), self.event_time):
+            self._happen(event)
+        for part in (*self._detectors, self._finder, self._heard):
+            go_on(part, survivors)
+        for kind in self._buffers.keys() & survivors.kept.keys():
+            self._buffers[kind] = self._buffers[kind].keeping(survivors.kept[kind])
+        self._fleet.go_on_with(survivors.kept)
+        self._forgotten |= survivors.names("machine") | survivors.names("mount")
+        self.topology = without(self.topology, survivors)
         self._load(self.snapshot())
 
     def _happen(self, event: JobEvent) -> None:
@@ -206,6 +208,11 @@ class Engine:
         for finding in news:
             self._incident_of[finding.id, finding.state] = self._correlator.of_finding(finding.id)
         return news
+
+    def forgotten(self) -> set[str]:
+        """Return the machines and mounts, by name, that were forgotten since this was last asked."""
+        names, self._forgotten = self._forgotten, set()
+        return names
 
     def incidents(self) -> list[Incident]:
         """Return the revisions of incidents made since this was last asked, in order of event time."""
@@ -274,6 +281,7 @@ class Engine:
             lines = list(dict.fromkeys(self._logs[:count]))
             del self._logs[:count]
             self._last = max(self._last or lines[-1].at, lines[-1].at)
+            self._heard.take_lines(lines)
             for detector in self._detectors:
                 if "logs" in detector.spec.reads:
                     found += detector.logs(lines)
@@ -283,6 +291,7 @@ class Engine:
                 continue
             latest = buffer.latest if buffer.latest is not None else stop
             self._last = max(self._last or latest, latest)
+            self._heard.take(batch)
             if kind == "steps":
                 self._fleet.stepped(batch.entities, latest)
                 self._correlator.observe(batch)
@@ -301,13 +310,15 @@ class Engine:
             names[kind], rows = buffer.snapshot()
             arrays |= {f"{kind}/{name}": array for name, array in rows.items()}
         finder, of_nodes = self._finder.snapshot()
-        arrays |= of_nodes
+        heard, looks = self._heard.saved()
+        arrays |= of_nodes | {f"heard/{path}": array for path, array in looks.items()}
         document = {
             "format": FORMAT,
             "detectors": upgrade.fingerprint(self._choices),
             "names": names,
             "fleet": self._fleet.snapshot(),
             "finder": finder,
+            "heard": heard,
             "logs": [astuple(record) for record in self._logs],
             "jobs": [asdict(event) for event in self._jobs],
             "marks": self._marks,
@@ -333,13 +344,14 @@ class Engine:
         *,
         grid_ms: int = GRID_MS,
         incidents: IncidentConfig | None = None,
+        forgetting: Forgetting = AFTER_A_WEEK,
     ) -> Self:
         """Return an engine that goes on where `snapshot` was taken; exactly, where the same detectors took it.
 
         Of others `detectors.upgrade` says what goes on; what the rest had open is found again within an hour of event
         time, or resolved. Raises StateError if the bytes are damaged, or of a version that cannot be gone on with.
         """
-        engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents)
+        engine = cls(topology, choices, streams, grid_ms=grid_ms, incidents=incidents, forgetting=forgetting)
         engine._load(state)
         return engine
 
@@ -349,10 +361,12 @@ class Engine:
         if document["format"] not in _READ:
             raise StateError(f"the state has format {document['format']}, of another version of hindcast")
         for kind in self._buffers.keys() & document["names"].keys():
-            waiting = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{kind}/")}
             self._buffers[kind] = RowBuffer(kind, self.fields[kind])
-            self._buffers[kind].restore(document["names"][kind], waiting)
-        self._fleet = Fleet.restore(self._topology, document["fleet"])
+            self._buffers[kind].restore(document["names"][kind], below(kind, arrays))
+        self._fleet = Fleet.restore(self.topology, document["fleet"])
+        self._heard = Heard(self._fleet, self._forgetting, self._grid)
+        if "heard" in document:
+            self._heard.take_saved(document["heard"], below("heard", arrays))
         self._finder = JobFinder(self._fleet)
         self._finder.load(document["finder"], arrays)
         self._logs = [LogRecord(*record) for record in document["logs"]]
@@ -365,7 +379,7 @@ class Engine:
         self.late_rows = document["late_rows"]
         states, sizes = state[8 + length :], document["states"][:-1]
         correlator = states[sum(sizes) :]
-        self._correlator = Correlator.restore(self._topology, self._fleet, correlator, self._incidents)
+        self._correlator = Correlator.restore(self.topology, self._fleet, correlator, self._incidents)
         self._alarms = Alarms.restore(document["alarms"], self._correlator.open_findings())
         if document["detectors"] == upgrade.fingerprint(self._choices):
             self._urged = tuple(document["urged"])
@@ -381,25 +395,3 @@ class Engine:
             if finding.detector not in going_on:
                 until = self.event_time + (_HELD_OVER_MS if finding.detector in runs else 0)
                 self._alarms.hold_over(finding, until, upgrade.reason(self._choices, finding))
-
-
-def fields_read(choices: Sequence[Choice], streams: Collection[str] = ()) -> dict[Kind, tuple[str, ...]]:
-    """Return the fields of each kind that some detector reads, of the kinds among `streams` though it be none."""
-    read = {kind for detector, _ in choices for kind in detector.spec.reads}.union(streams)
-    wanted: dict[Kind, set[str]] = {kind: set() for kind in KINDS if kind in read}
-    for detector, _ in choices:
-        for kind, names in detector.spec.fields.items():
-            wanted[kind].update(names)
-    if "dcgm" in wanted:
-        wanted["dcgm"].update(FIELDS)
-    return {kind: tuple(sorted(names)) for kind, names in wanted.items()}
-
-
-def streams_read(choices: Sequence[Choice]) -> set[str]:
-    """Return the streams that matter: what some detector reads, and the jobs."""
-    return {"jobs"}.union(*(detector.spec.reads for detector, _ in choices))
-
-
-def log_order(record: LogRecord) -> tuple[Any, ...]:
-    """Return what puts log lines in an order that their arrival has no part in."""
-    return record.at, record.source, record.node or "", record.job_id or "", record.rank or -1, record.message

@@ -74,7 +74,7 @@ class Fleet:
     def entities(self, kind: str) -> list[EntityKey]:
         """Return all entities of a kind, by index, in an order that the data alone decides.
 
-        It only grows, but for ranks: see `keep_ranks`.
+        It grows, but for what is gone: see `go_on_with`.
         """
         return self._entities[kind]
 
@@ -98,11 +98,13 @@ class Fleet:
         late = {ranks[rank][0] for rank in np.flatnonzero(self._stepped > since).tolist()} | self.jobs.keys()
         return np.array([rank for rank, (job, _) in enumerate(ranks) if job in late], np.int64)
 
-    def keep_ranks(self, kept: IntArray) -> None:
-        """Go on with some of the ranks (n,), which are numbered anew in this order."""
-        self._entities["steps"] = [self._entities["steps"][rank] for rank in kept.tolist()]
-        self._index["steps"] = {key: number for number, key in enumerate(self._entities["steps"])}
-        self._stepped = self._stepped[kept]
+    def go_on_with(self, kept: Mapping[str, IntArray]) -> None:
+        """Go on with some of the entities (n,) of some kinds, which are numbered anew in this order."""
+        for kind in kept.keys() & self._entities.keys():
+            self._entities[kind] = [self._entities[kind][entity] for entity in kept[kind].tolist()]
+            self._index[kind] = {key: number for number, key in enumerate(self._entities[kind])}
+        if "steps" in kept:
+            self._stepped = self._stepped[kept["steps"]]
 
     def happen(self, event: JobEvent) -> None:
         """Let a job start or end; the end of a job that is not known is no news."""

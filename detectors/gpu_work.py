@@ -25,6 +25,7 @@ class GpuWork(Columns):
     that is usual (`level`, 0 to 1).
     """
 
+    axis = "dcgm"
     at: IntArray = column(-1)
     worked_at: IntArray = column(-1)
     level: FloatArray = column(np.nan)

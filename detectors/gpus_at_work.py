@@ -59,6 +59,7 @@ class GpusAtWork(Columns):
     highest residual of a run of suspicion.
     """
 
+    axis = "dcgm"
     USUAL: ClassVar[tuple[str, ...]] = ("clock",)
     """What is learnt of each GPU; its clock first."""
 

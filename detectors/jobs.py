@@ -23,7 +23,8 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import GPU_NODES, Columns, column
+from detectors.core.survivors import Survivors
 from detectors.fleet import INFERRED, Fleet, Job, JobEvent
 from detectors.rows import Rows
 
@@ -58,6 +59,7 @@ class _Gpus(Columns):
     memory in use since it was last freed (MiB), and whether it was freed in this window.
     """
 
+    axis = "dcgm"
     sums: FloatArray = column(0.0, 3)
     counts: IntArray = column(0, 3)
     memory: FloatArray = column(0.0)
@@ -68,6 +70,7 @@ class _Gpus(Columns):
 class _Nodes(Columns):
     """By node: its activity in the last `_WINDOWS` windows (NaN unknown), and how long it has idled (windows)."""
 
+    axis = GPU_NODES
     activity: Any = column(np.nan, _WINDOWS, dtype=np.float32)
     idle: IntArray = column(0)
 
@@ -269,6 +272,18 @@ class JobFinder:
             return []
         ends = [JobEvent(now, "end", job) for job in having[1:]]
         return [*ends, JobEvent(now, "start", Job(having[0].job_id, nodes, having[0].start))]
+
+    def without(self, nodes: frozenset[str], now: Instant) -> list[JobEvent]:
+        """Return how inferred jobs go on without nodes that are gone, or that they are over."""
+        return self._applied(self._left(now, set(nodes)))
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Give the nodes new numbers; their columns are by `GPU_NODES`, the same numbers."""
+        gone = survivors.names("machine")
+        number = np.cumsum([name not in gone for name in self._names]) - 1
+        if len(number):
+            self._gpus.node = number[self._gpus.node]
+        self._names = [name for name in self._names if name not in gone]
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state as JSON can say it, and arrays."""

@@ -22,12 +22,17 @@ import numpy as np
 from pydantic import ValidationError
 
 from detectors.contract import Batch, Detector, Entity, Finding, Instant, Kind, LogRecord
+from detectors.core.columns import Columns
+from detectors.core.survivors import parts_of
 from detectors.engine import GRID_MS, SILENCE_MS, Choice
+from detectors.fleet import KEYS
+from detectors.rows import Rows
 from detectors.spec import configure
 from detectors.tape import Handling, Tape, play, take
-from detectors.tapes_altered import is_about, with_company, with_lost_scrapes
+from detectors.tapes_altered import GONE, is_about, with_company, with_gone_company, with_lost_scrapes
 
 _HOURS_MS = 4 * 3_600_000
+_FORGOTTEN_MS = 90_000
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,42 @@ def unmoved_by_company(choice: Choice, fault: Fault, healthy: Tape) -> None:
     assert beside.keys() == alone.keys()
     for who, at in beside.items():
         assert at <= max(alone[who], fault.onset + int(choice[0].spec.latency_s * 1000)), who
+
+
+def unmoved_by_the_gone(choice: Choice, fault: Fault, healthy: Tape) -> None:
+    """Demand that forgetting machines that fell silent for good changes nothing of what is found on the others.
+
+    But what is said of all that is watched: how often chance brings it, the median. Nothing of them is left, also after
+    a restart.
+    """
+    tape = with_gone_company(fault.tape, healthy)
+    middle = (tape.start + tape.end) // 2
+    forgetting = Handling([middle, (middle + tape.end) // 2], seed=1, carried=True, forget_ms=_FORGOTTEN_MS)
+    remembered, _ = play(tape, [choice])
+    forgotten, engine = play(tape, [choice], forgetting)
+    assert lines(forgotten) == lines(play(tape, [choice], replace(forgetting, cuts=(), seed=None))[0])
+    assert [_of_its_own(one) for one in forgotten] == [_of_its_own(one) for one in remembered]
+    (detector,), fleet = engine._detectors, engine._fleet  # noqa: SLF001
+    named = {str(key[0]) for kind in KEYS for key in fleet.entities(kind)}
+    company = {name for rows in tape.rows for name in _owners_of(rows) if name.endswith(GONE)}
+    assert company, "nobody was there"
+    assert not company & named
+    assert not [name for name in company if f'"{name}"'.encode() in detector.snapshot()], "somebody is left"
+    for path, held, axis in parts_of(detector):
+        if isinstance(held, Columns):
+            assert axis is not None, f"{path} does not say what it is by"
+            assert axis not in KEYS or len(held) <= len(fleet.entities(axis)), path
+
+
+def _of_its_own(finding: Finding) -> str:
+    """Return a finding without what its evidence says of all that is watched."""
+    own = {name: said for name, said in finding.evidence.items() if not name.endswith(("by_chance", "_median"))}
+    return replace(finding, evidence=own).to_json()
+
+
+def _owners_of(rows: Rows) -> set[str]:
+    """Return the machines that rows are of."""
+    return {str(name) for key in {"node", "switch"} & rows.keys.keys() for name in rows.keys[key].categories}
 
 
 def never_wrong_without(choice: Choice, fault: Fault, kind: Kind, name: str) -> None:

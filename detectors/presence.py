@@ -14,6 +14,7 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
+from detectors.core.survivors import Survivors
 from detectors.core.tails import Tail
 from detectors.fleet import Fleet
 from detectors.gpu_work import GpuWork
@@ -84,7 +85,7 @@ class Attendance(Columns):
 
     `last` reading of any of its entities (ms; -1 never); `usual` interval (ms; NaN unknown); `gap` before its readings
     since the look before (ms; NaN: none came); `back_at` when it came back after readings were missing (-1 never).
-    An entity may be its own owner.
+    An entity may be its own owner: then no `axis` is given. Else that is what numbers the owners.
     """
 
     last: IntArray = column(NEVER)
@@ -94,10 +95,10 @@ class Attendance(Columns):
 
     KEPT = ("readings", "_looked")
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, axis: Any = None) -> None:
         super().__init__()
-        self.kind = kind
-        self.readings = Readings()
+        self.kind, self.axis = kind, kind if axis is None else axis
+        self.readings = Readings().along(kind)
         self._looked: Instant = NEVER
         self.late: FloatArray = np.empty(0)
         """By how many of its intervals the gap before the newest readings exceeds jitter: NaN where it does not."""
@@ -204,10 +205,10 @@ def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, l
 
 
 class Roster:
-    """The numbers that a detector gives to nodes (or switches), and whose each entity of a kind is."""
+    """The numbers that a detector gives to machines (nodes, switches) or jobs, and whose each entity of a kind is."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, what: str = "machine") -> None:
+        self._fleet, self._what = fleet, what
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
         self._owner: dict[str, IntArray] = {}
@@ -249,6 +250,15 @@ class Roster:
         np.fmin.at(usual, owner, heard.usual)
         return last, usual
 
+    def surviving(self, survivors: Survivors) -> IntArray:
+        """Return which numbers (n,) survive, in order of the new ones."""
+        gone = survivors.names(self._what)
+        return np.array([number for number, name in enumerate(self.names) if name not in gone], np.int64)
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Drop the names that are gone."""
+        self.names = [self.names[number] for number in self.surviving(survivors).tolist()]
+
     def snapshot(self) -> list[str]:
         """Return the state as JSON can say it."""
         return self.names
@@ -269,8 +279,8 @@ class Progress(Kept):
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._jobs = Roster(fleet)
-        self._steps = Attendance("steps")
+        self._jobs = Roster(fleet, "job")
+        self._steps = Attendance("steps", self._jobs)
         self._gpus = GpuWork(fleet)
 
     def take(self, batch: Batch) -> None:
@@ -279,17 +289,6 @@ class Progress(Kept):
             self._steps.readings.take(batch)
         elif batch.kind == "dcgm":
             self._gpus.take(batch)
-
-    def renumber(self, kind: str, kept: IntArray) -> None:
-        """Forget the ranks that are not kept, and the jobs of which none is."""
-        if kind != "steps":
-            return
-        readings, kept = self._steps.readings, kept[kept < len(self._steps.readings)]
-        jobs = np.unique(self._jobs.owners("steps", len(readings))[kept])
-        readings.keep(kept)
-        self._steps.keep(jobs[jobs < len(self._steps)])
-        names, self._jobs = self._jobs.names, Roster(self._fleet)
-        self._jobs.load([names[job] for job in jobs.tolist()])
 
     def settle(self, now: Instant) -> tuple[int, FloatArray]:
         """At a point of the grid: learn how often each job is heard; return how many were, and the pauses that ended.

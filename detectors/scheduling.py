@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from detectors.contract import Instant, LogRecord
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 
 Said = Literal["out", "back", "suspect", "down"]
@@ -129,6 +130,12 @@ class Scheduler:
     def said_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
         """Return the nodes that were said to be down after `since`."""
         return [(node, word) for node, word in self._fate.items() if word.said == "down" and word.at > since]
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget what was said of nodes that are gone."""
+        for said in (self._purpose, self._fate):
+            for node in survivors.names("machine") & said.keys():
+                del said[node]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""

@@ -70,6 +70,11 @@ def unpack(state: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     return head["document"], arrays
 
 
+def below(path: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with a path, by the rest of them."""
+    return {name.removeprefix(f"{path}/"): array for name, array in arrays.items() if name.startswith(f"{path}/")}
+
+
 def _narrowed(array: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
     """Return `array` in fewer bytes where that is exact, and what its numbers lie above; None: they are themselves.
 

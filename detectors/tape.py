@@ -9,6 +9,7 @@ import numpy as np
 from detectors.contract import Finding, Instant, IntArray, LogRecord
 from detectors.engine import Choice, Engine
 from detectors.fleet import JobEvent
+from detectors.heard import FORGET_MS, Forgetting
 from detectors.rows import KeyColumn, Rows
 
 
@@ -50,6 +51,7 @@ class Handling:
     """At every cut the engine is snapshotted and restored."""
     upgraded: Sequence[Choice] | None = None
     """With what it is restored, if not with the same detectors."""
+    forget_ms: int = FORGET_MS
 
 
 def take(rows: Rows, which: IntArray) -> Rows:
@@ -66,7 +68,8 @@ def take(rows: Rows, which: IntArray) -> Rows:
 
 def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling()) -> tuple[list[Finding], Engine]:
     """Return the findings of a tape, and the engine at its end."""
-    engine = Engine(tape.topology, choices, tape.streams)
+    forgetting = Forgetting(handling.forget_ms)
+    engine = Engine(tape.topology, choices, tape.streams, forgetting=forgetting)
     chance = None if handling.seed is None else np.random.default_rng(handling.seed)
     found: list[Finding] = []
     before = tape.start - 1
@@ -78,7 +81,8 @@ def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling())
         before = upto
         if handling.carried:
             onward = choices if handling.upgraded is None else handling.upgraded
-            engine = Engine.restore(tape.topology, onward, tape.streams, engine.snapshot())
+            state = engine.snapshot()
+            engine = Engine.restore(tape.topology, onward, tape.streams, state, forgetting=forgetting)
     return found + engine.finish(tape.end), engine
 
 

@@ -11,6 +11,8 @@ from detectors.rows import KeyColumn, Rows
 from detectors.tape import Tape, take
 
 _OWN_NAMES = ("node", "switch", "job_id", "mount")
+GONE = "-x"
+"""How the names of company end."""
 
 
 def with_lost_scrapes(tape: Tape, seed: int) -> Tape:
@@ -61,7 +63,7 @@ def with_company(tape: Tape, other: Tape) -> Tape:
     rows = {part.kind: part for part in tape.rows}
     for part in other.rows:
         keys = {
-            name: KeyColumn(column.codes, tuple(f"{c}-x" if name in _OWN_NAMES else c for c in column.categories))
+            name: KeyColumn(column.codes, tuple(f"{c}{GONE}" if name in _OWN_NAMES else c for c in column.categories))
             for name, column in part.keys.items()
         }
         moved = replace(part, times=part.times + shift, keys=keys)
@@ -71,8 +73,9 @@ def with_company(tape: Tape, other: Tape) -> Tape:
             event.at + shift,
             event.event,
             Job(
-                f"{event.job.job_id}-x", tuple(f"{node}-x" for node in event.job.nodes), event.job.start + shift,
-                event.job.gpus_per_node, {f"{node}-x": gpus for node, gpus in event.job.gpus.items()},
+                f"{event.job.job_id}{GONE}", tuple(f"{node}{GONE}" for node in event.job.nodes),
+                event.job.start + shift,
+                event.job.gpus_per_node, {f"{node}{GONE}": gpus for node, gpus in event.job.gpus.items()},
             ),
         )
         for event in other.jobs
@@ -86,6 +89,18 @@ def with_company(tape: Tape, other: Tape) -> Tape:
     return longer.until(tape.end)
 
 
+def with_gone_company(tape: Tape, other: Tape) -> Tape:
+    """Return a tape with another's machines and jobs beside its own for a third of the time, which nobody has told of,
+    and of which nothing is heard afterwards.
+    """
+    cut = other.start + min(other.end - other.start, tape.end - tape.start) // 3
+    short = other.until(cut)
+    running = {event.job.job_id: event.job for event in short.jobs}
+    over = [JobEvent(cut, "end", job) for job in running.values()]
+    beside = with_company(tape, replace(short, jobs=[*short.jobs, *over]))
+    return replace(beside, topology=tape.topology)
+
+
 def _renamed(entry: Any) -> Any:
     """Return a node, switch or link of a topology under its new name."""
     if not isinstance(entry, dict):
@@ -93,11 +108,11 @@ def _renamed(entry: Any) -> Any:
     renamed = dict(entry)
     for name in ("name", "switch"):
         if name in renamed:
-            renamed[name] = f"{renamed[name]}-x"
+            renamed[name] = f"{renamed[name]}{GONE}"
     for end in ("a", "b"):
         if end in renamed:
             switch, _, port = str(renamed[end]).partition(":")
-            renamed[end] = f"{switch}-x:{port}"
+            renamed[end] = f"{switch}{GONE}:{port}"
     if "nics" in renamed:
         renamed["nics"] = [_renamed(nic) for nic in renamed["nics"]]
     return renamed

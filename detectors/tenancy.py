@@ -3,6 +3,7 @@
 from typing import Any
 
 from detectors.contract import Instant
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 
 
@@ -30,6 +31,11 @@ class Tenancy:
         job = self._fleet.job_of(node)
         ended, job_id = self._ended.get(node, (-1, ""))
         return job.job_id if job is not None else job_id if ended >= since else None
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget the last jobs of nodes that are gone."""
+        for node in survivors.names("machine") & self._ended.keys():
+            del self._ended[node]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""

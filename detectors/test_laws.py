@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from detectors import laws
 from detectors.contract import Batch, Detector, DetectorConfig, Finding, Instant
+from detectors.core.columns import REUSED
 from detectors.engine import Choice
 from detectors.fleet import Fleet
 from detectors.power_throttle.detector import PowerThrottle
@@ -109,6 +110,13 @@ def test_healthy_machines_beside_it_do_not_hide_a_fault_or_join_it(choice: Choic
     examples = laws.examples_of(choice[0])
     for fault in examples.faults:
         laws.unmoved_by_company(choice, fault, examples.healthy[0])
+
+
+@every_detector
+def test_machines_that_are_gone_leave_nothing_behind(choice: Choice) -> None:
+    examples = laws.examples_of(choice[0])
+    for fault in examples.faults[:2]:
+        laws.unmoved_by_the_gone(choice, fault, examples.healthy[0])
 
 
 @every_detector
@@ -302,6 +310,14 @@ class _Guesses(_Broken):
         return [_renamed(one, entity={"node": "v999"}) if self.blind else one for one in found]
 
 
+class _Misnumbers(_Broken):
+    """Goes on with what it knows of a GPU by the number that it had."""
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
+        super().__init__(config, fleet)
+        self._gpus.usual["clock"].along(REUSED)
+
+
 def _renamed(finding: Finding, **changes: Any) -> Finding:
     return replace(finding, **changes)
 
@@ -330,6 +346,7 @@ LAWS_AND_BREAKERS: list[tuple[type[Detector], Callable[[Choice, laws.Fault, Tape
     (_Foresees, lambda c, f, _: laws.causal(c, f.tape, f.onset)),
     (_Nags, lambda c, f, _: laws.patient(c, f)),
     (_FearsCrowds, laws.unmoved_by_company),
+    (_Misnumbers, laws.unmoved_by_the_gone),
     (_Guesses, lambda c, f, _: laws.never_wrong_without(c, f, "dcgm", "DCGM_FI_DEV_SM_CLOCK")),
 ]
 
@@ -339,5 +356,5 @@ def test_a_broken_detector_is_caught(broken: type[Detector], law: Callable[[Choi
     _, config = CHOICES["power_throttle"]
     examples = laws.examples_of(PowerThrottle)
     law((PowerThrottle, config), examples.faults[0], examples.healthy[0])
-    with pytest.raises((AssertionError, ValueError, OverflowError)):
+    with pytest.raises((AssertionError, ValueError, IndexError, OverflowError)):
         law((broken, config), examples.faults[0], examples.healthy[0])

@@ -27,6 +27,7 @@ class Watts(Columns):
     `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
     """
 
+    axis = "bmc"
     at: IntArray = column(NEVER)
     watts: FloatArray = column(np.nan)
     before: FloatArray = column(np.nan)

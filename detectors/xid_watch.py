@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from detectors.contract import FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
+from detectors.core.survivors import Survivors
 from detectors.gpus import GpuLayout
 from detectors.xid import parse_line
 
@@ -46,6 +47,7 @@ class _Gauge(Columns):
     Until there is one, `at` is the GPU's last reading without it, and `without_since` the first.
     """
 
+    axis = "dcgm"
     code: NDArray[np.int32] = column(-1, dtype=np.int32)
     at: IntArray = column(-1)
     cleared_at: IntArray = column(-1)
@@ -165,6 +167,19 @@ class XidWatch(Kept):
         """Take what `snapshot` returned."""
         self.noted = document
         self._gauge.load(arrays, "xid_")
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Give the GPUs of what waits, and of what was drained lately, new numbers."""
+        waiting = [event for event in self._pending.values() if event.node not in survivors.names("machine")]
+        self._pending = {}
+        for event in waiting:
+            gpu = survivors.number("dcgm", event.gpu)
+            if (gpu < 0) == (event.gpu < 0):
+                self._add(replace(event, gpu=gpu))
+        recent = (
+            (node, gpu, survivors.number("dcgm", gpu), code, at) for (node, gpu, code), at in self._recent.items()
+        )
+        self._recent = {(node, new, code): at for node, old, new, code, at in recent if (new < 0) == (old < 0)}
 
     @staticmethod
     def to_json(events: Iterable[XidEvent]) -> list[list[Any]]:

@@ -77,9 +77,9 @@ class Flows(Kept):
 
     def __init__(self, config: CongestionConfig, kind: Kind, fields: Fields, tails: Tails) -> None:
         self._config, self._kind, self.tails = config, kind, tails
-        self._counters = Counters(fields)
+        self._counters = Counters(fields).along(kind)
         self._judged = [row for row in range(JUDGED) if fields[SIGNALS[row]]]
-        self.looks = Looks()
+        self.looks = Looks().along(kind)
         self.evidence, self.habits = self.looks.evidence, self.looks.habits
 
     def __len__(self) -> int:

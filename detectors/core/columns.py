@@ -1,12 +1,18 @@
 """Columns over entities: declared once; growth, snapshot and restore follow from the declaration."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.core.kept import Kept
+
+GPU_NODES: Final = "nodes of GPUs"
+"""Nodes, numbered in the order in which their first GPU became known, as in `detectors.gpus.GpuLayout`."""
+REUSED: Final = "reused"
+"""What gets free numbers again (`detectors.core.slots`), or has numbers of its own, such as the ranks of a job: none of
+these change when the fleet's do."""
 
 
 class Column(NamedTuple):
@@ -31,8 +37,13 @@ class Columns(Kept):
 
     A subclass declares them as attributes, each by `column`, and names in `BESIDE` the attributes that are `Columns` of
     the same entities (or lists of such). `grow` makes room, `forget` makes entities new again; the state is all of it.
+
+    `axis` says what the columns are by: a kind of entity as in `Fleet.entities`, `GPU_NODES`, `REUSED`, or what numbers
+    names and knows which of these numbers survive (`presence.Roster`). What is None is by what the columns that it is a
+    part of are by; `detectors.core.survivors` goes by it.
     """
 
+    axis: Any = None
     COLUMNS: ClassVar[Mapping[str, Column]] = {}
     BESIDE: ClassVar[tuple[str, ...]] = ()
     rows: tuple[int, ...] = ()
@@ -51,6 +62,11 @@ class Columns(Kept):
 
     def __len__(self) -> int:
         return self.count
+
+    def along(self, axis: Any) -> Self:
+        """Say what the columns are by; see `axis`."""
+        self.axis = axis
+        return self
 
     def grow(self, count: int) -> None:
         """Make room for `count` entities; fewer than there are changes nothing."""
@@ -73,12 +89,10 @@ class Columns(Kept):
             part.forget(entities)
 
     def keep(self, entities: NDArray[np.int64]) -> None:
-        """Go on with some of the entities (n,), in this order."""
+        """Go on with some of the entities (n,), in this order; what is beside is told for itself."""
         for name in self.COLUMNS:
             setattr(self, name, getattr(self, name)[..., entities])
         self.count = len(entities)
-        for _, part in self._beside():
-            part.keep(entities)
 
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""

@@ -45,18 +45,6 @@ class Kept:
             else:
                 setattr(owner, name, document[path])
 
-    def renumber(self, kind: str, kept: NDArray[np.int64]) -> None:
-        """Go on with some of the entities of a kind: `kept` (n,) has their indices until now, in order of the new ones.
-
-        A snapshot follows, and what is restored of it goes on: what is derived from the fleet need not be renewed.
-        """
-        for name in self.KEPT:
-            value = getattr(self, name)
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
-            for part in parts:
-                if isinstance(part, Kept):
-                    part.renumber(kind, kept)
-
     def _leaves(self, path: str = "") -> Iterator[tuple[str, "Kept", str]]:
         for name in self.KEPT:
             value = getattr(self, name)

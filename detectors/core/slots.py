@@ -26,6 +26,11 @@ class Slots:
         """Return how many numbers there are, free ones included."""
         return len(self.names)
 
+    @property
+    def taken(self) -> int:
+        """How many of them are given."""
+        return len(self._numbers)
+
     def find(self, name: str) -> int:
         """Return the number of a name; -1 if it has none."""
         return self._numbers.get(name, _UNKNOWN)

@@ -80,7 +80,7 @@ class EccMemory:
         self._xids = XidWatch(codes, self._layout)
         self._memory = MemoryReadings()
         self.tails = Tails(config.calibration)
-        self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days)
+        self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days).along("dcgm")
         self._book = CaseBook(self.spec.name)
         self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._book)
 

@@ -25,6 +25,7 @@ class MemoryReadings(Columns):
     `failure_known` whether it was ever reported. `volatile` whether counts since the driver's load were.
     """
 
+    axis = "dcgm"
     at: IntArray = column(-1)
     first_at: IntArray = column(-1)
     uncorrected: NDArray[np.float32] = column(0.0, dtype=np.float32)

@@ -6,6 +6,7 @@ from detectors.case_book import CaseBook, in_words
 from detectors.contract import Fault, Finding, Instant
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
+from detectors.core.survivors import Survivors
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.gpus import GpuLayout
 from detectors.xid import Xid
@@ -29,6 +30,11 @@ class Storms:
         self._least, self._layout, self._memory, self._single, self._book = least, layout, memory, single, book
         self.over_at: dict[int, Instant] = {}
         """When a GPU's storm was last over, for the time in which a return is the same trouble."""
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Give the GPUs new numbers; -1 stands for the nodes whose GPU is not known."""
+        over = ((gpu, survivors.number("dcgm", gpu), at) for gpu, at in self.over_at.items())
+        self.over_at = {new: at for old, new, at in over if (new < 0) == (old < 0)}
 
     def complaint(self, now: Instant, event: XidEvent, xid: Xid) -> list[Finding]:
         """Raise what the driver itself says of a GPU's rate of corrected errors."""

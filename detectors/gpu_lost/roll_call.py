@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpus import GpuLayout, reported
 from detectors.presence import NEVER, Attendance, Lapses, chance_allowed
@@ -32,6 +32,7 @@ _KNOWN: Final = 5
 class _Nodes(Columns):
     """By node: when its GPUs were last heard again after none was for longer than a collection (ms; -1 never)."""
 
+    axis = GPU_NODES
     back_at: IntArray = column(NEVER)
 
 
@@ -43,6 +44,7 @@ class RollCall(Columns):
     a reading that is never 0; `worked`: whether it did at the last.
     """
 
+    axis = "dcgm"
     heard: IntArray = column(0)
     came: IntArray = column(0)
     missed: IntArray = column(0)
@@ -57,7 +59,7 @@ class RollCall(Columns):
     def __init__(self, config: GpuLostConfig, layout: GpuLayout, lapses: Lapses) -> None:
         super().__init__()
         self._config, self._layout, self.lapses = config, layout, lapses
-        self._nodes = Attendance("dcgm")
+        self._nodes = Attendance("dcgm", GPU_NODES)
         self._back = _Nodes()
 
     @property

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import REUSED, Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
@@ -48,6 +48,7 @@ class Activity(_Readings):
     last did.
     """
 
+    axis = REUSED
     power_level: FloatArray = column(np.nan)
     tensor_level: FloatArray = column(np.nan)
     memory_level: FloatArray = column(np.nan)
@@ -61,7 +62,7 @@ class Activity(_Readings):
         self._fleet, self._slots = fleet, slots
         self._layout = GpuLayout(fleet)
         self._attendance = Attendance("dcgm")
-        self._last = _Readings()
+        self._last = _Readings().along("dcgm")
         self._known: tuple[object, ...] = ()
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)

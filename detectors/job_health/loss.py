@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-from detectors.core.columns import column
+from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Evidence
 from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
@@ -76,6 +76,7 @@ class Waiting(Kept):
 class Course(Evidence):
     """One signal of every job: its past, its last looks, and the bet that chance made what they show."""
 
+    axis = REUSED
     voice: IntArray = column(_NOBODY)
     iteration: FloatArray = column(np.nan)
     last: IntArray = column(-1)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import REUSED, Columns, column
 from detectors.presence import learnt_interval
 
 NEVER = -1
@@ -22,6 +22,7 @@ class Pace(Columns):
     `steps` is how many intervals were seen, `pauses` (8, jobs) the lengths of the last pauses.
     """
 
+    axis = REUSED
     heard: IntArray = column(NEVER)
     settled: IntArray = column(NEVER)
     usual: FloatArray = column(np.nan)

@@ -26,6 +26,7 @@ from detectors.base import BaseDetector
 from detectors.cabling import End
 from detectors.case_book import OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.link_fault.cables import Cable, Cables, entity_of
 from detectors.link_fault.config import LinkFaultConfig
@@ -108,6 +109,12 @@ class LinkFault(BaseDetector):
         for verdict in self._verdicts(now):
             found += self._take_up(now, verdict)
         return found
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Let findings that stand for several cables stand for the rest of them."""
+        gone = survivors.names("machine")
+        for case in self._book.cases():
+            case.memo["members"] = [end for end in case.memo["members"] if end[1] not in gone]
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped.at)

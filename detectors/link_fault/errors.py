@@ -48,7 +48,8 @@ class Errors(Columns):
 
     def __init__(self, config: LinkFaultConfig, kind: Kind, tails: Tails) -> None:
         super().__init__()
-        self.kind, self._config, self.tails = kind, config, tails
+        self.kind = self.axis = kind
+        self._config, self.tails = config, tails
         self.counters = COUNTERS[kind]
         self.counted, self.evidence = Counter(rows=_MOST), Evidence()
         self.habits = [Habit(_HABIT_S) for _ in range(_MOST)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from detectors.cabling import End
 from detectors.contract import Instant, LogRecord
+from detectors.core.survivors import Survivors
 
 _DOWN = re.compile(
     r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|link not ready|port.*\bDOWN\b|link_downed",
@@ -46,6 +47,12 @@ class Lines:
             # The driver and the network manager each write a line: one loss.
             if down and not (before is not None and before[1] and record.at - before[0] <= _ONE_LOSS_MS):
                 self._downs[end] = [*self._downs.get(end, []), record.at][-_KEPT:]
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget what was logged of machines that are gone."""
+        gone = survivors.names("machine")
+        self._downs = {end: downs for end, downs in self._downs.items() if end[1] not in gone}
+        self._last = {end: last for end, last in self._last.items() if end[1] not in gone}
 
     def downs(self, end: End, since: Instant) -> list[Instant]:
         """Return when a port lost its link after `since`, by the logs."""

@@ -28,6 +28,7 @@ class Nodes(Columns):
 
     def __init__(self, roster: Roster, gpus: Attendance, nics: States, scheduler: Scheduler) -> None:
         super().__init__()
+        self.axis = roster
         self._roster, self._streams, self._scheduler = roster, [gpus, nics.heard], scheduler
         self._nics = nics
         self._counted_at: IntArray = np.empty(0, np.int64)

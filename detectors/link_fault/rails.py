@@ -27,6 +27,7 @@ class Rails(Columns):
     a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
     """
 
+    axis = "nic"
     BESIDE = ("counted",)
     level: FloatArray = column(0.0)
     learnt: IntArray = column(0)

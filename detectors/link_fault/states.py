@@ -45,7 +45,7 @@ class States(Columns):
 
     def __init__(self, kind: Kind, tails: Tails) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind = self.axis = kind
         self.sent, self.downed = Counter(), Counter()
         self.lapses = Lapses(tails[f"silences in {kind}"])
         self.heard = Attendance(kind)

@@ -34,6 +34,7 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.core.evidence import odds_in_words
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords
@@ -162,6 +163,10 @@ class NodeDown(BaseDetector):
             began += self._judge(now, node, stated=node in stated)
         self.tails["falls of power"].learn(self._watts.drops())
         return [*over, *began]
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget who of those that are gone was silent by right."""
+        self._excused = {n: last for n, last in self._excused.items() if n not in survivors.names("machine")}
 
     def _judge(self, now: Instant, node: str, *, stated: bool) -> list[Finding]:
         number = self._roster.number(node)

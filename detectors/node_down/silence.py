@@ -39,8 +39,9 @@ class Silence(Columns):
 
     def __init__(self, config: NodeDownConfig, roster: Roster, lapses: Lapses) -> None:
         super().__init__()
+        self.axis = roster
         self._config, self._roster, self.lapses = config, roster, lapses
-        self.streams: dict[str, Attendance] = {kind: Attendance(kind) for kind in IN_BAND}
+        self.streams: dict[str, Attendance] = {kind: Attendance(kind, roster) for kind in IN_BAND}
 
     def measure(self, now: Instant, excused: set[str]) -> None:
         """At a point of the grid: measure every node's silence; nothing is learnt of those that are `excused`."""

@@ -25,6 +25,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Ins
 from detectors.core import counting, shares
 from detectors.core.counting import Counter
 from detectors.core.evidence import odds_in_words
+from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
@@ -99,9 +100,10 @@ class Nvlink:
         self.tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
         self._errors = LinkErrors(self.tails, budget)
-        tail = self.tails["NVLink traffic"]
-        self._traffic = shares.Shares(tail, budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False)
-        self._carried = Counter()
+        self._traffic = shares.Shares(
+            self.tails["NVLink traffic"], budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False
+        ).along("dcgm")
+        self._carried = Counter().along("dcgm")
         self._book = CaseBook(self.spec.name)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
@@ -135,6 +137,15 @@ class Nvlink:
             moved = np.where(idle, np.nan, np.maximum(moved, 1.0))
             self._traffic.take(gpus, moved, reported(batch, _MEMORY, tick, here))
         return ()
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Give the GPUs of what waits, and of what is open, new numbers."""
+        self._waiting = [sign for sign in self._waiting if sign.node not in survivors.names("machine")]
+        for sign in self._waiting:
+            sign.gpu = survivors.number("dcgm", sign.gpu)
+        for case in self._book.cases():
+            numbers = (survivors.number("dcgm", gpu) for gpu in case.memo["gpus"])
+            case.memo["gpus"] = [gpu for gpu in numbers if gpu != WHOLE_NODE]
 
     def _grow(self, count: int) -> None:
         for part in (self._errors, self._traffic, self._carried, self._xids):

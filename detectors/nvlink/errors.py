@@ -27,6 +27,7 @@ class LinkErrors(Columns):
     silence.
     """
 
+    axis = "dcgm"
     at: IntArray = column(-1)
     has: NDArray[np.int8] = column(0, dtype=np.int8)
     fatal: NDArray[np.int8] = column(0, dtype=np.int8)

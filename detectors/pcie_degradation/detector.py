@@ -71,10 +71,10 @@ class PcieDegradation:
         self._links = Links()
         self.tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
-        self._replays = counting.Bursts("PCIe replays", self.tails, budget)
+        self._replays = counting.Bursts("PCIe replays", self.tails, budget).along("dcgm")
         self._moved = shares.Shares(
             self.tails["PCIe peaks"], budget, ratio=config.bandwidth_left, least=_LEAST, peaks=True
-        )
+        ).along("dcgm")
         self._book = CaseBook(self.spec.name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:

@@ -37,6 +37,7 @@ class Links(Columns):
     last came back from a silence.
     """
 
+    axis = "dcgm"
     at: IntArray = column(-1)
     busy: BoolArray = column(False)
     gen: NDArray[np.float32] = column(np.nan, dtype=np.float32)

@@ -29,6 +29,7 @@ _STANDS_MS: Final = 30_000
 class Limits(Columns):
     """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`."""
 
+    axis = "dcgm"
     enforced: FloatArray = column(np.nan)
     since: IntArray = column(-1)
     first: FloatArray = column(np.nan)

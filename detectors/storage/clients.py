@@ -54,6 +54,7 @@ class Clients(Columns):
     (4, clients) of bytes and of requests a second by direction.
     """
 
+    axis = "storage"
     last: IntArray = column(-1)
     usual: FloatArray = column(np.nan)
     latency: FloatArray = column(np.nan, 2)

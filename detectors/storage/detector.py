@@ -34,10 +34,11 @@ from detectors.contract import (
     Instant,
     IntArray,
 )
-from detectors.core.columns import Columns, column
+from detectors.core.columns import REUSED, Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
@@ -79,6 +80,7 @@ _ACTION = (
 
 
 class _Mounts(Columns):
+    axis = REUSED
     BESIDE = ("queue", "moved", "busy")
     looked: IntArray = column(-1)
     starving: IntArray = column(0)
@@ -101,7 +103,7 @@ class Storage(BaseDetector):
         super().__init__(config, fleet)
         self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
         self._clients, self._waits, self._mounts = Clients(fleet, self._names), Waits(), _Mounts()
-        self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence()
+        self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence().along(REUSED)
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
         self._local = {
             str(mount["mount"]) for mount in fleet.topology.get("mounts", ()) if str(mount.get("kind")) in _LOCAL
@@ -129,6 +131,16 @@ class Storage(BaseDetector):
         found = self._judge(now, looks) if len(looks.mounts) else []
         self._forget(now)
         return found
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Free the numbers of mounts that nobody has any more."""
+        mounts = np.array([self._names.find(name) for name in survivors.names("mount")], np.int64)
+        mounts = mounts[mounts >= 0]
+        self._names.forget(mounts.tolist())
+        self._mounts.forget(mounts[mounts < len(self._mounts)])
+        for by_way in (self._own, self._whole, self._evidence):
+            both = np.concatenate([2 * mounts, 2 * mounts + 1])
+            by_way.forget(both[both < len(by_way)])
 
     def _judge(self, now: Instant, looks: Looks) -> list[Finding]:
         mounts = looks.mounts
@@ -232,7 +244,7 @@ class Storage(BaseDetector):
     def _needed(self) -> float:
         """Return the wealth that chance reaches as seldom as the budget allows."""
         nodes = max(len(self._fleet.nodes), len({key[0] for key in self._fleet.entities("storage")}), 1)
-        return threshold(self._config.false_alarms_per_100_node_days, 2 * len(self._names), nodes, _WINDOW_MS / 1000)
+        return threshold(self._config.false_alarms_per_100_node_days, 2 * self._names.taken, nodes, _WINDOW_MS / 1000)
 
     def _tell(
         self,
@@ -269,7 +281,7 @@ class Storage(BaseDetector):
             effect = "" if telling else self._queueing(looks, place, evidence)
         wealth = float(self._evidence.wealth[pair].max())
         if not starving:
-            evidence["by_chance"] = odds_in_words(wealth, 2 * len(self._names), _WINDOW_MS / 1000)
+            evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, _WINDOW_MS / 1000)
         since = (
             int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
         )

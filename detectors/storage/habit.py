@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import REUSED, Columns, column
 
 IDLE: Final = 1e4
 """Bytes a second of all clients; less is nothing."""
@@ -25,6 +25,7 @@ _KNOWN = 3
 class LoadHabit(Columns):
     """By mount and direction: the level of log(latency) by load, and how far a look usually lies from it."""
 
+    axis = REUSED
     levels: FloatArray = column(np.nan, _STEPS + 1)
     seen: IntArray = column(0, _STEPS + 1)
     spread: FloatArray = column(0.1)

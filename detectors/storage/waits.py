@@ -3,7 +3,7 @@
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
 
@@ -26,6 +26,7 @@ class Waits(Columns):
     step (s), and by how much of a step the first and the last rose above the job's habit.
     """
 
+    axis = REUSED
     sums: IntArray = column(0, 6)
     at: IntArray = column(-1)
     share: FloatArray = column(np.nan)

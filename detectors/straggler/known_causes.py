@@ -56,6 +56,7 @@ class KnownCauses(Columns):
     reasons; `latest` its clock, and `peak` the highest it had.
     """
 
+    axis = "dcgm"
     at: IntArray = column(-1)
     now: FloatArray = column(np.nan, 6)
     named_at: IntArray = column(-(2**61))

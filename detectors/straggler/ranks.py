@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import column
+from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, group_medians
 from detectors.core.tails import Tails
@@ -47,6 +47,7 @@ class Ranks(Comparison):
     `recent` residuals, the newest first.
     """
 
+    axis = REUSED
     sums: FloatArray = column(0.0, 4)
     begun: IntArray = column(-1)
     first: IntArray = column(-1)

@@ -43,6 +43,7 @@ _HABIT_S: Final = 240.0
 class Sums(Columns):
     """By GPU: the sum of each signal's readings since the window began, and their number."""
 
+    axis = "dcgm"
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
 

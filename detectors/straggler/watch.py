@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import GPU_NODES
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.kept import Kept
 from detectors.core.residuals import group_medians
@@ -63,8 +64,8 @@ class Watch(Kept):
         self._config, self._fleet, self._layout = config, fleet, layout
         self.tails = Tails(config.calibration)
         self.sums = Sums()
-        self.gpus = Readings("gpu", 2, self.tails, config.effect_share)
-        self.nodes = Readings("node", 3, self.tails, config.effect_share)
+        self.gpus = Readings("gpu", 2, self.tails, config.effect_share).along("dcgm")
+        self.nodes = Readings("node", 3, self.tails, config.effect_share).along(GPU_NODES)
         self._window: int | None = None
         self._cast: _Cast | None = None
 

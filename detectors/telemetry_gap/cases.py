@@ -8,6 +8,7 @@ import numpy as np
 
 from detectors.contract import Entity, Instant
 from detectors.core.kept import Kept
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.presence import LATE, Progress
 from detectors.scheduling import Scheduler
@@ -75,6 +76,10 @@ class Cases(Kept):
         self._job_of: dict[str, str] = {}
         self.excused: list[str] = []
         """Nodes that are dark, and that the scheduler has spoken of since: what they were away for is known."""
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget who of those that are gone was accounted for."""
+        self.excused = [name for name in self.excused if name not in survivors.names("machine")]
 
     def excuse(self, now: Instant) -> None:
         """Note which of the dark nodes the scheduler accounts for; it may take a node back before it is heard."""

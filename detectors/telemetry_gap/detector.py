@@ -24,6 +24,7 @@ import numpy as np
 from detectors.base import BaseDetector
 from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
+from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.presence import LATE, Progress
 from detectors.scheduling import Scheduler
@@ -89,6 +90,12 @@ class TelemetryGap(BaseDetector):
             if not self._is_covered(case):
                 found += self._fire(now, case)
         return found
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Let findings that stand for several stand for the rest of them."""
+        gone = survivors.names("machine")
+        for case in self._book.cases():
+            case.memo["members"] = [name for name in case.memo["members"] if name not in gone]
 
     def _is_covered(self, case: Case) -> bool:
         """Return whether an open finding stands for a case, or may: then the case joins it."""

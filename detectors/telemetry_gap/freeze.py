@@ -12,6 +12,7 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
+from detectors.core.survivors import Survivors
 from detectors.presence import NEVER, Attendance
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
@@ -41,12 +42,17 @@ class Freeze(Kept):
         self._config = config
         self._fields, self._meter = tuple(fields), meter
         self.kind = kind
-        self._changed = Attendance(f"{kind}_change")
-        self._counts = _Counts()
+        self._changed = Attendance(kind)
+        self._counts = _Counts().along(kind)
         self._seen = np.empty((len(self._fields), 0))
 
     def __len__(self) -> int:
         return len(self._counts)
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget what was last read of entities that are gone."""
+        if (kept := survivors.of(self.kind)) is not None:
+            self._seen = self._seen[:, kept[kept < self._seen.shape[1]]]
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each entity."""

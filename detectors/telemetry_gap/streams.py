@@ -9,6 +9,7 @@ from detectors.cabling import cables
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
+from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
@@ -55,23 +56,27 @@ class Stream(Kept):
 
     KEPT = ("heard", "lapses", "away_ms", "needed", "_looked")
 
-    def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails) -> None:
-        self.kind, self._config = kind, config
-        self.heard = Attendance(kind)
+    def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails, owners: Roster) -> None:
+        self.kind, self._config, self._owners = kind, config, owners
+        self.heard = Attendance(kind, owners)
         self.lapses = Lapses(tails[f"silences in {kind}"])
         self.away_ms: FloatArray = np.empty(0)
         self.needed: FloatArray = np.empty(0)
         self._looked: Instant = NEVER
 
-    def measure(
-        self, now: Instant, roster: Roster, excused: BoolArray | None = None, dark_at: IntArray | None = None
-    ) -> None:
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget how long owners that are gone have been away."""
+        if (kept := survivors.of(self._owners)) is not None:
+            self.away_ms = self.away_ms[kept[kept < len(self.away_ms)]]
+            self.needed = self.needed[kept[kept < len(self.needed)]]
+
+    def measure(self, now: Instant, excused: BoolArray | None = None, dark_at: IntArray | None = None) -> None:
         """At a point of the grid: take note of who was heard; of silences that are `excused` nothing is learnt.
 
         Nor of long ones in which a node was `dark_at` some time (ms; -1 never): it was away, and not its collection.
         """
         heard, config = self.heard, self._config
-        heard.look(now, roster.owners(self.kind, len(heard.readings)), len(roster))
+        heard.look(now, self._owners.owners(self.kind, len(heard.readings)), len(self._owners))
         self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
         came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
         spent = now - self._looked if self._looked >= 0 else 0
@@ -103,13 +108,18 @@ class Streams(Kept):
         self._fleet = fleet
         self.nodes, self.switches = Roster(fleet), Roster(fleet)
         self.watts = Watts(fleet, self.nodes)
-        kinds: tuple[Kind, ...] = (*OF_NODES, "switch")
-        self.of: dict[str, Stream] = {kind: Stream(kind, config, tails) for kind in kinds}
-        self._links = {kind: Links() for kind in _UP}
+        self.of: dict[str, Stream] = {kind: Stream(kind, config, tails, self.nodes) for kind in OF_NODES}
+        self.of["switch"] = Stream("switch", config, tails, self.switches)
+        self._links = {kind: Links().along(kind) for kind in _UP}
         self.dark: BoolArray = np.empty(0, bool)
         """Which nodes are silent in all their in-band streams, (nodes,)."""
         self.dark_at: IntArray = np.empty(0, np.int64)
         """When each last was, ms; -1: never."""
+
+    def go_on_with(self, survivors: Survivors) -> None:
+        """Forget when nodes that are gone were dark."""
+        if (kept := survivors.of(self.nodes)) is not None:
+            self.dark_at = self.dark_at[kept[kept < len(self.dark_at)]]
 
     def take(self, batch: Batch) -> None:
         """Take note of who is heard, and which links are up; a row that reports nothing counts for nothing."""
@@ -130,8 +140,8 @@ class Streams(Kept):
         without[np.array([self.nodes.number(name) for name in excused], np.int64)] = True
         self.dark_at = np.concatenate([self.dark_at, np.full(len(self.nodes) - len(self.dark_at), NEVER, np.int64)])
         for kind in OF_NODES:
-            self.of[kind].measure(now, self.nodes, without, self.dark_at if kind in IN_BAND else None)
-        self.of["switch"].measure(now, self.switches)
+            self.of[kind].measure(now, without, self.dark_at if kind in IN_BAND else None)
+        self.of["switch"].measure(now)
         in_band = [self.of[kind].heard for kind in IN_BAND]
         known = np.array([heard.last >= 0 for heard in in_band])
         late = np.array([heard.missed(now) > _DARK for heard in in_band])

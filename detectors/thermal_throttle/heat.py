@@ -27,6 +27,7 @@ class Heat(Columns):
     last; `chip_limit`, `memory_limit` highest operating temperatures, degrees.
     """
 
+    axis = "dcgm"
     spent_ms: FloatArray = column(0.0)
     run: IntArray = column(0)
     since: IntArray = column(-1)
