@@ -57,6 +57,9 @@ def live(
         float | None, typer.Option(min=0, max=600, help="seconds behind the clock at least; as seen if not given")
     ] = None,
     state: Annotated[Path | None, typer.Option(help="a folder for what a restart goes on from")] = None,
+    forget_after_days: Annotated[
+        float, typer.Option(min=0.01, help="forget a machine of which no series came for so long")
+    ] = 7.0,
     slurm: Annotated[
         str | None, typer.Option(help="a command that prints its jobs: 'sacct -a -S now-1days --json', 'squeue --json'")
     ] = None,
@@ -86,6 +89,7 @@ def live(
     """
     import time
 
+    from detectors.heard import DAY_MS
     from services.detect.choices import load_choices, load_incident_config
     from services.kit.service import stop_on_signals
     from services.kit.times import wall_ms
@@ -104,7 +108,9 @@ def live(
     if slurm is not None and kubernetes is not None:
         raise UserError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them", exit_code=2)
     listed, nodes = _scheduler(slurm, kubernetes, kubernetes_token_file, kubernetes_ca_file)
-    detection = Detection(load_choices(config, calibration), load_incident_config(config), known, listed, nodes)
+    forget_ms = round(forget_after_days * DAY_MS)
+    incidents = load_incident_config(config)
+    detection = Detection(load_choices(config, calibration), incidents, known, listed, nodes, forget_ms)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
     with QueryApi(access) as api, ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)

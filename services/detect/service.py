@@ -21,6 +21,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
 
+from detectors.heard import DAY_MS, Forgetting
 from detectors.state import StateError
 from services.detect.configured import Configured
 from services.detect.settings import DetectSettings
@@ -172,6 +173,7 @@ class Detect:
             idle_timeout_s=self._settings.idle_timeout_s,
             lateness_ms=int(self._settings.lateness_s * 1000),
             incidents=incidents,
+            forgetting=Forgetting(round(self._settings.forget_after_days * DAY_MS)),
         )
         unit = self._make(origin, partition, plan, stored)
         self._units[origin.unit] = unit

@@ -29,3 +29,7 @@ class DetectSettings(Settings):
     """A stream of a feed without watermarks that is silent for so long no longer holds the others back."""
     lateness_s: Annotated[float, Field(ge=0)] = 2.0
     """How far behind the latest reading of a stream others may still come, in a feed without watermarks."""
+    forget_after_days: Annotated[float, Field(gt=0)] = 7.0
+    """After so many days of event time without anything of a machine that the topology does not name, and that no job
+    runs on, it is forgotten: what was open on it is resolved, and if it comes back it is a new one. Seven days are a
+    policy: one that is away for a weekend, or for a repair of some days, is the same."""

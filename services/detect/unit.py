@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors.engine import Choice, Engine
+from detectors.heard import Forgetting
 from detectors.incidents.knowledge import IncidentConfig
 from services.detect.idle import ArrivalWatermarks
 from services.detect.intake import feed
@@ -27,6 +28,7 @@ class Plan:
     idle_timeout_s: float
     lateness_ms: int
     incidents: IncidentConfig
+    forgetting: Forgetting
 
 
 class Unit:
@@ -46,10 +48,19 @@ class Unit:
         from_ms = announced.from_ms if announced is not None else None
         streams = announced.streams if announced is not None else plan.streams
         if stored is not None and stored.generation == origin.generation:
-            self.engine = Engine.restore(plan.topology, plan.choices, streams, stored.engine, incidents=plan.incidents)
+            self.engine = Engine.restore(
+                plan.topology,
+                plan.choices,
+                streams,
+                stored.engine,
+                incidents=plan.incidents,
+                forgetting=plan.forgetting,
+            )
             self._warmup = Warmup.restore(from_ms, stored.warm)
         else:
-            self.engine = Engine(plan.topology, plan.choices, streams, incidents=plan.incidents)
+            self.engine = Engine(
+                plan.topology, plan.choices, streams, incidents=plan.incidents, forgetting=plan.forgetting
+            )
             self._warmup = Warmup(from_ms)
 
     def take(self, stream: str, record: Record, *, monotonic_s: float, wall_ms: int) -> None:

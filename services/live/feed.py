@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from detectors.engine import Choice, Engine
+from detectors.heard import FORGET_MS, Forgetting
 from detectors.incidents.knowledge import IncidentConfig
 from services.kit.columns import rows_of
 from services.kit.errors import UserError
@@ -43,6 +44,13 @@ class Detection:
     topology: Topology = field(default_factory=Topology)
     listed: Listed | None = None
     nodes: Nodes = dict
+    forget_ms: int = FORGET_MS
+    """How long after they were heard last machines are forgotten that `topology` does not name."""
+
+    @property
+    def forgetting(self) -> Forgetting:
+        """Which machines the engine forgets: not those that are known beforehand."""
+        return Forgetting(self.forget_ms, self.topology.model_dump(mode="json", exclude_unset=True))
 
 
 class Feed:
@@ -63,7 +71,7 @@ class Feed:
         self.topology = Topology()
         """The machines known by now."""
         self.topology, self._size = self._united(), reader.census.size
-        self.engine = Engine(self._described(), detection.choices, _ALL, incidents=detection.incidents)
+        self.engine = self._engine()
 
     @property
     def server(self) -> str:
@@ -86,10 +94,9 @@ class Feed:
 
     def restore(self, document: dict[str, Any], state: bytes) -> None:
         """Go on where `snapshot` and the engine's were taken; StateError where other detectors wrote it."""
-        chosen = self._detection
         self.topology = Topology.model_validate(document["topology"])
         self.topology = self._united()
-        self.engine = Engine.restore(self._described(), chosen.choices, _ALL, state, incidents=chosen.incidents)
+        self.engine = self._engine(state)
         self.jobs.restore(document["jobs"])
         self.maintenance.closed = document.get("closed", {})  # none in a state that an older version kept
         self.at = self._first = self._met = document["at"]
@@ -102,6 +109,7 @@ class Feed:
         target = now - self.lateness.delay_ms
         if target <= self.at:
             return None
+        self._shrink()
         behind = target - self.at > self._pace.length_ms
         upto = min(self.at + self._pace.length_ms, target)
         again = 0 if behind else max(_AGAIN_MS, self.lateness.delay_ms)
@@ -152,12 +160,27 @@ class Feed:
         self._size, known = size, self.topology
         self.topology = self._united()
         if self.topology != known:
-            chosen, state = self._detection, self.engine.snapshot()
-            self.engine = Engine.restore(self._described(), chosen.choices, _ALL, state, incidents=chosen.incidents)
+            self.engine = self._engine(self.engine.snapshot())
+
+    def _shrink(self) -> None:
+        """Forget the machines that the engine has forgotten; until now alerts could say where they were."""
+        gone = self.engine.forgotten()
+        if gone:
+            self._reader.forget(gone)
+            self._size = self._reader.census.size
+            self.topology = Topology.model_validate(self.engine.topology)
 
     def _united(self) -> Topology:
         known = ("given", self._detection.topology), ("known", self.topology), ("series", self._reader.topology())
         return united_topology(known, Report())
+
+    def _engine(self, state: bytes | None = None) -> Engine:
+        """Return an engine that knows the machines of now; with the state of another it goes on where that was."""
+        topology, (choices, incidents) = self._described(), (self._detection.choices, self._detection.incidents)
+        forgetting = self._detection.forgetting
+        if state is None:
+            return Engine(topology, choices, _ALL, incidents=incidents, forgetting=forgetting)
+        return Engine.restore(topology, choices, _ALL, state, incidents=incidents, forgetting=forgetting)
 
     def _described(self) -> dict[str, Any]:
         return self.topology.model_dump(mode="json", exclude_unset=True)

@@ -30,6 +30,7 @@ from services.recording.embedded import findings_of
 from services.recording.importers.parts.query_api import Access, QueryApi
 from services.recording.importers.prometheus import convert
 from services.recording.instants import format_instant
+from services.recording.model import Node, Topology
 from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
@@ -153,6 +154,26 @@ def test_live_findings_are_those_of_what_was_captured(stack: Stack, span: tuple[
     assert watch.found == replayed
     # The brake came after the lookback: it is reported as it is found.
     assert watch.reported == watch.found
+
+
+def test_machines_whose_series_ended_are_forgotten_but_for_those_that_are_given(
+    stack: Stack, span: tuple[int, int]
+) -> None:
+    _, end = span
+    watch = Watch(end - 30_000)
+    given = Topology(nodes=[Node(name="v003", rack="r1")])
+    detection = Detection(choose(), TABLE.configure({}), given, forget_ms=120_000)
+    with _api(stack) as api:
+        asked = Asked(lateness_ms=5_000, lookback_ms=60_000)
+        run = prepare(api, asked, detection, wall_ms=watch.now, monotonic=time.monotonic)
+        follower = Follower(run, [watch], wall_ms=watch.now)
+        _followed(follower, watch, end + 30_000)
+        assert {node.name for node in run.feed.topology.nodes} == {"v001", "v002", "v003", "v004"}
+        # Their job counts as running for five minutes after its last trace, and holds them.
+        _followed(follower, watch, end + 480_000)
+    assert [node.name for node in run.feed.topology.nodes] == ["v003"]
+    assert run.feed.snapshot()["topology"] == run.feed.engine.topology
+    assert b'["v001",0]' not in run.feed.engine.snapshot()
 
 
 def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(

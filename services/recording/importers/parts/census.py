@@ -164,6 +164,16 @@ class Census:
             if sensor in sensors or ("bmc", sensor) in entities
         }
 
+    def forget(self, gone: AbstractSet[str]) -> None:
+        """Forget machines and mounts by name; their series are looked at again if they come back."""
+        self._machines = {name: machine for name, machine in self._machines.items() if name not in gone}
+        self._gpu_nodes = {uuid: node for uuid, node in self._gpu_nodes.items() if node not in gone}
+        self._sensors = {sensor: number for sensor, number in self._sensors.items() if sensor[0] not in gone}
+        self._hosts = {host: name for host, name in self._hosts.items() if name not in gone}
+        for names in (self._switches, self._managed, self._mounts, self.called_by_pods):
+            names.difference_update(gone)
+        self._known.clear()
+
     def topology(self) -> Topology:
         """Return the machines seen so far."""
         managed = {name: _Machine() for name in self._managed - self._switches}

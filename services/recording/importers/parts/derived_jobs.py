@@ -1,6 +1,7 @@
 """Jobs where only their traces are known: the series or rows that name them."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,10 @@ class JobSpans:
                 held.update({(node, gpu): until for gpu in free})
             made.append(_job(name, traces, parts, whole, running=running))
         return made
+
+    def forget_machines(self, gone: AbstractSet[str]) -> None:
+        """Let go of when GPUs of machines that are gone were last heard of."""
+        self._latest = {gpu: latest for gpu, latest in self._latest.items() if gpu[0] not in gone}
 
     def forget(self, job: str) -> None:
         """Let go of a job that is over."""

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -168,6 +169,12 @@ class SeriesReader:
             for node in topology.nodes
         ]
         return topology.model_copy(update={"nodes": nodes})
+
+    def forget(self, gone: AbstractSet[str]) -> None:
+        """Forget machines and mounts that are gone, by name."""
+        self.census.forget(gone)
+        self.jobs.forget_machines(gone)
+        self._links = {gpu: facts for gpu, facts in self._links.items() if gpu[0] not in gone}
 
     def _ask(self, selector: str, after: int, until: int) -> Iterator[Matrix]:
         if self.step_s is None:

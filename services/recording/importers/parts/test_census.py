@@ -95,6 +95,22 @@ def test_what_is_not_kept_is_forgotten_and_met_anew() -> None:
     assert (census.held, held > 0) == (0, True)
 
 
+def test_machines_that_are_forgotten_are_met_anew_when_they_come_back() -> None:
+    census = Census()
+    for name in ("n1", "n2"):
+        placed(census, "DCGM_FI_DEV_GPU_TEMP", gpu="0", UUID=f"GPU-{name}", Hostname=name)
+        placed(census, "ipmi_temperature_celsius", name="Temp", id="3", instance=f"{name}:9290")
+        placed(census, "hindcast_storage_waiters", node=name, mount=f"/{name}")
+    placed(census, "sonic_interface_pfc_receive_packets_total", device="e0", instance="leaf1:9101", priority="3")
+    both = census.held
+    census.forget({"n1", "/n1", "leaf1"})
+    assert [node.name for node in census.topology().nodes] == ["n2"]
+    assert ([one.mount for one in census.topology().mounts or []], census.topology().switches) == (["/n2"], [])
+    assert census.held == both // 2
+    placed(census, "DCGM_FI_DEV_GPU_TEMP", gpu="0", UUID="GPU-n1", Hostname="n1")
+    assert [node.name for node in census.topology().nodes] == ["n1", "n2"]
+
+
 def test_links_and_switch_chips_are_left_out_with_a_reason() -> None:
     census = Census()
     gpu = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1"}
