@@ -15,6 +15,7 @@ from services.kit.errors import UserError
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
+from tests.hostile import hostile_recording
 from tests.small import Brake, small_recording
 
 
@@ -116,3 +117,11 @@ def test_what_cannot_be_done_is_told(app: typer.Typer, recording: Path, tmp_path
     ):
         with pytest.raises(UserError, match=word):
             CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_a_log_line_does_not_steer_the_terminal(app: typer.Typer, tmp_path: Path) -> None:
+    source = Path("replay-data/small/vela-power-brake")
+    hostile = hostile_recording(source, tmp_path / "hostile", node="v002", job_id="812")
+    result = CliRunner().invoke(app, ["run", str(hostile)], catch_exceptions=False)
+    assert "owned='log line'" in result.stdout.replace("\n", " ")
+    assert all(character.isprintable() or character == "\n" for character in result.stdout)

@@ -10,6 +10,7 @@ from detectors.engine import Engine
 from detectors.fleet import Job, JobEvent
 from services.kit.columns import batch_of, rows_of
 from services.kit.errors import UserError
+from services.kit.printable import printable
 from services.kit.times import parse_time
 from services.kit.wire import Row, WireError
 
@@ -64,7 +65,7 @@ def log_record(row: Mapping[str, Any]) -> LogRecord:
     return LogRecord(
         at=_time(row["timestamp"]),
         source=str(row["source"]),
-        message=str(row["message"]),
+        message=printable(str(row["message"])),
         severity=str(row.get("severity") or "info"),
         node=_text(row.get("node")),
         job_id=_text(row.get("job_id")),

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(r"(?:(?P<h>\d{1,9}):)?(?P<m>\d{1,9}):(?P<s>\d{1,9}(?:\.\d{1,9})?)")
@@ -62,9 +62,11 @@ def resolve_past(text: str, now_ms: int) -> int:
     return now_ms - parse_offset(f"+{back[1:]}") if back.startswith("-") else parse_instant(text)
 
 
-def _to_ms(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else parse_instant(value)
+def _to_ms(value: object, info: ValidationInfo) -> int:
+    if info.mode == "python" and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return parse_instant(value)
 
 
-# In a model: an int of milliseconds inside, RFC 3339 outside. Code may pass the int it already has.
+# In a model: an int of milliseconds inside, RFC 3339 outside. Code may pass the int it already has; a file may not.
 InstantMs = Annotated[int, BeforeValidator(_to_ms), PlainSerializer(format_instant, when_used="json")]

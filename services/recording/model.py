@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from services.kit.printable import Printable
 from services.recording.instants import InstantMs
 
 
@@ -40,8 +41,8 @@ class Manifest(_Document):
 
     format: str
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    title: str
-    summary: str
+    title: Printable
+    summary: Printable
     origin: Literal["synthetic", "captured", "imported"]
     source: dict[str, Any] = {}
     seed: int | None = None
@@ -125,15 +126,15 @@ class Event(_Document):
     job_id: str | None = None
     rank: int | None = None
     severity: Literal["info", "warning", "error", "critical"]
-    message: str
+    message: Printable
 
 
 class Job(_Document):
     """One job; ``end`` is None while it runs. ``gpus`` is given only where the job has part of a node."""
 
     job_id: str
-    name: str = ""
-    user: str = ""
+    name: Printable = ""
+    user: Printable = ""
     nodes: list[str]
     gpus_per_node: int | None = None
     submit: InstantMs | None = None
@@ -156,7 +157,7 @@ class Label(_Document):
     also: list[dict[str, str | int]] = []
     job_id: str | None = None
     cause: str | None = None
-    note: str | None = None
+    note: Printable | None = None
     incident: str | None = None
     root: bool | None = None
     impact: dict[str, int | float] | None = None

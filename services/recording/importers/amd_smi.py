@@ -17,7 +17,7 @@ from services.recording.importers.contract import Draft, Progress, Report, silen
 from services.recording.importers.parts.amd_series import generation_of
 from services.recording.importers.parts.amd_smi_fields import NOT_THERE, is_table, leaves, named, reading
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible
+from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Gpu, Node, Topology
@@ -157,7 +157,7 @@ class _Import:
         """Return when a print was made: what it says itself, in seconds, else what its file does."""
         seconds = number_of(stamp)
         if seconds is not None:
-            return int(seconds * 1000)
+            return ms_of(seconds)
         if self._moment:
             return self._clock.row(path, self._moment)
         if not self._inside:

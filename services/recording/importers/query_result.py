@@ -14,7 +14,7 @@ from services.recording.importers.contract import Draft, Progress, Report, silen
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.log_judgement import severity_of
 from services.recording.importers.parts.log_lines import LogLine, LogLines
-from services.recording.importers.parts.moments import parse_stamp, plausible
+from services.recording.importers.parts.moments import ms_of, parse_stamp, plausible
 from services.recording.importers.parts.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import (
     SourceFiles,
@@ -123,10 +123,10 @@ def _series(intake: SeriesIntake, item: Mapping[str, Any], report: Report, place
             value = float(sample[1])
         except (TypeError, ValueError, IndexError):
             at = None
-        if at is None or not plausible(round(at * 1000)):
+        if at is None or not plausible(at_ms := ms_of(at)):
             report.skip(_NO_SAMPLE, place)
             continue
-        times.append(round(at * 1000))
+        times.append(at_ms)
         values.append(value)
     if not metric:
         report.skip("a series without a name: a result of an expression (samples)", place, len(times))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, to_ms
+from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible, to_ms
 from services.recording.importers.parts.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
@@ -127,7 +127,7 @@ class _Import:
         """Return the time on a line before a dump; None where it is none, so that the file's own time holds."""
         seconds = number_of(text)
         if seconds is not None:
-            return int(seconds * 1000)
+            return ms_of(seconds)
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:

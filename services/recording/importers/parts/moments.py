@@ -24,9 +24,14 @@ _IN_NAME = re.compile(
 _UNIX_IN_NAME = re.compile(r"(?<![0-9a-fA-FxX.])(1\d{9})(\d{3})?(?![0-9a-fA-F])")
 
 
-def plausible(ms: int) -> bool:
+def plausible(ms: float) -> bool:
     """Whether a time can be one of a telemetry record at all."""
     return 0 <= ms < LATEST
+
+
+def ms_of(seconds: float) -> int:
+    """Return milliseconds of a time in seconds since the epoch; -1, which is not plausible, for one that is not."""
+    return round(seconds * 1000) if plausible(seconds * 1000) else -1
 
 
 def to_ms(moment: datetime) -> int:
