@@ -66,3 +66,13 @@ def median_of(values: FloatArray) -> float:
     ranked.sort()
     low, high = float(ranked[(count - 1) // 2]), float(ranked[count // 2])
     return low if low == high else low / 2 + high / 2
+
+
+def poisson_odds(counts: FloatArray, mean: FloatArray) -> FloatArray:
+    """Return what the odds of `counts` events or more (n,) are at most, where `mean` (n,) > 0 are due; 1 up to it.
+
+    The odds of as many, by Stirling's bound of the factorial, times a geometric series over what is more.
+    """
+    more = np.maximum(counts, mean)
+    as_many = np.exp(more - mean - more * np.log(more / mean)) / np.sqrt(2 * np.pi * np.maximum(more, 1.0))
+    return np.asarray(np.where(counts > mean, np.minimum(as_many / (1 - mean / (more + 1)), 1.0), 1.0))

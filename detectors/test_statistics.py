@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.statistics import masked_median, stable_order
+from detectors.statistics import masked_median, poisson_odds, stable_order
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.booleans()), max_size=20))
@@ -27,3 +29,12 @@ def test_the_masked_median_goes_along_the_last_axis() -> None:
 def test_the_order_of_integers_is_stable_however_far_they_lie_apart(ranks: list[int], apart: int, first: int) -> None:
     values = np.array(ranks, np.int64) * apart + first
     np.testing.assert_array_equal(stable_order(values), values.argsort(kind="stable"))
+
+
+@given(st.integers(1, 200), st.floats(1e-3, 150))
+def test_poisson_odds_are_never_below_the_true_ones_and_seldom_far_above(count: int, mean: float) -> None:
+    exact = 1 - sum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count))
+    (bound,) = poisson_odds(np.array([float(count)]), np.array([mean]))
+    assert bound >= exact - 1e-9
+    if count > 2 * mean and exact > 1e-9:
+        assert bound <= 1.5 * exact

@@ -14,6 +14,7 @@ _WATTS = re.compile(r"(node|system|sys|total|chassis|dcmi|server).*(power|pwr|wa
 _NOT_WATTS = re.compile(r"status|state|redundan|limit|cap|psu|supply", re.IGNORECASE)
 _MEMORY_MS = 300_000
 """The level follows the watts with this time constant: as it was before a fall it is known for some minutes."""
+_HOUR_MS = 3_600_000
 _PLAUSIBLE_W = 1e6
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
@@ -24,6 +25,8 @@ _OFF: Final = 0.1
 class Watts(Columns):
     """By BMC sensor that reads a node's power: the watts and when, the level before them, when they last fell below it.
 
+    `level` is that of the last minutes, `hour` of the last hour: what is off has drawn little for long.
+
     `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
     """
 
@@ -32,6 +35,7 @@ class Watts(Columns):
     watts: FloatArray = column(np.nan)
     before: FloatArray = column(np.nan)
     level: FloatArray = column(np.nan)
+    hour: FloatArray = column(np.nan)
     fell_at: IntArray = column(NEVER)
     drop: FloatArray = column(np.nan)
     counts: BoolArray = column(False)
@@ -64,6 +68,8 @@ class Watts(Columns):
             self.fell_at[sensors[fell]] = at[fell]
             self.drop[sensors] = np.fmax(self.drop[sensors], level / np.maximum(watts, 1.0) - 1)
             self.level[sensors] = level + (1 - np.exp(-spent / _MEMORY_MS)) * (watts - level)
+            hour = np.where(np.isnan(self.hour[sensors]), watts, self.hour[sensors])
+            self.hour[sensors] = hour + (1 - np.exp(-spent / _HOUR_MS)) * (watts - hour)
 
     def drops(self) -> FloatArray:
         """Return by how much watts fell at the readings since this was last asked, (n,)."""
@@ -81,8 +87,9 @@ class Watts(Columns):
 
     def off(self, node: int, since: Instant) -> bool:
         """Return whether a node is off, by a reading after `since`."""
-        watts, before = self.since(node, since)
-        return watts < _OFF * before
+        those = self._sensors(node)
+        those = those[self.at[those] > since]
+        return bool(len(those)) and bool(self.watts[those[0]] < _OFF * self.hour[those[0]])
 
     def held(self, node: int, since: Instant) -> bool:
         """Return whether a node draws what it did, by all readings after `since`."""

@@ -94,6 +94,12 @@ class Columns(Kept):
             setattr(self, name, getattr(self, name)[..., entities])
         self.count = len(entities)
 
+    def begin_afresh(self, name: str) -> None:
+        """Leave a column blank that a snapshot does not have."""
+        if name not in self.COLUMNS:
+            raise KeyError(name)
+        setattr(self, name, self._blank(name, self.count))
+
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""
         own = {prefix + name: getattr(self, name) for name in self.COLUMNS}

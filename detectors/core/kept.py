@@ -35,15 +35,24 @@ class Kept:
         return document, arrays
 
     def take_saved(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take what `saved` returned, into an object that was made with the same settings."""
+        """Take what `saved` returned, into an object that was made with the same settings.
+
+        A column that an older version did not have begins afresh; KeyError for anything else that is missing.
+        """
         for path, owner, name in self._leaves():
             value = getattr(owner, name)
-            if isinstance(value, np.ndarray):
+            if path not in arrays and path not in document:
+                owner.begin_afresh(name)
+            elif isinstance(value, np.ndarray):
                 setattr(owner, name, arrays[path])
             elif isinstance(value, _Documented):
                 value.load(document[path])
             else:
                 setattr(owner, name, document[path])
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on without what a snapshot lacks of an attribute. KeyError where nothing can be gone on with."""
+        raise KeyError(name)
 
     def _leaves(self, path: str = "") -> Iterator[tuple[str, "Kept", str]]:
         for name in self.KEPT:

@@ -31,6 +31,19 @@ def test_columns_grow_with_blanks_and_survive_a_snapshot() -> None:
     assert again.one.tolist() == [-1, -1, -1]
 
 
+def test_a_column_that_an_older_version_did_not_have_begins_afresh() -> None:
+    pair = Pair()
+    pair.grow(2)
+    pair.one[:] = 7
+    document, arrays = pair.saved()
+    del arrays["many"]
+    again = Pair()
+    again.take_saved(document, arrays)
+    assert (again.one.tolist(), again.many.tolist()) == ([7, 7], [[0.0, 0.0]] * 3)
+    with pytest.raises(KeyError, match="count"):
+        again.take_saved({}, arrays)
+
+
 @pytest.mark.parametrize("draw", [lambda c, n: np.abs(c.normal(size=n)), lambda c, n: c.lognormal(0, 1.2, n)])
 def test_odds_of_a_tail_are_kept_within_the_data_and_conservative_beyond_it(
     draw: Callable[[np.random.Generator, int], FloatArray],

@@ -28,7 +28,8 @@ _LEAST_NOISE = 1e-3
 _NOBODY = 2**31
 _PHASE = 0.15
 """Another number of tokens a step, or step time, is other work with a course of its own: contexts double, say."""
-_PHASE_LOOKS = 3
+_PHASE_LOOKS, _PHASE_MS = 3, 45_000
+"""So many looks, and so long, as steps that wait for a link are the same work; but before a rise is believed."""
 
 
 class Steps:
@@ -90,6 +91,7 @@ class Course(Evidence):
     recent_at: IntArray = column(-1, WINDOW)
     phase: FloatArray = column(np.nan)
     off_phase: IntArray = column(0)
+    off_since: IntArray = column(-1)
     sound: IntArray = column(0)
     bad: IntArray = column(0)
     bad_since: IntArray = column(-1)
@@ -118,7 +120,7 @@ class Course(Evidence):
         some = counts > 0
         jobs, values, counts, at = jobs[some], values[some], counts[some], steps.at[last][some]
         level, noise = level[some], noise[some]
-        other = self._other_work(jobs, phases[some])
+        other = self._other_work(jobs, phases[some], at)
         residual = values - level
         scaled = residual / np.maximum(noise, _LEAST_NOISE)
         self.look(jobs, self._tail.odds(scaled), at)
@@ -165,7 +167,7 @@ class Course(Evidence):
         self.bad[jobs] = np.where(again, run, self.bad[jobs] + run)
         self.sound[jobs] += np.bincount(steps.job[finite], minlength=len(self))[jobs]
 
-    def _other_work(self, jobs: IntArray, phases: FloatArray) -> BoolArray:
+    def _other_work(self, jobs: IntArray, phases: FloatArray, at: IntArray) -> BoolArray:
         """Return which of `jobs` (n,) do other work than before, as the size or time of their steps says."""
         usual = self.phase[jobs]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -173,7 +175,9 @@ class Course(Evidence):
         self.off_phase[jobs] = np.where(off, self.off_phase[jobs] + 1, 0)
         moved = np.where(np.isnan(usual), phases, usual + 0.1 * (phases - usual))
         self.phase[jobs] = np.where(off | np.isnan(phases), usual, moved)
-        other: BoolArray = self.off_phase[jobs] >= _PHASE_LOOKS
+        since = self.off_since[jobs]
+        self.off_since[jobs] = np.where(off, np.where(since < 0, at, since), -1)
+        other: BoolArray = (self.off_phase[jobs] >= _PHASE_LOOKS) & (at - self.off_since[jobs] >= _PHASE_MS)
         return other
 
     def _learn(self, jobs: IntArray, values: FloatArray, steps: IntArray, at: IntArray) -> None:

@@ -194,6 +194,12 @@ def test_a_gradient_that_is_ten_times_as_large_and_stays_is_named() -> None:
     assert float(fired.evidence["grad_norm"]) > 8 * float(fired.evidence["grad_norm_before"])
 
 
+def test_steps_that_waited_for_a_moment_are_no_other_work() -> None:
+    slow = from_then(660, 0.55, 685)
+    (fired,) = run(tape_of(replace(STEADY, grad=from_then(720, 10), tokens=slow)))
+    assert "gradient" in fired.summary
+
+
 def test_loss_and_gradient_that_rise_together_need_less_of_each() -> None:
     assert len(run(tape_of(replace(STEADY, loss=from_then(720, 1.15), grad=from_then(720, 2.2))))) == 1
     assert run(tape_of(replace(STEADY, loss=from_then(720, 1.15)))) == []

@@ -118,7 +118,7 @@ class LinkFault(BaseDetector):
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped.at)
-        yield from self._judge.downs(now, self._erring_lately())
+        yield from self._judge.downs(now, self._erring_lately(), self._flapped.at)
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
 
@@ -201,6 +201,9 @@ class LinkFault(BaseDetector):
             over = self._flapped if case.fault == "link_flap" else self._erred
             for kind, owner, port in case.memo["members"]:
                 over.at[kind, owner, port] = now
+        if case.fault == "link_errors":
+            for kind, owner, port in case.memo["members"]:
+                self._judge.begin_anew(self._cables.with_end((kind, owner, port)))
         return self._book.resolve(case, now, reason)
 
     def restored(self) -> None:

@@ -16,7 +16,7 @@ from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.residuals import Habit
 from detectors.core.tails import Tails, learn_events
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.statistics import median_of
+from detectors.statistics import median_of, poisson_odds
 
 LOOK_MS: Final = 60_000
 COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,6 +29,8 @@ _COLLECTED_MS = 36_000
 _FAST_READINGS = 2
 _HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
+_ONE_UNSEEN: Final = 1.0
+"""What a port's habit may have missed so far: one error in all the time that it was learnt."""
 
 
 class Errors(Columns):
@@ -110,7 +112,9 @@ class Errors(Columns):
         usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
         # One error more than usual, and than half of the ports count, is twice as much.
         residual = (pace - np.fmax(usual, np.nan_to_num(median_of(pace)))) / (usual + 1)
-        odds = tail.odds(residual)
+        # As many as a steady rate brings by chance are none too many, whatever the ports without errors count.
+        mean = (np.nan_to_num(usual) + _ONE_UNSEEN / np.maximum(habit.learnt_s[ports] / 60, 1.0)) * minutes
+        odds = np.maximum(tail.odds(residual), poisson_odds(self.counted.grown[row, ports], mean))
         calm = ~(residual >= 1)
         tail.learn(residual[calm])
         learn_events(tail, self.burst[row], ports, residual, calm)

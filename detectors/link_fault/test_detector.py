@@ -322,3 +322,19 @@ def test_a_link_that_errs_must_be_down_for_longer() -> None:
     erring = growing(tape_of(scene), "nic", "symbol_error", 12.0, 60, 359, **NIC)
     assert firing(cable_lowered(erring, [(360.0, 386.0)])) == [("link_errors", NIC)]
     assert firing(cable_lowered(erring, [(360.0, 430.0)])) == [("link_errors", NIC), ("link_down", NIC)]
+
+
+def test_a_port_that_has_always_erred_now_and_then_is_no_fault_whatever_the_others_count() -> None:
+    scene = replace(SCENE, minutes=240, interval_s=60.0, kinds=("nic",))
+    assert firing(growing(tape_of(scene), "nic", "symbol_error", 0.5 / 60, 0, 1e9, **NIC)) == []
+    worse = growing(tape_of(scene), "nic", "symbol_error", 0.5 / 60, 0, 1e9, **NIC)
+    (found,) = firing(growing(worse, "nic", "symbol_error", 8 / 60, 7200, 1e9, **NIC))
+    assert found == ("link_errors", NIC), "sixteen times as often is one finding"
+
+
+def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:
+    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
+    tape = tape_of(replace(SCENE, minutes=12))
+    over = 122 + 6 + 240 + 5
+    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, over + 70.0)]))] == ["link_flap"]
+    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, 1e9)]))] == ["link_flap", "link_down"]

@@ -27,6 +27,8 @@ _CALM_MS = 180_000
 """Errors that stay away for so long, and for the minute of a look, are over."""
 _CONFIRM_AGAIN_MS = 30_000
 """A link that erred, or was lost and came back, may be flapping: a retrain takes less."""
+_FLAPPED_MS = 150_000
+"""A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
 _TOGETHER_MS: Final = 20_000
 """What went down within two readings and a link's debounce went down together."""
 _SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
@@ -121,14 +123,17 @@ class Judge:
     def _logged(self, cable: Cable) -> list[Instant]:
         return [at for end in cable.ends for at in self._lines.downs(end, -1)]
 
-    def downs(self, now: Instant, erred: Collection[End]) -> Iterator[Verdict]:
-        """Yield the cables that are down and stay so, or the switch that they share; `erred` lately did, by end."""
+    def downs(self, now: Instant, erred: Collection[End], flapped: Collection[End]) -> Iterator[Verdict]:
+        """Yield the cables that are down and stay so, or the switch that they share.
+
+        `erred` and `flapped` lately did, by end.
+        """
         suspects = {self._cables.of(kind, int(port)) for kind, states in self._states.items() for port in states.down()}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             line = self._line(cable, since - _TOGETHER_MS)
-            if not self._confirmed(now, cable, low, since, line, erred):
+            if not self._confirmed(now, cable, low, since, line, erred, flapped):
                 continue
             if all(self._lines.logged_up(end, int(states.heard.last[port])) for end, states, port in low):
                 continue
@@ -162,12 +167,15 @@ class Judge:
         since: Instant,
         line: tuple[Instant, str] | None,
         erred: Collection[End],
+        flapped: Collection[End],
     ) -> bool:
         """Return whether a loss of link was seen to last, by two readings or a line and a reading, not by one moment.
 
         Two ends that are read at the same moment are one reading of it.
         """
         confirm = int(self._config.confirm_s * 1000)
+        if cable.ends[0] in flapped and now - since < _FLAPPED_MS:
+            return False
         # Errors, and losses before, announce a flap: what retrains may take its time.
         if cable.ends[0] in erred or (line is None and self._lost_before(cable, since)):
             readings = max(int(states.low[port]) for _, states, port in low)
@@ -246,6 +254,11 @@ class Judge:
     def errs(self, cable: Cable, now: Instant) -> bool:
         """Return whether an end of a cable has counted unusual errors lately."""
         return any(now - self._errors[end[0]].odd[port] <= _CALM_MS for end, _, port in self.ports(cable))
+
+    def begin_anew(self, cable: Cable) -> None:
+        """Forget the evidence of a cable's errors: what has come to an end is not found again by it."""
+        for end, _, port in self.ports(cable):
+            self._errors[end[0]].evidence.forget([port])
 
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
         """Yield NICs of a job that carry nothing, or report nothing, while their siblings go on."""

@@ -6,9 +6,10 @@ its BMC reads no power while it had a job. Else it is inferred. A node's silence
 here, where scrapes get lost in runs and collectors pause; its job's steps that stop with it, or its watts that fall,
 weigh by how seldom jobs pause for so long, or watts fall so far. Together they must be so improbable that chance makes
 them within the budget only. On silence alone it takes five minutes, and longer than nodes here are ever silent; of a
-node without a job, as long as a reboot takes. A node whose job goes on stepping is alive: its collector is not
-(`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or something names each of
-them. Streams that stop one by one are their agents' trouble. What the scheduler took out on purpose is silent by right.
+node without a job, as long as a reboot takes, or as a power cycle if its BMC reads no power. A node whose job goes on
+stepping is alive: its collector is not (`telemetry_gap`); so are nodes that fall silent together, unless their job
+stops with them or something names each of them. Streams that stop one by one are their agents' trouble. What the
+scheduler took out on purpose is silent by right.
 
 It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
 node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still
@@ -52,6 +53,8 @@ _SIGNS_BEFORE_MS: Final = 180_000
 """A SEL or kernel line this long before the silence still speaks of it: BMCs are read every minute."""
 _TOGETHER: Final = 3
 """So many nodes are not silent for as long at once by chance: it is for what they share, most often a collector."""
+_CYCLE_MS: Final = 180_000
+"""A power cycle by the BMC, or a loss of AC that its supplies come back from, takes seconds to a minute."""
 _FEED_SHARE: Final = 0.8
 """When nearly all that report are silent at once, and so are all jobs, it is our feed and not the cluster."""
 _FORGET_MS: Final = 86_400_000
@@ -189,13 +192,17 @@ class NodeDown(BaseDetector):
             return True
         if self._lives(case, now):
             return False
-        if case.line is not None or (case.off and case.job_id is not None):
+        if case.line is not None or (case.off and (case.job_id is not None or self._stays_off(case, now))):
             return True
         if case.stopped is False:
             return False  # its job's next step may still come
         allowed = chance_allowed(self._config.false_alarms_per_100_node_days, case.usual)
         sure = case.odds <= allowed or (case.work_stands and case.missed >= self._config.least_readings)
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
+
+    def _stays_off(self, case: _Case, now: Instant) -> bool:
+        """Return whether a node without a job draws no power for longer than one that is power-cycled."""
+        return now - case.last >= max(_CYCLE_MS, self._config.least_readings * case.usual)
 
     def _is_silent_for_good(self, case: _Case, now: Instant) -> bool:
         """Return whether silence alone says it: longer than nodes here are ever silent, of all its streams at once."""

@@ -3,13 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from detectors.contract import Finding
+from detectors.contract import Finding, FloatArray
 from detectors.fleet import INFERRED
 from detectors.node_down.detector import NodeDown
 from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, idle, silenced
-from detectors.scene import START, Scene, line, name, tape_of, without
+from detectors.rows import Rows
+from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
 from detectors.spec import configure
 from detectors.tape import Tape, play
 
@@ -195,3 +197,19 @@ def test_an_idle_node_that_draws_what_it_did_is_not_down_until_the_scheduler_mis
     (fired,) = firing(silenced(tape_of(replace(scene, logs=[missed])), [CULPRIT]))
     assert fired.detected_at - missed.at <= 5000
     assert named(dead(tape_of(replace(scene, minutes=19)), [CULPRIT])) == [CULPRIT]
+
+
+def test_an_idle_node_that_draws_no_power_is_down_before_a_reboot_would_be_over() -> None:
+    tape = tape_of(replace(SCENE, working=False, kinds=("bmc", "nic", "dcgm"), minutes=12))
+    silent = silenced(tape, [CULPRIT])
+
+    def drawing(watts: float, until_s: float) -> Tape:
+        def fallen(rows: Rows, readings: FloatArray) -> FloatArray:
+            return np.where(where(rows, DIES_S, until_s, node=CULPRIT, sensor="node_power"), watts, readings)
+
+        return changed(silent, "bmc", "reading", fallen)
+
+    (found,) = firing(drawing(40.0, 1e9))
+    assert DIES_S + 175 <= (found.detected_at - START) / 1000 <= DIES_S + 200
+    assert firing(drawing(40.0, DIES_S + 100)) == [], "it was power-cycled"
+    assert firing(drawing(600.0, 1e9)) == [], "it may be rebooting"

@@ -29,7 +29,7 @@ from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
-from detectors.nvlink.errors import LinkErrors, rate_of
+from detectors.nvlink.errors import Energy, LinkErrors, rate_of
 from detectors.nvlink.lines import details, fabric_line, is_fatal
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
@@ -37,7 +37,7 @@ from detectors.xid import XidCatalogue, XidOverrides
 from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
-_BOTH = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
+_BOTH, _ENERGY = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 _UTILISATION, _MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_DRAM_ACTIVE"
 _LONGEST_PENDING_LINES = 1000
 _MB = 1e6
@@ -103,7 +103,7 @@ class Nvlink:
         self._traffic = shares.Shares(
             self.tails["NVLink traffic"], budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False
         ).along("dcgm")
-        self._carried = Counter().along("dcgm")
+        self._carried, self._energy = Counter().along("dcgm"), Energy().along("dcgm")
         self._book = CaseBook(self.spec.name)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
@@ -133,8 +133,9 @@ class Nvlink:
                 counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
                 moved = np.where(np.isnan(moved), counted, moved)
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
+            stale = self._energy.stands(gpus, reported(batch, _ENERGY, tick, here))
             # None at all is little, too: links that are down carry nothing.
-            moved = np.where(idle, np.nan, np.maximum(moved, 1.0))
+            moved = np.where(idle | stale, np.nan, np.maximum(moved, 1.0))
             self._traffic.take(gpus, moved, reported(batch, _MEMORY, tick, here))
         return ()
 
@@ -148,7 +149,7 @@ class Nvlink:
             case.memo["gpus"] = [gpu for gpu in numbers if gpu != WHOLE_NODE]
 
     def _grow(self, count: int) -> None:
-        for part in (self._errors, self._traffic, self._carried, self._xids):
+        for part in (self._errors, self._traffic, self._carried, self._energy, self._xids):
             part.grow(count)
 
     def advance(self, now: Instant) -> Sequence[Finding]:
@@ -359,6 +360,7 @@ class Nvlink:
             "tails": self.tails.document(),
         }
         arrays |= self._errors.arrays("errors_") | self._traffic.arrays("traffic_") | self._carried.arrays("carried_")
+        arrays |= self._energy.arrays("energy_")
         return pack(document, arrays)
 
     @classmethod
@@ -371,6 +373,7 @@ class Nvlink:
         detector._errors.load(arrays, "errors_")
         detector._traffic.load(arrays, "traffic_")
         detector._carried.load(arrays, "carried_")
+        detector._energy.load(arrays, "energy_")
         detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
         detector._lines = [(at, node, text, address, code) for at, node, text, address, code in document["lines"]]

@@ -31,6 +31,7 @@ from detectors.registry import choose
 from detectors.tape import Tape, play
 
 TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
@@ -251,3 +252,17 @@ def test_nvlink_5_says_itself_whether_it_is_fatal() -> None:
 
 def test_the_switch_drivers_line_needs_its_node() -> None:
     assert fabric_line(replace(kernel(1, 0, "SXid (PCI:0000:c3:00.0): 1, Fatal, x"), node=None)) is None
+
+
+def test_readings_that_are_frozen_say_nothing_of_traffic() -> None:
+    """An agent hangs: the exporter repeats all readings of a node, its counters of traffic and energy among them."""
+    columns = links(LONG)
+    traffic = np.cumsum((columns.pop(SENT) + columns.pop(RECEIVED)) / 1e6 * LONG.interval_s, axis=0)
+    columns[TOTAL] = traffic
+    columns[ENERGY] = np.cumsum(np.full(traffic.shape, 4e5 * LONG.interval_s), axis=0)
+    since = int(600 / LONG.interval_s)
+    stands = {field: column.copy() for field, column in columns.items()}
+    stands[TOTAL][since:, :4] = columns[TOTAL][since, :4]
+    assert fired(LONG.tape(stands)) == [{"node": name(0)}], "links that carry nothing while the GPUs work"
+    stands[ENERGY][since:, :4] = columns[ENERGY][since, :4]
+    assert fired(LONG.tape(stands)) == []

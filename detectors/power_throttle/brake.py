@@ -58,9 +58,14 @@ class Brake:
         return np.asarray(cut | (held & deep) | alone)
 
     def stated(self, those: Any = slice(None)) -> tuple[BoolArray, BoolArray]:
-        """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains."""
-        bits = np.maximum(self._gpus.reasons[those], 0)
-        held = self._gpus.throttled.share(those) >= _HELD_SHARE
+        """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains.
+
+        A counter that has stood still since the clock fell counted what was before, of which the reasons are others.
+        """
+        gpus = self._gpus
+        bits = np.maximum(gpus.reasons[those], 0)
+        before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)
+        held = (gpus.throttled.share(those) >= _HELD_SHARE) & (gpus.throttled.at[those] > before)
         return (bits & HW_POWER_BRAKE) != 0, held & ((bits & OTHERWISE) == 0)
 
     def _fell(

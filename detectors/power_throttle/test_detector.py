@@ -334,3 +334,18 @@ def test_two_models_have_two_limits() -> None:
     models = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
     tape = tape_of(Scene(seed=4, models=models))
     assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []
+
+
+def test_a_clock_that_falls_without_a_reason_is_not_held_by_what_the_cap_counted_before() -> None:
+    """A GPU droops by a seventh as the cap lets go of it: its counter of throttled time stands still from then on."""
+    tape = tape_of(Scene(minutes=6, missing=0.0))
+
+    def slow(seconds: Any, node: Any, gpu: Any) -> Any:
+        return (node == name(1)) & (gpu == 3) & (seconds >= 200)
+
+    counted = tape.rows[0].values[VIOLATION]
+    keys = [np.array(tape.rows[0].keys[key].categories)[tape.rows[0].keys[key].codes] for key in ("node", "gpu")]
+    before = counted[~slow((tape.rows[0].times - START) / 1000, *keys) & (keys[0] == name(1)) & (keys[1] == 3)].max()
+    for field, value in ((CLOCK, 1210.0), (POWER, 310.0), (REASONS, 0.0), (VIOLATION, before)):
+        tape = changed(tape, field, lambda *of, at=value: np.where(slow(*of[:3]), at, of[3]))
+    assert firing(tape) == []

@@ -4,8 +4,8 @@ The latency of a mount's median client, in reads and in writes, is compared with
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients that is too improbable for chance, by the tail of such differences here, is unusual. It alerts where
 somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise` of their time
-more than they did; of jobs that report no steps, requests queue on every client, throughput halves, or each client's
-requests take a twentieth of every second more than they did (Little's law). Without that it is of severity info.
+more than they did; requests queue on every client; or, of jobs that report no steps, throughput halves, or each
+client's requests take a twentieth of every second more than they did (Little's law). Else it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -278,7 +278,8 @@ class Storage(BaseDetector):
             figures, effect = self._effect(worst)
             evidence |= figures
         else:
-            effect = "" if telling else self._queueing(looks, place, evidence)
+            effect = self._queueing(looks, place, evidence)
+            effect = effect or ("" if telling else self._hindered(looks, place, evidence))
         wealth = float(self._evidence.wealth[pair].max())
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, _WINDOW_MS / 1000)
@@ -334,12 +335,17 @@ class Storage(BaseDetector):
         return evidence, f"and the steps of job {name} take {100 * waits.step_rise[job]:.0f} % longer"
 
     def _queueing(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
-        """Return in words how clients wait whose jobs report no steps; nothing where they do not."""
+        """Return in words that requests of every client wait, far more than usual; nothing where they do not."""
         mount, waiters = int(looks.mounts[place]), float(looks.waiters[place])
-        usual, load = float(self._mounts.queue.level[mount]), float(looks.load[:, place].sum())
-        if waiters >= max(int(looks.clients[place]), 2 * usual + 4 * float(self._mounts.queue.spread[mount])):
-            evidence["waiters_before"] = usual
-            return f"and {waiters:.0f} requests wait, usually {usual:.0f}"
+        usual = float(self._mounts.queue.level[mount])
+        if waiters < max(int(looks.clients[place]), 2 * usual + 4 * float(self._mounts.queue.spread[mount])):
+            return ""
+        evidence["waiters_before"] = usual
+        return f"and {waiters:.0f} requests wait, usually {usual:.0f}"
+
+    def _hindered(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
+        """Return in words what clients lose whose jobs report no steps; nothing where they lose nothing."""
+        mount, load = int(looks.mounts[place]), float(looks.load[:, place].sum())
         before = float(self._mounts.moved.level[mount])
         if load < 0.5 * before - 4 * float(self._mounts.moved.spread[mount]):
             evidence["bytes_per_s_before"] = before

@@ -91,6 +91,14 @@ def test_the_mount_is_named_with_less_to_go_on(site: Site) -> None:
     assert [dict(finding.entity) for finding in firing(tape_of(site))] == [{"mount": "/scale"}]
 
 
+def test_a_mount_on_which_every_clients_requests_wait_is_slow_though_no_job_waits_for_it() -> None:
+    unread = replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)])
+    assert [one.severity for one in firing(tape_of(unread))] == ["info"]
+    (found,) = firing(tape_of(replace(unread, slow=[Slow(0, 480, factor=40)])))
+    assert found.severity == "ticket"
+    assert "requests wait, usually" in found.summary
+
+
 @pytest.mark.parametrize(
     "site",
     [

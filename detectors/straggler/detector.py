@@ -279,6 +279,8 @@ class Straggler(Kept):
         """
         if one.how == LATE:
             return True
+        if one.job.inferred and one.how != SLOW_CLOCK:
+            return False  # a slow clock is so in any job; who works more may have work of its own
         effect, share = one.effect, self._config.effect_share
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
             active = one.ratio(TENSOR, MEMORY)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray, LogRecord
+from detectors.fleet import INFERRED
 from detectors.gpu_tapes import START, instant, kernel, name
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
@@ -228,6 +229,16 @@ def test_where_ranks_report_no_times_the_readings_name_who_computes_while_others
     assert float(fired.evidence["job_slower_share"]) == pytest.approx(0.13, abs=0.03)
     assert "by chance" in str(fired.evidence["by_chance"])
     assert ("steps are 1" in fired.summary) == (found_in is run)
+
+
+@pytest.mark.parametrize(("felt", "severity"), [("clock", "ticket"), ("memory", "info")])
+def test_of_a_job_that_nothing_names_only_a_slow_clock_alerts(felt: str, severity: str) -> None:
+    """Who works more may have work of its own: such a job's members are a guess."""
+    tape = tape_of(replace(SEEN, felt=felt, slow=[Slow([FIRST], 600, 1920, factor=1.15)]))
+    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v001")) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0]
+    assert [(dict(one.entity), one.severity) for one in found if one.state == "firing"] == [(ONLY, severity)]
 
 
 def test_who_computes_more_because_it_is_busy_more_holds_up_nobody() -> None:
