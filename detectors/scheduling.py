@@ -1,7 +1,8 @@
 """What schedulers say of nodes in their log: taken out on purpose, back, not heard of, down.
 
 Slurm: slurmctld's lines (src/slurmctld: node_mgr.c, ping_nodes.c, job_mgr.c, power_save.c); LSF: mbatchd's and what
-badmin logs. An orderly reboot that the kernel itself announces counts as on purpose too.
+badmin logs; Kubernetes: events of its node lifecycle controller and of kubelets. An orderly reboot that the kernel
+itself announces counts as on purpose too.
 """
 
 import re
@@ -37,6 +38,10 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
     ("back", r"hopen\b.*?\b(?:host )?<?NODES>?\s*$"),
     ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
+    ("down", r"node NODES status is now: NodeNotReady"),
+    ("out", r"node NODES status is now: NodeNotSchedulable"),
+    ("back", r"node NODES status is now: Node(?:Ready|Schedulable)"),
+    ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
 _FORMS = tuple((said, re.compile(form.replace("NODES", _NODES), re.IGNORECASE)) for said, form in _WORDINGS)
