@@ -117,8 +117,8 @@ def run_over(client: Client, recording: str, **detectors: object) -> str:
     assert answer.status_code == 201, answer.text
     run = str(answer.json()["id"])
     until(lambda: _over(client, run), timeout_s=240, what=f"run {run} to end")
-    told = client.get(f"/api/v1/runs/{run}").json()
-    assert told["state"] == "done", told
+    answer = client.get(f"/api/v1/runs/{run}").json()
+    assert answer["state"] == "done", answer
     return run
 
 

@@ -67,7 +67,7 @@ def test_a_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
         pass
 
 
-def test_browsers_are_told_to_load_from_here_only(api: Client) -> None:
+def test_browsers_may_load_from_here_only(api: Client) -> None:
     headers = api.get("/api/v1/recordings").headers
     assert "default-src 'self'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"

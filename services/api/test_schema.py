@@ -1,4 +1,4 @@
-"""The API against what docs/openapi.json says of it: whatever is asked, the answer is as said there, and no defect."""
+"""The API against docs/openapi.json: whatever is asked, the answer is as stated there, and no defect."""
 
 import json
 import random

@@ -79,7 +79,7 @@ def calibrate(
         learnt_days = sum(node_days(one) for one in earlier)
         made = _document(opened[0].manifest.cluster.name, known, earlier, later, learnt_days, card, overrides, url)
     out.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    _tell(out, made, card)
+    _print(out, made, card)
 
 
 def _check(out: Path) -> None:
@@ -162,7 +162,7 @@ def _document(
     )
 
 
-def _tell(out: Path, made: "Calibration", card: "Scorecard") -> None:
+def _print(out: Path, made: "Calibration", card: "Scorecard") -> None:
     measured = made.measured
     assert measured is not None  # noqa: S101 - it was made just now
     typer.echo(f"{out}: what is usual in {made.cluster}, from {made.fitted_node_days:.2f} node-days")

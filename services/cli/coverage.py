@@ -127,7 +127,7 @@ def _print_matrix(console: "Console", recording: "Recording", rows: "Sequence[Ro
     table.add_column("fault", no_wrap=True)
     table.add_column("seen", no_wrap=True)
     table.add_column("within", justify="right", no_wrap=True)
-    table.add_column("what can be told", overflow="fold")
+    table.add_column("what can be detected", overflow="fold")
     for row in rows:
         style = _STYLES.get(row.verdict)
         first = [row.fault, _WORDS[row.verdict]]

@@ -53,14 +53,14 @@ def novelty(
     from services.recording.reader import Recording
 
     known, _ = load(model)
-    told = _findings(findings) if findings is not None else []
+    raised = _findings(findings) if findings is not None else []
     found = list(novelties(Recording.open(recording), known))
     for one in found:
         typer.echo(f"{format_time(one.detected_at)} {one.state} {one.score:.1f} times the threshold: {one.summary}")
     begun = [one for one in found if one.state == "firing"]
     typer.echo(f"{len(begun)} GPU(s) or node(s) unlike their peers")
     if findings is not None:
-        _print_agreement(found, told)
+        _print_agreement(found, raised)
     if out is not None:
         _write(out, found)
 
@@ -101,14 +101,14 @@ def _findings(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _print_agreement(found: "Sequence[Novelty]", told: Sequence[dict[str, Any]]) -> None:
+def _print_agreement(found: "Sequence[Novelty]", raised: Sequence[dict[str, Any]]) -> None:
     """Say which findings a novelty supports, and which novelties no finding is about."""
     from services.score.matching import same_place
 
     ends = {one.id: one.detected_at for one in found if one.state == "resolved"}
     begun = [one for one in found if one.state == "firing"]
     explained: set[str] = set()
-    for one in told:
+    for one in raised:
         support = [
             other
             for other in begun

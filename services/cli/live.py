@@ -65,7 +65,7 @@ def live(
     ] = None,
     kubernetes: Annotated[
         str | None,
-        typer.Option(help="an API server that tells of pods and nodes: a URL, or in-cluster for a pod's own account"),
+        typer.Option(help="an API server to read pods and nodes from: a URL, or in-cluster for a pod's own account"),
     ] = None,
     kubernetes_token_file: Annotated[
         Path | None, typer.Option(help="file with the bearer token of an account that may list pods and nodes")
@@ -74,7 +74,7 @@ def live(
         Path | None, typer.Option(help="certificates (PEM) to check the API server's by")
     ] = None,
     topology: Annotated[
-        Path | None, typer.Option(help="a topology.json: racks and cables, which no series tell")
+        Path | None, typer.Option(help="a topology.json: racks and cables, which no series has")
     ] = None,
     findings: Annotated[Path | None, typer.Option(help="append findings there, one JSON object a line")] = None,
     port: Annotated[

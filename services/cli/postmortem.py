@@ -1,4 +1,4 @@
-"""`hindcast postmortem`: an incident of a recording, or of a run of the API, told in one file."""
+"""`hindcast postmortem`: an incident of a recording, or of a run of the API, as one file."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def postmortem(
     rules: Annotated[bool, typer.Option("--rules", help="Evaluate the alert rules, too.")] = False,
     what_if: Annotated[bool, typer.Option(help="Try other settings: several more runs.")] = True,
 ) -> None:
-    """Tell an incident: what happened when, why, what it cost, and what would have caught it sooner.
+    """Write up an incident: what happened when, why, what it cost, and what would have caught it sooner.
 
     Of a run that had settings of its own, these are written beside the report.
     """
@@ -67,8 +67,10 @@ def postmortem(
     choices, incidents = load_choices(config), load_incident_config(config)
     opened = Recording.open(recording)
     asked = Asked(price=price, config=config, incident=incident, rules=rules, what_if=what_if)
-    with _status() as (said, moved):
-        _, document = make(opened, choices, incidents, asked, alerts=_alerts if rules else None, said=said, moved=moved)
+    with _status() as (doing, moved):
+        _, document = make(
+            opened, choices, incidents, asked, alerts=_alerts if rules else None, doing=doing, moved=moved
+        )
     _write(out, html.html(document) if form == "html" else markdown.markdown(document))
     typer.echo(f"{out}: {document.title}")
 

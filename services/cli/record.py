@@ -34,8 +34,8 @@ def record(
     plan = Plan(node or socket.gethostname(), hz, seconds, title, summary, cluster)
     with Nvml() as sensors, Console(stderr=True).status(f"recording {len(sensors.gpus)} GPUs") as status:
 
-        def told(done: Recorded) -> None:
+        def progress(done: Recorded) -> None:
             status.update(f"recording {len(sensors.gpus)} GPUs: {done.ticks} readings, {done.missed} missed")
 
-        done = run(sensors, out, plan, stop_on_signals(), progress=told)
+        done = run(sensors, out, plan, stop_on_signals(), progress=progress)
     typer.echo(f"{out}: {done.ticks} readings of each GPU, {done.missed} missed, {done.xids} XID errors")

@@ -63,14 +63,14 @@ def repair(
 def show(
     what: Annotated[str, typer.Argument(help="a recording's directory, or a scenario's name", show_default=False)],
 ) -> None:
-    """Print what is in a recording, or tell a scenario's story."""
-    from services.cli.story import named, tell
+    """Print what is in a recording, or a scenario's story."""
+    from services.cli.story import named, print_story
 
     scenario = named(what)
     if scenario is None:
         _show(Path(what))
     else:
-        tell(scenario)
+        print_story(scenario)
 
 
 def _show(directory: Path) -> None:

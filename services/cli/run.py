@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
         strict: Strict = False,
     ) -> None:
-        """Run the detectors over a recording, with no server, and print what they would have said, and when."""
+        """Run the detectors over a recording, with no server, and print what they would have found, and when."""
         from services.detect.choices import load_choices, load_incident_config
         from services.recording.tidy import open_tidy
 
@@ -118,8 +118,8 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
     table = Table(title=f"{recording.manifest.name}, {day}", title_justify="left")
     for name in ("time", "fault", "entity", "state", "after onset"):
         table.add_column(name, no_wrap=True)
-    told = [finding for finding in findings if finding.severity != "info"]
-    for finding in told:
+    alerting = [finding for finding in findings if finding.severity != "info"]
+    for finding in alerting:
         delay = _delay_s(finding, labels) if finding.state == "firing" else None
         table.add_row(
             format_time(finding.detected_at)[11:],
@@ -128,14 +128,14 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
             f"{finding.state}, in shadow" if finding.detector in shadow else finding.state,
             "" if delay is None else f"{delay:.1f} s",
         )
-    if told:
+    if alerting:
         console.print(table)
-    for finding in told:
+    for finding in alerting:
         if finding.state == "firing":
             console.print(f"{finding.summary}\n  do: {finding.recommended_action}", highlight=False, markup=False)
-    firing = sum(finding.state == "firing" for finding in told)
+    firing = sum(finding.state == "firing" for finding in alerting)
     truth = f"{len(labels)} labelled fault(s)" if labels or recording.labelled else "nobody has labelled it"
-    console.print(f"{firing} finding(s), {len(told) - firing} resolved; {truth}")
+    console.print(f"{firing} finding(s), {len(alerting) - firing} resolved; {truth}")
 
 
 def _print_harmless(findings: list[Finding]) -> None:

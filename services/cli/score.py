@@ -1,4 +1,4 @@
-"""`hindcast score` and `hindcast compare`: what the detectors catch, miss and cry wolf over."""
+"""`hindcast score` and `hindcast compare`: what the detectors catch and miss, and their false alarms."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +89,7 @@ def compare(
     first_world: _FirstWorld = 1,
     workers: _Workers = 2,
 ) -> None:
-    """Say what a change of the configuration would have caught, missed, delayed, and cried wolf over."""
+    """Show what a change of the configuration would have caught, missed and delayed, and its false alarms."""
     from services.detect.choices import load_choices
     from services.score.comparison import differences
 
@@ -152,12 +152,12 @@ def _scored(
     with Console(stderr=True).status("scoring") as status:
         done = 0
 
-        def told(_: object) -> None:
+        def scored(_: object) -> None:
             nonlocal done
             done += 1
             status.update(f"scoring: {done} of {len(listed)} recordings")
 
-        return score_all(listed, choices, workers=workers, scored=told, without=without, strict=strict)
+        return score_all(listed, choices, workers=workers, scored=scored, without=without, strict=strict)
 
 
 def _print(card: "Scorecard", seeds: int, first: int | None) -> None:

@@ -220,7 +220,7 @@ def _numbers(text: str) -> dict[str, float | int]:
         try:
             number = float(value)
             if not math.isfinite(number):
-                raise ValueError  # noqa: TRY301 - told like any other text that is no number
+                raise ValueError  # noqa: TRY301 - refused like any other text that is no number
         except ValueError:
             raise UserError(f"--impact: {part!r} is no number", remedy="write gpus=8,jobs=1", exit_code=2) from None
         numbers[key.strip()] = int(number) if number.is_integer() else number

@@ -92,12 +92,12 @@ def doctor() -> None:
         typer.echo(f"{finding.verdict:9} {finding.subject:8} {finding.detail}")
         if finding.remedy and finding.verdict != "ok":
             typer.echo(f"{'':18} get it: {finding.remedy}")
-    said = {
+    ways = {
         "native": "on the native stack: the real servers as child processes",
         "docker": "on the embedded engine, without servers; with Docker, `docker compose up` brings up all of them",
         "embedded": "on the embedded engine, without servers: the detectors, but no Kafka, Prometheus or Alertmanager",
     }
-    typer.echo(f"\nmake demo runs {said[mode(findings)]}")
+    typer.echo(f"\nmake demo runs {ways[mode(findings)]}")
     if not can_run_native(findings):
         raise typer.Exit(1)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from services.synth.scenario import JobSpec, Scenario
 
 _PLACE = ("node", "gpu", "nic", "switch", "port", "mount", "job")
-_TOLD = ("kind", "truth", "at", "until", "ramp_s", "period_s", "duty", *_PLACE)
+_PRINTED = ("kind", "truth", "at", "until", "ramp_s", "period_s", "duty", *_PLACE)
 
 
 _WIDTH = 80
@@ -37,8 +37,8 @@ def _indented(text: str) -> str:
     return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def tell(path: Path) -> None:
-    """Tell a scenario's story: what happens when, what is a fault and what only looks like one, and its source."""
+def print_story(path: Path) -> None:
+    """Print a scenario's story: what happens when, what is a fault and what only looks like one, and its source."""
     from rich.console import Console
 
     from services.recording.instants import format_instant
@@ -107,7 +107,7 @@ def _happens(happening: "Happening") -> str:
         words.append(f"growing over {values['ramp_s']:g} s")
     if values.get("period_s"):
         words.append(f"for {values['duty']:.0%} of every {values['period_s']:g} s")
-    rest = [f"{key} {_value(value)}" for key, value in values.items() if key not in _TOLD and value is not None]
+    rest = [f"{key} {_value(value)}" for key, value in values.items() if key not in _PRINTED and value is not None]
     what = (sys.modules[type(happening).__module__].__doc__ or "").strip().split("\n\n")[0]
     shown = f" ({', '.join(rest)})" if rest else ""
     return f"{' '.join(words)}{shown}. {' '.join(what.split())}"

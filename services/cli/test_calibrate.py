@@ -34,15 +34,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_it_says_what_it_learnt_and_which_rate_it_measured(made: tuple[Path, str]) -> None:
-    out, said = made
+    out, printed = made
     document = json.loads(out.read_text())
     assert document["format"] == FORMAT
     assert [one["used"] for one in document["sources"]] == ["fitted", "measured"]
     assert document["measured"]["false_alarms"] == 0
     assert document["measured"]["budget"] == 0.5
     assert document["fitted_node_days"] == pytest.approx(document["measured"]["node_days"], rel=0.05)
-    assert "0 false alarm(s), 0 in 100 node-days (at most" in said
-    assert "the budget is 0.5. To be sure of so few it would take 600 node-days" in said
+    assert "0 false alarm(s), 0 in 100 node-days (at most" in printed
+    assert "the budget is 0.5. To be sure of so few it would take 600 node-days" in printed
 
 
 def test_a_configuration_names_it_beside_itself(made: tuple[Path, str], tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ _ODD = {"straggler": {"version": 1, "tails": {"clock": {"bins": [0, 900], "count
         (json.dumps(document(detectors=_ODD)), ["bins.1", "counts.0"]),
     ],
 )
-def test_a_file_that_is_no_good_is_told_whole(tmp_path: Path, content: str, messages: list[str]) -> None:
+def test_a_file_that_is_no_good_is_reported_whole(tmp_path: Path, content: str, messages: list[str]) -> None:
     path = tmp_path / "c.json"
     path.write_text(content)
     with pytest.raises(UserError) as caught:
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_good_is_told_whole(tmp_path: Path, content: str, mess
     assert caught.value.exit_code == 2
 
 
-def test_a_configuration_that_names_no_file_is_told(tmp_path: Path) -> None:
+def test_a_configuration_that_names_no_file_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
     for text, word in (("calibration: 7\n", "not the name of a file"), ("calibration: none.json\n", "none.json")):
         config.write_text(text)
@@ -105,7 +105,7 @@ def test_a_configuration_that_names_no_file_is_told(tmp_path: Path) -> None:
             load_choices(config)
 
 
-def test_what_cannot_be_calibrated_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_calibrated_is_refused(tmp_path: Path) -> None:
     out = str(tmp_path / "c.json")
     healthy, other = str(SMALL / "vela-healthy"), str(SMALL / "sakuraone-job-hang")
     for arguments, word in (

@@ -54,9 +54,9 @@ def test_a_poor_cluster_hears_what_it_is_blind_to_and_what_to_add(poor: Path, tm
     assert "power_throttle within 15 s: the brake as the GPU says" in words
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, Why clocks" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
-    told = json.loads(out.read_text())
-    assert {one["fault"]: one["verdict"] for one in told["faults"]}["storage_slow"] == "blind"
-    assert told["csv"] == ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, Why clocks are held down (bit mask)."]
+    written = json.loads(out.read_text())
+    assert {one["fault"]: one["verdict"] for one in written["faults"]}["storage_slow"] == "blind"
+    assert written["csv"] == ["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, Why clocks are held down (bit mask)."]
 
 
 def test_what_is_there_beside_it_counts(poor: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_there_beside_it_counts(poor: Path) -> None:
     assert "power_throttle yes 15 s" in words
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_refused() -> None:
     for arguments, message in (((), "name a recording or a server"), ((str(BRAKE), "--with", "tape"), "'tape'")):
         error = invoke(*arguments).exception
         assert isinstance(error, UserError)

@@ -29,7 +29,7 @@ def test_all_are_listed() -> None:
         (["fleet", "--url", "http://127.0.0.1:9"], "nothing answers"),
     ],
 )
-def test_what_cannot_be_drawn_is_told_with_a_remedy(arguments: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words) as told:
+def test_what_cannot_be_drawn_is_refused_with_a_remedy(arguments: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refused:
         run("render", *arguments)
-    assert told.value.remedy
+    assert refused.value.remedy

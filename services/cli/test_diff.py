@@ -20,9 +20,9 @@ def test_the_command_says_it_by_table_json_and_exit_code(tmp_path: Path) -> None
     same = run(app, ["diff", str(made), str(other)])
     assert (same.exit_code, "the same" in same.stdout) == (0, True)
     rewrite(other, "dcgm", lambda table: table.slice(3))
-    told = run(app, ["diff", str(made), str(other), "--only", "streams"])
-    assert told.exit_code == 1
-    assert "only in A: 2024-04-01T08:00:00Z node=n1 gpu=0" in told.stdout
+    result = run(app, ["diff", str(made), str(other), "--only", "streams"])
+    assert result.exit_code == 1
+    assert "only in A: 2024-04-01T08:00:00Z node=n1 gpu=0" in result.stdout
     counted = json.loads(run(app, ["diff", str(made), str(other), "--json"]).stdout)
     assert counted["same"] is False
     assert counted["streams"]["dcgm"]["only_a"] == 3

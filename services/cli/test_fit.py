@@ -25,20 +25,20 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slow = write_recording(folder / "slow", minutes=90, seed=23, slow=Slow())
     result = invoke("fit", *map(str, healthy), str(slow), "--out", str(folder / "gpus.model"))
     assert result.exit_code == 0, result.output
-    (folder / "said").write_text(result.output)
+    (folder / "printed").write_text(result.output)
     return folder
 
 
-def test_what_it_was_fitted_on_is_said(fitted: Path) -> None:
-    said = (fitted / "said").read_text()
-    assert "healthy-21: " in said
-    assert "near labelled faults left out" in said
-    assert "of the variance" in said
-    assert "threshold" in said
-    assert "sha256" in said
+def test_what_it_was_fitted_on_is_printed(fitted: Path) -> None:
+    printed = (fitted / "printed").read_text()
+    assert "healthy-21: " in printed
+    assert "near labelled faults left out" in printed
+    assert "of the variance" in printed
+    assert "threshold" in printed
+    assert "sha256" in printed
 
 
-def test_what_is_novel_is_told_beside_what_was_found(fitted: Path, tmp_path: Path) -> None:
+def test_what_is_novel_is_printed_beside_what_was_found(fitted: Path, tmp_path: Path) -> None:
     finding = {"state": "firing", "fault": "straggler", "detected_at": "2024-04-01T08:43:00.000Z"}
     findings, out = tmp_path / "findings.jsonl", tmp_path / "novelties.jsonl"
     lines = [finding | {"entity": {"node": "n2", "gpu": 3}}, finding | {"entity": {"node": "n1", "gpu": 0}}]
@@ -53,7 +53,7 @@ def test_what_is_novel_is_told_beside_what_was_found(fitted: Path, tmp_path: Pat
     assert "no finding explains: n2 GPU 3" in invoke(*common, "--findings", str(findings)).output
 
 
-def test_a_file_that_is_no_model_or_no_findings_is_told(fitted: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_or_no_findings_is_refused(fitted: Path, tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_text("{}\n")
     no_model = invoke("novelty", str(fitted / "slow"), "--model", str(junk))

@@ -45,7 +45,7 @@ def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer
 
 
 @pytest.mark.parametrize(
-    ("subject", "out", "told", "remedy"),
+    ("subject", "out", "message", "remedy"),
     [
         (str(HANG), "report.pdf", r"neither \.html nor \.md", "report.html"),
         (str(HANG), "nowhere/report.md", r"nowhere/report\.md: cannot be written", "a folder that you may write to"),
@@ -55,9 +55,9 @@ def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
-    app: typer.Typer, tmp_path: Path, subject: str, out: str, told: str, remedy: str
+    app: typer.Typer, tmp_path: Path, subject: str, out: str, message: str, remedy: str
 ) -> None:
     (tmp_path / "folder.md").mkdir()
-    with pytest.raises(UserError, match=told) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         CliRunner().invoke(app, ["postmortem", subject, "--out", str(tmp_path / out)], catch_exceptions=False)
     assert remedy in (refused.value.remedy or "")

@@ -55,7 +55,7 @@ def test_validate_says_valid_or_lists_and_exits_1(made: Path, tmp_path: Path) ->
     assert "1 violation(s)" in bad.output
 
 
-def test_show_tells_what_is_there(made: Path) -> None:
+def test_show_prints_what_is_there(made: Path) -> None:
     output = invoke("show", str(made)).output
     for part in ("4 nodes, 32 GPUs", "dcgm", "5 s", "granite-20b-pretrain", "10 minutes", "1 distractors"):
         assert part in output

@@ -36,7 +36,7 @@ def test_an_unreachable_service_is_named_with_a_remedy(monkeypatch: pytest.Monke
     assert "HINDCAST_REPLAY_URL" in error.remedy
 
 
-def test_something_else_at_that_address_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_else_at_that_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setenv("HINDCAST_REPLAY_URL", f"http://127.0.0.1:{other.getsockname()[1]}")
 

@@ -85,9 +85,9 @@ def test_a_finding_that_alerts_nobody_is_listed_apart(capsys: pytest.CaptureFixt
     odd = [replace(fired, severity="info", summary=f"port {number} is unlike its peers") for number in range(12)]
     run._print(opened, odd, set())
     run._print_harmless(odd)
-    said = capsys.readouterr().out
-    assert "0 finding(s), 0 resolved; 1 labelled fault(s)" in said
-    shown = said.partition("also seen, alerts nobody")[2]
+    printed = capsys.readouterr().out
+    assert "0 finding(s), 0 resolved; 1 labelled fault(s)" in printed
+    shown = printed.partition("also seen, alerts nobody")[2]
     assert "port 0 is unlike its peers" in shown
     assert "port 10" not in shown
     assert "and 2 more" in shown
@@ -107,7 +107,7 @@ def test_it_ends_with_what_could_not_be_judged_and_why(app: typer.Typer, recordi
     assert "nobody has labelled it" in words
 
 
-def test_what_cannot_be_done_is_told(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_refused(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
     config.write_text("power_throttle: {clock_ratio: 3}\n")
     for arguments, word in (

@@ -73,7 +73,7 @@ def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(tmp_path: 
     assert "false alarm gone" not in result.output
 
 
-def test_what_is_lost_without_some_telemetry_is_told(tmp_path: Path) -> None:
+def test_what_is_lost_without_some_telemetry_is_printed(tmp_path: Path) -> None:
     out = tmp_path / "score.json"
     taken = "default-fields,logs,bmc"
     result = invoke("score", str(BRAKE), "--without", taken, "--json", str(out), "--workers", "1")
@@ -104,13 +104,13 @@ def test_a_change_is_shown_finding_by_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("score",), ("score", str(BRAKE), "--all")])
-def test_it_must_be_said_what_to_score(arguments: tuple[str, ...]) -> None:
+def test_what_to_score_must_be_named(arguments: tuple[str, ...]) -> None:
     result = invoke(*arguments)
     assert isinstance(result.exception, UserError)
     assert "hindcast score --all" in result.exception.remedy
 
 
-def test_a_name_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     result = invoke("score", "no-such-incident")
     assert isinstance(result.exception, UserError)
     assert "no scenario 'no-such-incident'" in result.exception.message

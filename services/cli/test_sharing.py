@@ -136,7 +136,7 @@ def test_truth_is_written_by_hand(brake: Path, tmp_path: Path) -> None:
         ("anonymise", "{brake}", "--out", "Bad_Name"),
     ],
 )
-def test_what_cannot_be_done_is_said_plainly(brake: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_done_is_refused_plainly(brake: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     before = {path.name: path.read_bytes() for path in brake.iterdir()}
     result = invoke(*(part.format(brake=brake, out=tmp_path / "out") for part in arguments))
     assert isinstance(result.exception, UserError)

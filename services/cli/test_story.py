@@ -1,4 +1,4 @@
-"""The library as the command line tells of it."""
+"""The library as the command line shows it."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_list_names_every_scenario_with_cluster_length_and_faults_in_80_columns(
     assert "job_hang, loss_anomaly" in entries["sakuraone-job-states"]
 
 
-def test_show_of_a_name_tells_its_story() -> None:
+def test_show_of_a_name_prints_its_story() -> None:
     output = " ".join(invoke("show", "vela-nfs-steps").output.split())
     for part in (
         "A training job reads its data from NFS",
@@ -50,7 +50,7 @@ def test_show_of_a_name_tells_its_story() -> None:
         assert part in output
 
 
-def test_show_tells_of_courses_mixes_and_health() -> None:
+def test_show_prints_courses_mixes_and_health() -> None:
     gradual = " ".join(invoke("show", "blue-vela-straggler").output.split())
     assert "growing over 2400 s" in gradual
     assert "for 40% of every 600 s" in gradual
@@ -60,7 +60,7 @@ def test_show_tells_of_courses_mixes_and_health() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(scenario_paths()))
-def test_every_story_can_be_told(name: str) -> None:
+def test_every_story_can_be_printed(name: str) -> None:
     result = invoke("show", name)
     assert result.exit_code == 0
     assert "looks wrong and is not" in result.output

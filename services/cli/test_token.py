@@ -19,10 +19,10 @@ def made(*arguments: str) -> str:
 
 
 def test_a_token_that_is_made_lets_in(tmp_path: Path) -> None:
-    said = made("a page: 'quoted'", "--role", "operator").splitlines()
+    printed = made("a page: 'quoted'", "--role", "operator").splitlines()
     file = tmp_path / "tokens.yaml"
-    file.write_text(said[-1], encoding="utf-8")
-    who = Gate(file).who({"authorization": f"Bearer {said[1].strip()}"})
+    file.write_text(printed[-1], encoding="utf-8")
+    who = Gate(file).who({"authorization": f"Bearer {printed[1].strip()}"})
     assert who is not None
     assert (who.name, who.role) == ("a page: 'quoted'", "operator")
 

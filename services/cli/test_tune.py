@@ -36,7 +36,7 @@ def test_a_setting_is_swept_and_the_best_value_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("power_throttle", BRAKE, "--first-seed", "900000"), "for tests"),
         (("power_throttle", BRAKE, "--setting", "clock_ratio=fast"), "can't be fast"),
@@ -44,7 +44,7 @@ def test_a_setting_is_swept_and_the_best_value_named(tmp_path: Path) -> None:
         (("power_throttle", BRAKE, "--setting", "crystal"), "no setting"),
     ],
 )
-def test_what_can_not_be_tuned_is_told(arguments: tuple[str, ...], said: str) -> None:
+def test_what_can_not_be_tuned_is_refused(arguments: tuple[str, ...], message: str) -> None:
     result = invoke(*arguments)
     assert isinstance(result.exception, UserError), result.output
-    assert said in result.exception.message
+    assert message in result.exception.message

@@ -1,4 +1,4 @@
-"""`hindcast tune`: one setting of a detector swept, with what each value would have caught and cried wolf over."""
+"""`hindcast tune`: one setting of a detector swept, with what each value would have caught, and its false alarms."""
 
 import json
 from pathlib import Path
@@ -84,14 +84,16 @@ def tune(
         print_sheet(console, sheet)
         console.print(text_curve(points), markup=False, highlight=False)
         console.print("D the default, B the best, * both", highlight=False)
-    said = f"{'TEST' if on_test_seeds else 'training'} seeds; {len(paths)} recordings, scale {scale:g}"
-    console.print(f"\n{said}. Faults: {', '.join(kind.spec.faults)}.", highlight=False)
+    scope = f"{'TEST' if on_test_seeds else 'training'} seeds; {len(paths)} recordings, scale {scale:g}"
+    console.print(f"\n{scope}. Faults: {', '.join(kind.spec.faults)}.", highlight=False)
     if on_test_seeds:
         console.print("These seeds are kept for tests: what was tuned on them can't be tested on them.", style="red")
     if out is not None:
-        out.write_text(json.dumps({"detector": detector, "seeds": said, "settings": figures}, indent=1) + "\n", "utf-8")
+        out.write_text(
+            json.dumps({"detector": detector, "seeds": scope, "settings": figures}, indent=1) + "\n", "utf-8"
+        )
     if html is not None:
-        html.write_text(page_of(f"{detector}, tuned", said, parts), encoding="utf-8")
+        html.write_text(page_of(f"{detector}, tuned", scope, parts), encoding="utf-8")
 
 
 def _settings(kind: "type[Detector]", given: list[str] | None) -> "dict[str, list[Value]]":

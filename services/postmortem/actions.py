@@ -33,7 +33,7 @@ def actions(case: Case, tried: Trials, missing: Sequence[str]) -> Section:
             entries.append(line)
     users = {job.job_id: job.user for job in case.jobs if job.user}
     entries += [
-        f"Tell {users[one.job_id]} what job {one.job_id} lost: {one.gpu_hours_lost:.1f} GPU-hours"
+        f"Let {users[one.job_id]} know what job {one.job_id} lost: {one.gpu_hours_lost:.1f} GPU-hours"
         for one in case.incident.impact.jobs[:3]
         if one.job_id in users and (one.gpu_hours_lost or 0.0) >= _WORTH_TELLING
     ]
@@ -78,8 +78,8 @@ def _runbook(detector: str, evidence: Evidence) -> list[tuple[str, list[Block]]]
 
 def _of_other(entry: str, evidence: Evidence) -> bool:
     """Return whether an entry begins with a piece of evidence, as `name: value`, that is otherwise here."""
-    said = re.match(r"`(\w+): ([^`]+)`", entry)
-    return said is not None and said[1] in evidence and str(evidence[said[1]]) != said[2]
+    named = re.match(r"`(\w+): ([^`]+)`", entry)
+    return named is not None and named[1] in evidence and str(evidence[named[1]]) != named[2]
 
 
 def _blocks(text: str, evidence: Evidence) -> list[Block]:

@@ -1,4 +1,4 @@
-"""What there is to tell: the engine's run over the recording, the incident, and the labels that are about it."""
+"""The case: the engine's run over the recording, the incident, and the labels that are about it."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from services.recording.reader import Recording
 from services.score.matching import about, same_place
 
 _LOG_LEAD_MS = 120_000
-"""A line so long before the onset may tell of it."""
+"""A line so long before the onset may be about it."""
 _MOST_LINES = 8
 _LOUD = frozenset({"warning", "error", "critical"})
 
@@ -67,9 +67,9 @@ class Case:
         return any(kind.spec.name == detector and settings.shadow for kind, settings in self.choices)
 
     def alerted(self) -> Member | None:
-        """Return the first finding of the incident that somebody is told of."""
-        told = [one for one in self.incident.members if one.severity != "info" and not self.shadow(one.detector)]
-        return min(told, key=lambda one: (one.detected_at, one.id), default=None)
+        """Return the first finding of the incident that alerts somebody."""
+        alerting = [one for one in self.incident.members if one.severity != "info" and not self.shadow(one.detector)]
+        return min(alerting, key=lambda one: (one.detected_at, one.id), default=None)
 
     def lines(self) -> list[Event]:
         """Return the first loud log lines about the culprit, from the onset on; of jobs' own logs none."""
@@ -154,7 +154,7 @@ def investigate(
     if not incidents:
         raise UserError(
             f"{recording.path}: no incident was found in it",
-            remedy="there is nothing to tell; `hindcast score` says what was missed, if it has labels",
+            remedy="there is nothing to report; `hindcast score` lists what was missed, if it has labels",
         )
     by_cost = sorted(incidents, key=lambda one: (-(one.impact.gpu_hours_lost or 0.0), one.opened_at, one.id))
     picked = next((one for one in by_cost if chosen is None or one.id == chosen), None)

@@ -70,10 +70,10 @@ class Chart:
                 place = across(mark.at)
                 parts.append(f'<path class="mark {mark.kind}" d="M{place:.1f} {_TOP}V{HIGH - _BOTTOM}"/>')
         parts += _names(self.marks, begin, end, across)
-        told = f"{self.title}: {self.culprit} against {self.peers}"
+        description = f"{self.title}: {self.culprit} against {self.peers}"
         return (
-            f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(told)}">'
-            f"<title>{escape(told)}</title>{''.join(parts)}</svg>"
+            f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(description)}">'
+            f"<title>{escape(description)}</title>{''.join(parts)}</svg>"
         )
 
     def characters(self) -> str:

@@ -25,7 +25,7 @@ def hang() -> Case:
 
 
 @pytest.fixture(scope="session")
-def told(brake: Case) -> tuple[Case, Report]:
+def made(brake: Case) -> tuple[Case, Report]:
     """The brake with its evidence, without trials."""
     from services.postmortem.appendix import Asked
 

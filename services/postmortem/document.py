@@ -51,7 +51,7 @@ def filled(table: Table) -> Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, with what it shows in words and its figures as a table, so that nothing is told by the picture alone."""
+    """A chart, with what it shows in words and its figures as a table, so that nothing is in the picture alone."""
 
     chart: Chart
     caption: str

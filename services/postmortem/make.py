@@ -1,4 +1,4 @@
-"""A postmortem from a recording to a document: the run, the evidence, the trials, and what is said of them."""
+"""A postmortem from a recording to a document: the run, the evidence, the trials, and the document."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,27 +23,27 @@ def make(
     asked: Asked,
     *,
     alerts: Callable[[Case], Alerts] | None = None,
-    said: Callable[[str], None] = lambda _: None,
+    doing: Callable[[str], None] = lambda _: None,
     moved: Callable[[float], None] = lambda _: None,
 ) -> tuple[Case, Document]:
-    """Return the case and its report. `said` hears what is being done, `moved` the share of the first run (0 to 1).
+    """Return the case and its report. `doing` gets what is being done, `moved` the share of the first run (0 to 1).
 
-    `alerts` tells which alert rules fire on the case; without it the report has none. UserError: as `investigate`.
+    `alerts` gives the alert rules that fire on the case; without it the report has none. UserError: as `investigate`.
     """
     start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
-    said(f"detectors over {recording.manifest.name}")
+    doing(f"detectors over {recording.manifest.name}")
     case = investigate(
         recording, choices, incidents, asked.incident, progress=lambda at: moved(min(1.0, (at - start) / length))
     )
-    said("evidence")
+    doing("evidence")
     shown, lines = evidence_of(case)
     tried, silent = Trials(on_log=on_log(case, lines)), []
     if asked.what_if:
-        tried = replace(tried, settings=trials(case, progress=said), blind=without_streams(case, progress=said))
-        silent = nearness(case, progress=said)
+        tried = replace(tried, settings=trials(case, progress=doing), blind=without_streams(case, progress=doing))
+        silent = nearness(case, progress=doing)
     fired = None
     if alerts is not None:
-        said("alert rules")
+        doing("alert rules")
         fired = alerts(case)
     unjudged = closing(coverage_of(choices, seen_in(recording)))
     return case, compose(Report(case, asked, tried, silent, fired, shown, lines, unjudged))

@@ -31,7 +31,7 @@ _MOST_ODD = 20
 
 @dataclass(frozen=True)
 class Report:
-    """All that the report tells of."""
+    """All that the report is made of."""
 
     case: Case
     asked: Asked
@@ -80,10 +80,10 @@ def compose(report: Report) -> Document:
     if odd := [one for one in case.findings if one.severity == "info" and one.state == "firing"]:
         sections.append(_also_seen(odd))
     if report.unjudged:
-        told = (
+        unjudged = (
             "What the recording's telemetry does not show, or only late; `hindcast coverage` says what would add what:"
         )
-        sections.append(Section("What could not be judged", [Text(told), Items(list(report.unjudged))]))
+        sections.append(Section("What could not be judged", [Text(unjudged), Items(list(report.unjudged))]))
     title = f"Postmortem: {case.root.fault} on {place(case.cause.entity)}"
     began, over = format_time(case.incident.started_at), format_time(case.over_at or manifest.end)
     lead = f"Cluster {manifest.cluster.name}, {began[:10]}, {began[11:16]} to {over[11:16]} UTC."
@@ -254,9 +254,9 @@ def _detectors(report: Report) -> Section:
         silent = near.get(name)
         if mine:
             first = min(mine, key=lambda one: (one.detected_at, one.id))
-            said = f"{first.fault} at {place(first.entity)}, at {clock(first.detected_at)}"
-            said += f", and {len(mine) - 1} more" if len(mine) > 1 else ""
-            rows.append([name, "fired, in shadow" if config.shadow else "fired", said, lacks])
+            first_found = f"{first.fault} at {place(first.entity)}, at {clock(first.detected_at)}"
+            first_found += f", and {len(mine) - 1} more" if len(mine) > 1 else ""
+            rows.append([name, "fired, in shadow" if config.shadow else "fired", first_found, lacks])
         elif lacks or (silent is not None and silent.finding is not None):
             rows.append([name, "silent", _near(silent), lacks])
         else:
@@ -293,7 +293,7 @@ def _near(one: Nearness | None) -> str:
 
 def _against(case: Case, label: Label) -> Section:
     """Return how the report compares with the recording's labels: the truth that no detector saw."""
-    root, told, true = case.root, case.incident.impact, label.impact or {}
+    root, impact, true = case.root, case.incident.impact, label.impact or {}
     right = root.fault == label.fault and about(label, root.entity)
     rows = [
         [
@@ -313,18 +313,18 @@ def _against(case: Case, label: Label) -> Section:
     if root.resolved_at is not None and label.end <= case.recording.manifest.end:
         rows.append(["over", clock(label.end), clock(root.resolved_at), f"{gap(root.resolved_at - label.end)} apart"])
     factor, hours = true.get("step_time_factor"), true.get("gpu_hours_lost")
-    for name, wanted, got in (("GPUs", true.get("gpus"), told.gpus), ("jobs", true.get("jobs"), len(told.jobs))):
+    for name, wanted, got in (("GPUs", true.get("gpus"), impact.gpus), ("jobs", true.get("jobs"), len(impact.jobs))):
         if wanted is not None:
             rows.append([name, str(wanted), str(got), "right" if wanted == got else "off"])
     if factor is not None:
-        near = factor_right(factor, told.step_time_factor)
-        said = _figure_of(told.step_time_factor, ".2f")
-        rows.append(["steps, times as long", f"{factor:.2f}", said, "right" if near else "off"])
+        near = factor_right(factor, impact.step_time_factor)
+        figure = _figure_of(impact.step_time_factor, ".2f")
+        rows.append(["steps, times as long", f"{factor:.2f}", figure, "right" if near else "off"])
     if hours is not None:
-        near, lost = hours_right(hours, told.gpu_hours_lost), told.gpu_hours_lost
+        near, lost = hours_right(hours, impact.gpu_hours_lost), impact.gpu_hours_lost
         off = f", {lost / hours - 1:+.0%}" if hours and lost is not None else ""
-        said = f"{'right' if near else 'off'}{off}"
-        rows.append(["GPU-hours lost", f"{hours:.1f}", _figure_of(lost, ".2f"), said])
+        verdict = f"{'right' if near else 'off'}{off}"
+        rows.append(["GPU-hours lost", f"{hours:.1f}", _figure_of(lost, ".2f"), verdict])
     return Section(
         "Against the labels",
         [

@@ -41,7 +41,7 @@ def rules_on(case: Case) -> dict[str, Mapping[str, Any]]:
 
 
 def rule_blocks(case: Case, alerts: Alerts | None) -> list[Block]:
-    """Return what is told of the alert rules."""
+    """Return the section on the alert rules."""
     if alerts is None:
         return [Text("Alert rules were not evaluated: `--rules` does so.")]
     fired = {one.detector for one in alerts.fired}
@@ -82,7 +82,7 @@ def _near(alerts: Alerts, rule: Mapping[str, Any]) -> str:
     for part, one in sorted(alerts.came, key=lambda found: found[1].wanting):
         if one.rule == rule["alert"]:
             nearest.setdefault(one.condition, (part, one))
-    # How near a comparison came tells of those in it, too.
+    # How near a comparison came holds for those in it, too.
     whole = [(part, one) for part, one in nearest.values() if one.within not in nearest]
     if not whole:
         return _NEVER
@@ -90,11 +90,11 @@ def _near(alerts: Alerts, rule: Mapping[str, Any]) -> str:
     if not missed:
         excepted = ", or what stands behind its `unless` was true too" if "unless" in rule["expr"] else ""
         return f"{_NEVER}: each comparison in it was at some time, not all at once{excepted}"
-    told = (
+    closest = (
         f"`{_shown(one.condition)}` came to {figure(one.value)} of {figure(one.threshold)} ({part}, {clock(one.at)})"
         for part, one in missed[:_MOST_MISSED]
     )
-    return f"{_NEVER}: {'; '.join(told)}"
+    return f"{_NEVER}: {'; '.join(closest)}"
 
 
 def _shown(condition: str) -> str:

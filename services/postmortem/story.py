@@ -25,9 +25,9 @@ def story(case: Case, price: float | None) -> Section:
         Text(f"{_TELLER[manifest.origin]}, “{manifest.title}”: {' '.join(manifest.summary.split())}"),
     ]
     if case.others:
-        told = "; ".join(f"`{one.id}` ({one.title})" for one in case.others[:5])
+        others = "; ".join(f"`{one.id}` ({one.title})" for one in case.others[:5])
         more = f" and {len(case.others) - 5} more" if len(case.others) > 5 else ""
-        blocks.append(Text(f"Other incidents in the recording, told by `--incident ID`: {told}{more}."))
+        blocks.append(Text(f"Other incidents in the recording, shown by `--incident ID`: {others}{more}."))
     return Section("What happened", blocks)
 
 
@@ -49,8 +49,8 @@ def _course(case: Case) -> str:
     onset = label.onset if label is not None else root.started_at
     words = f"It began at {_second(onset)} UTC. {root.detector} found it {gap(root.detected_at - onset)} later, at"
     words += f" {_second(root.detected_at)}"
-    told = case.alerted()
-    words += f", and a {told.severity} was raised." if told is not None else "; nobody was alerted."
+    alerted = case.alerted()
+    words += f", and a {alerted.severity} was raised." if alerted is not None else "; nobody was alerted."
     if root.resolved_at is None:
         return f"{words} It lasted to the end of the recording."
     return f"{words} It was resolved at {_second(root.resolved_at)}."
@@ -64,15 +64,15 @@ def _losses(case: Case, price: float | None) -> str:
     users = {job.job_id: f" ({job.name}, user {job.user})" for job in case.jobs}
     words = []
     for one in impact.jobs[:3]:
-        told = f"Job {one.job_id}{users.get(one.job_id, '')} on {one.gpus} GPUs"
+        job = f"Job {one.job_id}{users.get(one.job_id, '')} on {one.gpus} GPUs"
         if one.stood_s:
-            words.append(f"{told} did no step for {gap(round(one.stood_s * 1000))}.")
+            words.append(f"{job} did no step for {gap(round(one.stood_s * 1000))}.")
         elif one.step_time_factor is not None and one.step_time_factor > 1:
-            words.append(f"{told} took {one.step_time_factor:.2f} times as long for a step.")
+            words.append(f"{job} took {one.step_time_factor:.2f} times as long for a step.")
         elif one.step_time_factor is None:
-            words.append(f"{told} was touched; what became of its steps is not known.")
+            words.append(f"{job} was touched; what became of its steps is not known.")
         else:
-            words.append(f"{told} was touched, but kept its usual pace.")
+            words.append(f"{job} was touched, but kept its usual pace.")
     if len(impact.jobs) > 3:
         words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
     if impact.gpu_hours_lost is None:

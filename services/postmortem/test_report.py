@@ -32,16 +32,16 @@ def _table(document: Document, section: str, place: int = 0) -> Table:
     return [block for block in found.blocks if isinstance(block, Table)][place]
 
 
-def test_culprit_times_and_impact_are_right_to_the_label(told: tuple[Case, Report]) -> None:
-    rows = {row[0]: row for row in _table(compose(told[1]), "Against the labels").rows}
+def test_culprit_times_and_impact_are_right_to_the_label(made: tuple[Case, Report]) -> None:
+    rows = {row[0]: row for row in _table(compose(made[1]), "Against the labels").rows}
     for name in ("culprit", "GPUs", "jobs", "steps, times as long", "GPU-hours lost"):
         assert rows[name][3].startswith("right"), name
     assert rows["culprit"][2] == "power_throttle at v002"
     assert rows["found"][3] == "in time"
 
 
-def test_the_timeline_runs_in_order_and_its_gaps_add_up(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_the_timeline_runs_in_order_and_its_gaps_add_up(made: tuple[Case, Report]) -> None:
+    case, report = made
     course = moments(case, report.shown, report.lines)
     names = [one.name for one in course]
     for earlier, later in (
@@ -61,9 +61,9 @@ def test_the_timeline_runs_in_order_and_its_gaps_add_up(told: tuple[Case, Report
 def _waits(route: dict[str, Any], labels: dict[str, str]) -> str:
     """Return the group_wait of the route that an alert takes: the first that matches, again in each below it."""
     for below in route.get("routes", []):
-        said = [re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher) for matcher in below["matchers"]]
-        tests = [(labels.get(one[1], ""), one[2], one[3]) for one in said if one is not None]
-        assert len(tests) == len(said)
+        matchers = [re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher) for matcher in below["matchers"]]
+        tests = [(labels.get(one[1], ""), one[2], one[3]) for one in matchers if one is not None]
+        assert len(tests) == len(matchers)
         if all(
             bool(re.fullmatch(want, got)) if how == "=~" else (got == want) == (how == "=") for got, how, want in tests
         ):
@@ -82,9 +82,9 @@ def test_alertmanager_waits_as_long_as_the_timeline_says(severity: str, fault: s
 
 @pytest.mark.parametrize("severity", ["page", "ticket"])
 def test_an_alert_goes_out_when_its_group_has_been_waited_for(
-    told: tuple[Case, Report], severity: Literal["page", "ticket"]
+    made: tuple[Case, Report], severity: Literal["page", "ticket"]
 ) -> None:
-    case, report = told
+    case, report = made
     members = tuple(replace(one, severity=severity) for one in case.incident.members)
     case = replace(case, incident=replace(case.incident, members=members))
     (alert,) = [one for one in moments(case, report.shown, report.lines) if one.kind == "alert"]
@@ -92,14 +92,14 @@ def test_an_alert_goes_out_when_its_group_has_been_waited_for(
     assert alert.at == case.root.detected_at + GROUP_WAIT_MS[severity]
 
 
-def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(made: tuple[Case, Report]) -> None:
+    case, report = made
     assert case.whereabouts.startswith("rack r")
     assert "power feeds pdu-a" in case.whereabouts
     node = case.recording.topology.nodes[0]
     nic = next(nic for nic in node.nics if nic.port)
     port = {"switch": str(nic.switch), "port": str(nic.port)}
-    said: dict[str, float | int | str] = {
+    evidence: dict[str, float | int | str] = {
         "by": "pauses from its host",
         "far_end": node.name,
         "ports_hot": 45,
@@ -107,26 +107,28 @@ def test_who_jams_a_port_is_named_first_and_what_is_plugged_into_it(told: tuple[
     }
     jam = replace(
         case,
-        findings=[replace(one, evidence=said) for one in case.findings],
+        findings=[replace(one, evidence=evidence) for one in case.findings],
         incident=replace(case.incident, causes=(replace(case.cause, entity=port),)),
     )
     assert jam.whereabouts == f"the port of {node.name} {nic.nic}, rack {node.rack}"
     document = compose(replace(report, case=jam))
-    told_by = {one.title: one.blocks[0] for one in document.sections}
-    chain, todo = told_by["Root-cause chain"], told_by["Actions"]
+    by_title = {one.title: one.blocks[0] for one in document.sections}
+    chain, todo = by_title["Root-cause chain"], by_title["Actions"]
     assert isinstance(chain, Items)
     assert isinstance(todo, Items)
     assert any(entry.startswith(f"{node.name} → power_throttle") for entry in chain.entries)
     assert any("44 more ports, 10 switches" in entry for entry in chain.entries)
     assert todo.entries[0].startswith(f"{node.name}: drain it, and shut {nic.switch} {nic.port}")
-    story = told_by["What happened"]
+    story = by_title["What happened"]
     assert isinstance(story, Text)
     assert f"{nic.switch} {nic.port}: {jam.whereabouts}." in story.words
 
 
-def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_came(told: tuple[Case, Report]) -> None:
+def test_of_the_rules_on_the_fault_that_stayed_silent_the_report_names_how_near_they_came(
+    made: tuple[Case, Report],
+) -> None:
     def came(rule: str, condition: str, value: float, *, met: bool, within: str = "") -> tuple[str, Came]:
-        return "v002 GPU 3", Came(rule, condition, within, {}, told[0].root.started_at, value, 0.5, met)
+        return "v002 GPU 3", Came(rule, condition, within, {}, made[0].root.started_at, value, 0.5, met)
 
     alerts = Alerts(
         [],
@@ -140,7 +142,7 @@ def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_c
             came("GpuPowerBrake", "brake == 0.5", 0.5, met=True),
         ],
     )
-    section = compose(replace(told[1], alerts=alerts)).sections[5]
+    section = compose(replace(made[1], alerts=alerts)).sections[5]
     assert section.title == "Who fired, who stayed silent"
     table = section.blocks[-1]
     assert isinstance(table, Table)
@@ -148,19 +150,19 @@ def test_of_the_rules_on_the_fault_that_stayed_silent_it_is_told_how_near_they_c
     assert near["NodePowerBrake"] == "its condition was true for 20.0 s, of the 10s that it waits"
     never = "its condition was never true"
     assert near["GpuPowerLimitLow"] == never
-    at = clock(told[0].root.started_at)
+    at = clock(made[0].root.started_at)
     assert near["GpuPowerViolation"] == f"{never}: `rate > 0.5` came to 0.23 of 0.5 (v002 GPU 3, {at})"
     assert near["GpuPowerBrake"].startswith(f"{never}: each comparison in it was at some time, not all at once")
     assert near["GpuPowerBrake"].endswith("or what stands behind its `unless` was true too")
 
 
-def test_the_first_paragraphs_tell_when_whom_and_what_it_cost(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_the_first_paragraphs_name_when_whom_and_what_it_cost(made: tuple[Case, Report]) -> None:
+    case, report = made
     (story,) = [one for one in compose(report).sections if one.title == "What happened"]
     words = " ".join(block.words for block in story.blocks if isinstance(block, Text))
     hours = case.incident.impact.gpu_hours_lost
-    for said in ("and a page was raised", "times as long for a step", f"{hours:.1f} GPU-hours were lost, which cost $"):
-        assert said in words
+    for part in ("and a page was raised", "times as long for a step", f"{hours:.1f} GPU-hours were lost, which cost $"):
+        assert part in words
 
 
 def test_what_a_switch_logs_is_of_its_port_and_what_others_log_of_a_node_is_of_the_node() -> None:
@@ -178,8 +180,8 @@ def test_what_a_switch_logs_is_of_its_port_and_what_others_log_of_a_node_is_of_t
     assert loud_lines(events, {"node": "v0"}) == []
 
 
-def test_the_cost_is_the_gpu_hours_at_the_price(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_the_cost_is_the_gpu_hours_at_the_price(made: tuple[Case, Report]) -> None:
+    case, report = made
     table = _table(compose(report), "Blast radius")
     assert (
         table.rows[-1][table.columns.index("cost, USD")] == f"${(case.incident.impact.gpu_hours_lost or 0.0) * 2:,.2f}"
@@ -188,8 +190,8 @@ def test_the_cost_is_the_gpu_hours_at_the_price(told: tuple[Case, Report]) -> No
     assert "cost, USD" not in _table(free, "Blast radius").columns
 
 
-def test_the_chain_goes_from_the_supply_by_what_the_charts_show_to_the_job(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_the_chain_goes_from_the_supply_by_what_the_charts_show_to_the_job(made: tuple[Case, Report]) -> None:
+    case, report = made
     (section,) = [one for one in compose(report).sections if one.title == "Root-cause chain"]
     (items,) = [block for block in section.blocks if isinstance(block, Items)]
     assert len(items.entries) == 3
@@ -199,16 +201,16 @@ def test_the_chain_goes_from_the_supply_by_what_the_charts_show_to_the_job(told:
     assert items.entries[2].startswith(f"power_throttle at v002 → job {case.incident.impact.jobs[0].job_id}: ")
 
 
-def test_the_appendix_has_the_digest_of_every_file(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_the_appendix_has_the_digest_of_every_file(made: tuple[Case, Report]) -> None:
+    case, report = made
     digests = {row[0]: row[2].strip("`") for row in _table(compose(report), "Data appendix").rows}
     assert digests == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in case.recording.path.iterdir()
     }
 
 
-def test_one_file_that_asks_for_nothing_and_says_the_same_in_both_forms(told: tuple[Case, Report]) -> None:
-    document = compose(told[1])
+def test_one_file_that_asks_for_nothing_and_says_the_same_in_both_forms(made: tuple[Case, Report]) -> None:
+    document = compose(made[1])
     page, text = html(document), markdown(document)
     assert not re.findall(r"(?:src|href|url|@import)\s*[=(]", page)
     assert "<script" not in page
@@ -226,24 +228,24 @@ def test_one_file_that_asks_for_nothing_and_says_the_same_in_both_forms(told: tu
     assert page.count("<svg") == figures >= 3
 
 
-def test_the_same_recording_gives_the_same_bytes(told: tuple[Case, Report]) -> None:
+def test_the_same_recording_gives_the_same_bytes(made: tuple[Case, Report]) -> None:
     from services.postmortem.report import evidence_of
 
     again = investigate(Recording.open(SMALL / "vela-power-brake"), choose())
     shown, lines = evidence_of(again)
-    other = replace(told[1], case=again, shown=shown, lines=lines)
-    assert html(compose(other)) == html(compose(told[1]))
+    other = replace(made[1], case=again, shown=shown, lines=lines)
+    assert html(compose(other)) == html(compose(made[1]))
 
 
-def test_words_from_a_recording_cannot_become_markup(told: tuple[Case, Report]) -> None:
-    case, report = told
+def test_words_from_a_recording_cannot_become_markup(made: tuple[Case, Report]) -> None:
+    case, report = made
     manifest = case.recording.manifest.model_copy(update={"title": "<script>alert(1)</script>"})
     evil = replace(case, recording=replace(case.recording, manifest=manifest))
     assert "&lt;script>" in html(compose(replace(report, case=evil))).replace("&gt;", ">")
     assert "<script>" not in html(compose(replace(report, case=evil)))
 
 
-def test_what_healthy_recordings_and_wrong_ids_are_told(brake: Case) -> None:
+def test_what_healthy_recordings_and_wrong_ids_are_answered(brake: Case) -> None:
     with pytest.raises(UserError, match="no incident was found"):
         investigate(Recording.open(SMALL / "vela-healthy"), choose())
     with pytest.raises(UserError, match="nonesuch"):

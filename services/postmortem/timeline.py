@@ -40,10 +40,10 @@ def moments(case: Case, shown: Sequence[Shown], lines: Sequence[Event]) -> list[
     first = min(incident.members, key=lambda one: (one.detected_at, one.id))
     if first.id != root.id:
         found.append(Moment(first.detected_at, "found", "First finding", first.summary))
-    if (told := case.alerted()) is not None:
-        wait = GROUP_WAIT_MS[told.severity]
+    if (alerted := case.alerted()) is not None:
+        wait = GROUP_WAIT_MS[alerted.severity]
         words = f"when a live alert leaves Alertmanager, which waits {gap(wait)} for others of its group"
-        found.append(Moment(told.detected_at + wait, "alert", f"Alert ({told.severity})", words))
+        found.append(Moment(alerted.detected_at + wait, "alert", f"Alert ({alerted.severity})", words))
     others = [one for one in incident.members if one.id not in {root.id, first.id}]
     found += [
         Moment(one.detected_at, "other", f"{one.fault} at {place(one.entity)} found", one.summary) for one in others[:6]

@@ -13,7 +13,7 @@ from services.kit.problems import missing
 
 
 class Catalogue:
-    """What can be said of every detector."""
+    """What is known of every detector."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class Catalogue:
     def all(self) -> list[Detector]:
         """Return every detector, by name, without its runbook."""
         stored = {str(row["detector"]) for row in self._store.all("SELECT detector FROM shadow")}
-        return [_told(kind, shadow=name in stored) for name, kind in sorted(discover().items())]
+        return [_detector_of(kind, shadow=name in stored) for name, kind in sorted(discover().items())]
 
     def one(self, name: str) -> Detector:
         """Return a detector and its runbook; RefusedError (404) where there is none."""
@@ -52,7 +52,7 @@ def runbook(name: str) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-def _told(kind: type[contract.Detector], *, shadow: bool) -> Detector:
+def _detector_of(kind: type[contract.Detector], *, shadow: bool) -> Detector:
     spec = kind.spec
     return Detector(
         name=spec.name,

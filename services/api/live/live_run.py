@@ -40,9 +40,9 @@ class LiveRun:
         self._lock = threading.Lock()
         self._error: str | None = None
         self._closed = [
-            _closing(told.id, action)
-            for told in self._notes.findings.values()
-            for action in told.actions
+            _closing(found.id, action)
+            for found in self._notes.findings.values()
+            for action in found.actions
             if action.kind == "closed"
         ]
 
@@ -92,8 +92,8 @@ class LiveRun:
         RefusedError as `acknowledge`, 409 where it alerts nobody, 502 and 503 where Alertmanager does not do it.
         """
         with self._lock:
-            told = self._open(finding)
-        line = finding_line(finding_of(told), shadow=told.shadow)
+            found = self._open(finding)
+        line = finding_line(finding_of(found), shadow=found.shadow)
         labels = alerted(finding_record(self._run.origin, line, self._run.feed.topology))
         if self._run.alerts is None or labels is None:
             why = (
@@ -119,23 +119,23 @@ class LiveRun:
         return closed
 
     def _open(self, finding: str) -> Finding:
-        told = self._notes.findings.get(finding)
-        if told is None:
+        found = self._notes.findings.get(finding)
+        if found is None:
             raise missing("finding", finding, f"GET /api/v1/runs/{self.name}/findings lists those there are")
-        if told.resolved_at is not None:
+        if found.resolved_at is not None:
             raise RefusedError(
-                409, f"finding {finding} is over since {told.resolved_at}", remedy="judge it, if need be"
+                409, f"finding {finding} is over since {found.resolved_at}", remedy="judge it, if need be"
             )
-        return told
+        return found
 
     def _act(self, finding: str, action: Action) -> Finding:
         with self._lock:
             self._open(finding)
-            told = self._notes.act(finding, action)
+            found = self._notes.act(finding, action)
             self._notes.write(error=self._error)
             if action.kind == "closed":
                 self._closed.append(_closing(finding, action))
-        return told
+        return found
 
 
 def _closing(finding: str, action: Action) -> Closing:

@@ -58,7 +58,7 @@ class Library:
         self.imported = settings.data_dir / "recordings"
         self._folders = settings.library
         self._lock = threading.Lock()
-        self._told: dict[Path, tuple[int, RecordingSummary]] = {}
+        self._summaries: dict[Path, tuple[int, RecordingSummary]] = {}
         self._seen: dict[Path, tuple[int, Seen]] = {}
 
     def places(self) -> dict[str, Place]:
@@ -94,11 +94,11 @@ class Library:
         try:
             written = (place.path / "recording.yaml").stat().st_mtime_ns
             with self._lock:
-                at, known = self._told.get(place.path, (0, None))
+                at, known = self._summaries.get(place.path, (0, None))
             if known is None or at != written:
                 known = _summary(place)
                 with self._lock:
-                    self._told[place.path] = (written, known)
+                    self._summaries[place.path] = (written, known)
         except FileNotFoundError:  # it was deleted just now
             raise missing("recording", place.path.name, _LISTED) from None
         return known
@@ -153,7 +153,7 @@ class Library:
         except OSError:
             raise RefusedError(409, f"{name} is being deleted", remedy="see whether it is gone") from None
         with self._lock:
-            self._told.pop(place.path, None)
+            self._summaries.pop(place.path, None)
             self._seen.pop(place.path, None)
         shutil.rmtree(doomed, ignore_errors=True)
 

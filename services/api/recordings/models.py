@@ -27,7 +27,7 @@ class RecordingSummary(BaseModel):
     end: Time
     duration_s: float
     cluster: Cluster
-    faults: list[str] = Field(description="Faults its labels tell of, each once.")
+    faults: list[str] = Field(description="Faults of its labels, each once.")
     labelled: int = Field(description="Labels that are faults, distractors left out.")
     size_bytes: int
     read_only: bool

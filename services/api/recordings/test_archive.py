@@ -198,7 +198,7 @@ def test_everything_else_is_refused_and_leaves_nothing(tmp_path: Path, attack: s
     assert {path for path in left if not path.startswith("data/api.")} <= {"data", "data/recordings"}
 
 
-def test_long_names_are_taken_and_what_tells_more_of_a_file_is_not(tmp_path: Path) -> None:
+def test_long_names_are_taken_and_other_extended_headers_are_not(tmp_path: Path) -> None:
     deep = "/".join(["folder" * 10] * 5)
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
         path = tmp_path / f"{form}.tar"
@@ -224,7 +224,7 @@ def test_what_a_crash_has_left_goes_at_the_next_start(tmp_path: Path) -> None:
         assert [path.name for path in recordings.iterdir()] == ["kept"]
 
 
-def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Path, folder: Path, *__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 

@@ -75,6 +75,6 @@ def test_what_is_small_and_grows_is_refused_or_read_in_little_memory(tmp_path: P
         archive.write_bytes(content)
     command = [sys.executable, "-c", _IMPORT, *map(str, (tmp_path, *archives))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path.cwd())
-    said = done.stdout.splitlines()
-    assert len(said) == len(uploads), done.stderr[-1000:]
-    assert [(one, words) for one, words in zip(said, uploads, strict=True) if not one.startswith(words)] == []
+    printed = done.stdout.splitlines()
+    assert len(printed) == len(uploads), done.stderr[-1000:]
+    assert [(one, words) for one, words in zip(printed, uploads, strict=True) if not one.startswith(words)] == []

@@ -1,4 +1,4 @@
-"""Recordings over HTTP: what is said of them is what their files say."""
+"""Recordings over HTTP: answers are what their files hold."""
 
 import itertools
 from pathlib import Path
@@ -23,34 +23,34 @@ def test_the_library_is_listed(api: Client) -> None:
 
 
 def test_one_has_its_machines_jobs_and_truths(api: Client) -> None:
-    told = api.get(BRAKE).json()
-    assert [node["name"] for node in told["nodes"]] == ["v001", "v002", "v003"]
-    assert told["nodes"][0]["gpus"] == list(range(8))
-    assert told["jobs"][0]["job_id"] == "812"
-    (fault,) = [truth for truth in told["truths"] if not truth["distractor"]]
+    answer = api.get(BRAKE).json()
+    assert [node["name"] for node in answer["nodes"]] == ["v001", "v002", "v003"]
+    assert answer["nodes"][0]["gpus"] == list(range(8))
+    assert answer["jobs"][0]["job_id"] == "812"
+    (fault,) = [truth for truth in answer["truths"] if not truth["distractor"]]
     assert (fault["entity"], fault["onset"]) == ({"node": "v002"}, "2024-04-01T09:30:00.000Z")
-    dcgm = next(stream for stream in told["streams"] if stream["kind"] == "dcgm")
+    dcgm = next(stream for stream in answer["streams"] if stream["kind"] == "dcgm")
     assert dcgm["keys"] == ["node", "gpu"]
     assert POWER in dcgm["fields"]
     assert not {"node", "gpu", "timestamp"} & set(dcgm["fields"])
 
 
-def test_it_is_told_what_the_telemetry_can_show(api: Client) -> None:
-    told = api.get(f"{BRAKE}/coverage").json()
-    assert len(told["faults"]) == 19
-    assert told["intervals_s"]["dcgm"] == 15
-    assert not told["inferred_jobs"]
-    assert all(one["levels"] or one["verdict"] != "sees" for one in told["faults"])
+def test_coverage_lists_what_the_telemetry_can_show(api: Client) -> None:
+    answer = api.get(f"{BRAKE}/coverage").json()
+    assert len(answer["faults"]) == 19
+    assert answer["intervals_s"]["dcgm"] == 15
+    assert not answer["inferred_jobs"]
+    assert all(one["levels"] or one["verdict"] != "sees" for one in answer["faults"])
     assert api.get("/api/v1/recordings/none/coverage").status_code == 404
 
 
 def test_a_series_holds_every_reading_between_its_lowest_and_highest(api: Client) -> None:
     asked = {"kind": "dcgm", "field": POWER, "entities": "v002/3", "points": 20}
-    told = api.get(f"{BRAKE}/series", params=asked).json()
-    (series,) = told["series"]
+    answer = api.get(f"{BRAKE}/series", params=asked).json()
+    (series,) = answer["series"]
     assert series["entity"] == {"node": "v002", "gpu": 3}
     times, values = _readings("v002", 3)
-    bucket = (times - told["times"][0]) // told["bucket_ms"]
+    bucket = (times - answer["times"][0]) // answer["bucket_ms"]
     for number, (low, high, mean) in enumerate(zip(series["min"], series["max"], series["mean"], strict=True)):
         own = values[bucket == number]
         if len(own):
@@ -71,13 +71,13 @@ def _readings(node: str, gpu: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_culprit_leaves_the_band_of_its_peers_during_the_fault_only(api: Client) -> None:
     asked = {"kind": "dcgm", "field": "DCGM_FI_DEV_SM_CLOCK", "entities": "v002", "points": 100}
-    told = api.get(f"{BRAKE}/series", params=asked).json()
-    assert len(told["series"]) == 8
-    band, times = told["band"], np.array(told["times"])
+    answer = api.get(f"{BRAKE}/series", params=asked).json()
+    assert len(answer["series"]) == 8
+    band, times = answer["band"], np.array(answer["times"])
     assert (band["about"], band["peers"]) == ("job 812", 16)
     onset, end = 1711963800000, 1711963800000 + 17 * 60_000
     low = np.array([np.nan if one is None else one for one in band["low"]])
-    clock = np.array([np.nan if one is None else one for one in told["series"][0]["mean"]])
+    clock = np.array([np.nan if one is None else one for one in answer["series"][0]["mean"]])
     during = (times > onset + 60_000) & (times < end - 60_000) & ~np.isnan(clock)
     assert during.any()
     assert (clock[during] < low[during]).all()
@@ -86,8 +86,8 @@ def test_the_culprit_leaves_the_band_of_its_peers_during_the_fault_only(api: Cli
 
 def test_a_counter_becomes_a_rate(api: Client) -> None:
     asked = {"kind": "nic", "field": "port_xmit_data", "entities": "v001/mlx5_0", "rate": "true", "points": 5000}
-    told = api.get(f"{BRAKE}/series", params=asked).json()
-    rates = [one for one in told["series"][0]["mean"] if one is not None]
+    answer = api.get(f"{BRAKE}/series", params=asked).json()
+    rates = [one for one in answer["series"][0]["mean"] if one is not None]
     table = pq.read_table(SMALL / "vela-power-brake" / "nic.parquet")
     mine = [
         (int(at.timestamp() * 1000), value)
@@ -103,8 +103,8 @@ def test_a_counter_becomes_a_rate(api: Client) -> None:
 def test_windows_are_given_in_three_ways(api: Client) -> None:
     def bounds(from_: str, to: str) -> tuple[int, int]:
         asked = {"kind": "dcgm", "field": POWER, "entities": "v001/0", "from": from_, "to": to}
-        told = api.get(f"{BRAKE}/series", params=asked).json()
-        return told["from_ms"], told["to_ms"]
+        answer = api.get(f"{BRAKE}/series", params=asked).json()
+        return answer["from_ms"], answer["to_ms"]
 
     expected = (1711963800000, 1711963860000)
     assert bounds("2024-04-01T09:30:00Z", "2024-04-01T09:31:00Z") == expected
@@ -138,10 +138,10 @@ def test_what_cannot_be_drawn_is_a_problem_with_a_remedy(api: Client, asked: dic
 @pytest.mark.parametrize("kind", ["nic", "switch", "bmc", "steps", "storage"])
 def test_every_kind_can_be_drawn(api: Client, kind: str) -> None:
     stream = next(one for one in api.get(BRAKE).json()["streams"] if one["kind"] == kind)
-    told = api.get(f"{BRAKE}/series", params={"kind": kind, "field": stream["fields"][0], "points": 50}).json()
-    assert told["series"]
-    assert set(told["series"][0]["entity"]) == set(stream["keys"])
-    key = told["series"][0]["key"]
+    answer = api.get(f"{BRAKE}/series", params={"kind": kind, "field": stream["fields"][0], "points": 50}).json()
+    assert answer["series"]
+    assert set(answer["series"][0]["entity"]) == set(stream["keys"])
+    key = answer["series"][0]["key"]
     again = api.get(f"{BRAKE}/series", params={"kind": kind, "field": stream["fields"][0], "entities": key}).json()
     assert [one["key"] for one in again["series"]] == [key]
 
@@ -167,19 +167,19 @@ def test_the_library_is_not_deleted_from(api: Client) -> None:
 
 
 def test_the_heat_map_shows_what_is_there_to_read(api: Client) -> None:
-    told = api.get(f"{BRAKE}/heatmap", params={"points": 50}).json()
-    assert [(row["node"], row["gpu"]) for row in told["rows"]][:9] == [*(("v001", n) for n in range(8)), ("v002", 0)]
-    assert {len(row) for row in told["cells"]} == {len(told["times"])}
-    assert set("".join(told["cells"])) <= set("-.o")
-    assert "o" in told["cells"][0]
+    answer = api.get(f"{BRAKE}/heatmap", params={"points": 50}).json()
+    assert [(row["node"], row["gpu"]) for row in answer["rows"]][:9] == [*(("v001", n) for n in range(8)), ("v002", 0)]
+    assert {len(row) for row in answer["cells"]} == {len(answer["times"])}
+    assert set("".join(answer["cells"])) <= set("-.o")
+    assert "o" in answer["cells"][0]
 
 
 def test_without_entities_all_are_drawn(api: Client) -> None:
     asked = {"kind": "dcgm", "field": POWER, "points": 100}
-    told = api.get(f"{BRAKE}/series", params=asked).json()
-    assert len(told["series"]) == 24
-    assert told["left_out"] == 0
-    assert told["band"] is None
+    answer = api.get(f"{BRAKE}/series", params=asked).json()
+    assert len(answer["series"]) == 24
+    assert answer["left_out"] == 0
+    assert answer["band"] is None
 
 
 def test_a_recording_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class _Held(NamedTuple):
 
 
 class _Fired(NamedTuple):
-    """The findings that one alert of a generation tells of; the times and the severity are the first one's."""
+    """The findings of one alert of a generation; the times and the severity are the first one's."""
 
     findings: list[str]
     severity: str
@@ -43,33 +43,33 @@ class Alerts:
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url.rstrip("/"), timeout=_TIMEOUT_S, trust_env=False)
         self._fired: dict[Generation, dict[Labels, _Fired]] = {}
-        self._told: dict[Generation, dict[Labels, Alert]] = {}
+        self._known: dict[Generation, dict[Labels, Alert]] = {}
         self._away = False
 
-    def fired(self, one: Generation, said: Update) -> None:
+    def fired(self, one: Generation, update: Update) -> None:
         """Note that a finding fires, so that its alert is looked for."""
-        if said.labels is None or said.shadow or said.body["severity"] == "info":
+        if update.labels is None or update.shadow or update.body["severity"] == "info":
             return
-        known = self._fired.setdefault(one, {}).get(said.labels)
+        known = self._fired.setdefault(one, {}).get(update.labels)
         if known is None:
-            body = said.body
-            first = _Fired([str(body["id"])], str(body["severity"]), str(body["detected_at"]), said.at_ms)
-            self._fired[one][said.labels] = first
-        elif said.body["id"] not in known.findings:
-            known.findings.append(str(said.body["id"]))
+            body = update.body
+            first = _Fired([str(body["id"])], str(body["severity"]), str(body["detected_at"]), update.at_ms)
+            self._fired[one][update.labels] = first
+        elif update.body["id"] not in known.findings:
+            known.findings.append(str(update.body["id"]))
 
     def restore(self, one: Generation, alerts: list[Alert]) -> None:
-        """Take the alerts that were told of a generation before."""
-        self._told[one] = {tuple(sorted(alert.labels.items())): alert for alert in alerts}
+        """Take the alerts that were known of a generation before."""
+        self._known[one] = {tuple(sorted(alert.labels.items())): alert for alert in alerts}
 
     def forget(self, one: Generation) -> None:
         """Look no more for the alerts of a generation."""
         self._fired.pop(one, None)
-        self._told.pop(one, None)
+        self._known.pop(one, None)
 
     def open(self, one: Generation) -> bool:
         """Return whether an alert of a generation is firing, so far as is known."""
-        return any(alert.state == "firing" for alert in self._told.get(one, {}).values())
+        return any(alert.state == "firing" for alert in self._known.get(one, {}).values())
 
     def look(self, followed: dict[Generation, RunWriter]) -> None:
         """Ask Alertmanager, and note what is new of each generation."""
@@ -85,20 +85,20 @@ class Alerts:
                 if there is not None and there.generation != str(one.number):
                     there = None
                 alert = self._now(one, labels, fired, there, now)
-                if alert is not None and alert != self._told.setdefault(one, {}).get(labels):
-                    self._told[one][labels] = alert
+                if alert is not None and alert != self._known.setdefault(one, {}).get(labels):
+                    self._known[one][labels] = alert
                     notes.take_alert(alert)
 
     def _now(self, one: Generation, labels: Labels, fired: _Fired, there: _Held | None, now: int) -> Alert | None:
-        told = self._told.get(one, {}).get(labels)
+        known = self._known.get(one, {}).get(labels)
         if there is None:
-            if told is None or told.state == "resolved":
-                return told
-            return told.model_copy(update={"state": "resolved", "resolved_at": format_time(now)})
-        if told is None:
+            if known is None or known.state == "resolved":
+                return known
+            return known.model_copy(update={"state": "resolved", "resolved_at": format_time(now)})
+        if known is None:
             sent_ms = max(fired.reported_ms, min(now, there.updated_ms))
             named = dict(labels)
-            told = Alert(
+            known = Alert(
                 id=hashlib.sha256(repr((one.run, labels)).encode()).hexdigest()[:16],
                 run=one.run,
                 replay=named["replay"],
@@ -118,11 +118,11 @@ class Alerts:
         now_is = {
             "state": "firing",
             "resolved_at": None,
-            "findings": sorted({*told.findings, *fired.findings}),
+            "findings": sorted({*known.findings, *fired.findings}),
             "suppressed": there.suppressed,
             "receivers": there.receivers,
         }
-        return told.model_copy(update=now_is)
+        return known.model_copy(update=now_is)
 
     def _held(self) -> dict[Labels, _Held] | None:
         try:

@@ -16,7 +16,7 @@ from services.notify.finding_record import finding_record_of, placed
 from services.notify.payload import Labels, labels_of
 
 _DETECT_GROUP = "hindcast-detect"
-_SAID = (topics.FINDINGS, topics.INCIDENTS)
+_FOUND = (topics.FINDINGS, topics.INCIDENTS)
 Offsets = dict[TopicPartition, int]
 
 
@@ -39,7 +39,7 @@ class Topics:
         self._consumer: KafkaConsumer = consumer(settings, group=None)
         try:
             self._directory = ReplayDirectory(settings)
-            self._partitions = self._all(_SAID)
+            self._partitions = self._all(_FOUND)
         except BaseException:
             self._consumer.close()
             raise
@@ -70,7 +70,7 @@ class Topics:
         return [record for records in self._consumer.poll(timeout_ms=wait_ms).values() for record in records]
 
     def ends(self) -> Offsets:
-        """Return where the topics of what is said end now."""
+        """Return where the topics of findings and incidents end now."""
         return dict(self._consumer.end_offsets(self._partitions))
 
     def have_read(self, ends: Offsets) -> bool:
@@ -98,7 +98,7 @@ class Topics:
 
 
 def generation_of(record: Record) -> tuple[Generation, Origin] | None:
-    """Return whose a record is; None for a tombstone, and for what cannot be read (notify tells dead-letter of it)."""
+    """Return whose a record is; None for a tombstone, and for what cannot be read (notify sends it to dead-letter)."""
     if not record.value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Follows replays by way of Kafka: what the services there say comes into the store as that of a run, as it is said.
+"""Follows replays by way of Kafka: what the services there find comes into the store as that of a run, as it is found.
 
 One thread. It asks the replay service where its replays are, and only while that has any does it read Kafka: without
 servers the API does nothing here. The topics are read from their start each time, and what is known changes nothing.
@@ -42,12 +42,12 @@ _ENDS = {"ended": "done", "stopped": "cancelled"}
 
 @dataclass
 class _Followed:
-    """A generation that is followed; `fed`: the end of what detect is to read, `said`: of what it then has said."""
+    """A generation that is followed; `fed`: the end of what detect is to read, `reported`: of what it reported then."""
 
     notes: RunWriter
     recording: str
     fed: Offsets | None = None
-    said: Offsets | None = None
+    reported: Offsets | None = None
     over_s: float | None = None
 
 
@@ -75,7 +75,7 @@ class Follower:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have it look at once: a replay was started, or told something."""
+        """Have it look at once: a replay was started, or steered."""
         self._woken.set()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Follower:
         return bool(self.statuses)
 
     def _follow(self) -> None:
-        """Read what is said until there is no replay any more; KafkaError, UserError: it cannot be read."""
+        """Read what is found until there is no replay any more; KafkaError, UserError: it cannot be read."""
         topics, alerts = Topics(self._kafka), Alerts(self._alertmanager_url)
         self._followed, self._states, self._strange = {}, {}, set()
         looked_s = alerted_s = 0.0
@@ -142,7 +142,7 @@ class Follower:
         ]
 
     def _take(self, topics: Topics, alerts: Alerts) -> None:
-        """Take what was said since, of the generations that are known here."""
+        """Take what was found since, of the generations that are known here."""
         for record, one, origin in owned(topics.poll(_POLL_MS)):
             if origin.replay == "live":
                 continue
@@ -151,13 +151,13 @@ class Follower:
                 if one not in self._followed:
                     self._strange.add(one)
             followed = self._followed.get(one)
-            said = update_in(record, origin, topics.topologies) if followed is not None else None
-            if followed is None or said is None:
+            update = update_in(record, origin, topics.topologies) if followed is not None else None
+            if followed is None or update is None:
                 continue
             try:
-                if said.body["state"] == "firing":
-                    alerts.fired(one, said)
-                followed.notes.hear(said.body, is_incident=said.labels is None, shadow=said.shadow)
+                if update.body["state"] == "firing":
+                    alerts.fired(one, update)
+                followed.notes.hear(update.body, is_incident=update.labels is None, shadow=update.shadow)
             except (ValueError, KeyError, TypeError) as error:
                 _log.warning("passed over topic=%s offset=%d error=%s", record.topic, record.offset, error)
 
@@ -207,7 +207,7 @@ class Follower:
         return one.for_s > _AFTER_S
 
     def _see(self, topics: Topics, one: Generation, state: ReplayState) -> None:
-        """Note how far a generation has come, and its end once everything that detect has to say of it was said."""
+        """Note how far a generation has come, and its end once everything that detect reports of it was read."""
         followed = self._followed[one]
         if followed.over_s is not None:
             return
@@ -226,9 +226,9 @@ class Follower:
             return
         if followed.fed is None:
             followed.fed = topics.fed()
-        if followed.said is None and topics.detected(followed.fed):
-            followed.said = topics.ends()
-        if followed.said is not None and topics.have_read(followed.said):
+        if followed.reported is None and topics.detected(followed.fed):
+            followed.reported = topics.ends()
+        if followed.reported is not None and topics.have_read(followed.reported):
             self._finish(followed, _ENDS[state.state])
 
     def _finish(self, followed: _Followed, state: str) -> None:

@@ -18,7 +18,7 @@ from services.replay.status import ReplayStatus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_Said = TypeVar("_Said")
+_Answer = TypeVar("_Answer")
 _ONE, _MANY = TypeAdapter(ReplayStatus), TypeAdapter(list[ReplayStatus])
 _PATIENCE_S = 65.0
 """The replay service itself gives up waiting for Kafka before that."""
@@ -97,10 +97,10 @@ class Replays:
                 remedy="start it (hindcast stack up), or set HINDCAST_API_REPLAY_URL to where it is",
             ) from None
         try:
-            said: Any = answer.json() if answer.content else None
+            content: Any = answer.json() if answer.content else None
             if answer.is_success:
-                return said
-            detail, remedy = str(said["detail"]), str(said["remedy"])
+                return content
+            detail, remedy = str(content["detail"]), str(content["remedy"])
         except (ValueError, KeyError, TypeError):
             raise _strange(f"answers {answer.status_code}, and not as it does") from None
         if answer.is_server_error and answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
@@ -121,9 +121,9 @@ def _strange(what: str) -> RefusedError:
     )
 
 
-def _read(kind: TypeAdapter[_Said], said: Any) -> _Said:
+def _read(kind: TypeAdapter[_Answer], content: Any) -> _Answer:
     try:
-        return kind.validate_python(said)
+        return kind.validate_python(content)
     except ValidationError:
         raise _strange("answers with what is no replay") from None
 

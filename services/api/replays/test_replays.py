@@ -55,16 +55,23 @@ def test_wrong_orders_do_not_get_there(steered: Client) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json"), path
 
 
-def test_what_is_no_replay_service_is_said_to_be_none(tmp_path: Path) -> None:
-    said = [b""]
+def test_what_is_no_replay_service_is_reported_as_none(tmp_path: Path) -> None:
+    answered = [b""]
 
     async def another(scope: Any, _: Any, send: Any) -> None:
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 200})
-            await send({"type": "http.response.body", "body": said[0]})
+            await send({"type": "http.response.body", "body": answered[0]})
 
     with served(another) as url, client_of(settings_at(tmp_path, replay_url=url)) as client:
-        for path, said[0] in (("", b"<html>"), ("", b"[{}]"), ("", b"7"), ("", b""), ("/one", b"{}"), ("/one", b"[]")):
+        for path, answered[0] in (
+            ("", b"<html>"),
+            ("", b"[{}]"),
+            ("", b"7"),
+            ("", b""),
+            ("/one", b"{}"),
+            ("/one", b"[]"),
+        ):
             answer = client.get(f"/api/v1/replays{path}")
-            assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json"), said
+            assert (answer.status_code, answer.headers["content-type"]) == (502, "application/problem+json"), answered
             assert "HINDCAST_API_REPLAY_URL" in answer.json()["remedy"]

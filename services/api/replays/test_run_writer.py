@@ -18,12 +18,12 @@ from services.recording.embedded import steps
 from services.recording.reader import Recording
 
 BRAKE = SMALL / "vela-power-brake"
-ONE = Generation("vela/told", 0, 1000)
+ONE = Generation("vela/again", 0, 1000)
 Update = list[tuple[bool, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def said() -> Update:
+def updates() -> Update:
     """All that the engine says of the power brake, each with whether it is of an incident."""
     found: Update = []
     for step in steps(Recording.open(BRAKE), choose()):
@@ -40,50 +40,50 @@ def place(tmp_path: Path) -> tuple[Store, Generations, Runs]:
     return store, Generations(store, library), Runs(store, library, settings)
 
 
-def hear(notes: RunWriter, said: Update) -> None:
-    for is_incident, body in said:
+def hear(notes: RunWriter, updates: Update) -> None:
+    for is_incident, body in updates:
         notes.hear(body, is_incident=is_incident, shadow=False)
 
 
-def test_what_is_said_again_changes_nothing(place: tuple[Store, Generations, Runs], said: Update) -> None:
+def test_what_comes_again_changes_nothing(place: tuple[Store, Generations, Runs], updates: Update) -> None:
     _, generations, runs = place
     assert generations.opened(ONE, str(BRAKE), {})
     assert runs.one(ONE.run).recording == "vela-power-brake"
     notes = generations.notes(ONE, 0, 1000)
-    half = len(said) // 2
-    hear(notes, said[:half])
+    half = len(updates) // 2
+    hear(notes, updates[:half])
     notes.write()
-    hear(notes, said[:half])
+    hear(notes, updates[:half])
     assert not notes.unwritten
     again = generations.notes(ONE, 0, 1000)  # as after a crash: from the start, with what the store has
-    hear(again, said)
+    hear(again, updates)
     again.write("done")
-    hear(again, said[:half])
+    hear(again, updates[:half])
     assert not again.unwritten
-    told = runs.findings(ONE.run).items
-    raised = [body for is_incident, body in said if not is_incident and body["state"] == "firing"]
-    assert [one.id for one in told] == [body["id"] for body in raised]
-    assert {one.state for one in told} == {"resolved"}
-    latest = {body["id"]: body for is_incident, body in said if is_incident and body["state"] != "joined"}
+    found = runs.findings(ONE.run).items
+    raised = [body for is_incident, body in updates if not is_incident and body["state"] == "firing"]
+    assert [one.id for one in found] == [body["id"] for body in raised]
+    assert {one.state for one in found} == {"resolved"}
+    latest = {body["id"]: body for is_incident, body in updates if is_incident and body["state"] != "joined"}
     assert {one.id: one for one in runs.incidents(ONE.run).items} == {
         name: Incident.model_validate({"run": ONE.run, **body}) for name, body in latest.items()
     }
     numbers = [row["id"] for row in runs.events(ONE.run, 0)]
-    assert numbers == list(range(1, len(said) + 1))
+    assert numbers == list(range(1, len(updates) + 1))
     assert runs.one(ONE.run).state == "done"
 
 
-def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], said: Update) -> None:
+def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], updates: Update) -> None:
     _, generations, runs = place
     generations.opened(ONE, str(BRAKE), {})
     notes = generations.notes(ONE, 0, 1000)
-    hear(notes, said)
+    hear(notes, updates)
     notes.write("done")
     runs.delete(ONE.run)
     assert not generations.opened(ONE, str(BRAKE), {})
-    notes.take_incident(next(body for is_incident, body in said if is_incident))
+    notes.take_incident(next(body for is_incident, body in updates if is_incident))
     notes.write()
-    assert runs.page(None, "told", 0, 10).total == 0
+    assert runs.page(None, "again", 0, 10).total == 0
 
 
 def test_what_is_no_finding_is_refused(place: tuple[Store, Generations, Runs]) -> None:

@@ -55,16 +55,16 @@ class Comparisons:
     def all(self) -> list[Comparison]:
         """Return comparisons, the latest first, without what came out."""
         rows = self._store.all("SELECT * FROM comparisons ORDER BY created_ms DESC, rowid DESC")
-        return [self._told(row, whole=False) for row in rows]
+        return [self._comparison_of(row, whole=False) for row in rows]
 
     def one(self, name: str) -> Comparison:
         """Return a comparison, with what came out where it is done; RefusedError (404) where there is none."""
-        return self._told(self._row(name), whole=True)
+        return self._comparison_of(self._row(name), whole=True)
 
     def delete(self, name: str) -> None:
         """Delete a comparison and its runs; RefusedError (409) while one of them waits or is running."""
-        told = self._told(self._row(name), whole=False)
-        if told.state == "running":
+        found = self._comparison_of(self._row(name), whole=False)
+        if found.state == "running":
             raise RefusedError(409, f"comparison {name} is running", remedy="cancel its runs first, or wait")
         with self._store.writing() as db:
             db.execute("DELETE FROM comparisons WHERE id = ?", (name,))
@@ -76,12 +76,12 @@ class Comparisons:
             raise missing("comparison", name, "GET /api/v1/comparisons lists those there are")
         return row
 
-    def _told(self, row: Row, *, whole: bool) -> Comparison:
+    def _comparison_of(self, row: Row, *, whole: bool) -> Comparison:
         body = json.loads(row["body"])
         sides = [[self._runs.one(run) for run in body[side]] for side in ("before_runs", "after_runs")]
         runs = sides[0] + sides[1]
         states = {run.state for run in runs}
-        told = Comparison(
+        found = Comparison(
             id=row["id"],
             title=row["title"],
             state="running" if states & {"queued", "running"} else "done" if states == {"done"} else "failed",
@@ -97,10 +97,10 @@ class Comparisons:
             before_score=None,
             after_score=None,
         )
-        if told.state != "done" or not whole:
-            return told
+        if found.state != "done" or not whole:
+            return found
         before, after = (self._card(side) for side in sides)
-        return told.model_copy(
+        return found.model_copy(
             update={
                 "differences": [_difference(one) for one in scoring.differences(before, after)],
                 "before_score": score_of(_outcomes(before)),

@@ -8,7 +8,7 @@ from services.kit.times import format_time
 
 
 class Feedback:
-    """The labels there are. They outlive the run they were made in: what a person said is kept."""
+    """The labels there are. They outlive the run they were made in: a judgement is kept."""
 
     def __init__(self, store: Store, runs: Runs) -> None:
         self._store = store

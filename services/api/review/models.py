@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from services.api.models import Asked, DetectorSettings, Entity, Id, Name, SettingsTold, Time
+from services.api.models import Asked, DetectorSettings, Entity, Id, Name, SettingsTaken, Time
 from services.api.runs.models import Score
 from services.score.comparison import Change
 
@@ -79,8 +79,8 @@ class Comparison(BaseModel):
     progress: float
     created_at: Time
     recordings: list[str]
-    before: SettingsTold
-    after: SettingsTold
+    before: SettingsTaken
+    after: SettingsTaken
     before_runs: list[str]
     after_runs: list[str]
     versions: dict[str, tuple[str, str]] = Field(

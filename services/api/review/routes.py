@@ -21,7 +21,7 @@ def add_labels(api: APIRouter, feedback: Feedback) -> None:
         recording: Annotated[str | None, Query(max_length=100)] = None,
         run: Annotated[str | None, Query(max_length=32)] = None,
     ) -> list[Label]:
-        """Return what people said, the latest first."""
+        """Return labels by people, the latest first."""
         return feedback.all(recording, run)
 
     @api.post("/labels", status_code=201, operation_id="add_label")

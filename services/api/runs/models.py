@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from detectors.contract import Severity
-from services.api.models import Asked, DetectorSettings, Entity, Name, SettingsTold, Time
+from services.api.models import Asked, DetectorSettings, Entity, Name, SettingsTaken, Time
 from services.api.recordings.models import Truth
 from services.recording.faults import FaultName
 
@@ -24,7 +24,7 @@ class Run(BaseModel):
 
     id: str
     recording: str
-    detectors: SettingsTold
+    detectors: SettingsTaken
     state: RunState
     progress: float = Field(ge=0, le=1)
     event_time: Time | None
@@ -37,7 +37,7 @@ class Run(BaseModel):
     versions: dict[str, str] | None = Field(
         description="Of hindcast and of each detector; null before it begins, and of a replay by way of Kafka."
     )
-    replay: str | None = Field(description="Of a replay by way of Kafka its name: what the services there said of it.")
+    replay: str | None = Field(description="Of a replay by way of Kafka its name: what the services there found in it.")
     generation: int | None = Field(description="Of such a replay: a seek begins a new generation, and so a new run.")
 
 
@@ -68,7 +68,7 @@ class Action(BaseModel):
 
 
 class Finding(BaseModel):
-    """What a detector said of one entity, from firing to resolved.
+    """What a detector found at one entity, from firing to resolved.
 
     `verdict` and `delay_s` (from the label's onset to `detected_at`) are judged against the recording's labels when the
     run is over; null before, and where the recording has no labels at all.
@@ -269,7 +269,7 @@ class RunEvent(BaseModel):
 
     GET /replays/{name}/events follows a replay over all seeks: first, and whenever something of it changes, `replay`
     with a Replay, or with null when it is removed; then the events of its present run. An id is the run's and the
-    event's number. With another `run` in `replay` what was said before is not of this generation. Nothing is `over`
+    event's number. With another `run` in `replay` what came before is not of this generation. Nothing is `over`
     there: the stream stays open, as a replay that has ended can be sought.
     """
 

@@ -85,7 +85,7 @@ class Runs:
         return [[self.one(run) for run in runs] for runs in made]
 
     def configured(self, detectors: dict[str, Any]) -> dict[str, Any]:
-        """Return a configuration with the detectors in shadow that are said to be, unless it says otherwise itself.
+        """Return a configuration with the detectors in shadow that are set so, unless it has them otherwise itself.
 
         UserError where it is wrong.
         """
@@ -99,10 +99,10 @@ class Runs:
 
     def cancel(self, run: str) -> Run:
         """End a run that waits or is running; RefusedError (409) where it is over."""
-        told = self.one(run)
-        if told.replay is not None and told.state == "running":
+        found = self.one(run)
+        if found.replay is not None and found.state == "running":
             raise RefusedError(
-                409, f"run {run} is replay {told.replay}", remedy=f"POST /api/v1/replays/{told.replay}/stop"
+                409, f"run {run} is replay {found.replay}", remedy=f"POST /api/v1/replays/{found.replay}/stop"
             )
         self._lifecycle.cancel(run)
         return self.one(run)
@@ -116,7 +116,7 @@ class Runs:
             raise RefusedError(409, f"comparison {needs['id']} needs run {run}", remedy="delete that comparison")
         with self._store.writing() as db:
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
-            if row["unit"] is not None:  # Kafka still tells of it
+            if row["unit"] is not None:  # Kafka still has it
                 db.execute("INSERT OR IGNORE INTO forgotten VALUES (?)", (run,))
 
     # ---- looked at
@@ -207,14 +207,14 @@ class Runs:
 
     def outcomes(self, run: str) -> list[Outcome]:
         """Return what became of each label and finding of a run; what was found in shadow does not count."""
-        findings = [finding_of(told) for told in self.findings(run).items if not told.shadow]
+        findings = [finding_of(one) for one in self.findings(run).items if not one.shadow]
         return judge(findings, self.recording(run).truth())
 
     def timeline(self, run: str) -> Timeline:
         """Return all moments of a run, and its score once it is done and there are labels."""
-        told, labels = self.one(run), list(self.recording(run).labels())
+        found, labels = self.one(run), list(self.recording(run).labels())
         entries = timeline(labels, self.findings(run).items, self.incidents(run).items)
-        scored = told.state == "done" and bool(labels)
+        scored = found.state == "done" and bool(labels)
         return Timeline(run=run, entries=entries, score=score_of(self.outcomes(run)) if scored else None)
 
     def events(self, run: str, after: int) -> list[Row]:

@@ -14,21 +14,21 @@ from services.score.matching import Outcome
 from services.score.tally import tally
 
 
-def finding_of(told: Finding) -> contract.Finding:
-    """Return what the engine said when the finding fired."""
+def finding_of(found: Finding) -> contract.Finding:
+    """Return the finding as the engine reported it when it fired."""
     return contract.Finding(
-        id=told.id,
-        detector=told.detector,
-        fault=told.fault,
-        entity=told.entity,
+        id=found.id,
+        detector=found.detector,
+        fault=found.fault,
+        entity=found.entity,
         state="firing",
-        started_at=parse_time(told.started_at),
-        detected_at=parse_time(told.detected_at),
-        severity=told.severity,
-        score=told.score,
-        summary=told.summary,
-        recommended_action=told.recommended_action,
-        evidence=told.evidence,
+        started_at=parse_time(found.started_at),
+        detected_at=parse_time(found.detected_at),
+        severity=found.severity,
+        score=found.score,
+        summary=found.summary,
+        recommended_action=found.recommended_action,
+        evidence=found.evidence,
     )
 
 
@@ -81,7 +81,7 @@ def _number(value: float) -> float | None:
 
 
 def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incident]) -> list[TimelineEntry]:
-    """Return all moments in order: what was true, what could be seen, what was said."""
+    """Return all moments in order: what was true, what could be seen, what was found."""
     entries: list[TimelineEntry] = []
     for label in labels:
         if label.distractor:
@@ -90,11 +90,11 @@ def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incid
         for at, moment, text in ((label.onset, "onset", f"begins: {words}"), (label.end, "end", f"is over: {words}")):
             entries.append(_entry(format_time(at), moment, label.id, label.fault, label.entity, None, text))
     for one in findings:
-        said = (one.id, one.fault, one.entity, one.severity)
-        entries.append(_entry(one.started_at, "signal", *said, f"first signal of: {one.summary}"))
-        entries.append(_entry(one.detected_at, "finding", *said, one.summary))
+        finding = (one.id, one.fault, one.entity, one.severity)
+        entries.append(_entry(one.started_at, "signal", *finding, f"first signal of: {one.summary}"))
+        entries.append(_entry(one.detected_at, "finding", *finding, one.summary))
         if one.resolved_at is not None:
-            entries.append(_entry(one.resolved_at, "resolved", *said, f"resolved: {one.summary}"))
+            entries.append(_entry(one.resolved_at, "resolved", *finding, f"resolved: {one.summary}"))
     for incident in incidents:
         root = incident.causes[0] if incident.causes else None
         fault, entity = (root.fault, root.entity) if root else (None, {})

@@ -23,11 +23,11 @@ def events_of(client: Client, run: str, **headers: str) -> Iterator[tuple[str, s
 
 def test_findings_are_those_of_the_command_line(done: Done) -> None:
     client, run = done
-    told = client.get(f"/api/v1/runs/{run}/findings").json()
+    answer = client.get(f"/api/v1/runs/{run}/findings").json()
     raised = [one for one in findings_of(Recording.open(SMALL / "vela-power-brake")) if one.state == "firing"]
-    assert [one["id"] for one in told["items"]] == [one.id for one in raised]
-    assert told["total"] == len(raised) >= 1
-    for one, expected in zip(told["items"], raised, strict=True):
+    assert [one["id"] for one in answer["items"]] == [one.id for one in raised]
+    assert answer["total"] == len(raised) >= 1
+    for one, expected in zip(answer["items"], raised, strict=True):
         plain = json.loads(expected.to_json())
         assert {name: one[name] for name in plain if name != "state"} == {
             n: v for n, v in plain.items() if n != "state"
@@ -68,10 +68,10 @@ def test_findings_are_filtered_and_paged(done: Done) -> None:
 def test_the_incident_names_its_root_and_its_runbook(done: Done) -> None:
     client, run = done
     incidents = client.get(f"/api/v1/runs/{run}/incidents").json()["items"]
-    told = client.get(f"/api/v1/runs/{run}/incidents/{incidents[0]['id']}").json()
-    assert (told["causes"][0]["fault"], told["causes"][0]["entity"]["node"]) == ("power_throttle", "v002")
-    assert "power_throttle" in told["runbooks"]
-    assert told["impact"]["nodes"] >= 1
+    answer = client.get(f"/api/v1/runs/{run}/incidents/{incidents[0]['id']}").json()
+    assert (answer["causes"][0]["fault"], answer["causes"][0]["entity"]["node"]) == ("power_throttle", "v002")
+    assert "power_throttle" in answer["runbooks"]
+    assert answer["impact"]["nodes"] >= 1
 
 
 def test_events_come_in_order_and_can_be_taken_up_again(done: Done) -> None:
@@ -100,7 +100,7 @@ def test_there_are_so_many_viewers_and_no_more(done: Done) -> None:
     streams._most = most
 
 
-def test_what_an_earlier_version_took_is_still_told(done: Done) -> None:
+def test_what_an_earlier_version_took_is_still_shown(done: Done) -> None:
     client, run = done
     with client._app.state.streams._runs._store.writing() as db:
         db.execute("UPDATE runs SET detectors = ? WHERE id = ?", ('{"X": {"hang_s": Infinity}}', run))
@@ -109,8 +109,10 @@ def test_what_an_earlier_version_took_is_still_told(done: Done) -> None:
 
 def test_the_heat_map_of_a_run_shows_the_finding_on_the_node(done: Done) -> None:
     client, run = done
-    told = client.get("/api/v1/recordings/vela-power-brake/heatmap", params={"run": run, "points": 60}).json()
-    marked = {row["node"] for row, cells in zip(told["rows"], told["cells"], strict=True) if set(cells) & set("itp")}
+    answer = client.get("/api/v1/recordings/vela-power-brake/heatmap", params={"run": run, "points": 60}).json()
+    marked = {
+        row["node"] for row, cells in zip(answer["rows"], answer["cells"], strict=True) if set(cells) & set("itp")
+    }
     assert marked == {"v002"}
     other = client.get("/api/v1/recordings/vela-healthy/heatmap", params={"run": run})
     assert other.status_code == 400
@@ -165,18 +167,18 @@ def test_comparing_says_what_a_change_misses(tmp_path: Path) -> None:
         assert (made["state"], made["differences"]) == ("running", None)
         path = f"/api/v1/comparisons/{made['id']}"
         until(lambda: client.get(path).json()["state"] != "running", timeout_s=240, what="the comparison")
-        told = client.get(path).json()
-        assert told["state"] == "done"
-        (missed,) = [one for one in told["differences"] if one["change"] == "missed"]
+        answer = client.get(path).json()
+        assert answer["state"] == "done"
+        (missed,) = [one for one in answer["differences"] if one["change"] == "missed"]
         assert (missed["fault"], missed["truth"], missed["entity"]) == ("power_throttle", "f1", {"node": "v002"})
-        assert (told["before_score"]["hits"], told["after_score"]["hits"]) == (1, 0)
+        assert (answer["before_score"]["hits"], answer["after_score"]["hits"]) == (1, 0)
         assert client.get("/api/v1/comparisons").json()[0]["title"] == "without it"
-        assert client.delete(f"/api/v1/runs/{told['before_runs'][0]}").status_code == 409
+        assert client.delete(f"/api/v1/runs/{answer['before_runs'][0]}").status_code == 409
         assert client.delete(path).status_code == 204
         assert client.get("/api/v1/runs").json()["total"] == 0
 
 
-def test_a_version_is_compared_with_what_another_said_before(done: Done) -> None:
+def test_a_version_is_compared_with_what_another_found_before(done: Done) -> None:
     client, run = done
     versions = client.get(f"/api/v1/runs/{run}").json()["versions"]
     assert {"hindcast", "power_throttle"} <= versions.keys()
@@ -195,9 +197,9 @@ def test_a_version_is_compared_with_what_another_said_before(done: Done) -> None
     assert (made["recordings"], made["before_runs"]) == (["vela-power-brake"], [run])
     path = f"/api/v1/comparisons/{made['id']}"
     until(lambda: client.get(path).json()["state"] != "running", timeout_s=240, what="the comparison")
-    told = client.get(path).json()
-    assert (told["state"], told["versions"]) == ("done", {"power_throttle": ["0", versions["power_throttle"]]})
-    assert "missed" not in {one["change"] for one in told["differences"]}
+    answer = client.get(path).json()
+    assert (answer["state"], answer["versions"]) == ("done", {"power_throttle": ["0", versions["power_throttle"]]})
+    assert "missed" not in {one["change"] for one in answer["differences"]}
     assert client.delete(f"/api/v1/runs/{run}").status_code == 409
     assert client.delete(path).status_code == 204
     assert client.get(f"/api/v1/runs/{run}").json()["state"] == "done"
@@ -229,9 +231,9 @@ def test_shadow_is_kept_and_used(api: Client) -> None:
     assert not spec["shadow"]
     assert {"clock_ratio", "shadow"} <= set(spec["config_schema"]["properties"])
     assert next(one for one in spec["settings"] if one["name"] == "clock_ratio")["value"] == 0.7
-    told = api.put("/api/v1/detectors/power_throttle/shadow", json={"shadow": True}).json()
-    assert told["shadow"]
-    assert told["runbook"].startswith("#")
+    answer = api.put("/api/v1/detectors/power_throttle/shadow", json={"shadow": True}).json()
+    assert answer["shadow"]
+    assert answer["runbook"].startswith("#")
     run = run_over(api, "vela-power-brake")
     assert api.get(f"/api/v1/runs/{run}").json()["detectors"] == {"power_throttle": {"shadow": True}}
     findings = api.get(f"/api/v1/runs/{run}/findings", params={"detector": "power_throttle"}).json()["items"]

@@ -1,4 +1,4 @@
-"""What was said in a run and is not yet in the store, and what was: findings, incidents, alerts, and their events."""
+"""What was found in a run and is not yet in the store, and what was: findings, incidents, alerts, and their events."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from services.score.matching import judge
 
 
 class RunWriter:
-    """Takes what is said as the engine writes it (JSON), and writes it to the store in one transaction now and then."""
+    """Takes findings and incidents as the engine writes them (JSON), and writes them to the store now and then."""
 
     def __init__(self, store: Store, run: str, *, start_ms: int, end_ms: int) -> None:
         self.run = run
@@ -50,32 +50,32 @@ class RunWriter:
 
     @property
     def unwritten(self) -> bool:
-        """Whether something was said since the last writing."""
+        """Whether something was found since the last writing."""
         return bool(self._events)
 
     def take_finding(self, body: Mapping[str, Any], *, shadow: bool) -> None:
         """Note a finding that fires or is resolved."""
-        told = self._findings.get(body["id"])
-        if body["state"] == "resolved" and told is not None:
-            told = told.model_copy(update={"state": "resolved", "resolved_at": body["detected_at"]})
+        found = self._findings.get(body["id"])
+        if body["state"] == "resolved" and found is not None:
+            found = found.model_copy(update={"state": "resolved", "resolved_at": body["detected_at"]})
         else:
             words = {"resolved_at": None, "shadow": shadow, "verdict": None, "truth": None, "delay_s": None}
-            told = Finding.model_validate({"run": self.run, **body, **words})
-        self._note(told)
+            found = Finding.model_validate({"run": self.run, **body, **words})
+        self._note(found)
 
     def act(self, finding: str, action: Action) -> Finding:
         """Note what a person did about a finding that was taken; one that is closed is over at this event time."""
-        told = self._findings[finding]
-        changes: dict[str, Any] = {"actions": [*told.actions, action]}
+        found = self._findings[finding]
+        changes: dict[str, Any] = {"actions": [*found.actions, action]}
         if action.kind == "closed":
             changes |= {"state": "resolved", "resolved_at": format_time(self.event_ms)}
-        self._note(told.model_copy(update=changes))
+        self._note(found.model_copy(update=changes))
         return self._findings[finding]
 
-    def _note(self, told: Finding) -> None:
-        self._changed[told.id] = self._places.setdefault(told.id, len(self._places))
-        self._findings[told.id] = told
-        self._events.append(("finding", told.model_dump_json()))
+    def _note(self, found: Finding) -> None:
+        self._changed[found.id] = self._places.setdefault(found.id, len(self._places))
+        self._findings[found.id] = found
+        self._events.append(("finding", found.model_dump_json()))
 
     def take_incident(self, body: Mapping[str, Any]) -> None:
         """Note a revision of an incident."""
@@ -86,9 +86,9 @@ class RunWriter:
             self._joined.add(name)
             self._events.append(("joined", json.dumps({"id": name, "joined_to": body["joined_to"]})))
         else:
-            told = self._revised[name] = Incident.model_validate({"run": self.run, **body})
-            self._incidents[name] = told.revision
-            self._events.append(("incident", told.model_dump_json()))
+            incident = self._revised[name] = Incident.model_validate({"run": self.run, **body})
+            self._incidents[name] = incident.revision
+            self._events.append(("incident", incident.model_dump_json()))
 
     def hear(self, body: Mapping[str, Any], *, is_incident: bool, shadow: bool) -> None:
         """Note a finding or a revision of an incident, unless that, or what came after it, was taken before.
@@ -100,8 +100,8 @@ class RunWriter:
             if name not in self._joined and self._incidents.get(name, -1) < int(body["revision"]):
                 self.take_incident(body)
             return
-        told = self._findings.get(name)
-        if told is None or (body["state"] == "resolved" and told.state == "firing"):
+        found = self._findings.get(name)
+        if found is None or (body["state"] == "resolved" and found.state == "firing"):
             self.take_finding(body, shadow=shadow)
 
     def take_alert(self, alert: Alert) -> None:
@@ -122,11 +122,11 @@ class RunWriter:
                 "INSERT OR REPLACE INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [self._row(self._findings[name], place) for name, place in self._changed.items()],
             )
-            for name, told in self._revised.items():
-                if told is None:
+            for name, incident in self._revised.items():
+                if incident is None:
                     db.execute("DELETE FROM incidents WHERE run = ? AND id = ?", (self.run, name))
                     continue
-                row = (self.run, name, parse_time(told.opened_at), told.state, told.model_dump_json())
+                row = (self.run, name, parse_time(incident.opened_at), incident.state, incident.model_dump_json())
                 db.execute("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", row)
             db.executemany(
                 "INSERT OR REPLACE INTO alerts VALUES (?, ?, ?, ?, ?)",
@@ -154,7 +154,7 @@ class RunWriter:
         """Judge the findings against the recording's labels; to be written then."""
         if not labels:
             return
-        counted = [finding_of(told) for told in self._findings.values()]
+        counted = [finding_of(one) for one in self._findings.values()]
         for outcome in judge(counted, labels):
             if outcome.finding is None:
                 continue
@@ -167,17 +167,17 @@ class RunWriter:
             self._findings[name] = self._findings[name].model_copy(update=verdict)
         self._changed = dict(self._places)
 
-    def _row(self, told: Finding, place: int) -> tuple[str | int | None, ...]:
-        node = told.entity.get("node")
+    def _row(self, found: Finding, place: int) -> tuple[str | int | None, ...]:
+        node = found.entity.get("node")
         return (
             self.run,
-            told.id,
+            found.id,
             place,
-            told.detector,
-            told.fault,
-            told.severity,
-            told.state,
+            found.detector,
+            found.fault,
+            found.severity,
+            found.state,
             None if node is None else str(node),
-            told.verdict,
-            told.model_dump_json(),
+            found.verdict,
+            found.model_dump_json(),
         )

@@ -1,4 +1,4 @@
-"""The importers of foreign formats, and what each can be told, checked by the types that its function declares."""
+"""The importers of foreign formats, and their options, checked by the types that its function declares."""
 
 import inspect
 import re
@@ -19,13 +19,13 @@ _ESCAPES = re.compile(r"\.\.|^/|[\x00-\x1f]")
 
 def importers() -> list[Importer]:
     """Return the importers there are, by name."""
-    return [_told(name) for name in sorted(discover().keys() - _NO_FILE)]
+    return [_importer_of(name) for name in sorted(discover().keys() - _NO_FILE)]
 
 
 def options_of(importer: str, given: list[str]) -> dict[str, Any]:
-    """Return what an importer is to be told, from texts NAME=VALUE.
+    """Return the options of an importer, from texts NAME=VALUE.
 
-    Raises RefusedError (404) where there is no such importer, UserError (exit code 2) where it cannot be told that.
+    Raises RefusedError (404) where there is no such importer, UserError (exit code 2) where it has no such option.
     """
     if importer not in discover() or importer in _NO_FILE:
         raise missing("importer", importer, "GET /api/v1/importers lists those there are")
@@ -61,7 +61,7 @@ def _hints(importer: str) -> dict[str, Any]:
     }
 
 
-def _told(importer: str) -> Importer:
+def _importer_of(importer: str) -> Importer:
     text, convert = discover()[importer]
     parameters = inspect.signature(convert).parameters
     takes = next(get_args(hint)[1] for hint in get_type_hints(convert, include_extras=True).values() if _is_path(hint))

@@ -39,7 +39,7 @@ class Task(BaseModel):
 
 
 class PostmortemRequest(Asked):
-    """Tell an incident of a run, of here or of a replay, or of a recording: give one of the two."""
+    """Write the postmortem of an incident of a run, of here or of a replay, or of a recording: give one of the two."""
 
     run: Id | None = None
     recording: Name | None = None
@@ -78,7 +78,7 @@ class Source(BaseModel):
 
 
 class ImporterOption(BaseModel):
-    """What an importer can be told, as `option=NAME=VALUE`."""
+    """An option of an importer, given as `option=NAME=VALUE`."""
 
     name: str
     help: str
@@ -141,7 +141,7 @@ class CurvePoint(BaseModel):
 class LibraryScore(BaseModel):
     """The detectors on the library: by fault (`all` is their sum), against controls that know nothing, by recording.
 
-    `manners` and `incidents` are counts: how findings behave, and how well incidents were told.
+    `manners` and `incidents` are counts: how findings behave, and how well incidents were found.
     """
 
     faults: dict[str, Figures]

@@ -116,7 +116,7 @@ def _postmortem(work: Work) -> TaskResult:
         incident_config_of(needs["detectors"]),
         Asked(needs["price"], config, needs["incident"], needs["rules"], needs["what_if"]),
         alerts=(lambda found: alerts_of(found, build=False)) if needs["rules"] else None,
-        said=work.say,
+        doing=work.say,
         moved=work.move,
     )
     (work.folder / "report.html").write_text(html.html(document), encoding="utf-8")
@@ -135,8 +135,8 @@ def _score(work: Work) -> TaskResult:
         work.say(path.name)
         work.move(number / len(paths))
         card.recordings.append(score_recording(path, choices))
-    told = LibraryScore.model_validate({**card.as_json(), "curve": _curve(card.recordings, paths)})
-    (work.folder / "score.json").write_text(told.model_dump_json(), encoding="utf-8")
+    score = LibraryScore.model_validate({**card.as_json(), "curve": _curve(card.recordings, paths)})
+    (work.folder / "score.json").write_text(score.model_dump_json(), encoding="utf-8")
     return TaskResult()
 
 

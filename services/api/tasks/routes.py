@@ -81,7 +81,7 @@ def _any(api: APIRouter, tasks: Tasks) -> None:
 def _postmortems(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> None:
     @api.post("/postmortems", status_code=201, operation_id="start_postmortem")
     def start(asked: PostmortemRequest) -> Task:
-        """Tell an incident in a report, HTML and Markdown."""
+        """Write the postmortem of an incident, HTML and Markdown."""
         if (asked.run is None) == (asked.recording is None):
             raise RefusedError(400, "a postmortem is of a run or of a recording", remedy="name one of the two")
         detectors: dict[str, Any] = dict(asked.detectors)
@@ -142,9 +142,9 @@ def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSetti
         if source is None:
             raise missing("source", asked.source, "GET /api/v1/sources lists those of HINDCAST_API_SOURCES")
         _check_name(library, asked.name)
-        told = asked.model_dump(by_alias=True)
-        needs = told | {"server": source.model_dump(mode="json"), "recordings": str(library.imported.resolve())}
-        return tasks.start("capture", told, needs)
+        shown = asked.model_dump(by_alias=True)
+        needs = shown | {"server": source.model_dump(mode="json"), "recordings": str(library.imported.resolve())}
+        return tasks.start("capture", shown, needs)
 
 
 def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
@@ -167,7 +167,7 @@ def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettin
         importer: Annotated[str, InPath(max_length=40)],
         name: Annotated[Name, Query(description="The recording's name.")],
         filename: Annotated[
-            str, Query(max_length=200, description="A single file's name: importers tell nodes and times by it.")
+            str, Query(max_length=200, description="A single file's name: importers take nodes and times from it.")
         ] = "upload",
         option: Annotated[list[str], Query(max_length=20, description="NAME=VALUE, see GET /importers.")] = [],  # noqa: B006 - pydantic copies it
     ) -> Task:
@@ -179,9 +179,9 @@ def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettin
         try:
             async with receiving:
                 await receive(request, folder / "upload", settings.upload_bytes)
-            told = {"importer": importer, "name": name, "filename": filename, "options": options}
+            shown = {"importer": importer, "name": name, "filename": filename, "options": options}
             needs = {"unpacked_bytes": settings.unpacked_bytes, "recordings": str(library.imported.resolve())}
-            return await run_in_threadpool(tasks.start, "import", told, told | needs, folder)
+            return await run_in_threadpool(tasks.start, "import", shown, shown | needs, folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

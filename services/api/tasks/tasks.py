@@ -71,7 +71,7 @@ class Tasks:
         where = "WHERE (?1 IS NULL OR kind = ?1)"
         total = self._store.all(f"SELECT count(*) AS n FROM tasks {where}", (kind,))[0]["n"]  # noqa: S608 - ours
         query = f"SELECT * FROM tasks {where} ORDER BY created_ms DESC, rowid DESC LIMIT ?2 OFFSET ?3"  # noqa: S608 - ours
-        items = [_told(row) for row in self._store.all(query, (kind, limit, after))]
+        items = [_task_of(row) for row in self._store.all(query, (kind, limit, after))]
         return Page[Task](items=items, next=str(after + limit) if limit < total - after else None, total=total)
 
     def one(self, task: str, kind: TaskKind | None = None) -> Task:
@@ -79,14 +79,14 @@ class Tasks:
         row = self._store.one("SELECT * FROM tasks WHERE id = ? AND (?2 IS NULL OR kind = ?2)", (task, kind))
         if row is None:
             raise missing(kind or "task", task, "GET /api/v1/tasks lists those there are")
-        return _told(row)
+        return _task_of(row)
 
     def file(self, task: str, kind: TaskKind, name: str) -> Path:
         """Return a file that a task has made."""
-        told = self.one(task, kind)
-        if told.state != "done":
-            raise RefusedError(409, f"{kind} {task} is {told.state}", remedy=f"see GET /api/v1/tasks/{task}")
-        path = self._folder / told.id / name
+        found = self.one(task, kind)
+        if found.state != "done":
+            raise RefusedError(409, f"{kind} {task} is {found.state}", remedy=f"see GET /api/v1/tasks/{task}")
+        path = self._folder / found.id / name
         if not path.is_file():
             raise missing(f"{name} of {kind}", task, "ask for another form")
         return path
@@ -105,7 +105,7 @@ class Tasks:
         shutil.rmtree(self._folder / task, ignore_errors=True)
 
 
-def _told(row: Row) -> Task:
+def _task_of(row: Row) -> Task:
     return Task(
         id=row["id"],
         kind=row["kind"],

@@ -114,15 +114,15 @@ def test_the_score_of_the_library_counts_what_is_known_of_it(done: Done, folder:
     asked = {"recordings": ["sakuraone-job-hang", "vela-healthy"]}
     task = over(client, client.post("/api/v1/scores", json=asked))
     assert task["state"] == "done", task
-    told = client.get(f"/api/v1/scores/{task['id']}").json()
-    assert [one["name"] for one in told["recordings"]] == asked["recordings"]
-    everything = told["faults"]["all"]
+    score = client.get(f"/api/v1/scores/{task['id']}").json()
+    assert [one["name"] for one in score["recordings"]] == asked["recordings"]
+    everything = score["faults"]["all"]
     assert (everything["recall"], everything["false_alarms"]) == (1.0, 0)
-    first, last = told["curve"][0], told["curve"][-1]
+    first, last = score["curve"][0], score["curve"][-1]
     assert (first["least_score"], first["recall"], first["precision"]) == (0.0, 1.0, 1.0)
     assert last["recall"] < 1
-    assert told["controls"]["random"]["precision"] < 0.5
-    (folder / "data" / "tasks" / task["id"] / "score.json").write_text("{}")  # as an earlier version, which said less
+    assert score["controls"]["random"]["precision"] < 0.5
+    (folder / "data" / "tasks" / task["id"] / "score.json").write_text("{}")  # as an earlier version, which wrote less
     assert client.get(f"/api/v1/scores/{task['id']}").status_code == 410
 
 
@@ -243,11 +243,11 @@ def test_a_source_is_shown_its_own_credential_and_nobody_else_is_shown_where_it_
             task = client.post("/api/v1/captures", json={"source": "thanos"} | asked).json()["id"]
             path = f"/api/v1/tasks/{task}"
             until(lambda: client.get(path).json()["state"] == "failed", timeout_s=120, what="the capture to fail")
-            told = client.get(path).text
+            page = client.get(path).text
         server.shutdown()
     assert set(_Recorded.shown) == {("Bearer a-planted-secret", "team-a")}
-    assert "403" in told
-    assert not any(word in told for word in ("a-planted-secret", str(tmp_path), url))
+    assert "403" in page
+    assert not any(word in page for word in ("a-planted-secret", str(tmp_path), url))
 
 
 def test_a_task_is_cancelled_and_its_files_go(api: Client, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Event time against wall time of one replay, as its watermarks in Kafka tell it."""
+"""Event time against wall time of one replay, by its watermarks in Kafka."""
 
 from dataclasses import dataclass
 

@@ -140,7 +140,7 @@ class _Counters:
 def _follow(console: Console, pipeline: Pipeline, counters: _Counters, name: str, *looks: Callable[[], object]) -> None:
     """Show progress until the replay has sent everything."""
     pause = threading.Event()
-    said_s = 0.0
+    printed_s = 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             for look in looks:
@@ -149,8 +149,8 @@ def _follow(console: Console, pipeline: Pipeline, counters: _Counters, name: str
             line = _progress(status, counters)
             if console.is_terminal:
                 live.update(line, refresh=True)
-            elif time.monotonic() - said_s >= _PLAIN_EVERY_S:
-                said_s = time.monotonic()
+            elif time.monotonic() - printed_s >= _PLAIN_EVERY_S:
+                printed_s = time.monotonic()
                 console.print(line)
             if status["state"] not in ("running", "paused"):
                 break
@@ -181,7 +181,7 @@ def _metric(url: str, name: str) -> float:
 
 
 def _first_alert(alertmanager: str, name: str) -> dict[str, Any] | None:
-    """Return the replay's first alert with when Alertmanager took it; it is re-sent, so only an early look tells."""
+    """Return the replay's first alert with when Alertmanager took it; it is re-sent, so only an early look shows it."""
     alerts = httpx.get(f"{alertmanager}/api/v2/alerts", params={"filter": f'replay="{name}"'}, timeout=5).json()
     first = min(alerts, key=lambda alert: str(alert["updatedAt"]), default=None)
     return first and {**first, "sent_ms": parse_time(first["updatedAt"])}
