@@ -33,10 +33,11 @@ def generate() -> None:
 def generated() -> dict[Path, str]:
     """Return the generated files by path.
 
-    The reference pages, the OpenAPI of the API and of the replay service, who may ask all services what, the JSON
-    schemas of what Kafka carries, Grafana's dashboards, and alert rules.
+    The reference pages, the OpenAPI of the API and of the replay service, the console's types of the former, who may
+    ask all services what, the JSON schemas of what Kafka carries, Grafana's dashboards, and alert rules.
     """
     from services.cli import matrix
+    from services.cli.console_types import console_types
     from services.cli.reference.pages import pages
     from services.dashboards import catalogue
     from services.kit.replays import ReplayState
@@ -54,6 +55,7 @@ def generated() -> dict[Path, str]:
         | {_ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
         | {_ROOT / "docs" / "authorisation.md": authorisation}
         | {_ROOT / "docs" / "openapi.json": json.dumps(public, indent=1) + "\n"}
+        | {_ROOT / "services" / "console" / "src" / "openapi.ts": console_types(public)}
         | {
             _ROOT / "docs" / "schema" / name: json.dumps(document, indent=1) + "\n"
             for name, document in documents.items()

@@ -8,7 +8,7 @@ export interface Change {
 }
 
 /** Numbers and truths are told by what the default is; what was not filled in is left out. */
-export function settingsOf(changes: readonly Change[], detectors: readonly Detector[]): DetectorSettings {
+export function settingsOf(changes: readonly Change[], detectors: readonly Pick<Detector, "name" | "settings">[]): DetectorSettings {
   const settings: Record<string, Record<string, number | string | boolean>> = {};
   for (const { detector, setting, value } of changes) {
     const usual = setting === "enabled" ? true : detectors.find((one) => one.name === detector)?.settings.find((one) => one.name === setting)?.value;

@@ -38,7 +38,7 @@ describe("addresses", () => {
 
 describe("what is cut out around a finding", () => {
   const began = Date.parse("2026-11-23T04:10:00Z");
-  const finding = { fault: "power_throttle", started_at: new Date(began).toISOString(), resolved_at: null };
+  const finding = { fault: "power_throttle" as const, started_at: new Date(began).toISOString(), resolved_at: null };
 
   it("ends half an hour after it was over, and never beyond what is known", () => {
     const over = { ...finding, resolved_at: new Date(began + 600_000).toISOString() };
