@@ -12,12 +12,12 @@ import pytest
 
 from detectors.scheduling import words_of
 from services.kit.errors import UserError
+from services.kit.times import parse_instant
 from services.live.api_server import access_to
 from services.live.kubernetes import Kubernetes, Listing
 from services.live.maintenance import Maintenance, NodeState
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.pods import Pods
-from services.recording.instants import parse_instant
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 WATCH = "?watch=1&resourceVersion={}&allowWatchBookmarks=1&timeoutSeconds=1"

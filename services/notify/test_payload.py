@@ -61,7 +61,7 @@ def test_a_live_alert_has_one_time_only(make: Make) -> None:
         (b"not json", "Invalid JSON"),
         (b"", "no value"),
         (b"{}", "id: Field required"),
-        (b'{"started_at": "yesterday"}', "started_at: Value error, 'yesterday' is not a time"),
+        (b'{"started_at": "yesterday"}', "started_at: Value error, 'yesterday' is not an RFC 3339 time"),
         (b'{"started_at": 5}', "started_at: Value error, not a time as text"),
         (b'{"fault": "gremlins"}', "fault: Value error, no such fault"),
     ],

@@ -6,29 +6,13 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
 
+from services.kit.times import parse_instant
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(r"(?:(?P<h>\d{1,9}):)?(?P<m>\d{1,9}):(?P<s>\d{1,9}(?:\.\d{1,9})?)")
 _UNITS = re.compile(
     r"(?=.)(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m)?(?:(?P<s>\d{1,9}(?:\.\d{1,9})?)s)?"
 )
-
-
-def parse_instant(value: object) -> int:
-    """Milliseconds since the epoch of an RFC 3339 string or an aware datetime; finer digits are cut off.
-
-    Raises ValueError for anything else, above all for a time without an offset: it would mean another instant on
-    another machine. A number is refused too, because seconds and milliseconds look alike.
-    """
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not an RFC 3339 time such as 2024-04-01T08:00:00Z") from None
-    if not isinstance(value, datetime):
-        raise ValueError(f"{value!r} is not an RFC 3339 time such as 2024-04-01T08:00:00Z")  # noqa: TRY004 - pydantic turns ValueError into a located message
-    if value.tzinfo is None:
-        raise ValueError(f"{value.isoformat()} has no time zone; write it in UTC with a trailing Z")
-    return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_instant(ms: int) -> str:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from services.kit.documents import read_yaml
 from services.kit.errors import UserError
-from services.recording.instants import format_instant, parse_instant
+from services.kit.times import parse_instant
+from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label, Manifest, Topology
 from services.recording.schema import FORMAT, STREAMS, StreamSchema
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.recording.instants import format_instant, parse_instant, parse_offset, resolve_instant, resolve_past
+from services.kit.times import parse_instant
+from services.recording.instants import format_instant, parse_offset, resolve_instant, resolve_past
 
 
 @given(st.integers(0, 4_102_444_800_000))

@@ -17,11 +17,12 @@ import pytest
 from services.cli.pipeline import Pipeline, sink_group
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
+from services.kit.times import parse_instant
 from services.kit.wait import until
 from services.recording.conftest import TICKS, batch, documents, header, topology
 from services.recording.diff import diff_recordings
 from services.recording.importers.prometheus import convert
-from services.recording.instants import format_instant, parse_instant
+from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
 from services.recording.validate import validate_recording

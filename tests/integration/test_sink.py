@@ -231,7 +231,7 @@ def test_poison_goes_to_dead_letter_and_the_rest_lands(stack: Stack, sink: Runni
     reasons = [reason for reason, _ in dead_letters(kafka, feed.origin.unit)]
     assert len(reasons) == 2
     assert reasons[0].startswith("not an Arrow stream")
-    assert reasons[1].startswith("row 1: timestamp: 'yesterday' is not a time")
+    assert reasons[1].startswith("row 1: timestamp: 'yesterday' is not an RFC 3339 time")
 
 
 def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Running, kafka: KafkaSettings) -> None:

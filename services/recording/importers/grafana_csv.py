@@ -11,9 +11,10 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Annotated
 
+from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import plausible, to_ms
+from services.recording.importers.parts.moments import instant_of, plausible
 from services.recording.importers.parts.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.zones import assumed_zone, zone_of
@@ -144,13 +145,13 @@ def _moment(text: str, zone: tzinfo) -> tuple[int | None, bool]:
         return int(text) * (1000 if len(text) == 10 else 1), True
     for form in _FORMS:
         try:
-            at = to_ms(datetime.strptime(text, form).replace(tzinfo=zone))
+            at = epoch_ms(datetime.strptime(text, form).replace(tzinfo=zone))
         except (ValueError, OverflowError):
             continue
         return (at if plausible(at) else None), False
     try:
         moment = datetime.fromisoformat(text)
-        at = to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+        at = instant_of(moment, zone)
     except (ValueError, OverflowError):
         return None, False
     return (at if plausible(at) else None), moment.tzinfo is not None

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
+from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, plausible, to_ms
+from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, plausible
 from services.recording.importers.parts.smi_fields import facts_of, is_whole, moment_of, readings_of
 from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.importers.parts.smi_table import Found, SmiRow, dmon_rows, is_dmon, is_query, query_rows
@@ -89,7 +90,7 @@ class _Import:
         """Take the logs of a file that ``-q`` printed."""
         for log in _logs(files, path, self._report):
             moment = moment_of(log, self._clock.zone)
-            at = to_ms(moment) if moment is not None else -1
+            at = epoch_ms(moment) if moment is not None else -1
             if not plausible(at):
                 self._report.skip("a log without a timestamp that can be read", where(path))
                 continue

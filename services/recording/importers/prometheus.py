@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.kit.errors import UserError
-from services.kit.times import wall_ms
+from services.kit.times import parse_instant, wall_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.held import nothing_captured
 from services.recording.importers.parts.pivot import Wide, interval_s
@@ -25,7 +25,7 @@ from services.recording.importers.parts.query_api import (
     TooMuchError,
 )
 from services.recording.importers.parts.series_reader import Matchers, Pace, SeriesReader
-from services.recording.instants import format_instant, parse_instant, resolve_past
+from services.recording.instants import format_instant, resolve_past
 from services.recording.schema import STREAMS
 
 _LONGEST_S = 1e7

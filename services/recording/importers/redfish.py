@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.kit.errors import UserError
+from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, time_in_name, to_ms
+from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, plausible, time_in_name
 from services.recording.importers.parts.redfish_bodies import Body, GpuFields, LogEntry, Reading, kind_of, read_body
 from services.recording.importers.parts.sel_lines import Severity, severity_of
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
@@ -258,7 +259,7 @@ def date_of(document: Any) -> int | None:
         text = holder.get("Date") if isinstance(holder, dict) else None
         if isinstance(text, str):
             try:
-                ms = to_ms(parsedate_to_datetime(text))
+                ms = epoch_ms(parsedate_to_datetime(text))
             except (ValueError, TypeError, OverflowError):
                 continue
             if plausible(ms):
@@ -270,7 +271,7 @@ def entry_time(text: str, zone: tzinfo) -> int | None:
     """Return the time of a log entry in ms, by the BMC's clock; seconds may be missing, and so may the offset."""
     try:
         moment = datetime.fromisoformat(text)
-        ms = to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+        ms = instant_of(moment, zone)
     except (ValueError, OverflowError):
         return None
     return ms if plausible(ms) else None

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible, to_ms
+from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, ms_of, plausible
 from services.recording.importers.parts.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
@@ -132,7 +132,7 @@ class _Import:
             moment = datetime.fromisoformat(text)
         except ValueError:
             return None
-        ms = to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=self._clock.zone))
+        ms = instant_of(moment, self._clock.zone)
         return ms if plausible(ms) else None
 
     def _log(self, host: str, records: list[SelRecord], path: Path) -> None:

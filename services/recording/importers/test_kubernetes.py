@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from services.kit.times import parse_instant
 from services.recording.importers.kubernetes import convert
-from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.kit.times import parse_instant
 from services.recording.importers import dcgm_text, grafana_csv, line_protocol, query_result
 from services.recording.importers.contract import Report
-from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives

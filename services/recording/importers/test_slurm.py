@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.kit.times import parse_instant
 from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.slurm import convert
-from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from services.kit.errors import UserError
+from services.kit.times import parse_instant
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.training_lines import stamp_of, step_of, unprefixed
 from services.recording.importers.training_log import convert
-from services.recording.instants import parse_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives

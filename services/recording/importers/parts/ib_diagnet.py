@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from services.kit.times import epoch_ms
 from services.recording.importers.parts.ib_counters import PortCounters, take_value
 from services.recording.importers.parts.ib_fabric import Fabric
-from services.recording.importers.parts.moments import plausible, to_ms
+from services.recording.importers.parts.moments import plausible
 from services.recording.importers.parts.source_files import clean
 
 _SECTION = re.compile(r"START_(?P<name>[A-Z][A-Z0-9_]{1,60})")
@@ -87,7 +88,7 @@ def _cells(text: str) -> list[str]:
 
 def _moment(stamp: re.Match[str]) -> int | None:
     try:
-        at = to_ms(datetime.strptime(f"{stamp['time']} {stamp['zone']}", "%Y-%m-%d %H:%M:%S %z"))
+        at = epoch_ms(datetime.strptime(f"{stamp['time']} {stamp['zone']}", "%Y-%m-%d %H:%M:%S %z"))
     except ValueError:
         return None
     return at if plausible(at) else None

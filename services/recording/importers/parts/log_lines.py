@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Literal
 
-from services.recording.importers.parts.moments import plausible, to_ms
+from services.kit.times import epoch_ms
+from services.recording.importers.parts.moments import plausible
 from services.recording.importers.parts.source_files import clean, parse_json
 from services.recording.importers.parts.zones import ABBREVIATION, ZoneError, placed
 
@@ -197,7 +198,7 @@ class LogLines:
             hour = hour % 12 + (12 if found["half"] == "PM" else 0)
         # A leap second is the last that datetime knows.
         moment = datetime(year, month, day, hour, minute, min(second, 59))  # noqa: DTZ001 - its zone follows
-        whole = to_ms(placed(moment, found.get("zone"), self._zone))
+        whole = epoch_ms(placed(moment, found.get("zone"), self._zone))
         return whole + int((found["fraction"] or "0").ljust(3, "0")[:3])
 
     def _journal(self, line: str) -> LogLine | str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Any
 
+from services.kit.times import epoch_ms
 from services.recording.importers.parts.allocations import Allocation
 from services.recording.importers.parts.lsf_job import MALFORMED, allocation, gpus_a_host, hosts_of
-from services.recording.importers.parts.moments import to_ms
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
@@ -142,7 +142,7 @@ def moment(text: str, zone: tzinfo, year: int | None) -> int | None:
         return None
     parts = (int(found["day"]), int(found["h"]), int(found["m"]), int(found["s"] or 0))
     try:
-        return to_ms(datetime(number, _MONTHS.index(found["month"]) + 1, *parts, tzinfo=zone))
+        return epoch_ms(datetime(number, _MONTHS.index(found["month"]) + 1, *parts, tzinfo=zone))
     except (ValueError, OverflowError):
         return None
 

@@ -3,18 +3,17 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from pathlib import Path
 
 from services.kit.errors import UserError
+from services.kit.times import epoch_ms, parse_instant
 from services.recording.importers.parts.source_files import where
 from services.recording.importers.parts.zones import zone_of
-from services.recording.instants import parse_instant
 
 LATEST = 4_102_444_800_000
 """2100-01-01: a time after it, or before 1970, is a clock that was never set or a damaged line."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Not inside of a longer number or of a hexadecimal one, such as a port's GUID.
 _IN_NAME = re.compile(
     r"(?<![0-9a-fA-FxX])(?P<year>20\d\d)-?(?P<month>[01]\d)-?(?P<day>[0-3]\d)[T_ .-]?"
@@ -34,14 +33,9 @@ def ms_of(seconds: float) -> int:
     return round(seconds * 1000) if plausible(seconds * 1000) else -1
 
 
-def to_ms(moment: datetime) -> int:
-    """Return milliseconds since the epoch of an aware time."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
 def instant_of(moment: datetime, zone: tzinfo) -> int:
     """Return the milliseconds of a moment, which is in ``zone`` where it says no other."""
-    return to_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+    return epoch_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
 
 
 def parse_stamp(text: str, zone: tzinfo) -> int | None:
@@ -83,7 +77,7 @@ def time_in_name(name: str, zone: tzinfo = UTC) -> int | None:
             moment = datetime(*parts[:6], tzinfo=zone if offset is None else zone_of(offset))  # type: ignore[arg-type, misc]  # six numbers
         except (ValueError, UserError):
             continue
-        return to_ms(moment)
+        return epoch_ms(moment)
     unix = _UNIX_IN_NAME.search(name)
     return None if unix is None else int(unix[1]) * 1000 + int(unix[2] or 0)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Literal
 
-from services.recording.importers.parts.moments import plausible, to_ms
+from services.kit.times import epoch_ms
+from services.recording.importers.parts.moments import plausible
 from services.recording.importers.parts.source_files import number_of
 from services.recording.importers.parts.zones import ZoneError, placed
 
@@ -124,7 +125,7 @@ def time_of(date: str, clock: str, zone: tzinfo) -> int | str:
     try:
         second = min(int(moment["second"] or 0), 59)
         plain = datetime(year, month, int(parts["day"]), hour, int(moment["minute"]), second)  # noqa: DTZ001 - below
-        at = to_ms(placed(plain, moment["zone"], zone))
+        at = epoch_ms(placed(plain, moment["zone"], zone))
     except ZoneError as error:
         return str(error)
     except (ValueError, OverflowError):
