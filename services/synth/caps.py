@@ -10,13 +10,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.throttle_bits import SW_POWER_CAP
 from services.synth.effects import Course, Effects, Floats, Ints
 from services.synth.profile import ClusterProfile
 
 Bools = NDArray[np.bool_]
-
-GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN = 0x1, 0x4, 0x8  # DCGM's clock-event bits
-SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x20, 0x40, 0x80
 
 
 class Hold(Protocol):

@@ -11,7 +11,8 @@ How fast a driver takes back and gives is estimated.
 
 import numpy as np
 
-from services.synth.caps import HW_SLOWDOWN, HW_THERMAL, SW_THERMAL, Following, Hold
+from detectors.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
+from services.synth.caps import Following, Hold
 from services.synth.effects import Floats, Ints
 from services.synth.power import PowerModel
 from services.synth.profile import ClusterProfile

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.synth.caps import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP, Hold
+from detectors.throttle_bits import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP
+from services.synth.caps import Hold
 from services.synth.effects import Floats
 from services.synth.profile import ClusterProfile
 from services.synth.scatter import Scatter

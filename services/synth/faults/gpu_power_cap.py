@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN
+from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect
 from services.synth.happening import OnGpu, Told
 from services.synth.world import World

@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.recording.model import Event
-from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect
 from services.synth.happening import OnNode, Told
 from services.synth.logs import Logs

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
 from services.recording.validate import validate_recording
-from services.synth.caps import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
 from services.synth.conftest import GPUS, Telemetry, write_files
 from services.synth.make import make_recording
 

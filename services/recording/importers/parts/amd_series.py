@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from detectors.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL
+
 _SAME: Mapping[str, tuple[str, float]] = {
     # metric: DCGM field without DCGM_FI_, and how many of the metric's units are one of the field's
     "gpu_package_power": ("DEV_POWER_USAGE", 1),
@@ -41,11 +43,11 @@ _CLOCKS = {"system": "DEV_SM_CLOCK", "memory": "DEV_MEM_CLOCK"}
 _WAITING = "amd:"
 _LIMITS: Mapping[str, int] = {
     # Percent of the time since the reading before that a limit held clocks down: NVML's bit of the same reason.
-    "gpu_violation_ppt_residency_percentage": 0x004,  # package power tracking: SW_POWER_CAP
-    "gpu_violation_processor_hot_residency_percentage": 0x008,  # PROCHOT, from outside: HW_SLOWDOWN
-    "gpu_violation_socket_thermal_residency_percentage": 0x020,
-    "gpu_violation_vr_thermal_residency_percentage": 0x040,
-    "gpu_violation_hbm_thermal_residency_percentage": 0x020,
+    "gpu_violation_ppt_residency_percentage": SW_POWER_CAP,  # package power tracking
+    "gpu_violation_processor_hot_residency_percentage": HW_SLOWDOWN,  # PROCHOT, from outside
+    "gpu_violation_socket_thermal_residency_percentage": SW_THERMAL,
+    "gpu_violation_vr_thermal_residency_percentage": HW_THERMAL,
+    "gpu_violation_hbm_thermal_residency_percentage": SW_THERMAL,
 }
 _SPEEDS = {"pcie_speed": "DEV_PCIE_LINK_GEN", "pcie_max_speed": "DEV_PCIE_MAX_LINK_GEN"}
 """GT/s of a lane."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from detectors.throttle_bits import CLOCKS_SETTING, GPU_IDLE, HW_POWER_BRAKE
+from services.recording.importers.parts.clock_reasons import BIT_OF
 from services.recording.importers.parts.source_files import clean, number_of
 
 Body = dict[str, Any]
@@ -24,12 +26,13 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DURATION = re.compile(
     r"P(?:(?P<days>\d{1,9})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d*)?)S)?)?"
 )
-# Bits of DCGM's clock-event reasons by the words of Redfish, which are NVML's (dcgm_fields.h).
-_REASONS = {
-    "idle": 0x1, "gpuidle": 0x1, "appclock": 0x2, "appclocksetting": 0x2, "applicationsclockssetting": 0x2,
-    "swpowercap": 0x4, "hwslowdown": 0x8, "syncboost": 0x10, "swthermalslowdown": 0x20, "hwthermalslowdown": 0x40,
-    "hwpowerbrakeslowdown": 0x80, "hwpowerbrake": 0x80, "displayclocksetting": 0x100,
-}  # fmt: skip
+# Redfish's words are NVML's run together; firmware has shortened some.
+_REASONS = {name.replace("_", ""): bit for name, bit in BIT_OF.items()} | {
+    "idle": GPU_IDLE,
+    "appclock": CLOCKS_SETTING,
+    "appclocksetting": CLOCKS_SETTING,
+    "hwpowerbrake": HW_POWER_BRAKE,
+}
 _ACTIVITY = {
     "GraphicsEngineActivityPercent": "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
     "SMActivityPercent": "DCGM_FI_PROF_SM_ACTIVE",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
+from services.recording.importers.parts.clock_reasons import REASONS
 from services.recording.importers.parts.smi_log import SmiLog
 
 _POWER = ("gpu_power_readings", "GPU Power Readings", "power_readings", "Power Readings")
@@ -106,18 +107,6 @@ _COUNTS: Mapping[str, Sequence[Sequence[str]]] = {
     ),
 }  # fmt: skip
 
-_REASONS: Mapping[int, Sequence[str]] = {
-    # NVML's bits (docs/telemetry.md), by the last part of the XML's name and by the text's.
-    0x001: ("gpu_idle", "Idle"),
-    0x002: ("applications_clocks_setting", "Applications Clocks Setting"),
-    0x004: ("sw_power_cap", "SW Power Cap"),
-    0x008: ("hw_slowdown", "HW Slowdown"),
-    0x010: ("sync_boost", "Sync Boost"),
-    0x020: ("sw_thermal_slowdown", "SW Thermal Slowdown"),
-    0x040: ("hw_thermal_slowdown", "HW Slowdown/HW Thermal Slowdown", "HW Thermal Slowdown"),
-    0x080: ("hw_power_brake_slowdown", "HW Slowdown/HW Power Brake Slowdown", "HW Power Brake Slowdown"),
-    0x100: ("display_clocks_setting", "display_clock_setting", "Display Clock Setting"),
-}
 _REASON_GROUPS = (
     "clocks_event_reasons/clocks_event_reason_",
     "clocks_throttle_reasons/clocks_throttle_reason_",
@@ -256,7 +245,7 @@ def _errors(
 
 def _reasons(fields: Mapping[str, str], left: Counter[str]) -> float | None:
     mask: int | None = None
-    for bit, ends in _REASONS.items():
+    for bit, ends in REASONS.items():
         active = _first(fields, [group + end for group in _REASON_GROUPS for end in ends], left)
         if active is not None:
             mask = (mask or 0) | (bit if active else 0)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from services.recording.importers.parts.clock_reasons import BIT_OF
 from services.recording.importers.parts.smi_fields import NOT_THERE, value_of
 
 _ALIASES = {
@@ -41,10 +42,6 @@ _QUERY: Mapping[str, str] = {
     "clocks_event_reasons_counters.hw_thermal_slowdown": "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS",
     "clocks_event_reasons_counters.hw_power_brake_slowdown": "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS",
     "clocks_event_reasons_counters.sync_boost": "CLOCKS_EVENT_REASON_SYNC_BOOST_NS",
-}  # fmt: skip
-_REASON_BITS = {
-    "gpu_idle": 0x1, "applications_clocks_setting": 0x2, "sw_power_cap": 0x4, "hw_slowdown": 0x8, "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20, "hw_thermal_slowdown": 0x40, "hw_power_brake_slowdown": 0x80,
 }  # fmt: skip
 _DMON: Mapping[str, tuple[str, float]] = {
     # dmon's column: DCGM's field without DCGM_FI_, and what its value is multiplied by.
@@ -128,7 +125,7 @@ def query_rows(lines: Iterable[tuple[int, str]], fields: Sequence[str]) -> Itera
 
 def _bit(name: str) -> int:
     head, _, end = name.partition(".")
-    return _REASON_BITS.get(end, 0) if head == "clocks_event_reasons" else 0
+    return BIT_OF.get(end, 0) if head == "clocks_event_reasons" else 0
 
 
 def _query_row(names: Sequence[str], cells: Sequence[str], problems: list[str]) -> SmiRow | str:
