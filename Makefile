@@ -7,7 +7,7 @@ PARALLEL := --numprocesses auto --durations 20 --durations-min 5
 # Tests of one file share its fixtures; the files keep the order that conftest.py gives them.
 BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo docs check release sbom audit test test-core test-compose test-console up down doctor setup console servers lint generate bench fuzz clean
+.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -16,16 +16,19 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 	@$(BIN)/hindcast demo
 
 test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest services tests -m "not compose" $(BY_FILE)
+	@$(BIN)/pytest services tests -m "not (compose or kubernetes)" $(BY_FILE)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
-	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or install)" $(PARALLEL)
+	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or kubernetes or install)" $(PARALLEL)
 
 test-core: setup ## The detectors' tests and laws, where nothing but the core's dependencies is installed
 	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors $(PARALLEL)
 
 test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in images (root; starts an engine if need be)
 	@$(BIN)/pytest -m compose tests/compose
+
+test-kubernetes: setup ## Install the Helm chart into a real control plane, built the first time (20 minutes), and look at it with hindcast live
+	@$(BIN)/pytest -m kubernetes tests/kubernetes
 
 up: setup servers ## Start the stack and leave it running
 	@$(BIN)/hindcast stack up

@@ -34,9 +34,10 @@ def generated() -> dict[Path, str]:
     """Return the generated files by path.
 
     The reference pages, the OpenAPI of the API and of the replay service, the console's types of the former, who may
-    ask all services what, the JSON schemas of what Kafka carries, Grafana's dashboards, and alert rules.
+    ask all services what, the JSON schemas of what Kafka carries, Grafana's dashboards, alert rules, and what the Helm
+    chart has of them.
     """
-    from services.cli import matrix
+    from services.cli import chart, matrix
     from services.cli.console_types import console_types
     from services.cli.reference.pages import pages
     from services.dashboards import catalogue
@@ -52,6 +53,10 @@ def generated() -> dict[Path, str]:
     return (
         dashboards
         | alert_rules
+        | {
+            _ROOT / "deploy" / "chart" / "files" / name: text
+            for name, text in chart.documents(_ROOT / "alert-rules" / "alertmanager.yaml").items()
+        }
         | {_ROOT / "docs" / "reference" / name: text for name, text in pages().items()}
         | {_ROOT / "docs" / "authorisation.md": authorisation}
         | {_ROOT / "docs" / "openapi.json": json.dumps(public, indent=1) + "\n"}

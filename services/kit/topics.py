@@ -69,11 +69,12 @@ def create(settings: KafkaSettings) -> list[str]:
                 )
         missing = {name: topic for name, topic in plan.topics.items() if name not in existing}
         if missing:
-            client.create_topics([_new_topic(name, topic, plan) for name, topic in missing.items()])
+            client.create_topics([new_topic(name, topic, plan) for name, topic in missing.items()])
     return list(missing)
 
 
-def _new_topic(name: str, topic: Topic, plan: Topics) -> NewTopic:
+def new_topic(name: str, topic: Topic, plan: Topics) -> NewTopic:
+    """Return a declared topic with its partitions and Kafka's settings; replicated as the broker does by default."""
     config = dict(plan.defaults)
     if topic.compact:
         config["cleanup.policy"] = "compact"

@@ -1,4 +1,4 @@
-"""docs/security.md has every port there is: of docker-compose.yml, of the settings, of the native stack."""
+"""docs/security.md has every port there is: of docker-compose.yml, chart and settings, and of the native stack."""
 
 import re
 from pathlib import Path
@@ -21,6 +21,7 @@ from services.stack.topology import describe
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+CHART = ROOT / "deploy" / "chart" / "templates" / "_helpers.tpl"
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in row.split("|")[1:-1]]
@@ -56,6 +57,13 @@ def test_every_port_of_compose_is_in_the_table(name: str) -> None:
         properties = (ROOT / "docker/config/server.properties").read_text(encoding="utf-8")
         listens |= {int(port) for port in re.findall(r":(\d+)", re.findall(r"(?m)^listeners=(.*)", properties)[0])}
     assert published | listens <= (ports_of(name) if published | listens else set())
+
+
+def test_every_port_of_the_chart_is_in_the_table() -> None:
+    services = re.findall(r'"listens" "(\w+)" "port" (\d+)', CHART.read_text(encoding="utf-8"))
+    assert {name for name, _ in services} == {"STATUS", "REPLAY", "API", "GATEWAY"}
+    for name, port in services:
+        assert int(port) in ports_of(f"HINDCAST_{name}_PORT")
 
 
 @pytest.mark.parametrize("kind", LISTENING)
