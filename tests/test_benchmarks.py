@@ -9,7 +9,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("name", "says"), [("engine", "GPU-rows/s"), ("backtest", "CPU-hours a cluster-year")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("engine", "GPU-rows/s"), ("backtest", "CPU-hours a cluster-year"), ("month", "day 4 beside day 3: state ratio")],
+)
 def test_a_benchmark_runs_in_its_short_form(name: str, says: str) -> None:
     asked = [sys.executable, "-m", f"benchmarks.{name}", "--short"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
