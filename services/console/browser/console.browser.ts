@@ -117,7 +117,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await page.goto(`${base}#/score`);
     await page.getByRole("button", { name: "Score the library" }).click();
     await page.waitForSelector("section[aria-label=Curve] circle", { timeout: 110_000 });
-    expect(await page.locator("section[aria-label='By fault'] th", { hasText: "power_throttle" }).count()).toBe(1);
+    expect(await page.locator("section[aria-label='By fault'] tbody tr", { hasText: "power_throttle" }).count()).toBe(1);
     expect(await inspected(page, "score-library")).toEqual([]);
     expect(wrong).toEqual([]);
   });
@@ -139,7 +139,25 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await faults.first().waitFor();
     expect(await faults.count()).toBe(19);
     expect(await page.locator("section[aria-label=Faults] tr", { hasText: "job_hang" }).textContent()).toContain("yes");
+    await page.getByRole("button", { name: "fault", exact: true }).click();
+    expect(await page.locator("th[aria-sort=ascending]").textContent()).toContain("fault");
+    const names = await faults.locator("td:first-child").allTextContents();
+    expect(names).toEqual([...names].sort());
+    await page.getByLabel("Rows with").fill("job hang");
+    expect(await faults.locator("td:first-child").allTextContents()).toEqual(["job_hang"]);
     expect(await inspected(page, "coverage")).toEqual([]);
     expect(wrong).toEqual([]);
+  });
+
+  it("holds every page on a phone: nothing is out of reach at the side", async () => {
+    const { page, base } = served;
+    await page.setViewportSize({ width: 390, height: 844 });
+    const run = await page.evaluate(async () => ((await (await fetch("api/v1/runs")).json()) as { items: { id: string }[] }).items[0]?.id);
+    for (const address of ["", "#/library", `#/run/${run}`, "#/compare", "#/score", "#/postmortem", "#/coverage/vela-power-brake"]) {
+      await page.goto(`${base}${address}`);
+      await page.locator("main h1, main h2").first().waitFor();
+      expect([address, await page.evaluate(() => document.documentElement.scrollWidth)]).toEqual([address, 390]);
+    }
+    await page.setViewportSize({ width: 1366, height: 820 });
   });
 });

@@ -6,8 +6,9 @@ import { Actions, Handle } from "./Handle";
 import { Judge } from "./Judge";
 import { useMayChange } from "./Me";
 import { parse, span } from "./time";
+import { Table, type Column } from "./Table";
 import { words, type Finding, type Run } from "./types";
-import { Moment, Sev } from "./ui";
+import { Moment, Sev, weight } from "./ui";
 
 interface Cluster {
   readonly run: Run;
@@ -50,7 +51,7 @@ function Watched({ findings, ...more }: Shown) {
   const open = telling.filter((one) => one.state === "firing").toReversed();
   const over = telling.filter((one) => one.state === "resolved").toReversed();
   return (
-    <section class="panel scroll" aria-label={run.recording}>
+    <section class="panel" aria-label={run.recording}>
       <div class="row spread">
         <h2>
           {run.recording.replace(/^live-/, "")} <span class="tag">live</span>
@@ -75,43 +76,50 @@ function Watched({ findings, ...more }: Shown) {
 
 function Findings({ run, findings, source, again }: Shown) {
   const may = useMayChange();
-  return (
-    <table>
-      <thead>
-        <tr>
-          <th>severity</th>
-          <th>what</th>
-          <th>do</th>
-          <th>began</th>
-          <th class="num">lasted</th>
-        </tr>
-      </thead>
-      <tbody>
-        {findings.slice(0, MOST).map((one) => (
-          <tr key={one.id}>
-            <td>
-              <Sev of={one.severity} />
-              {one.shadow && <span class="tag">shadow</span>}
-            </td>
-            <td>
-              <strong>{one.fault}</strong> {words(one.entity)}
-              <div class="small">{one.summary}</div>
-              <Actions actions={one.actions} />
-              <details>
-                <summary class="small soft">{may ? "Do something about it" : "Judgements"}</summary>
-                {may && one.state === "firing" && <Handle finding={one} onDone={again} />}
-                <Judge run={run.id} of={{ finding: one.id }} />
-                {may && source !== null && run.event_time !== null && <CutOut source={source} finding={one} known={parse(run.event_time)} />}
-              </details>
-            </td>
-            <td>{one.recommended_action}</td>
-            <td>
-              <Moment at={parse(one.started_at)} withDay />
-            </td>
-            <td class="num">{one.resolved_at === null ? "open" : span(parse(one.resolved_at) - parse(one.started_at))}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
+  const columns: readonly Column<Finding>[] = [
+    {
+      name: "severity",
+      by: (one) => weight(one.severity),
+      text: (one) => one.severity,
+      cell: (one) => (
+        <>
+          <Sev of={one.severity} />
+          {one.shadow && <span class="tag">shadow</span>}
+        </>
+      ),
+    },
+    {
+      name: "what",
+      by: (one) => `${one.fault} ${words(one.entity)}`,
+      text: (one) => `${one.fault} ${words(one.entity)} ${one.summary}`,
+      cell: (one) => (
+        <>
+          <strong>{one.fault}</strong> {words(one.entity)}
+          <div class="small">{one.summary}</div>
+          <Actions actions={one.actions} />
+          <details>
+            <summary class="small soft">{may ? "Do something about it" : "Judgements"}</summary>
+            {may && one.state === "firing" && <Handle finding={one} onDone={again} />}
+            <Judge run={run.id} of={{ finding: one.id }} />
+            {may && source !== null && run.event_time !== null && <CutOut source={source} finding={one} known={parse(run.event_time)} />}
+          </details>
+        </>
+      ),
+    },
+    { name: "do", by: (one) => one.recommended_action },
+    {
+      name: "began",
+      by: (one) => parse(one.started_at),
+      text: (one) => one.started_at,
+      cell: (one) => <Moment at={parse(one.started_at)} withDay />,
+    },
+    {
+      name: "lasted",
+      num: true,
+      by: (one) => (one.resolved_at === null ? null : parse(one.resolved_at) - parse(one.started_at)),
+      text: () => "",
+      cell: (one) => (one.resolved_at === null ? "open" : span(parse(one.resolved_at) - parse(one.started_at))),
+    },
+  ];
+  return <Table rows={findings} columns={columns} keyOf={(one) => one.id} most={MOST} />;
 }

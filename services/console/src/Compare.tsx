@@ -5,6 +5,7 @@ import { settingsOf, type Change } from "./changes";
 import { latestDone, loadRuns } from "./latest";
 import { Operators } from "./Me";
 import { go, href } from "./route";
+import { Table, type Column } from "./Table";
 import { words, type Comparison, type Detector, type DetectorSettings, type Difference, type RecordingSummary, type Run, type Score } from "./types";
 import { percent, seconds, Trouble, When } from "./ui";
 
@@ -39,7 +40,7 @@ function Overview() {
                 <ul class="feed">
                   {comparisons.map((one) => (
                     <li key={one.id}>
-                      <a href={href("compare", [one.id])}>{one.title === "" ? `${told(one.before)} → ${told(one.after)}` : one.title}</a>{" "}
+                      <a href={href("compare", [one.id])}>{one.title === "" ? `${shown(one.before)} → ${shown(one.after)}` : one.title}</a>{" "}
                       <span class="soft small">
                         {one.recordings.length} recording(s), {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
                       </span>
@@ -55,7 +56,7 @@ function Overview() {
   );
 }
 
-function told(settings: DetectorSettings): string {
+function shown(settings: DetectorSettings): string {
   const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${String(value)}`));
   return parts.length === 0 ? "as they come" : parts.join(", ");
 }
@@ -201,7 +202,7 @@ function Outcome({ one }: { readonly one: Comparison }) {
     <>
       <h1>{one.title === "" ? "Comparison" : one.title}</h1>
       <p>
-        First: {told(one.before)}. Second: {told(one.after)}. {one.recordings.length} recording(s).
+        First: {shown(one.before)}. Second: {shown(one.after)}. {one.recordings.length} recording(s).
       </p>
       {Object.keys(one.versions).length > 0 && (
         <p>
@@ -232,8 +233,8 @@ function Scores({ before, after }: { readonly before: Score; readonly after: Sco
     ["false alarms", (score) => String(score.false_alarms)],
     ["precision", (score) => percent(score.precision)],
     ["recall", (score) => percent(score.recall)],
-    ["half within", (score) => seconds(score.delay_p50_s)],
-    ["95 % within", (score) => seconds(score.delay_p95_s)],
+    ["median delay", (score) => seconds(score.delay_p50_s)],
+    ["p95 delay", (score) => seconds(score.delay_p95_s)],
   ];
   return (
     <section class="panel" style="max-width:34rem">
@@ -265,38 +266,31 @@ function Differences({ differences, runs }: { readonly differences: readonly Dif
   if (differences.length === 0) {
     return <p>No difference: both find the same at the same times.</p>;
   }
+  const columns: readonly Column<Difference>[] = [
+    {
+      name: "second",
+      by: (one) => one.change,
+      cell: (one) => (
+        <span class={`sev ${GOOD.has(one.change) ? "good" : "page"}`}>
+          {GOOD.has(one.change) ? "▲" : "▼"} {one.change}
+        </span>
+      ),
+    },
+    { name: "fault", by: (one) => `${one.fault}, ${words(one.entity)}` },
+    {
+      name: "recording",
+      by: (one) => one.recording,
+      cell: (one) => {
+        const [first, second] = runs.get(one.recording) ?? [];
+        const run = one.after === null ? first : second;
+        return run === undefined ? one.recording : <a href={href("run", [run])}>{one.recording}</a>;
+      },
+    },
+    { name: "by", num: true, by: (one) => Math.abs(one.seconds), text: () => "", cell: (one) => (one.seconds === 0 ? "" : seconds(Math.abs(one.seconds))) },
+  ];
   return (
-    <section class="panel scroll">
-      <table>
-        <thead>
-          <tr>
-            <th>second</th>
-            <th>fault</th>
-            <th>recording</th>
-            <th class="num">by</th>
-          </tr>
-        </thead>
-        <tbody>
-          {differences.map((one, place) => {
-            const [first, second] = runs.get(one.recording) ?? [];
-            const run = one.after === null ? first : second;
-            return (
-              <tr key={place}>
-                <td>
-                  <span class={`sev ${GOOD.has(one.change) ? "good" : "page"}`}>
-                    {GOOD.has(one.change) ? "▲" : "▼"} {one.change}
-                  </span>
-                </td>
-                <td>
-                  {one.fault}, {words(one.entity)}
-                </td>
-                <td>{run === undefined ? one.recording : <a href={href("run", [run])}>{one.recording}</a>}</td>
-                <td class="num">{one.seconds === 0 ? "" : seconds(Math.abs(one.seconds))}</td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
+    <section class="panel">
+      <Table rows={differences} columns={columns} keyOf={(one) => `${one.recording} ${one.change} ${one.before} ${one.after} ${one.truth}`} />
     </section>
   );
 }

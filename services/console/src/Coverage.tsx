@@ -1,6 +1,7 @@
 /** What a recording's telemetry can show, fault by fault, and what to add to see the rest. */
 import { ask, path, useLoaded } from "./api";
 import { href } from "./route";
+import { Table, type Column } from "./Table";
 import type { Coverage } from "./types";
 import { percent, When } from "./ui";
 
@@ -38,49 +39,52 @@ export function CoveragePage({ name }: { readonly name: string }) {
   );
 }
 
+type Fault = Coverage["faults"][number];
+
+const COLUMNS: readonly Column<Fault>[] = [
+  { name: "fault", by: (one) => one.fault, cell: (one) => <span class="nowrap">{one.fault}</span> },
+  {
+    name: "seen",
+    by: (one) => Object.keys(VERDICTS).indexOf(one.verdict),
+    text: (one) => VERDICTS[one.verdict][2],
+    cell: ({ verdict }) => {
+      const [colour, mark, words] = VERDICTS[verdict];
+      return (
+        <span class={colour === "" ? "soft nowrap" : `sev ${colour}`}>
+          <span aria-hidden="true">{mark}</span> {words}
+        </span>
+      );
+    },
+  },
+  {
+    name: "within",
+    num: true,
+    by: (one) => one.levels[0]?.within_s ?? null,
+    text: () => "",
+    cell: (one) => one.levels.map((level) => <div key={level.rung}>{level.within_s} s</div>),
+  },
+  {
+    name: "what can be detected",
+    by: (one) => one.levels.map((level) => level.sees).join(" ") + one.lacks.join(" "),
+    cell: (one) => (
+      <>
+        {one.levels.map((level) => (
+          <div key={level.rung}>
+            {level.sees} {level.share < ALL && <span class="soft">({percent(level.share)} of it)</span>}
+          </div>
+        ))}
+        {one.verdict === "partly" && <div class="soft">nothing on {percent(one.blind_share)}</div>}
+        {one.verdict === "blind" && <div>needs {one.lacks.join(", ")}</div>}
+      </>
+    ),
+  },
+];
+
 function Matrix({ of }: { readonly of: Coverage }) {
   const slow = Object.entries(of.intervals_s).filter(([, every]) => every > USUAL_S);
   return (
-    <section class="panel scroll" aria-label="Faults">
-      <table>
-        <thead>
-          <tr>
-            <th>fault</th>
-            <th>seen</th>
-            <th class="num">within</th>
-            <th>what can be told</th>
-          </tr>
-        </thead>
-        <tbody>
-          {of.faults.map((one) => {
-            const [colour, mark, words] = VERDICTS[one.verdict];
-            return (
-              <tr key={one.fault}>
-                <td class="nowrap">{one.fault}</td>
-                <td class="nowrap">
-                  <span class={colour === "" ? "soft" : `sev ${colour}`}>
-                    <span aria-hidden="true">{mark}</span> {words}
-                  </span>
-                </td>
-                <td class="num">
-                  {one.levels.map((level) => (
-                    <div key={level.rung}>{level.within_s} s</div>
-                  ))}
-                </td>
-                <td>
-                  {one.levels.map((level) => (
-                    <div key={level.rung}>
-                      {level.sees} {level.share < ALL && <span class="soft">({percent(level.share)} of it)</span>}
-                    </div>
-                  ))}
-                  {one.verdict === "partly" && <div class="soft">nothing on {percent(one.blind_share)}</div>}
-                  {one.verdict === "blind" && <div>needs {one.lacks.join(", ")}</div>}
-                </td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
+    <section class="panel" aria-label="Faults">
+      <Table rows={of.faults} columns={COLUMNS} keyOf={(one) => one.fault} />
       {slow.length > 0 && (
         <p class="small soft">
           The delays are for readings every {USUAL_S} s; here {slow.map(([kind, every]) => `${kind} every ${every} s`).join(", ")}: later by some readings.

@@ -58,7 +58,7 @@ export function HeatMap({ map, at, selected, peers, onSelect }: Props) {
     }
   };
   const pointed = cursor === null ? undefined : map.rows[cursor];
-  const told =
+  const shown =
     pointed === undefined
       ? "Point at a GPU, or use the arrow keys and Enter."
       : `${pointed.node} GPU ${pointed.gpu}${pointed.rack === null ? "" : `, rack ${pointed.rack}`}: ${STATES[stateOf(map.cells[cursor ?? 0]?.[bucket])].name}`;
@@ -70,7 +70,7 @@ export function HeatMap({ map, at, selected, peers, onSelect }: Props) {
         tabIndex={0}
         role="application"
         aria-roledescription="heat map"
-        aria-label={`Health of ${map.rows.length} GPUs. ${told}`}
+        aria-label={`Health of ${map.rows.length} GPUs. ${shown}`}
         onMouseMove={(event) => setCursor(under(event)?.row ?? null)}
         onMouseLeave={() => setCursor(null)}
         onClick={(event) => choose(under(event))}
@@ -86,7 +86,7 @@ export function HeatMap({ map, at, selected, peers, onSelect }: Props) {
           ))}
       </div>
       <div class="soft small" aria-live="polite">
-        {told}
+        {shown}
       </div>
     </div>
   );

@@ -106,7 +106,7 @@ function Shown({ found }: { readonly found: Case }) {
       </div>
       <dl class="facts">
         <Fact name="began" value={<Moment at={started} withDay />} />
-        <Fact name="told" value={`${span(opened - started)} later`} />
+        <Fact name="found" value={`${span(opened - started)} later`} />
         <Fact name={closed === null ? "state" : "lasted"} value={closed === null ? "open" : span(closed - started)} />
         <Fact name="GPUs" value={String(incident.impact.gpus)} />
         <Fact name="nodes" value={String(incident.impact.nodes)} />

@@ -97,7 +97,7 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
   };
   return (
     <article class="panel" aria-label={one.title}>
-      <div class="row spread" style="align-items:flex-start;flex-wrap:nowrap">
+      <div class="row spread side">
         <div>
           <h2>{run === null ? one.title : <a href={href("run", [run.id])}>{one.title}</a>}</h2>
           <div class="small soft">
@@ -105,7 +105,7 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
             {one.start.slice(0, 10)} · {span(one.duration_s * 1000)} · {bytes(one.size_bytes)} · {one.origin}
           </div>
         </div>
-        <div class="row nowrap" style="flex-wrap:nowrap">
+        <div class="row side">
           {run !== null && (
             <a class="small" href={href("run", [run.id])}>
               {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}

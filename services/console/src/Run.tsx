@@ -1,4 +1,4 @@
-/** The tape deck over a run: the fleet's health, what the detectors said and when, and any GPU against its peers. */
+/** The tape deck over a run: the fleet's health, what the detectors found and when, and any GPU against its peers. */
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { ask, path, useLoaded } from "./api";
 import { useRun, type Watched } from "./follow";
@@ -6,7 +6,7 @@ import { useHeat, type Heat } from "./heat";
 import { useKeys } from "./keys";
 import { SPEEDS, usePlayhead } from "./playhead";
 import { href, replaceQuery, useRoute, type Route } from "./route";
-import { ScoreOf } from "./Said";
+import { ScoreOf } from "./Findings";
 import { Stage, useLinkedMoment } from "./Stage";
 import { parse } from "./time";
 import { TimeLine } from "./TimeLine";

@@ -6,6 +6,7 @@ import { latestDone, loadRuns } from "./latest";
 import { Operators } from "./Me";
 import { Plot } from "./Plot";
 import { go, href } from "./route";
+import { Table, type Column } from "./Table";
 import { goingOn, useTask } from "./tasks";
 import type { Figures, Finding, LibraryScore, Page, Run, Score, Task, Timeline } from "./types";
 import { percent, Progress, seconds, Trouble, When } from "./ui";
@@ -57,79 +58,58 @@ function Overview() {
   );
 }
 
-interface Column<Row> {
+type Fared = Pick<Figures, "labels" | "hits" | "misses" | "late" | "false_alarms" | "precision" | "recall" | "delay_p50_s" | "delay_p95_s">;
+
+interface Counted {
   readonly name: string;
-  readonly value: (of: Row) => string | number;
-  /** How it is marked where it is more than nothing. */
+  readonly by: (of: Fared) => number | null;
+  readonly show?: (value: number | null) => string;
+  /** How it is shown where it is more than nothing. */
   readonly bad?: readonly [mark: string, colour: string];
 }
 
-type Told = Pick<Figures, "labels" | "hits" | "misses" | "late" | "false_alarms" | "precision" | "recall" | "delay_p50_s" | "delay_p95_s">;
-
-const COLUMNS: readonly Column<Told>[] = [
-  { name: "labelled", value: (of) => of.labels },
-  { name: "found", value: (of) => of.hits },
-  { name: "missed", value: (of) => of.misses, bad: ["✕", "page"] },
-  { name: "late", value: (of) => of.late },
-  { name: "false", value: (of) => of.false_alarms, bad: ["●", "warn"] },
-  { name: "precision", value: (of) => percent(of.precision) },
-  { name: "recall", value: (of) => percent(of.recall) },
-  { name: "half within", value: (of) => seconds(of.delay_p50_s) },
-  { name: "95 % within", value: (of) => seconds(of.delay_p95_s) },
+const COUNTED: readonly Counted[] = [
+  { name: "labelled", by: (of) => of.labels },
+  { name: "found", by: (of) => of.hits },
+  { name: "missed", by: (of) => of.misses, bad: ["✕", "page"] },
+  { name: "late", by: (of) => of.late },
+  { name: "false", by: (of) => of.false_alarms, bad: ["●", "warn"] },
+  { name: "precision", by: (of) => of.precision, show: percent },
+  { name: "recall", by: (of) => of.recall, show: percent },
+  { name: "median delay", by: (of) => of.delay_p50_s, show: seconds },
+  { name: "p95 delay", by: (of) => of.delay_p95_s, show: seconds },
 ];
 
-function Cells({ of }: { readonly of: Told }) {
-  return (
-    <>
-      {COLUMNS.map(({ name, value, bad }) => {
-        const told = value(of);
-        return (
-          <td key={name} class="num">
-            {bad !== undefined && told !== 0 ? (
-              <span class={`sev ${bad[1]}`}>
-                {bad[0]} {told}
-              </span>
-            ) : (
-              told
-            )}
-          </td>
-        );
-      })}
-    </>
-  );
+/** The columns of figures, of rows that have them somewhere. */
+function figuresOf<Row>(fared: (row: Row) => Fared): readonly Column<Row>[] {
+  return COUNTED.map(({ name, by, show, bad }) => ({
+    name,
+    num: true,
+    by: (row) => by(fared(row)),
+    text: () => "",
+    cell: (row) => {
+      const value = by(fared(row));
+      const shown = show === undefined ? value : show(value);
+      return bad !== undefined && value !== 0 ? (
+        <span class={`sev ${bad[1]}`}>
+          {bad[0]} {shown}
+        </span>
+      ) : (
+        shown
+      );
+    },
+  }));
 }
 
-function Head({ of }: { readonly of: string }) {
-  return (
-    <thead>
-      <tr>
-        <th>{of}</th>
-        {COLUMNS.map(({ name }) => (
-          <th key={name} class="num">
-            {name}
-          </th>
-        ))}
-      </tr>
-    </thead>
-  );
-}
+const OF_RUNS: readonly Column<Scored>[] = [
+  { name: "recording", by: ({ run }) => run.recording, cell: ({ run }) => <a href={href("run", [run.id])}>{run.recording}</a> },
+  ...figuresOf<Scored>(({ score }) => score),
+];
 
 function Runs({ scored }: { readonly scored: readonly Scored[] }) {
   return (
-    <section class="panel scroll" aria-label="Runs">
-      <table>
-        <Head of="recording" />
-        <tbody>
-          {scored.map(({ run, score }) => (
-            <tr key={run.id}>
-              <td>
-                <a href={href("run", [run.id])}>{run.recording}</a>
-              </td>
-              <Cells of={score} />
-            </tr>
-          ))}
-        </tbody>
-      </table>
+    <section class="panel" aria-label="Runs">
+      <Table rows={scored} columns={OF_RUNS} keyOf={({ run }) => run.id} />
     </section>
   );
 }
@@ -266,19 +246,10 @@ const SHARES = [
 /** The sum first, then by name. */
 function By({ of, figures }: { readonly of: string; readonly figures: Readonly<Record<string, Figures>> }) {
   const rows = Object.entries(figures).sort(([a], [b]) => Number(b === "all") - Number(a === "all") || a.localeCompare(b));
+  const columns: readonly Column<readonly [string, Figures]>[] = [{ name: of, by: ([name]) => name, cell: ([name]) => <strong>{name}</strong> }, ...figuresOf<readonly [string, Figures]>(([, one]) => one)];
   return rows.length === 0 ? null : (
-    <section class="panel scroll" aria-label={`By ${of}`}>
-      <table>
-        <Head of={of} />
-        <tbody>
-          {rows.map(([name, one]) => (
-            <tr key={name}>
-              <th>{name}</th>
-              <Cells of={one} />
-            </tr>
-          ))}
-        </tbody>
-      </table>
+    <section class="panel" aria-label={`By ${of}`}>
+      <Table rows={rows} columns={columns} keyOf={([name]) => name} />
     </section>
   );
 }

@@ -17,7 +17,7 @@ export function Sent({ alerts }: { readonly alerts: readonly Alert[] }) {
             <li key={one.id}>
               <Sev of={one.severity} /> <strong>{one.name}</strong> {one.state === "resolved" && <span class="soft small">resolved</span>}
               <div class="small">
-                found at <Moment at={parse(one.detected_at)} /> of the recording; with Alertmanager {span(one.delay_s * 1000)} after it was said
+                found at <Moment at={parse(one.detected_at)} /> of the recording; with Alertmanager {span(one.delay_s * 1000)} after it was found
                 {one.receivers.length > 0 && `, for ${one.receivers.join(", ")}`}
                 {one.suppressed && <span class="sev warn"> silenced</span>}
               </div>

@@ -8,7 +8,7 @@ import { Gpu } from "./Gpu";
 import type { Heat } from "./heat";
 import { HeatMap } from "./HeatMap";
 import { parseRoute, replaceQuery, type Route } from "./route";
-import { Feed, Incidents, Unjudged } from "./Said";
+import { Feed, Incidents, Unjudged } from "./Findings";
 import { SignalChart } from "./Signals";
 import type { Signal } from "./signals";
 import { parse, rfc3339 } from "./time";

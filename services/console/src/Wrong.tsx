@@ -7,8 +7,9 @@ import { latestDone, live, loadRuns } from "./latest";
 import { href } from "./route";
 import { parse, span } from "./time";
 import { worstFirst } from "./incidents";
+import { Table, type Column } from "./Table";
 import type { Incident, Run } from "./types";
-import { known, Moment, Sev, When } from "./ui";
+import { known, Moment, Sev, weight, When } from "./ui";
 
 interface Named {
   readonly run: Run;
@@ -36,6 +37,57 @@ async function load(): Promise<Now> {
 const [SOON_MS, LATER_MS] = [5000, 30_000];
 const MOST = 100;
 
+const COLUMNS: readonly Column<Named>[] = [
+  {
+    name: "severity",
+    by: ({ incident }) => weight(incident.severity),
+    text: ({ incident }) => `${incident.severity} ${incident.state}`,
+    cell: ({ incident }) => (
+      <>
+        <Sev of={incident.severity} />
+        <div class="small soft">{incident.state}</div>
+      </>
+    ),
+  },
+  {
+    name: "incident",
+    by: ({ incident }) => incident.title,
+    cell: ({ incident }) => <a href={href("incident", [incident.run, incident.id])}>{incident.title}</a>,
+  },
+  { name: "recording", by: ({ run }) => run.replay ?? run.recording, cell: ({ run, incident }) => <Origin run={run} at={incident.opened_at} /> },
+  {
+    name: "began",
+    by: ({ incident }) => parse(incident.started_at),
+    text: ({ incident }) => incident.started_at,
+    cell: ({ incident }) => <Moment at={parse(incident.started_at)} withDay />,
+  },
+  {
+    name: "lasted",
+    num: true,
+    by: ({ incident }) => (incident.closed_at === null ? null : parse(incident.closed_at) - parse(incident.started_at)),
+    text: () => "",
+    cell: ({ incident }) => (incident.closed_at === null ? "open" : span(parse(incident.closed_at) - parse(incident.started_at))),
+  },
+  { name: "GPUs", num: true, by: ({ incident }) => incident.impact.gpus, text: () => "" },
+  {
+    name: "GPU-hours lost",
+    num: true,
+    by: ({ incident }) => incident.impact.gpu_hours_lost,
+    text: () => "",
+    cell: ({ incident }) => known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1)),
+  },
+];
+
+function Origin({ run, at }: { readonly run: Run; readonly at: string }) {
+  return run.replay === null ? (
+    <a href={href("run", [run.id], { t: at })}>{run.recording}</a>
+  ) : (
+    <>
+      <a href={href("replay", [run.replay])}>{run.replay}</a> <span class="tag">live</span>
+    </>
+  );
+}
+
 export function Wrong() {
   const loaded = useLoaded("wrong", load);
   const { data, again } = loaded;
@@ -55,48 +107,8 @@ export function Wrong() {
           found.length === 0 ? (
             <Nothing total={total} going={going} />
           ) : (
-            <section class="panel scroll">
-              <table>
-                <thead>
-                  <tr>
-                    <th>severity</th>
-                    <th>incident</th>
-                    <th>recording</th>
-                    <th>began</th>
-                    <th class="num">lasted</th>
-                    <th class="num">GPUs</th>
-                    <th class="num">GPU-hours lost</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {found.slice(0, MOST).map(({ run, incident }) => (
-                    <tr key={`${incident.run}/${incident.id}`}>
-                      <td>
-                        <Sev of={incident.severity} />
-                        <div class="small soft">{incident.state}</div>
-                      </td>
-                      <td>
-                        <a href={href("incident", [incident.run, incident.id])}>{incident.title}</a>
-                      </td>
-                      <td>
-                        {run.replay === null ? (
-                          <a href={href("run", [run.id], { t: incident.opened_at })}>{run.recording}</a>
-                        ) : (
-                          <>
-                            <a href={href("replay", [run.replay])}>{run.replay}</a> <span class="tag">live</span>
-                          </>
-                        )}
-                      </td>
-                      <td>
-                        <Moment at={parse(incident.started_at)} withDay />
-                      </td>
-                      <td class="num">{incident.closed_at === null ? "open" : span(parse(incident.closed_at) - parse(incident.started_at))}</td>
-                      <td class="num">{incident.impact.gpus}</td>
-                      <td class="num">{known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1))}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
+            <section class="panel">
+              <Table rows={found} columns={COLUMNS} keyOf={({ incident }) => `${incident.run}/${incident.id}`} most={MOST} />
               <p class="small soft">
                 {found.length} incident(s) in {runs} run(s): the last of each recording, and what is replayed live{found.length > MOST && `; the worst ${MOST} are shown`}.
               </p>

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
+import { arranged, clicked } from "./arranged";
 import { settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
@@ -8,12 +9,12 @@ import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
 import { blocks } from "./markdownBlocks";
 import { href, parseRoute } from "./route";
-import { heard, NOTHING } from "./said";
+import { withEvents, NOTHING } from "./found";
 import { clock, span, ticks } from "./time";
 import { words, type Finding, type Heatmap, type Incident, type Job } from "./types";
 
 describe("time", () => {
-  it("tells how long in the unit that one would use", () => {
+  it("shows how long in the unit that one would use", () => {
     expect([1234, 45_000, 150_000, 11_100_000, 187_200_000, -45_000].map(span)).toEqual(["1.2 s", "45 s", "3 min", "3 h 05", "2 d 4 h", "−45 s"]);
   });
 
@@ -104,7 +105,7 @@ describe("the heat map", () => {
 });
 
 describe("incidents", () => {
-  it("tells causes before effects, and all links, even in a circle", () => {
+  it("lists causes before effects, and all links, even in a circle", () => {
     const links = [
       { cause: "b", effect: "c" },
       { cause: "seen:x", effect: "b" },
@@ -135,24 +136,24 @@ describe("incidents", () => {
   });
 });
 
-describe("what is said of a replay", () => {
+describe("what is found in a replay", () => {
   const finding = (id: string, state: string) => ({ kind: "finding", body: { id, state } });
   const replay = (run: string) => ({ kind: "replay", body: { run } });
 
   it("is kept by identity, the last word counts, and twice is once", () => {
     const events = [replay("g0"), finding("f", "firing"), { kind: "incident", body: { id: "i" } }, finding("f", "resolved"), { kind: "alert", body: { id: "a" } }];
-    const said = heard(NOTHING, events);
-    expect([...said.findings.values()]).toEqual([{ id: "f", state: "resolved" }]);
-    expect(heard(said, events)).toEqual(said);
-    expect(heard(said, [{ kind: "joined", body: { id: "i" } }]).incidents.size).toBe(0);
-    expect(said.incidents.size).toBe(1);
+    const found = withEvents(NOTHING, events);
+    expect([...found.findings.values()]).toEqual([{ id: "f", state: "resolved" }]);
+    expect(withEvents(found, events)).toEqual(found);
+    expect(withEvents(found, [{ kind: "joined", body: { id: "i" } }]).incidents.size).toBe(0);
+    expect(found.incidents.size).toBe(1);
   });
 
   it("begins anew with each generation, and ends when it is removed", () => {
-    const before = heard(NOTHING, [replay("g0"), finding("f", "firing"), { kind: "alert", body: { id: "a" } }]);
-    const after = heard(before, [replay("g1"), finding("g", "firing")]);
+    const before = withEvents(NOTHING, [replay("g0"), finding("f", "firing"), { kind: "alert", body: { id: "a" } }]);
+    const after = withEvents(before, [replay("g1"), finding("g", "firing")]);
     expect([[...after.findings.keys()], after.alerts.size, after.run]).toEqual([["g"], 0, null]);
-    expect(heard(after, [{ kind: "replay", body: null }]).replay).toBeNull();
+    expect(withEvents(after, [{ kind: "replay", body: null }]).replay).toBeNull();
   });
 });
 
@@ -162,7 +163,7 @@ describe("curves", () => {
     expect(precisionOverRecall([point(0, 0.5, 1), point(1, null, 0)]).map(({ x, y }) => [x, y])).toEqual([[1, 0.5]]);
   });
 
-  it("tell what part was found within which time, on a scale of tenfolds", () => {
+  it("show what part was found within which time, on a scale of tenfolds", () => {
     expect(shareWithin([100, 1, 0]).map(({ x, y }) => [x, Number(y.toFixed(2))])).toEqual([
       [-1, 0.33],
       [0, 0.67],
@@ -231,5 +232,36 @@ describe("colours", () => {
     for (const cell of ["cell-info", "cell-warn", "cell-page"]) {
       expect(contrast(theme["cell-ink"] ?? "", theme[cell] ?? ""), cell).toBeGreaterThanOrEqual(3);
     }
+  });
+});
+
+describe("a table", () => {
+  const rows = [
+    { name: "straggler", delay: 30 },
+    { name: "link_down", delay: null },
+    { name: "power_throttle", delay: 4 },
+  ];
+  const columns = [
+    { by: (row: (typeof rows)[number]) => row.name },
+    { by: (row: (typeof rows)[number]) => row.delay, text: (row: (typeof rows)[number]) => (row.delay === null ? "never" : "") },
+  ];
+  const names = (found: typeof rows | readonly (typeof rows)[number][]) => found.map((one) => one.name);
+
+  it("stands as it came until a column is clicked: then up, down, and as it came again", () => {
+    expect(arranged(rows, columns, null, "")).toBe(rows);
+    const up = clicked(null, 1);
+    const down = clicked(up, 1);
+    expect([up?.down, down?.down, clicked(down, 1), clicked(down, 0)]).toEqual([false, true, null, { column: 0, down: false }]);
+  });
+
+  it("sorts numbers by size and names by letter, and puts what is not known last either way", () => {
+    expect(names(arranged(rows, columns, { column: 0, down: false }, ""))).toEqual(["link_down", "power_throttle", "straggler"]);
+    expect(names(arranged(rows, columns, { column: 1, down: false }, ""))).toEqual(["power_throttle", "straggler", "link_down"]);
+    expect(names(arranged(rows, columns, { column: 1, down: true }, ""))).toEqual(["straggler", "power_throttle", "link_down"]);
+  });
+
+  it("shows the rows that have all the words, in whichever column", () => {
+    expect(names(arranged(rows, columns, null, "DOWN never"))).toEqual(["link_down"]);
+    expect(names(arranged(rows, columns, null, "down 4"))).toEqual([]);
   });
 });

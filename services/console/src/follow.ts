@@ -1,7 +1,7 @@
-/** A run or a replay with what it has said so far, kept up to date while it goes on. */
+/** A run or a replay with what was found in it so far, kept up to date while it goes on. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { all, ask, follow, path, type ApiError, type ServerEvent } from "./api";
-import { heard, NOTHING, type Said } from "./said";
+import { withEvents, NOTHING, type Found } from "./found";
 import { parse } from "./time";
 import type { Alert, Finding, Incident, Replay, Run } from "./types";
 
@@ -15,7 +15,7 @@ export interface Watched {
   readonly alerts: readonly Alert[];
   /** Why nothing comes any more: what is shown is old. */
   readonly lost: ApiError | null;
-  /** Whether all that was said before is here. */
+  /** Whether all that was found before is here. */
   readonly loaded: boolean;
   readonly error: Error | null;
 }
@@ -23,11 +23,11 @@ export interface Watched {
 /** Events that come in one go are taken in one go: a run that is looked at late sends hundreds at once. */
 const GATHER_MS = 50;
 
-type Take = (change: (before: Said) => Said) => void;
+type Take = (change: (before: Found) => Found) => void;
 type Load = (take: Take, lost: (why: ApiError | null) => void, signal: AbortSignal) => Promise<void>;
 
-function useSaid(key: string, load: Load): Watched {
-  const [said, setSaid] = useState(NOTHING);
+function useFound(key: string, load: Load): Watched {
+  const [found, setFound] = useState(NOTHING);
   const [lost, setLost] = useState<ApiError | null>(null);
   const [loaded, setLoaded] = useState(false);
   const [error, setError] = useState<Error | null>(null);
@@ -37,7 +37,7 @@ function useSaid(key: string, load: Load): Watched {
     const stop = new AbortController();
     const take: Take = (change) => {
       if (!stop.signal.aborted) {
-        setSaid(change);
+        setFound(change);
         setLoaded(true);
       }
     };
@@ -48,10 +48,10 @@ function useSaid(key: string, load: Load): Watched {
     });
     return () => stop.abort();
   }, [key]);
-  const findings = useMemo(() => [...said.findings.values()].sort((a, b) => parse(a.detected_at) - parse(b.detected_at)), [said.findings]);
-  const incidents = useMemo(() => [...said.incidents.values()].sort((a, b) => parse(a.opened_at) - parse(b.opened_at)), [said.incidents]);
-  const alerts = useMemo(() => [...said.alerts.values()].sort((a, b) => parse(a.said_at) - parse(b.said_at)), [said.alerts]);
-  return { run: said.run, replay: said.replay, findings, incidents, alerts, lost, loaded, error };
+  const findings = useMemo(() => [...found.findings.values()].sort((a, b) => parse(a.detected_at) - parse(b.detected_at)), [found.findings]);
+  const incidents = useMemo(() => [...found.incidents.values()].sort((a, b) => parse(a.opened_at) - parse(b.opened_at)), [found.incidents]);
+  const alerts = useMemo(() => [...found.alerts.values()].sort((a, b) => parse(a.said_at) - parse(b.said_at)), [found.alerts]);
+  return { run: found.run, replay: found.replay, findings, incidents, alerts, lost, loaded, error };
 }
 
 async function following(url: string, take: Take, lost: (why: ApiError | null) => void, signal: AbortSignal): Promise<void> {
@@ -59,7 +59,7 @@ async function following(url: string, take: Take, lost: (why: ApiError | null) =
   const flush = () => {
     const events = waiting;
     waiting = [];
-    take((before) => heard(before, events));
+    take((before) => withEvents(before, events));
   };
   await follow(
     url,
@@ -75,7 +75,7 @@ async function following(url: string, take: Take, lost: (why: ApiError | null) =
   flush();
 }
 
-async function everything(id: string): Promise<Said> {
+async function everything(id: string): Promise<Found> {
   const [run, findings, incidents] = await Promise.all([
     ask<Run>(path("runs", id)),
     all<Finding>(`${path("runs", id)}/findings`),
@@ -91,7 +91,7 @@ export function goesOn(run: Run | null): boolean {
 
 /** A run: read once when it is over, followed while it goes on, and read again at its end, when it is judged. */
 export function useRun(id: string): Watched {
-  return useSaid(id, async (take, lost, signal) => {
+  return useFound(id, async (take, lost, signal) => {
     const first = await everything(id);
     take(() => first);
     if (goesOn(first.run)) {
@@ -106,5 +106,5 @@ export function useRun(id: string): Watched {
 
 /** A replay by way of Kafka, over all its seeks. */
 export function useReplay(name: string): Watched {
-  return useSaid(name, (take, lost, signal) => following(`${path("replays", name)}/events`, take, lost, signal));
+  return useFound(name, (take, lost, signal) => following(`${path("replays", name)}/events`, take, lost, signal));
 }

@@ -10,6 +10,11 @@ const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> 
   info: ["info", "○", "info"],
 };
 
+/** How grave, to sort by. */
+export function weight(of: Severity): number {
+  return ["info", "ticket", "page"].indexOf(of);
+}
+
 export function Sev({ of }: { readonly of: Severity }) {
   const [name, mark, word] = SEVERITIES[of];
   return (
@@ -23,6 +28,7 @@ export function Moment({ at, withDay = false }: { readonly at: number; readonly 
   return (
     <time dateTime={rfc3339(at)} title={rfc3339(at)}>
       {clock(at, withDay)}
+      {withDay && "Z"}
     </time>
   );
 }

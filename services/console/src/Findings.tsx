@@ -38,7 +38,7 @@ const MOST_SHOWN = 200;
 
 export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
   const by = findings.filter((one) => parse(one.detected_at) <= at);
-  const told = by.filter((one) => one.severity !== "info");
+  const shown = by.filter((one) => one.severity !== "info");
   const odd = by.filter((one) => one.severity === "info");
   const alerting = findings.filter((one) => one.severity !== "info").length;
   const choose = (one: Finding) => {
@@ -51,18 +51,18 @@ export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
   return (
     <section class="panel" aria-label="Findings">
       <h2>
-        Findings <span class="soft">{told.length === alerting ? told.length : `${told.length} of ${alerting} by now`}</span>
+        Findings <span class="soft">{shown.length === alerting ? shown.length : `${shown.length} of ${alerting} by now`}</span>
       </h2>
-      {told.length === 0 && <p class="soft">Nothing found by this moment.</p>}
+      {shown.length === 0 && <p class="soft">Nothing found by this moment.</p>}
       <ul class="feed" aria-live="polite">
-        {told
+        {shown
           .toReversed()
           .slice(0, MOST_SHOWN)
           .map((one) => (
             <Entry key={one.id} one={one} at={at} onChoose={choose} />
           ))}
       </ul>
-      {told.length > MOST_SHOWN && <p class="small soft">The {MOST_SHOWN} latest are shown.</p>}
+      {shown.length > MOST_SHOWN && <p class="small soft">The {MOST_SHOWN} latest are shown.</p>}
       {odd.length > 0 && (
         <details>
           <summary class="soft">

@@ -1,8 +1,8 @@
-/** What a run has said so far, event by event. Pure. */
+/** What a run has found so far, event by event. Pure. */
 import type { ServerEvent } from "./api";
 import type { Alert, Finding, Incident, Replay, Run } from "./types";
 
-export interface Said {
+export interface Found {
   readonly run: Run | null;
   readonly findings: ReadonlyMap<string, Finding>;
   readonly incidents: ReadonlyMap<string, Incident>;
@@ -11,10 +11,10 @@ export interface Said {
   readonly replay: Replay | null;
 }
 
-export const NOTHING: Said = { run: null, findings: new Map(), incidents: new Map(), alerts: new Map(), replay: null };
+export const NOTHING: Found = { run: null, findings: new Map(), incidents: new Map(), alerts: new Map(), replay: null };
 
 /** What is known after some events more. Events that come twice change nothing. */
-export function heard(before: Said, events: readonly ServerEvent[]): Said {
+export function withEvents(before: Found, events: readonly ServerEvent[]): Found {
   let { run, replay } = before;
   const [findings, incidents, alerts] = [new Map(before.findings), new Map(before.incidents), new Map(before.alerts)];
   for (const { kind, body } of events) {
@@ -38,10 +38,10 @@ export function heard(before: Said, events: readonly ServerEvent[]): Said {
       case "replay": {
         const now = body as Replay | null;
         if (now !== null && replay !== null && now.run !== replay.run) {
-          // Another generation: what was said of the one before does not hold for it.
+          // Another generation: what was found in the one before does not hold for it.
           run = null;
-          for (const told of [findings, incidents, alerts]) {
-            told.clear();
+          for (const known of [findings, incidents, alerts]) {
+            known.clear();
           }
         }
         replay = now;

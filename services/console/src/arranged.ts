@@ -1,0 +1,42 @@
+/** The rows of a table that are wanted, in the order that is wanted. */
+
+/** Null: not known. */
+export type Sortable = string | number | null;
+
+export interface Arrangeable<Row> {
+  /** What the column is sorted by. */
+  readonly by: (row: Row) => Sortable;
+  /** What is searched in it, where that is something else. */
+  readonly text?: (row: Row) => string;
+}
+
+export interface Order {
+  /** The column's place. */
+  readonly column: number;
+  readonly down: boolean;
+}
+
+/** The order after a click on a column's name: up, then down, then as the rows came. */
+export function clicked(order: Order | null, column: number): Order | null {
+  if (order?.column !== column) {
+    return { column, down: false };
+  }
+  return order.down ? null : { column, down: true };
+}
+
+/** The rows of which some column has each of the words, sorted; what is not known comes last either way. */
+export function arranged<Row>(rows: readonly Row[], columns: readonly Arrangeable<Row>[], order: Order | null, wanted: string): readonly Row[] {
+  const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = (row: Row) => columns.map(({ by, text: read }) => (read ?? by)(row) ?? "").join("\n").toLowerCase();
+  const found = words.length === 0 ? rows : rows.filter((row) => words.every((word) => text(row).includes(word)));
+  const by = order === null ? undefined : columns[order.column]?.by;
+  return by === undefined ? found : [...found].sort((a, b) => compared(by(a), by(b), order?.down === true));
+}
+
+function compared(a: Sortable, b: Sortable, down: boolean): number {
+  if (a === null || b === null) {
+    return Number(a === null) - Number(b === null);
+  }
+  const up = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return down ? -up : up;
+}
