@@ -50,20 +50,26 @@ FLAGS = {"least": sets(*LEAST), "everything": ["-f", str(EVERYTHING)]}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with control_plane(["n1", "n2", "n3"]) as cluster:
-        for definition in operator_resources():
+        definitions = operator_resources()
+        for definition in definitions:
             cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
         metadata = {"name": SPACE, "labels": restricted}
         cluster.post("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        account = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
         until(
-            lambda: (
-                cluster.api.get("/apis/monitoring.coreos.com/v1alpha1").is_success
-                and cluster.api.get(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default").is_success
-            ),
-            timeout_s=60,
+            lambda: cluster.api.get(account).is_success and all(_served(cluster, one) for one in definitions),
+            timeout_s=120,
             what="the custom resources and the namespace's account",
         )
         yield cluster
+
+
+def _served(cluster: Cluster, definition: dict[str, Any]) -> bool:
+    """Whether the server knows the resource that it was taught."""
+    spec = definition["spec"]
+    listed = cluster.api.get(f"/apis/{spec['group']}/{spec['versions'][0]['name']}")
+    return listed.is_success and spec["names"]["plural"] in {one["name"] for one in listed.json()["resources"]}
 
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
