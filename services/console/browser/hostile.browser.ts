@@ -36,7 +36,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
   async function taken(): Promise<readonly string[]> {
     const found = served.page.frames().map((frame) =>
       frame.evaluate(() => [
-        ...Object.entries(globalThis).flatMap(([name, value]) => (name === "owned" ? [`ran: ${String(value)}`] : [])),
+        ...(Object.hasOwn(globalThis, "owned") ? [`ran: ${String(Object.getOwnPropertyDescriptor(globalThis, "owned")?.value)}`] : []),
         ...[...document.querySelectorAll("img[src=x], script:not([src]), a[href^='javascript:' i], [onerror]")].map((one) => one.outerHTML),
       ]),
     );
