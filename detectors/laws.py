@@ -178,8 +178,8 @@ def unmoved_by_company(choice: Choice, fault: Fault, healthy: Tape) -> None:
 def unmoved_by_the_gone(choice: Choice, fault: Fault, healthy: Tape) -> None:
     """Demand that forgetting machines that fell silent for good changes nothing of what is found on the others.
 
-    But what is said of all that is watched: how often chance brings it, the median. Nothing of them is left, also after
-    a restart.
+    Evidence about all that is watched may change: how often chance brings it, and the median. Nothing of the machines
+    is left, also after a restart.
     """
     tape = with_gone_company(fault.tape, healthy)
     middle = (tape.start + tape.end) // 2
@@ -201,8 +201,8 @@ def unmoved_by_the_gone(choice: Choice, fault: Fault, healthy: Tape) -> None:
 
 
 def _of_its_own(finding: Finding) -> str:
-    """Return a finding without what its evidence says of all that is watched."""
-    own = {name: said for name, said in finding.evidence.items() if not name.endswith(("by_chance", "_median"))}
+    """Return a finding without its evidence about all that is watched."""
+    own = {name: value for name, value in finding.evidence.items() if not name.endswith(("by_chance", "_median"))}
     return replace(finding, evidence=own).to_json()
 
 

@@ -137,10 +137,10 @@ class Scheduler:
         return [(node, word) for node, word in self._fate.items() if word.said == "down" and word.at > since]
 
     def go_on_with(self, survivors: Survivors) -> None:
-        """Forget what was said of nodes that are gone."""
-        for said in (self._purpose, self._fate):
-            for node in survivors.names("machine") & said.keys():
-                del said[node]
+        """Forget what is known of nodes that are gone."""
+        for words in (self._purpose, self._fate):
+            for node in survivors.names("machine") & words.keys():
+                del words[node]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""

@@ -89,7 +89,7 @@ class Columns(Kept):
             part.forget(entities)
 
     def keep(self, entities: NDArray[np.int64]) -> None:
-        """Go on with some of the entities (n,), in this order; what is beside is told for itself."""
+        """Go on with some of the entities (n,), in this order; `go_on` asks of what is beside them by itself."""
         for name in self.COLUMNS:
             setattr(self, name, getattr(self, name)[..., entities])
         self.count = len(entities)

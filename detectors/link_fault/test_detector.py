@@ -325,11 +325,16 @@ def test_a_link_that_errs_must_be_down_for_longer() -> None:
 
 
 def test_a_port_that_has_always_erred_now_and_then_is_no_fault_whatever_the_others_count() -> None:
-    scene = replace(SCENE, minutes=240, interval_s=60.0, kinds=("nic",))
-    assert firing(growing(tape_of(scene), "nic", "symbol_error", 0.5 / 60, 0, 1e9, **NIC)) == []
-    worse = growing(tape_of(scene), "nic", "symbol_error", 0.5 / 60, 0, 1e9, **NIC)
-    (found,) = firing(growing(worse, "nic", "symbol_error", 8 / 60, 7200, 1e9, **NIC))
+    scene = replace(SCENE, nodes=12, nics=6, minutes=240, interval_s=60.0, kinds=("nic",))
+    steady = growing(tape_of(scene), "nic", "symbol_error", 0.47 / 60, 0, 1e9, **NIC)
+    assert firing(steady) == []
+    (found,) = firing(growing(steady, "nic", "symbol_error", 8 / 60, 7200, 1e9, **NIC))
     assert found == ("link_errors", NIC), "sixteen times as often is one finding"
+
+
+def test_errors_that_came_to_an_end_are_not_found_again_by_what_they_were() -> None:
+    burst = growing(tape_of(replace(SCENE, minutes=60)), "nic", "symbol_error", 0.5, 600, 1500, **NIC)
+    assert firing(growing(burst, "nic", "symbol_error", 0.3, 1870, 1890, **NIC)) == [("link_errors", NIC)]
 
 
 def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:

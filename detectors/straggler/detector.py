@@ -179,17 +179,17 @@ class Straggler(Kept):
     def _late(self, job: Job, work: _Work, places: Places) -> list[Suspect]:
         """Return who is slow by its ranks' times: a node where most of its ranks are about as far behind."""
         ranks, layout, found = work.ranks, self._layout, []
-        told = np.flatnonzero(ranks.seen > 0)
+        reporting = np.flatnonzero(ranks.seen > 0)
         nodes = max(len(layout.names), len(places.names))
         look_s = ranks.look_s
-        enough = threshold(self._config.false_alarms_per_100_node_days, len(told), nodes, look_s)
-        slow = told[ranks.over(told, enough, look_s)]
+        enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
+        slow = reporting[ranks.over(reporting, enough, look_s)]
         if not len(slow):
             return []
-        odd = told[ranks.odd[told] & np.uint64(1) > 0]
+        odd = reporting[ranks.odd[reporting] & np.uint64(1) > 0]
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():
-            mates, name = told[places.node[told] == node], places.names[node]
+            mates, name = reporting[places.node[reporting] == node], places.names[node]
             here = slow[places.node[slow] == node]
             worst = int(here[np.argmax(ranks.behind[here])])
             along = mates[ranks.behind[mates] >= ranks.behind[worst] / 2]
@@ -201,7 +201,7 @@ class Straggler(Kept):
             entity: Entity = {"node": name} if whole else {"node": name, "gpu": int(places.gpu[worst])}
             if whole and (gpu := self._watch.stands_out(members)) is not None:
                 entity = layout.entity(gpu)
-            clock, others = self._causes.now[CLOCK], np.setdiff1d(told, culprits)
+            clock, others = self._causes.now[CLOCK], np.setdiff1d(reporting, culprits)
             own, peers = np.full(6, np.nan), np.full(6, np.nan)
             own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
             bits, looks = ranks.bits(worst)
@@ -220,7 +220,7 @@ class Straggler(Kept):
                     clock=float(own[0] / peers[0]),
                     own=own,
                     peers=peers,
-                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(told), look_s),
+                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(reporting), look_s),
                     ranks=tuple(culprits.tolist()),
                     seconds={
                         "compute_s": median_of(ranks.computes_s[culprits]),

@@ -28,11 +28,8 @@ _DURATION = re.compile(
 )
 # Redfish's words are NVML's run together; firmware has shortened some.
 _REASONS = {name.replace("_", ""): bit for name, bit in BIT_OF.items()} | {
-    "idle": GPU_IDLE,
-    "appclock": CLOCKS_SETTING,
-    "appclocksetting": CLOCKS_SETTING,
-    "hwpowerbrake": HW_POWER_BRAKE,
-}
+    "idle": GPU_IDLE, "appclock": CLOCKS_SETTING, "appclocksetting": CLOCKS_SETTING, "hwpowerbrake": HW_POWER_BRAKE,
+}  # fmt: skip
 _ACTIVITY = {
     "GraphicsEngineActivityPercent": "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
     "SMActivityPercent": "DCGM_FI_PROF_SM_ACTIVE",
