@@ -39,10 +39,12 @@ class OpenCase:
 class CaseBook:
     """Makes findings, and never the same one twice."""
 
-    def __init__(self, detector: str) -> None:
-        self._detector = detector
+    def __init__(self, detector: str, returns_ms: int = 0) -> None:
+        """Begin with none; for `returns_ms` it is remembered that a finding was over (`returned`)."""
+        self._detector, self._returns_ms = detector, returns_ms
         self._open: dict[tuple[str, str], OpenCase] = {}
         self._latest: dict[tuple[str, str], Instant] = {}
+        self._ends: dict[tuple[str, str], Instant] = {}
 
     def get(self, fault: Fault, entity: Entity, aspect: str = "") -> OpenCase | None:
         """Return the open finding of a fault on an entity."""
@@ -51,6 +53,11 @@ class CaseBook:
     def cases(self, fault: Fault | None = None) -> list[OpenCase]:
         """Return the open findings, of one fault or all."""
         return [case for case in self._open.values() if fault in (None, case.fault)]
+
+    def returned(self, now: Instant, fault: Fault, entity: Entity) -> bool:
+        """Return whether a finding of a fault on an entity was over lately: what is back is the same trouble."""
+        ended = self._ends.get(_key(fault, "", entity))
+        return ended is not None and now - ended < self._returns_ms
 
     def fire(
         self,
@@ -106,7 +113,10 @@ class CaseBook:
 
     def resolve(self, case: OpenCase, now: Instant, reason: str, evidence: Evidence | None = None) -> Finding:
         """Return the finding that a fault is over."""
-        del self._open[_key(case.fault, case.aspect, case.entity)]
+        key = _key(case.fault, case.aspect, case.entity)
+        del self._open[key]
+        if self._returns_ms:
+            self._ends = {known: at for known, at in self._ends.items() if now - at < self._returns_ms} | {key: now}
         return Finding(
             id=case.id,
             detector=self._detector,
@@ -130,16 +140,18 @@ class CaseBook:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""
+        ends = {"ends": [[*key, at] for key, at in self._ends.items()]} if self._returns_ms else {}
         return {
             "open": [asdict(case) for case in self._open.values()],
             "latest": [[*key, at] for key, at in self._latest.items()],
-        }
+        } | ends
 
     def load(self, document: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
         cases = [OpenCase(**fields) for fields in document["open"]]
         self._open = {_key(case.fault, case.aspect, case.entity): case for case in cases}
         self._latest = {(what, where): at for what, where, at in document["latest"]}
+        self._ends = {(what, where): at for what, where, at in document.get("ends", ())}
 
 
 def in_words(entity: Entity) -> str:

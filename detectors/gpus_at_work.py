@@ -308,11 +308,11 @@ class GpusAtWork(Columns):
         for mean, habit in zip(means, self.usual.values(), strict=True):
             habit.learn_all(mean, spent)
 
-    def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the median clock, and the median and the ninth decile of the temperature, of GPUs' free peers."""
+    def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return the median clock, power and temperature of GPUs' free peers, and the ninth decile of the latter."""
         those = self.comparable(now)
-        clock, temp = self.among_peers(self.clock, those, 0.5), self.among_peers(self.temp, those, 0.5)
-        return clock[gpus], temp[gpus], self.among_peers(self.temp, those, 0.9)[gpus]
+        clock, power, temp = (self.among_peers(values, those, 0.5) for values in (self.clock, self.power, self.temp))
+        return clock[gpus], power[gpus], temp[gpus], self.among_peers(self.temp, those, 0.9)[gpus]
 
     def improbable(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the loss of clock is beyond what chance brings within the budget."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import Finding, Instant, IntArray, LogRecord
-from detectors.engine import Choice, Engine
+from detectors.engine import GRID_MS, Choice, Engine
 from detectors.fleet import JobEvent
 from detectors.heard import FORGET_MS, Forgetting
 from detectors.rows import KeyColumn, Rows
@@ -52,6 +52,7 @@ class Handling:
     upgraded: Sequence[Choice] | None = None
     """With what it is restored, if not with the same detectors."""
     forget_ms: int = FORGET_MS
+    grid_ms: int = GRID_MS
 
 
 def take(rows: Rows, which: IntArray) -> Rows:
@@ -69,7 +70,7 @@ def take(rows: Rows, which: IntArray) -> Rows:
 def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling()) -> tuple[list[Finding], Engine]:
     """Return the findings of a tape, and the engine at its end."""
     forgetting = Forgetting(handling.forget_ms)
-    engine = Engine(tape.topology, choices, tape.streams, forgetting=forgetting)
+    engine = Engine(tape.topology, choices, tape.streams, grid_ms=handling.grid_ms, forgetting=forgetting)
     chance = None if handling.seed is None else np.random.default_rng(handling.seed)
     found: list[Finding] = []
     before = tape.start - 1
@@ -82,7 +83,9 @@ def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling())
         if handling.carried:
             onward = choices if handling.upgraded is None else handling.upgraded
             state = engine.snapshot()
-            engine = Engine.restore(tape.topology, onward, tape.streams, state, forgetting=forgetting)
+            engine = Engine.restore(
+                tape.topology, onward, tape.streams, state, grid_ms=handling.grid_ms, forgetting=forgetting
+            )
     return found + engine.finish(tape.end), engine
 
 

@@ -32,6 +32,14 @@ _MEMORY: Final = 1080
 """Looks over which a habit is averaged: six hours."""
 _DOUBT: Final = 3.0
 """Wealth (natural logarithm) from which on a burst is not learnt as habit: chance brings it once in twenty looks."""
+_STRUCK: Final = 0.05
+"""A look that chance brings more seldom than once in twenty is one in which an entity was struck."""
+_KNOWN_TIMES: Final = 3
+"""What lasts must have been away for three times as long: a pause in a habit is shorter."""
+_FAR: Final = 5.0
+"""What lasts is a fault at five times the rate of all time before, the next error counted with it (judgement: errors
+that come by habit come at twice their rate for a quarter of an hour in recordings of others; none says how rates of
+healthy memory vary)."""
 _HABIT: Final = LOOK_MS / 3_600_000
 """Errors a look, one an hour, from which on an entity is one that errs now and then."""
 
@@ -133,7 +141,9 @@ class Bursts(Columns):
     """Whose counter grows beyond habit, peers and chance.
 
     `level` errors a look that are usual, from `learnt` looks; `worst` the largest residual of the burst that goes on;
-    `recent` errors, forgotten over `RECENT_S`; `now` errors in the last look; `hot_at` when it was last far too many.
+    `recent` errors, forgotten over `RECENT_S`; `now` errors in the last look; `hot_at` when it was last far too many;
+    `struck` looks of more than chance brings since the evidence began, the last of them at `struck_at`; `totals` all
+    errors, and the s in which they came, of which `before` the evidence began.
     """
 
     level: FloatArray = column(0.0)
@@ -142,6 +152,10 @@ class Bursts(Columns):
     recent: NDArray[np.float32] = column(0.0, dtype=np.float32)
     now: NDArray[np.float32] = column(0.0, dtype=np.float32)
     hot_at: IntArray = column(-1)
+    struck: NDArray[np.int32] = column(0, dtype=np.int32)
+    struck_at: IntArray = column(-1)
+    totals: NDArray[np.float32] = column(0.0, 2, dtype=np.float32)
+    before: NDArray[np.float32] = column(0.0, 2, dtype=np.float32)
 
     def __init__(self, name: str, tails: Tails, budget: float) -> None:
         """Bet with `budget` false alarms in 100 node-days; `name` is the signal's in `tails`."""
@@ -174,6 +188,9 @@ class Bursts(Columns):
         self.recent[those] = self.recent[those] * np.exp(-spent / 1000 / RECENT_S) + grown * np.minimum(
             RECENT_S * 1000 / spent, 1.0
         )
+        calm = those[self.evidence.wealth[those] <= 0]
+        self.before[:, calm] = self.totals[:, calm]
+        self.totals[:, those] += np.array([grown, spent / 1000])
         level = self.level[those]
         excess = errors - level
         common = max(float(np.median(excess)), 0.0) if len(those) > 3 else 0.0
@@ -183,10 +200,13 @@ class Bursts(Columns):
         never, at_times = (self._tails[f"{self._name}, {how}"] for how in ("never before", "now and then"))
         errs = level >= _HABIT
         odds = np.where(errs, credible(at_times, residual), credible(never, residual))
+        struck = odds < _STRUCK
+        self.struck_at[those[struck]] = now
         odds[(self.learnt[those] < _KNOWN) | held[those]] = np.nan
         if common > 0:  # what most count at once is no fault of any of them, and says nothing of one
             odds[:] = np.nan
         self.evidence.look(those, odds, now, most=self.bar + 10 if np.isfinite(self.bar) else 60.0)
+        self.struck[those] = np.where(self.evidence.wealth[those] > 0, self.struck[those] + struck, 0)
         self.watched = int(np.count_nonzero(self.learnt >= _KNOWN))
         self.bar = threshold(self._budget, self.watched, nodes, LOOK_MS / 1000)
         self._learn(now, those, errors, residual, errs, held)
@@ -206,6 +226,7 @@ class Bursts(Columns):
         on = (residual > _HOT) | held[those]
         self.worst[those[on]] = np.maximum(self.worst[those[on]], residual[on])
         ended = ~on & ((self.worst[those] <= 0) | (now - self.hot_at[those] > ONE_EVENT_MS))
+        ended &= wealth < self.bar  # what chance does not explain is no chance to learn from
         over = those[ended]
         typical = np.maximum(residual[ended], self.worst[over])
         self.worst[over] = 0.0
@@ -221,6 +242,17 @@ class Bursts(Columns):
         """Return who counts more than usual now, with evidence that exceeds what chance may bring within the budget."""
         now = (self.now >= self.level + 1) & (self.counter.at > (self._looked - 1) * LOOK_MS)
         return np.flatnonzero((self.evidence.wealth >= self.bar) & now)
+
+    def lasting(self, now: Instant, looks: int, for_ms: int) -> IntArray:
+        """Return who counts beyond chance for so long, in so many looks, and far more often than in all time before."""
+        lasts = (self.struck >= looks) & (now - self.evidence.since >= for_ms) & (now - self.struck_at < LOOK_MS)
+        those = np.flatnonzero((self.evidence.wealth >= self.bar) & lasts)
+        errors, spent_s = self.totals[:, those] - self.before[:, those]
+        errors_before, spent_before_s = self.before[:, those]
+        known = spent_before_s * 1000 >= _KNOWN_TIMES * for_ms
+        more = errors * spent_before_s >= _FAR * (errors_before + 1) * spent_s
+        found: IntArray = those[known & more]
+        return found
 
     def begin_anew(self, entities: Any) -> None:
         """Drop the evidence against some entities, whose finding is over: it is no habit either."""

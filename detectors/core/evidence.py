@@ -32,6 +32,8 @@ _PAIRS_KEPT: Final = 100_000.0
 _RISEN, _HIGH, _NO_CHANCE = 2.0, 5.0, 12.0
 """Wealth (logarithm) from which rises are counted, which one of e^3 of them reaches if looks are what they claim to be,
 and from which something is so, by chance or not."""
+_LEAST_SHARE: Final = 0.1
+"""Evidence is worth a tenth at least: what lasts for an hour is believed where every rise by chance was high."""
 _FIRST_RISES: Final = 20.0
 _RISES_KEPT: Final = 2_000.0
 
@@ -124,9 +126,15 @@ class Rises(Kept):
 
     def worth(self, wealth: FloatArray) -> FloatArray:
         """Return what `wealth` (n,) is worth (logarithm), by how high it rises here by chance."""
+        return np.where(wealth > _RISEN, _RISEN + self._share() * (wealth - _RISEN), wealth)
+
+    def wealth(self, worth: float) -> float:
+        """Return the wealth (logarithm) that is worth so much, above `_RISEN`: the inverse of `worth`."""
+        return _RISEN + (worth - _RISEN) / self._share()
+
+    def _share(self) -> float:
         rises, high = self.counts.tolist()
-        share = min(math.log(rises / high) / (_HIGH - _RISEN), 1.0)
-        return np.where(wealth > _RISEN, _RISEN + share * (wealth - _RISEN), wealth)
+        return min(max(math.log(rises / high) / (_HIGH - _RISEN), _LEAST_SHARE), 1.0)
 
 
 def bet(odds: FloatArray) -> FloatArray:

@@ -27,7 +27,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storms import STORM, Storms, told_by
+from detectors.ecc_memory.storms import RETURN_MS, STORM, Storms, told_by
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
@@ -81,7 +81,7 @@ class EccMemory:
         self._memory = MemoryReadings()
         self.tails = Tails(config.calibration)
         self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days).along("dcgm")
-        self._book = CaseBook(self.spec.name)
+        self._book = CaseBook(self.spec.name, RETURN_MS)
         self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._book)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -280,7 +280,6 @@ class EccMemory:
             "xids": xids,
             "book": self._book.snapshot(),
             "tails": self.tails.document(),
-            "over_at": list(self._storms.over_at.items()),
         }
         return pack(document, arrays | self._memory.arrays("memory_") | self._single.arrays("single_"))
 
@@ -295,5 +294,4 @@ class EccMemory:
         detector._single.load(arrays, "single_")
         detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
-        detector._storms.over_at = dict(document["over_at"])
         return detector

@@ -6,16 +6,20 @@ from detectors.case_book import CaseBook, in_words
 from detectors.contract import Fault, Finding, Instant
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
-from detectors.core.survivors import Survivors
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.gpus import GpuLayout
 from detectors.xid import Xid
 from detectors.xid_watch import XidEvent
 
 STORM: Fault = "ecc_correctable_storm"
+_LASTING_MS, _LASTING_LOOKS = 600_000, 10
+"""An event of errors is one fault that a scrub or a read ran into, and is over in minutes (Delta, SC'25); a GPU that is
+struck again and again for ten of them, far more often than ever, has memory that goes on failing."""
+_LASTING_CALM_MS = 900_000
+"""At one error in a minute and a half, the least that makes a storm, a gap of a quarter of an hour is no chance."""
 _CALM_MS = 240_000
 """Bursts less than four minutes apart are one storm: it is over within the five minutes of a usual resolve."""
-_RETURN_MS = 3_600_000
+RETURN_MS = 3_600_000
 """A storm that is back within the hour is the same trouble, and must stay away for `_RETURNED_CALM_MS` then."""
 _RETURNED_CALM_MS = 1_800_000
 _HABIT = "habit"
@@ -28,13 +32,6 @@ class Storms:
 
     def __init__(self, least: int, layout: GpuLayout, memory: MemoryReadings, single: Bursts, book: CaseBook) -> None:
         self._least, self._layout, self._memory, self._single, self._book = least, layout, memory, single, book
-        self.over_at: dict[int, Instant] = {}
-        """When a GPU's storm was last over, for the time in which a return is the same trouble."""
-
-    def go_on_with(self, survivors: Survivors) -> None:
-        """Give the GPUs new numbers; -1 stands for the nodes whose GPU is not known."""
-        over = ((gpu, survivors.number("dcgm", gpu), at) for gpu, at in self.over_at.items())
-        self.over_at = {new: at for old, new, at in over if (new < 0) == (old < 0)}
 
     def complaint(self, now: Instant, event: XidEvent, xid: Xid) -> list[Finding]:
         """Raise what the driver itself says of a GPU's rate of corrected errors."""
@@ -56,8 +53,12 @@ class Storms:
         if not single.look(now, len(self._layout.names), held):
             return found
         beyond = single.beyond_chance()
-        added = single.recent[beyond] - single.level[beyond] * (RECENT_S * 1000 / LOOK_MS)
-        for gpu in beyond[(added >= self._least) & ~held[beyond]].tolist():
+        added = single.recent - single.level * (RECENT_S * 1000 / LOOK_MS)
+        bursts = beyond[added[beyond] >= self._least]
+        lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
+        for gpu in np.concatenate([bursts, lasting]).tolist():
+            if held[gpu]:
+                continue
             a_minute = 60_000 / LOOK_MS
             where = in_words(self._layout.entity(gpu))
             said = self._says(gpu) | {
@@ -68,22 +69,34 @@ class Storms:
                 "single_bit_errors_per_min_peers": single.usual_of_peers * a_minute,
                 "by_chance": odds_in_words(float(single.evidence.wealth[gpu]), single.watched, LOOK_MS / 1000),
             }
-            summary = (
-                f"{where}: {single.recent[gpu]:.0f} single-bit memory errors within minutes, usually "
-                f"{single.level[gpu] * a_minute:.1f} a minute: uncorrectable ones may follow"
-            )
             began = int(single.evidence.since[gpu]) - LOOK_MS
-            found += self._storm(now, self._layout.names[self._layout.node[gpu]], gpu, began, summary, said)
+            many = added[gpu] >= self._least
+            count = (
+                f"{single.recent[gpu]:.0f} single-bit memory errors within minutes"
+                if many
+                else f"single-bit memory errors again and again for {(now - began) / 60_000:.0f} min"
+            )
+            usual = f"usually {single.level[gpu] * a_minute:.1f} a minute: uncorrectable ones may follow"
+            node = self._layout.names[self._layout.node[gpu]]
+            found += self._storm(now, node, gpu, began, f"{where}: {count}, {usual}", said, slow=not many)
         return found + self._habits(now)
 
     def _storm(
-        self, now: Instant, node: str, gpu: int, at: Instant, summary: str, said: dict[str, float | int | str]
+        self,
+        now: Instant,
+        node: str,
+        gpu: int,
+        at: Instant,
+        summary: str,
+        said: dict[str, float | int | str],
+        *,
+        slow: bool = False,
     ) -> list[Finding]:
-        again = now - self.over_at.pop(gpu, -_RETURN_MS) < _RETURN_MS
+        where = self._layout.named(node, gpu)
         return self._book.fire(
             now,
             STORM,
-            self._layout.named(node, gpu),
+            where,
             gpu=gpu,
             started_at=at,
             severity="ticket",
@@ -91,26 +104,26 @@ class Storms:
             summary=summary,
             action="watch for uncorrectable errors and a pending row remap; test the memory when the node is free",
             evidence=said,
-            memo={"again": again},
+            memo={"again": self._book.returned(now, STORM, where), "slow": slow},
         )
 
     def _calmed(self, now: Instant) -> list[Finding]:
         over: list[Finding] = []
-        self.over_at = {gpu: at for gpu, at in self.over_at.items() if now - at < _RETURN_MS}
         for entry in self._book.cases(STORM):
             if entry.aspect:
                 continue
             heard = now
             if entry.gpu >= 0:
-                entry.last_at = max(entry.last_at, int(self._single.hot_at[entry.gpu]))
+                struck_at = self._single.struck_at if entry.memo.get("slow") else self._single.hot_at
+                entry.last_at = max(entry.last_at, int(struck_at[entry.gpu]))
                 if (at := int(self._single.counter.at[entry.gpu])) >= 0:
                     heard = at  # a GPU that is silent has not calmed down
-            if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else _CALM_MS):
+            calm_ms = _LASTING_CALM_MS if entry.memo.get("slow") else _CALM_MS
+            if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else calm_ms):
                 said = self._says(entry.gpu)
                 over.append(self._book.resolve(entry, now, "no more single-bit errors than usual", said))
                 if entry.gpu >= 0:
                     self._single.begin_anew(entry.gpu)
-                    self.over_at[entry.gpu] = now
         return over
 
     def _habits(self, now: Instant) -> list[Finding]:

@@ -211,6 +211,25 @@ def test_a_gpu_that_always_has_errors_is_told_once_as_information_and_needs_far_
     assert [f.severity for f in run(cluster.tape(wild)) if f.state == "firing"] == ["info", "ticket"]
 
 
+@pytest.mark.parametrize(("an_hour", "interval_s", "within_s"), [(80, 60, 1500), (140, 10, 900)])
+def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_s: float, within_s: float) -> None:
+    cluster = Cluster(nodes=9, minutes=140, interval_s=interval_s)
+    columns = memory(cluster)
+    columns[SBE][:, 5] += np.floor(np.clip(cluster.at_s[:, 5] - 2400, 0, 4200) * an_hour / 3600)
+    fire, over = run(cluster.tape(columns))
+    assert (fire.fault, dict(fire.entity), over.state) == ("ecc_correctable_storm", gpu(1, 1), "resolved")
+    assert "again and again" in fire.summary
+    assert fire.detected_at <= START + 2_400_000 + within_s * 1000
+    assert START + 6_600_000 < over.detected_at <= START + 6_600_000 + 1_200_000
+
+
+def test_errors_that_end_within_minutes_and_single_ones_later_are_no_storm() -> None:
+    cluster = Cluster(nodes=9, minutes=100, interval_s=10)
+    columns = stormy(cluster, memory(cluster), 5, (2400, 2640), 0.12)
+    columns[SBE][:, 5] += np.floor(np.clip(cluster.at_s[:, 5] - 3000, 0, None) / 1200)
+    assert fired(cluster.tape(columns)) == []
+
+
 def test_a_counter_that_its_collector_lost_for_a_scrape_has_counted_nothing() -> None:
     columns = memory(LONGER)
     columns[SBE] += 5000

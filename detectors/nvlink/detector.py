@@ -104,12 +104,10 @@ class Nvlink:
             self.tails["NVLink traffic"], budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False
         ).along("dcgm")
         self._carried, self._energy = Counter().along("dcgm"), Energy().along("dcgm")
-        self._book = CaseBook(self.spec.name)
+        self._book = CaseBook(self.spec.name, _RETURN_MS)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
         self._lost_gpu: dict[str, Instant] = {}
-        self._ended: dict[str, Instant] = {}
-        """When a finding on an entity was last over; for the time in which a return is the same trouble."""
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take lines of the kernel and the fabric manager; what follows is decided at the next point of the grid."""
@@ -134,9 +132,12 @@ class Nvlink:
                 moved = np.where(np.isnan(moved), counted, moved)
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
             stale = self._energy.stands(gpus, reported(batch, _ENERGY, tick, here))
+            memory = reported(batch, _MEMORY, tick, here)
+            # A GPU at work whose memory is not used at all: its profiling counters are paused, and read zero.
+            paused = memory == 0
             # None at all is little, too: links that are down carry nothing.
-            moved = np.where(idle | stale, np.nan, np.maximum(moved, 1.0))
-            self._traffic.take(gpus, moved, reported(batch, _MEMORY, tick, here))
+            moved = np.where(idle | stale | paused, np.nan, np.maximum(moved, 1.0))
+            self._traffic.take(gpus, moved, memory)
         return ()
 
     def go_on_with(self, survivors: Survivors) -> None:
@@ -158,7 +159,6 @@ class Nvlink:
         self._grow(len(self._layout))
         self._gather(now)
         self._lost_gpu = {node: at for node, at in self._lost_gpu.items() if now - at <= _LOST_GPU_MS}
-        self._ended = {where: at for where, at in self._ended.items() if now - at <= _RETURN_MS}
         found: list[Finding] = []
         ripe: dict[str, list[_Sign]] = {}
         for sign in self._waiting:
@@ -238,7 +238,8 @@ class Nvlink:
     def _fire(self, now: Instant, node: str, gpu: int, signs: list[_Sign]) -> list[Finding]:
         signs = sorted(signs, key=lambda sign: (_WEIGHT[sign.kind], sign.onset, sign.gpu, sign.text))
         first = signs[0]
-        where = in_words(self._layout.named(node, gpu))
+        entity = self._layout.named(node, gpu)
+        where = in_words(entity)
         gpus = sorted({sign.gpu for sign in signs if sign.gpu != WHOLE_NODE})
         said: dict[str, float | int | str] = {"told_by": ", ".join(sorted({sign.kind for sign in signs}))}
         action = "drain the node, look at nvidia-smi nvlink -s and -e, reset the GPUs"
@@ -281,7 +282,7 @@ class Nvlink:
         return self._book.fire(
             now,
             "nvlink_fault",
-            self._layout.named(node, gpu),
+            entity,
             gpu=gpu,
             started_at=min(sign.onset for sign in signs),
             severity=severity,
@@ -289,7 +290,7 @@ class Nvlink:
             summary=summary,
             action=action,
             evidence=said,
-            memo={"kinds": [], "gpus": [], "again": where in self._ended},
+            memo={"kinds": [], "gpus": [], "again": self._book.returned(now, "nvlink_fault", entity)},
         )
 
     def _carries(self, gpu: int) -> dict[str, float | int | str]:
@@ -317,7 +318,6 @@ class Nvlink:
             if reason is None and now - entry.last_at >= _STICKY_MS:
                 reason = "no further word of it"
             if reason is not None:
-                self._ended[in_words(self._layout.named(entry.node, entry.gpu))] = now
                 said = self._errors.says(entry.gpu) if entry.gpu != WHOLE_NODE else {}
                 over.append(self._book.resolve(entry, now, reason, said))
                 self._errors.begin_anew(members)
@@ -356,7 +356,6 @@ class Nvlink:
             "lines": [list(line) for line in self._lines],
             "waiting": [asdict(sign) for sign in self._waiting],
             "lost_gpu": self._lost_gpu,
-            "ended": self._ended,
             "tails": self.tails.document(),
         }
         arrays |= self._errors.arrays("errors_") | self._traffic.arrays("traffic_") | self._carried.arrays("carried_")
@@ -378,7 +377,7 @@ class Nvlink:
         detector._book.load(document["book"])
         detector._lines = [(at, node, text, address, code) for at, node, text, address, code in document["lines"]]
         detector._waiting = [_Sign(**sign) for sign in document["waiting"]]
-        detector._lost_gpu, detector._ended = document["lost_gpu"], document["ended"]
+        detector._lost_gpu = document["lost_gpu"]
         return detector
 
 

@@ -32,6 +32,7 @@ from detectors.tape import Tape, play
 
 TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+MEMORY = "DCGM_FI_PROF_DRAM_ACTIVE"
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
@@ -100,6 +101,26 @@ def test_a_stray_error_a_few_replays_and_a_reset_are_nothing() -> None:
         columns[field] += 1000
         columns[field][CLUSTER.at_s[:, 0] > 300, :4] -= 1000
     assert fired(CLUSTER.tape(columns)) == []
+
+
+def test_a_rack_that_is_rebooted_and_counts_from_nought_is_nothing() -> None:
+    rack, columns = slice(0, 6 * WIDE.gpus), links(WIDE)
+    for field, before in ((CRC, 40_000), (REPLAY, 900), (RECOVERY, 7)):
+        columns[field] += before
+        columns[field][:, rack] -= np.where(WIDE.at_s[:, rack] > 240, columns[field][:1, rack], 0)
+    # What trains the links anew counts a little; the eighth node goes on, and its errors are found.
+    columns[CRC][:, rack] += np.where(WIDE.at_s[:, rack] > 250, 12, 0)
+    away = (WIDE.at_s > 240) & (WIDE.at_s < 420) & (np.arange(WIDE.nodes * WIDE.gpus) < rack.stop)
+    assert fired(WIDE.tape(columns, gone=away)) == []
+    columns = counting(WIDE, columns, CRC, 30, (450, 9999), 100.0)
+    assert fired(WIDE.tape(columns, gone=away)) == [gpu(7, 2)]
+
+
+def test_of_72_gpus_in_one_domain_the_one_whose_link_errs_is_named() -> None:
+    rack = replace(WIDE, nodes=18)  # NVL72: eighteen trays of four
+    assert fired(rack.tape(links(rack))) == []
+    columns = counting(rack, links(rack), CRC, 41, (420, 9999), 100.0)
+    assert fired(rack.tape(columns)) == [gpu(10, 1)]
 
 
 def test_a_switch_is_the_nodes_and_its_gpus_say_nothing_of_their_own() -> None:
@@ -266,3 +287,15 @@ def test_readings_that_are_frozen_say_nothing_of_traffic() -> None:
     assert fired(LONG.tape(stands)) == [{"node": name(0)}], "links that carry nothing while the GPUs work"
     stands[ENERGY][since:, :4] = columns[ENERGY][since, :4]
     assert fired(LONG.tape(stands)) == []
+
+
+def test_profiling_counters_that_are_paused_and_read_zero_are_no_lost_traffic() -> None:
+    columns = links(LONG)
+    since = int(600 / LONG.interval_s)
+    columns[MEMORY] = np.full(columns[SENT].shape, 0.4)
+    paused = {field: column.copy() for field, column in columns.items()}
+    for field in (SENT, RECEIVED):
+        paused[field][since:, :4] = 0
+    assert fired(LONG.tape(paused)) == [{"node": name(0)}], "memory that is used shows that the counters count"
+    paused[MEMORY][since:, :4] = 0
+    assert fired(LONG.tape(paused)) == []

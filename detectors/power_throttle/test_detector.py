@@ -13,7 +13,7 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.rows import Rows
-from detectors.tape import Tape, play, take
+from detectors.tape import Handling, Tape, play, take
 from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
@@ -166,6 +166,16 @@ def test_a_brake_that_flutters_is_one_finding() -> None:
     assert [finding.state for finding in run(tape) if finding.severity == "page"] == ["firing", "resolved"]
     told = tape_of(replace(UNTOLD, brakes=[Brake(2, at, at + 60) for at in range(200, 1300, 180)], minutes=30))
     assert [finding.state for finding in run(told)] == ["firing", "resolved"] * 2, "once it came back it is one finding"
+
+
+def test_a_brake_of_36_hours_is_one_finding_until_its_end() -> None:
+    day_and_a_half = 36 * 3600
+    brakes = [Brake(1, 900, 900 + day_and_a_half)]
+    tape = tape_of(Scene(nodes=2, minutes=36.5 * 60, interval_s=300, brakes=brakes, missing=0))
+    choices = [c for c in choose({}) if c[0] is PowerThrottle]
+    found, _ = play(tape, choices, Handling(grid_ms=300_000))
+    assert [one.state for one in found] == ["firing", "resolved"]
+    assert (found[1].detected_at - START) / 1000 == pytest.approx(900 + day_and_a_half, abs=1200)
 
 
 def cut(tape: Tape, share: float, since: float = 300.0, *, whom: str = "") -> Tape:

@@ -17,6 +17,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
 from detectors.core.tails import Tails
+from detectors.statistics import clamp
 
 KEPT: Final = 64
 """Looks that are remembered: as many as an entity's bits."""
@@ -27,7 +28,7 @@ _MEMORY_S: Final = 21_600.0
 """A ramp of forty minutes must not become the habit."""
 _DOUBTED: Final = 3
 _MOST_WEALTH: Final = 30.0
-"""Wealth is kept within what any budget asks for, so that what is over is soon believed to be."""
+"""What wealth is worth is kept within what any budget asks for, so that what is over is soon believed to be."""
 _ODD: Final = 0.1
 _CERTAIN: Final = 1e-6
 _CONFIRM_LOOKS, _CONFIRM_S = 3, 60.0
@@ -35,6 +36,7 @@ _CONFIRM_LOOKS, _CONFIRM_S = 3, 60.0
 step after a checkpoint last for a step or two. Published systems ask for four minutes."""
 _LATELY: Final = np.uint64(0xFFFF)
 """What is odd again within sixteen looks has been so since it first was."""
+_RISE_LOOKS: Final = 2
 _DUTY: Final = 0.2
 """What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
 
@@ -124,11 +126,12 @@ class Comparison(Columns):
         before = self.evidence.looks[who]
         weight = np.array([echo.weight for echo in self.echoes])
         known = (least <= 1) | ~verdict.may
-        self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=_MOST_WEALTH, weight=weight[how])
+        most = self.rises.wealth(_MOST_WEALTH)
+        self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=most, weight=weight[how])
         wealth = self.evidence.wealth[who]
         highest = np.fmax(self.highest[who], wealth)
         self.highest[who] = np.where(wealth > 0, highest, 0.0)
-        self.rises.learn(highest[(wealth <= 0) & ~look.held])
+        self._learn_rises(who, highest, (wealth <= 0) & ~look.held, before)
         lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
         odd = (chance <= _ODD) & (lag >= self.least_lag)
         looks = self.evidence.looks[who]
@@ -157,6 +160,14 @@ class Comparison(Columns):
         for habit, values in zip(self.habits, look.signals - change, strict=True):
             habit.learn(who[calm], values[calm], look.spent_s)
 
+    def _learn_rises(self, who: IntArray, highest: FloatArray, ended: BoolArray, looks: IntArray) -> None:
+        """Learn how high the evidence rose, of those that `ended` after `looks`.
+
+        One look far out is a spike, which no alert rests on: a rise is made of several.
+        """
+        several = np.bitwise_count(self.odd[who] & _newest(looks)) >= _RISE_LOOKS
+        self.rises.learn(highest[ended & several])
+
     def _learn_s(self, _look: Look) -> float:
         raise NotImplementedError
 
@@ -180,9 +191,14 @@ class Comparison(Columns):
         """
         windows = self.run[who]
         bits = self.odd[who]
-        since = bits & ~(np.uint64(0xFFFFFFFFFFFFFFFE) << np.maximum(windows - 1, 0).astype(np.uint64))
+        since = bits & _newest(windows)
         long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), _DUTY * windows)
         return np.flatnonzero((bits & np.uint64(1) > 0) & (self.wealth(who) >= enough) & long)
+
+    def drop(self, who: IntArray) -> None:
+        """Forget what speaks against some, for which another cause is known; what is usual of them stays."""
+        self.evidence.forget(who)
+        self.odd[who], self.lag[who], self.highest[who], self.peak[:, who] = 0, 0.0, 0.0, 0.0
 
     def wealth(self, who: IntArray) -> FloatArray:
         """Return what the evidence against chance is worth, (n,), as a logarithm."""
@@ -192,3 +208,9 @@ class Comparison(Columns):
         """Return in which looks an entity was odd since it first was, as bits, and of how many, at most 64."""
         windows = int(self.run[entity])
         return int(self.odd[entity]) & ((1 << windows) - 1), windows
+
+
+def _newest(looks: IntArray) -> NDArray[np.uint64]:
+    """Return the bits of so many last looks, at least one."""
+    older: NDArray[np.uint64] = np.uint64(0xFFFFFFFFFFFFFFFE) << clamp(looks - 1, 0, KEPT - 1).astype(np.uint64)
+    return ~older

@@ -241,6 +241,8 @@ class Straggler(Kept):
         no_nodes = {one.entity["node"] for one in suspects if id(one) in excused and "gpu" not in one.entity}
         single = {one.entity["node"] for one in suspects if "gpu" in one.entity}
         for one in suspects:
+            if id(one) in excused:
+                self._drop(one)
             node, alone = str(one.entity["node"]), "gpu" in one.entity
             if id(one) in excused or node in (no_nodes if alone else single):
                 continue
@@ -264,6 +266,14 @@ class Straggler(Kept):
                 comparison.forget(entities)
         return found
 
+    def _drop(self, one: Suspect) -> None:
+        """Forget the evidence against who is slow by another fault: it is none once that is over."""
+        if one.how == LATE:
+            self._works[one.job.job_id].ranks.drop(np.array(one.ranks, np.int64))
+        else:
+            comparison, entities = self._compared(str(one.entity["node"]), one.gpus if "gpu" in one.entity else None)
+            comparison.drop(entities)
+
     def _ranks_know(self, job: Job) -> bool:
         return int(np.count_nonzero(self._works[job.job_id].ranks.seen)) >= len(gpus_of(job, self._layout))
 
@@ -279,7 +289,8 @@ class Straggler(Kept):
         """
         if one.how == LATE:
             return True
-        if one.job.inferred and one.how != SLOW_CLOCK:
+        alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
+        if (one.job.inferred or alone) and one.how != SLOW_CLOCK:
             return False  # a slow clock is so in any job; who works more may have work of its own
         effect, share = one.effect, self._config.effect_share
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):

@@ -80,6 +80,11 @@ class History(Kept):
         self.values[:, 0] = median_of(np.array(self.steps, float)), *activity
         self.steps.clear()
 
+    @property
+    def steps_known(self) -> bool:
+        """Whether the job has lately reported how long its steps take."""
+        return bool(np.isfinite(self.values[STEP]).any())
+
     def effect(self, odd: int, windows: int, own: float) -> Effect | None:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 

@@ -205,13 +205,13 @@ UNREAD = {REASONS: from_to(np.nan, 0, 1e9, range(32))}
 ONLY = {"node": name(1), "gpu": 0}
 
 
-def _without_steps(training: Training) -> list[Finding]:
+def without_steps(training: Training) -> list[Finding]:
     tape = tape_of(training)
     choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
     return play(replace(tape, rows=tape.rows[1:]), [choice])[0]
 
 
-@pytest.mark.parametrize("found_in", [run, _without_steps], ids=["the job's steps", "no steps"])
+@pytest.mark.parametrize("found_in", [run, without_steps], ids=["the job's steps", "no steps"])
 @pytest.mark.parametrize(
     ("felt", "ranks", "entity"),
     [("clock", [FIRST], ONLY), ("memory", [FIRST], ONLY), ("host", range(8, 16), {"node": name(1)})],
@@ -246,7 +246,7 @@ def test_who_computes_more_because_it_is_busy_more_holds_up_nobody() -> None:
         return np.where((at_s >= 600) & (at_s < 1320) & (_only(values) == 0), values / 1.15, values)
 
     served = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)], dcgm={UTIL: requests})
-    assert [finding for finding in _without_steps(served) if finding.severity != "info"] == []
+    assert [finding for finding in without_steps(served) if finding.severity != "info"] == []
 
 
 def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> None:
@@ -288,7 +288,7 @@ def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_
         return values * np.exp(0.3 * chance.standard_normal((len(values), 1)))
 
     slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([0], 600, factor=1.2)], dcgm={TENSOR: noisy, DRAM: noisy})
-    fired = next(finding for finding in _without_steps(slow) if finding.state == "firing")
+    fired = next(finding for finding in without_steps(slow) if finding.state == "firing")
     assert (dict(fired.entity), fired.severity) == ({"node": name(0), "gpu": 0}, "ticket")
     assert "the others wait for it" in fired.summary
     assert "job_slower_share" not in fired.evidence

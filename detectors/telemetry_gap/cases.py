@@ -176,7 +176,7 @@ class Cases(Kept):
     def _computes(self, name: str, gpu: int, now: Instant) -> str:
         """Return what shows that a GPU's readings should have changed; empty if nothing does."""
         if self._gpus.meter_stands(gpu):
-            return "the energy counter stands still too, which it cannot"
+            return "an energy counter that does not move"
         job = self._job_of.get(name)
         since = int(self._gpus.since[gpu]) + int(self._config.least_s * 500)
         if job is not None and self._progress.goes_on(job, since, now):
@@ -201,7 +201,7 @@ class Cases(Kept):
         up = self._streams.links_up("nic", self._cables.nics.get(switch, set()), silent, since)
         up += self._streams.links_up("switch", self._cables.far.get(switch, set()), silent, since)
         if up:
-            return f"{up} links to it are up"
+            return f"{up} links to it that are up"
         jobs = {self._job_of[node] for node in self._cables.nodes(switch) if node in self._job_of}
         going = sorted(job for job in jobs if self._progress.goes_on(job, since, now))
         return f"steps of job {going[0]}" if going else ""
@@ -214,11 +214,10 @@ class Cases(Kept):
         owner = streams.switches.owners("switch", len(ports))
         for switch in sorted(set(owner[frozen].tolist()), key=streams.switches.names.__getitem__):
             own = streams.ports_of(switch)
-            moving = own[(ports.since[own] >= 0) & ~frozen[own]]
-            if len(moving):
-                continue  # one port that still counts shows that the switch is read
             stuck = own[frozen[own]]
             since, usual = int(ports.since[stuck].max()), ports.usual(int(stuck[0]))
+            if (ports.since[own] > since + usual).any():
+                continue  # one port that still counts shows that the switch is read
             name = streams.switches.names[switch]
             if busy := self._traffic(name, since + int(self._config.least_s * 500)):
                 yield Case("switch", name, -1, "frozen", "switch", since, usual, 0, busy, frozenset([name]))
@@ -229,4 +228,4 @@ class Cases(Kept):
         named = self._fleet.entities("nic")[: len(self._nics)]
         those = np.array([i for i, key in enumerate(named) if (str(key[0]), str(key[1])) in keys], np.int64)
         moved = self._nics.moved_since(those, since)
-        return f"{moved} NICs on it move data" if moved else ""
+        return f"{moved} NICs on it that move data" if moved else ""

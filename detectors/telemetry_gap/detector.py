@@ -132,7 +132,8 @@ class TelemetryGap(BaseDetector):
         if shared := self._shared(members) if grouped else "":
             evidence["shared"] = shared
         whom = f"{len(members)} {'switches' if what == 'switch' else 'nodes'}, {members[0]} the first,"
-        did = "have stopped" if case.mode == "silent" else "repeat themselves"
+        did = "have stopped" if case.mode == "silent" else "have not changed"
+        shows = "it is alive" if case.mode == "silent" else "they are stale"
         return self._book.fire(
             now,
             "telemetry_gap",
@@ -141,7 +142,7 @@ class TelemetryGap(BaseDetector):
             severity="ticket",
             score=min(1.0, 0.8 + (0.2 if "steps" in case.alive else 0.0)),
             summary=f"{case.stream} readings of {whom if grouped else in_words(entity)} {did} for {silent_s:.0f} s; "
-            f"alive by {case.alive}",
+            f"{shows}, as shown by {case.alive}",
             action="restart the collector; until then nothing is known of what it watches",
             evidence=evidence,
             aspect=case.mode,

@@ -162,6 +162,14 @@ def test_a_switch_is_frozen_when_no_port_counts_while_nics_on_it_move_data() -> 
     assert entities(frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1")) == [{"switch": "leaf-1"}]
     assert entities(frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1", port="Ethernet0")) == []
 
+    def unused(rows: Any, values: Any) -> Any:
+        return np.where(where(rows, 0, switch="leaf-1", port="Ethernet100"), 0.0, values)
+
+    tape = frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1")
+    for field in octets:
+        tape = changed(tape, "switch", field, unused)
+    assert entities(tape) == [{"switch": "leaf-1"}], "a port that carries nothing does not show that the switch is read"
+
 
 def test_all_switches_silent_are_one_gap() -> None:
     (fired,) = firing(without(tape_of(replace(WHOLE, nics=2)), "switch", AT_S, switch=["leaf-1", "leaf-2", "spine-1"]))

@@ -52,6 +52,8 @@ _NODE_S: Final = 20.0
 """Four scrapes of 5 s on most of a node's GPUs."""
 _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
+_RETURN_MS, _RETURNED_S = 3_600_000, 1800.0
+"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _ALARM_MS: Final = 3_600_000
 """Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
 
@@ -70,7 +72,7 @@ class ThermalThrottle:
         self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_THERMAL_VIOLATION", own_past=False)
         self._heat = Heat(config, self._gpus)
         self._cooling = BmcAlarms(fleet, ["fan", "inlet"])
-        self._book = CaseBook(self.spec.name)
+        self._book = CaseBook(self.spec.name, _RETURN_MS)
 
     @property
     def tails(self) -> Tails:
@@ -196,6 +198,7 @@ class ThermalThrottle:
             summary=summary(self._gpus, case, whole=whole),
             action=action(case, whole=whole),
             evidence=evidence(self._gpus, self._heat, case),
+            memo={"again": self._book.returned(now, _FAULT, layout.named(node, gpu))},
         )
 
     def _onset(self, held: IntArray, alarm: Alarm | None) -> Instant:
@@ -225,7 +228,8 @@ class ThermalThrottle:
         """Close what has been free for long enough; what is silent, or has no fans, stays open."""
         members = self._members(case)
         heard = members[fresh[members]]
-        free = self._heat.free_ms[heard] >= self._config.release_s * 1000
+        release_s = _RETURNED_S if case.memo.get("again") else self._config.release_s
+        free = self._heat.free_ms[heard] >= release_s * 1000
         if not len(heard) or not free.all() or self._cooling.fan_down(case.node, now):
             return []
         self._heat.over(members)

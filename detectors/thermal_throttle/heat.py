@@ -64,7 +64,7 @@ class Heat(Columns):
         """Return which of some GPUs at work heat holds down, and of which the driver says so."""
         gpus, hot = self._gpus, self._hot(those)
         temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
-        peers_clock, peers_temp, warmest = gpus.lacks(those, now)
+        peers_clock, peers_power, peers_temp, warmest = gpus.lacks(those, now)
         slow = clock <= self._config.clock_ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
         beyond = temp >= peers_temp + self._config.peer_excess_k
         # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
@@ -72,8 +72,11 @@ class Heat(Columns):
         # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
         sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled.in_ns)
         told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
+        # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not.
+        harder = gpus.power[those] > peers_power
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
-        shown = ((hot | beyond) & slow & ~(temp <= warmest)) | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
+        by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
+        shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
         return told | (~has_bits & shown), told
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:

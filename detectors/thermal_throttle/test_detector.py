@@ -276,3 +276,23 @@ def test_limits_by_model(model: str, limit: float) -> None:
 
 def test_the_same_tape_gives_the_same_findings() -> None:
     assert lines(run(tape_of(FAN))) == lines(run(tape_of(FAN)))
+
+
+@pytest.mark.parametrize(("watts", "expected"), [(450.0, []), (320.0, [{"node": name(0), "gpu": 3}])])
+def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load(watts: float, expected: list[Any]) -> None:
+    """Of inference, without throttle reasons: the GPU with the longest queue is the warmest, at the lowest clock."""
+    quiet = tape_of(without(Scene(bmc=False), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))
+
+    def while_loaded(value: float) -> Any:
+        return lambda at, node, gpu, was: np.where((at >= 150) & (node == name(0)) & (gpu == 3), value, was)
+
+    tape = changed(quiet, "DCGM_FI_DEV_GPU_TEMP", while_loaded(82))
+    tape = changed(tape, "DCGM_FI_DEV_SM_CLOCK", while_loaded(1230))
+    assert firing(changed(tape, "DCGM_FI_DEV_POWER_USAGE", while_loaded(watts))) == expected
+
+
+def test_heat_that_comes_and_goes_is_held_after_its_return() -> None:
+    bouts = [Heat(0, at, at + 240, gpus=[3], ramp_s=10, rise_k=45) for at in range(150, 3600, 840)]
+    found = run(tape_of(Scene(cluster=replace(SINK.cluster, minutes=100), heats=bouts, bmc=False)))
+    assert [finding.state for finding in found] == ["firing", "resolved"] * 2
+    assert found[-1].detected_at >= START + (150 + 840 * 4 + 240 + 1800) * 1000

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from detectors.contract import Entity, Finding
 from services.recording.model import Label
@@ -113,6 +112,8 @@ def _assigned(findings: list[Finding], labels: list[Label]) -> list[tuple[int, i
             if label.onset <= finding.detected_at <= due and about(label, finding.entity):
                 delay = finding.detected_at - label.onset
                 cost[number, place] = delay + (_OPTIONAL if label.optional else 0.0)
+    from scipy.optimize import linear_sum_assignment  # takes half a second, which most commands need not pay
+
     rows, columns = linear_sum_assignment(cost)
     return [
         (int(row), int(column)) for row, column in zip(rows, columns, strict=True) if cost[row, column] < _UNMATCHED

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import chi2
 
 from detectors.contract import Finding
 from services.recording.model import Label
@@ -94,7 +93,9 @@ def _all_last(item: tuple[str, Tally]) -> tuple[bool, str]:
 
 def upper_bound(events: int, confidence: float = 0.95) -> float:
     """Return the upper bound of a Poisson mean of which `events` were seen (exact, by Garwood 1936)."""
-    return float(chi2.ppf(confidence, 2 * (events + 1)) / 2)
+    from scipy.special import gammaincinv  # half of chi-squared's quantile at twice the degrees of freedom
+
+    return float(gammaincinv(events + 1, confidence))
 
 
 @dataclass

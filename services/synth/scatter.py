@@ -8,7 +8,6 @@ or `work.rank_tail` where it is no reading that scatters but a rank's computatio
 """
 
 import numpy as np
-from scipy.signal import lfilter
 
 from services.synth.effects import Floats
 from services.synth.worlds import Conditions
@@ -44,6 +43,8 @@ class Scatter:
 
     def _process(self, what: str, shape: tuple[int, ...], lasts_s: float) -> Floats:
         """Return an Ornstein-Uhlenbeck process of unit deviation along the first axis."""
+        from scipy.signal import lfilter  # takes two seconds, for recordings of worlds alone
+
         keep = float(np.exp(-self._step_s / lasts_s))
         before = self._state.get(what)
         if before is None:

@@ -1,11 +1,13 @@
 """Recordings made by others: the detectors never saw how they were made, so this is what a stranger would see."""
 
+from collections import Counter
 from functools import cache
 
 import pytest
 
 from benchmarks.foreign import FOREIGN, recordings, score
-from services.score.suite import Scorecard
+from services.recording.reader import Recording
+from services.score.suite import Scorecard, Scored
 
 PRECISION, RECALL = 0.95, 0.90
 """The bars of the issue on detection, over all nine."""
@@ -17,8 +19,20 @@ pytestmark = pytest.mark.skipif(
 
 
 @cache
+def scored(name: str) -> Scored:
+    (one,) = score(name, [], None, workers=1).recordings
+    return one
+
+
 def card() -> Scorecard:
-    return score("all", [], None)
+    return Scorecard([scored(path.name) for path in recordings()])
+
+
+@pytest.mark.parametrize("name", [path.name for path in recordings()])
+def test_each_required_label_of_a_recording_is_hit_or_missed_once(name: str) -> None:
+    labels = [one for one in Recording.open(FOREIGN / name).labels() if not (one.distractor or one.optional)]
+    judged = [one.label.id for one in scored(name).outcomes if one.label is not None and one.kind in {"hit", "miss"}]
+    assert Counter(judged) == Counter(label.id for label in labels)
 
 
 def test_precision_and_recall_hold_on_recordings_made_by_others() -> None:

@@ -43,6 +43,29 @@ RENAMED_FIELDS: Mapping[str, str] = {
 }
 """DCGM fields that have two names, without ``DCGM_FI_``."""
 
+_MEGA, _MEBI = 1e6, 1 << 20
+_BASE_UNITS: Mapping[str, tuple[str, float]] = {
+    # DCGM 4.7, fields 1600 to 1612, which dcgm-exporter 4.9 exports: new name to classic one, and what one of the
+    # classic field's units is in the new one's (hertz a megahertz, joules a millijoule, bytes a mebibyte).
+    "DEV_SM_CLOCK_HERTZ": ("DEV_SM_CLOCK", _MEGA),
+    "DEV_MEMORY_CLOCK_HERTZ": ("DEV_MEM_CLOCK", _MEGA),
+    "DEV_VIDEO_CLOCK_HERTZ": ("DEV_VIDEO_CLOCK", _MEGA),
+    "DEV_SM_APP_CLOCK_HERTZ": ("DEV_APP_SM_CLOCK", _MEGA),
+    "DEV_MEMORY_APP_CLOCK_HERTZ": ("DEV_APP_MEM_CLOCK", _MEGA),
+    "DEV_SM_MAX_CLOCK_HERTZ": ("DEV_MAX_SM_CLOCK", _MEGA),
+    "DEV_MEMORY_MAX_CLOCK_HERTZ": ("DEV_MAX_MEM_CLOCK", _MEGA),
+    "DEV_VIDEO_MAX_CLOCK_HERTZ": ("DEV_MAX_VIDEO_CLOCK", _MEGA),
+    "DEV_GPU_ENERGY_JOULES_TOTAL": ("DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),
+    "DEV_FAN_SPEED_RATIO": ("DEV_FAN_SPEED", 0.01),
+    "DEV_BAR1_CAPACITY_BYTES": ("DEV_BAR1_TOTAL", _MEBI),
+    "DEV_BAR1_USED_BYTES": ("DEV_BAR1_USED", _MEBI),
+    "DEV_BAR1_FREE_BYTES": ("DEV_BAR1_FREE", _MEBI),
+    "DEV_FB_CAPACITY_BYTES": ("DEV_FB_TOTAL", _MEBI),
+    "DEV_FB_USED_BYTES": ("DEV_FB_USED", _MEBI),
+    "DEV_FB_FREE_BYTES": ("DEV_FB_FREE", _MEBI),
+    "DEV_FB_RESERVED_BYTES": ("DEV_FB_RESERVED", _MEBI),
+}
+
 _OLD_NAMESPACE: Mapping[str, str] = {
     # dcgm-exporter before version 2 (and `--use-old-namespace`): dcgm_NAME.
     "sm_clock": "DEV_SM_CLOCK",
@@ -160,6 +183,9 @@ def naming_labels(metric: str, labels: Mapping[str, str]) -> tuple[tuple[str, st
 
 def _dcgm(metric: str) -> Reading | None:
     field = _FIELD.fullmatch(metric)
+    if field and field["name"] in _BASE_UNITS:
+        classic, scale = _BASE_UNITS[field["name"]]
+        return Reading("dcgm", f"DCGM_FI_{classic}", scale)
     if field:
         return Reading("dcgm", f"DCGM_FI_{RENAMED_FIELDS.get(field['name'], field['name'])}")
     old = _OLD_NAMESPACE.get(metric.removeprefix("dcgm_")) if metric.startswith("dcgm_") else None

@@ -21,6 +21,23 @@ def test_old_new_and_older_field_names_are_one_column() -> None:
     assert not set(RENAMED_FIELDS.values()) & set(RENAMED_FIELDS), "a classic name is not renamed again"
 
 
+@pytest.mark.parametrize(
+    ("metric", "sample", "column", "value"),
+    [
+        ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1.98e9, "DCGM_FI_DEV_SM_CLOCK", 1980),
+        ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 2.619e9, "DCGM_FI_DEV_MEM_CLOCK", 2619),
+        ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 12.5, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 12_500),
+        ("DCGM_FI_DEV_FB_USED_BYTES", 80 << 30, "DCGM_FI_DEV_FB_USED", 81_920),
+        ("DCGM_FI_DEV_FAN_SPEED_RATIO", 0.5, "DCGM_FI_DEV_FAN_SPEED", 50),
+    ],
+)
+def test_fields_in_base_units_are_the_classic_ones(metric: str, sample: float, column: str, value: float) -> None:
+    found = reading_of(metric)
+    assert found is not None
+    assert (found.stream, found.column) == ("dcgm", column)
+    assert (sample - found.offset) / found.scale == pytest.approx(value)
+
+
 def test_a_ports_counter_has_the_kernels_name() -> None:
     for metric, column in (
         ("node_infiniband_port_data_received_bytes_total", "port_rcv_data"),

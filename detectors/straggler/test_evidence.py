@@ -1,0 +1,41 @@
+"""straggler on what counts as evidence: another cause that is known, spikes, and work that nobody waits for."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.core.evidence import Rises
+from detectors.gpu_tapes import name
+from detectors.straggler.examples import CULPRIT, PLAIN, POWER, REASONS, Slow, from_to
+from detectors.straggler.test_detector import SEEN, entities, without_steps
+from detectors.throttle_bits import HW_POWER_BRAKE
+
+
+def test_a_slow_step_after_a_brake_is_no_straggler() -> None:
+    braked = {
+        REASONS: from_to(HW_POWER_BRAKE, 600, 720, range(4, 8)),
+        POWER: from_to(100.0, 600, 720, range(4, 8)),
+    }
+    slow = [Slow(range(4, 8), 600, 720, factor=1.8), Slow([CULPRIT], 905, 930, factor=1.6)]
+    assert entities(replace(PLAIN, minutes=20, felt="clock", dcgm=braked, slow=slow)) == []
+
+
+@pytest.mark.parametrize(("felt", "expected"), [("memory", []), ("clock", [{"node": name(0), "gpu": 3}])])
+def test_of_a_node_by_itself_whose_job_reports_no_steps_only_a_slow_clock_alerts(
+    felt: str, expected: list[Any]
+) -> None:
+    """Four GPUs that render frames have work of their own each: who works more holds up nobody."""
+    renders = replace(SEEN, nodes=1, felt=felt, slow=[Slow([3], 900, factor=1.3)])
+    found = without_steps(renders)
+    assert [dict(finding.entity) for finding in found if finding.severity != "info"] == expected
+    assert felt == "clock" or entities(renders) == [{"node": name(0), "gpu": 3}], "its job's steps show that they wait"
+
+
+@pytest.mark.parametrize("high", [0.0, 60.0])
+def test_what_lasts_is_worth_an_alert_however_restless_the_cluster(high: float) -> None:
+    """However high evidence rises here by chance, the wealth that is kept is enough for an alert."""
+    rises = Rises()
+    rises.counts += np.array([100.0, high])
+    assert float(rises.worth(np.array([rises.wealth(30.0)]))[0]) == pytest.approx(30.0)
