@@ -11,12 +11,13 @@ import typer
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from services.api.live.live_run import LiveRun
     from services.live.follower import Closing
     from services.live.jobs import Listed
     from services.live.maintenance import Nodes
+    from services.live.slurmrestd import Credentials
     from services.live.start import Run
     from services.notify.settings import NotifySettings
 
@@ -61,11 +62,23 @@ def live(
         float, typer.Option(min=0.01, help="forget a machine of which no series came for so long")
     ] = 7.0,
     slurm: Annotated[
-        str | None, typer.Option(help="a command that prints its jobs: 'sacct -a -S now-1days --json', 'squeue --json'")
+        list[str] | None,
+        typer.Option(
+            help="slurmrestd's URL, or a command that prints jobs or nodes ('squeue --json'); may be repeated"
+        ),
     ] = None,
+    slurm_user: Annotated[
+        str | None, typer.Option(help="the user named to slurmrestd, where that is not the token's own")
+    ] = None,
+    slurm_token_file: Annotated[
+        Path | None, typer.Option(help="file with a token for slurmrestd, as `scontrol token` makes them")
+    ] = None,
+    slurm_ca_file: Annotated[Path | None, typer.Option(help="certificates (PEM) to check slurmrestd's by")] = None,
     kubernetes: Annotated[
         str | None,
-        typer.Option(help="an API server to read pods and nodes from: a URL, or in-cluster for a pod's own account"),
+        typer.Option(
+            help="an API server to read pods and nodes from: a URL, kubeconfig[:CONTEXT], or in-cluster for a pod"
+        ),
     ] = None,
     kubernetes_token_file: Annotated[
         Path | None, typer.Option(help="file with the bearer token of an account that may list pods and nodes")
@@ -73,6 +86,10 @@ def live(
     kubernetes_ca_file: Annotated[
         Path | None, typer.Option(help="certificates (PEM) to check the API server's by")
     ] = None,
+    node_conditions: Annotated[
+        bool,
+        typer.Option("--node-conditions", help="write what is open on a node into its conditions, by --kubernetes"),
+    ] = False,
     topology: Annotated[
         Path | None, typer.Option(help="a topology.json: racks and cables, which no series has")
     ] = None,
@@ -93,8 +110,11 @@ def live(
     from services.detect.choices import load_choices, load_incident_config
     from services.kit.service import stop_on_signals
     from services.kit.times import wall_ms
+    from services.live.api_server import entrance
+    from services.live.conditions import NodeConditions
     from services.live.feed import Detection
     from services.live.follower import Follower, Watcher
+    from services.live.slurmrestd import Credentials
     from services.live.start import Asked, prepare
     from services.live.terminal import FindingsFile, Terminal
     from services.recording.importers.parts.query_api import Access, QueryApi
@@ -105,9 +125,12 @@ def live(
     lateness_ms = None if lateness is None else round(lateness * 1000)
     asked = Asked(cluster, lookback_ms, lateness_ms, state, _notify(alertmanager))
     known = topology_in(topology) if topology is not None else Topology()
-    if slurm is not None and kubernetes is not None:
+    if slurm and kubernetes is not None:
         raise UserError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them", exit_code=2)
-    listed, nodes = _scheduler(slurm, kubernetes, kubernetes_token_file, kubernetes_ca_file)
+    if node_conditions and kubernetes is None:
+        raise UserError("--node-conditions writes into Kubernetes", remedy="give --kubernetes as well", exit_code=2)
+    credentials = Credentials(slurm_user, slurm_token_file, slurm_ca_file)
+    listed, nodes = _scheduler(slurm or [], credentials, kubernetes, kubernetes_token_file, kubernetes_ca_file)
     forget_ms = round(forget_after_days * DAY_MS)
     incidents = load_incident_config(config)
     detection = Detection(load_choices(config, calibration), incidents, known, listed, nodes, forget_ms)
@@ -119,6 +142,9 @@ def live(
         stop = stop_on_signals()
         terminal = Terminal(run, typer.echo, alertmanager)
         watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
+        if node_conditions and kubernetes is not None:
+            door = entrance(kubernetes, kubernetes_token_file, kubernetes_ca_file)
+            watchers.append(NodeConditions(door, run.origin, wall_ms, run.open_lines if run.goes_on else None))
         terminal.begin()
         if listed is not None:
             _compare_names({node for job in listed() for node in job.nodes}, run)
@@ -132,22 +158,31 @@ def live(
 
 
 def _scheduler(
-    slurm: str | None, kubernetes: str | None, token_file: Path | None, ca_file: Path | None
+    slurm: "Sequence[str]",
+    credentials: "Credentials",
+    kubernetes: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
 ) -> "tuple[Listed | None, Nodes]":
     """Return who lists the jobs, where somebody does, and who the nodes."""
     import time
 
-    from services.live.api_server import access_to
+    from services.kit.times import wall_ms
+    from services.live.api_server import entrance
     from services.live.kubernetes import Kubernetes
     from services.live.polled import Polled
-    from services.live.slurm import slurm_jobs
+    from services.live.slurm import Slurm, command_source
+    from services.live.slurmrestd import Slurmrestd, is_address
 
-    if slurm is not None:
-        return Polled(lambda: slurm_jobs(slurm), time.monotonic).latest, dict
-    if kubernetes is None:
+    if slurm:
+        sources = [Slurmrestd(one, credentials).documents if is_address(one) else command_source(one) for one in slurm]
+        ask = Slurm(sources, wall_ms).ask
+    elif kubernetes is not None:
+        ask = Kubernetes(entrance(kubernetes, token_file, ca_file)).ask
+    else:
         return None, dict
-    server = Polled(Kubernetes(access_to(kubernetes, token_file, ca_file)).ask, time.monotonic)
-    return (lambda: server.latest().jobs), (lambda: server.latest().nodes)
+    server = Polled(ask, time.monotonic)
+    return (lambda: server.latest().jobs) if server.latest().lists_jobs else None, lambda: server.latest().nodes
 
 
 def _compare_names(nodes: set[str], run: "Run") -> None:

@@ -1,22 +1,23 @@
 """What a Kubernetes API server has of one kind: listed page by page, then kept up to date by what has changed."""
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from services.kit.errors import UserError
+from services.live.kubeconfig import kubeconfig_of
+from services.live.listing import PassedOver
 from services.recording.importers.parts.matrix import words_of
-from services.recording.importers.parts.pods import WrongObjectError, name_of, part, text
+from services.recording.importers.parts.objects import WrongObjectError, part, text
+from services.recording.importers.parts.pods import name_of
 from services.recording.importers.parts.query_api import Access
 
 if TYPE_CHECKING:
     import httpx
 
-_log = logging.getLogger(__name__)
 IN_CLUSTER = "in-cluster"
 TOKEN_VARIABLE = "HINDCAST_KUBERNETES_TOKEN"  # noqa: S105 - a variable's name
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -24,7 +25,18 @@ _PAGE = 500
 """As kubectl asks for."""
 _GONE = 410
 """The server no longer has the rest of a list, or what has changed since a version."""
-_MOST_NAMED = 1000
+
+
+class Entrance(Protocol):
+    """How to get in."""
+
+    def client(self) -> "httpx.Client":
+        """Return an HTTP client, with the secrets of now; UserError where that cannot be."""
+
+
+def entrance(server: str, token_file: Path | None, ca_file: Path | None) -> Entrance:
+    """Return the one of a context of kubectl's, where `server` says `kubeconfig`; else as `access_to`."""
+    return kubeconfig_of(server) or access_to(server, token_file, ca_file)
 
 
 def access_to(server: str, token_file: Path | None, ca_file: Path | None) -> Access:
@@ -54,7 +66,7 @@ class Collection:
         self._path, self._known, self._take = path, known, take
         self._version = ""
         """All changes up to this resourceVersion are known."""
-        self._named: set[str] = set()
+        self._passed_over = PassedOver()
 
     def update(self, client: "httpx.Client") -> None:
         """Take what is news; UserError where the server does not answer as it should: what is known holds then."""
@@ -104,10 +116,7 @@ class Collection:
             self._known.pop(name, None)  # one of that name before it is another
             self._take(item)
         except WrongObjectError as error:
-            place = f"{self._path}: {name or json.dumps(item)[:120]}"
-            if place not in self._named and len(self._named) < _MOST_NAMED:
-                self._named.add(place)
-                _log.warning("%s is passed over: %s", place, error)
+            self._passed_over.name(f"{self._path}: {name or json.dumps(item)[:120]}", error)
         return name
 
 

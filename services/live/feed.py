@@ -90,6 +90,7 @@ class Feed:
             "topology": self._described(),
             "jobs": self.jobs.snapshot(),
             "closed": self.maintenance.closed,
+            "down": self.maintenance.down,
         }
 
     def restore(self, document: dict[str, Any], state: bytes) -> None:
@@ -98,7 +99,8 @@ class Feed:
         self.topology = self._united()
         self.engine = self._engine(state)
         self.jobs.restore(document["jobs"])
-        self.maintenance.closed = document.get("closed", {})  # none in a state that an older version kept
+        # Neither is in a state that an older version kept.
+        self.maintenance.closed, self.maintenance.down = document.get("closed", {}), document.get("down", {})
         self.at = self._first = self._met = document["at"]
 
     def step(self, now: int) -> Step | None:

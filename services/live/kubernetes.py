@@ -1,15 +1,15 @@
 """Jobs and maintenance of a live cluster from its Kubernetes API server: read only, of pods and nodes."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from services.live.api_server import Collection
+from services.live.api_server import Collection, Entrance
+from services.live.listing import Listing
 from services.live.maintenance import NodeState
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.allocations import jobs_of
-from services.recording.importers.parts.pods import Pods, name_of, part, parts, text, time_in
-from services.recording.importers.parts.query_api import Access
-from services.recording.model import Job
+from services.recording.importers.parts.objects import part, parts, text
+from services.recording.importers.parts.pods import Pods, name_of, time_in
 
 _CLOSING = frozenset(
     {
@@ -22,17 +22,10 @@ _CLOSING = frozenset(
 )
 
 
-class Listing(NamedTuple):
-    """What an API server has: the jobs that its pods are, and its nodes."""
-
-    jobs: list[Job]
-    nodes: Mapping[str, NodeState]
-
-
 class Kubernetes:
     """What an API server has, kept up to date by `ask`."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Entrance) -> None:
         self._access = access
         self._pods = Pods()
         self._nodes: dict[str, NodeState] = {}

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,17 @@ from detectors.scheduling import words_of
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
 from services.live.api_server import access_to
-from services.live.kubernetes import Kubernetes, Listing
+from services.live.kubernetes import Kubernetes
+from services.live.listing import Listing
 from services.live.maintenance import Maintenance, NodeState
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.pods import Pods
+from tests.answering import Server, answering
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 WATCH = "?watch=1&resourceVersion={}&allowWatchBookmarks=1&timeoutSeconds=1"
 STARTED = "2026-03-01T08:00:00Z"
 DAY_MS = 86_400_000
-Answers = dict[str, tuple[int, str]]
 
 
 def pod(name: str, node: str | None, gpus: str = "8", phase: str = "Running", **meta: Any) -> dict[str, Any]:
@@ -55,45 +54,10 @@ def changes(*events: tuple[str, Any]) -> tuple[int, str]:
 GONE = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
 
 
-class Server:
-    """Has one answer for each target, and none for any other."""
-
-    def __init__(self) -> None:
-        self.answers: Answers = {}
-        self.asked: list[tuple[str, str | None]] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
-
-            def do_GET(self) -> None:
-                server.asked.append((self.path, self.headers["Authorization"]))
-                status, body = server.answers.get(self.path, (404, "404 page not found"))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    serving = Server()
-    yield serving
-    serving.close()
+    with answering() as serving:
+        yield serving
 
 
 def source(server: Server) -> Kubernetes:
@@ -268,7 +232,7 @@ def test_a_pods_own_account_is_used_in_a_cluster_and_its_token_read_each_time(
     token.write_text("second\n")
     server.answers = {PODS + WATCH.format(100): changes(), NODES + WATCH.format(100): changes()}
     kubernetes.ask()
-    assert [sent for _, sent in server.asked] == ["Bearer first"] * 2 + ["Bearer second"] * 2
+    assert [headers["Authorization"] for _, headers in server.asked] == ["Bearer first"] * 2 + ["Bearer second"] * 2
 
 
 def test_maintenance_begins_when_the_scheduler_says_and_ends_when_it_is_seen() -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from services.cli.reference.settings import kinds
 from services.kit.access import new_token
+from services.kit.kafka import KafkaSettings
 from services.kit.settings import load
 from services.kit.topics import declared
 from services.kit.wait import until
@@ -119,7 +120,9 @@ def test_strimzi_gets_every_topic_and_a_user_who_may_use_them() -> None:
     made = [one for one in rendered(*flags) if one["apiVersion"] == "kafka.strimzi.io/v1"]
     found = {one["metadata"]["name"]: one["spec"]["partitions"] for one in made if one["kind"] == "KafkaTopic"}
     plan = declared()
-    assert found == {name: plan.unit_partitions if topic.kind == "unit" else 1 for name, topic in plan.topics.items()}
+    assert found == {
+        name: KafkaSettings().unit_partitions if topic.kind == "unit" else 1 for name, topic in plan.topics.items()
+    }
     (user,) = (one for one in made if one["kind"] == "KafkaUser")
     rights = user["spec"]["authorization"]["acls"]
     assert {one["resource"]["name"] for one in rights} == {*plan.topics, "hindcast-"}

@@ -11,19 +11,24 @@ import httpx
 import pytest
 import yaml
 
+from detectors.contract import Finding, State
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
 from detectors.scheduling import words_of
+from services.detect.warmup import finding_line
 from services.kit.errors import UserError
 from services.kit.times import wall_ms
 from services.kit.wait import until
+from services.kit.wire import Origin
 from services.live import api_server
-from services.live.api_server import access_to
+from services.live.api_server import access_to, entrance
+from services.live.conditions import NodeConditions
 from services.live.feed import Detection
 from services.live.follower import Follower, News
 from services.live.kubernetes import Kubernetes
 from services.live.maintenance import Maintenance
 from services.live.start import Asked, prepare
+from services.recording.embedded import Step
 from services.recording.importers.parts.query_api import Access, QueryApi
 from services.recording.reader import Recording
 from services.stack.runner import Stack
@@ -62,20 +67,25 @@ def token_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pa
     source = Kubernetes(access_to(cluster.url, file, cluster.ca_file))
     with pytest.raises(UserError, match=r'let us read /api/v1/pods \(403\): .*cannot list resource "pods"'):
         source.ask()
-    (written,) = re.findall(r"```yaml\n(apiVersion: rbac.*?)```", (ROOT / "docs/live.md").read_text(), re.DOTALL)
+    (written,) = re.findall(
+        r"```yaml\n(apiVersion: rbac[^`]*hindcast-live[^`]*)```", (ROOT / "docs/live.md").read_text()
+    )
     role = yaml.safe_load(written)
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     cluster.post(f"{rbac}/clusterroles", role)
-    binding = {
+    cluster.post(f"{rbac}/clusterrolebindings", _binding("watcher", role))
+    until(lambda: source.ask() is not None, timeout_s=60, what="the account's rights")
+    return file
+
+
+def _binding(name: str, role: dict[str, Any]) -> dict[str, Any]:
+    return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": "watcher"},
+        "metadata": {"name": name},
         "subjects": [{"kind": "ServiceAccount", "name": "watcher", "namespace": "train"}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]},
     }
-    cluster.post(f"{rbac}/clusterrolebindings", binding)
-    until(lambda: source.ask() is not None, timeout_s=60, what="the account's rights")
-    return file
 
 
 def pod(gpus: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -140,6 +150,11 @@ def test_jobs_come_and_go_as_the_scheduler_places_them(
     until(lambda: placed(early)["train/torch"][2] == "PREEMPTED", timeout_s=60, what="the end of the pod")
 
 
+def test_a_context_of_kubectls_lets_us_in(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    assert Kubernetes(entrance("kubeconfig:test", None, None)).ask().nodes.keys() == set(NODES)
+
+
 def test_a_cordoned_node_is_maintenance_since_it_was_cordoned(cluster: Cluster, token_file: Path) -> None:
     source = Kubernetes(access_to(cluster.url, token_file, cluster.ca_file))
     maintenance = Maintenance(lambda: source.ask().nodes)
@@ -160,6 +175,69 @@ def test_a_cordoned_node_is_maintenance_since_it_was_cordoned(cluster: Cluster, 
     assert source.ask().nodes["v003"].closed == "taint node.kubernetes.io/out-of-service"
     cluster.patch("/api/v1/nodes/v003", {"spec": {"taints": None}})
     assert [(node, said) for node, said, _ in news()] == [("v003", "back")]
+
+
+def found(state: State, summary: str = "busy GPUs at 150 W") -> News:
+    """Return that a power throttle on v002 opened, or was over."""
+    at = 1_700_000_000_000
+    finding = Finding(
+        id="f1", detector="power_throttle", fault="power_throttle", entity={"node": "v002"}, state=state, started_at=at,
+        detected_at=at + 5000, severity="page", score=1.0, summary=summary, recommended_action="look",
+    )  # fmt: skip
+    return News(Step(at + 60_000, [finding], []), [finding_line(finding)])
+
+
+def test_findings_are_conditions_of_nodes_until_they_are_over(
+    cluster: Cluster, token_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1_700_000_000_000
+    access, origin = access_to(cluster.url, token_file, cluster.ca_file), Origin("vela", "live")
+
+    def condition(node: str = "v002") -> dict[str, str] | None:
+        conditions = cluster.get(f"/api/v1/nodes/{node}")["status"].get("conditions", [])
+        return next((one for one in conditions if one["type"] == "HindcastPowerThrottle"), None)
+
+    watcher = NodeConditions(access, origin, lambda: now)
+    watcher.news(found("firing"))
+    assert condition() is None  # the lookback is not over
+    with caplog.at_level(logging.WARNING):
+        watcher.following()
+        watcher.following()
+    (line,) = caplog.records  # once, not each time
+    assert "does not take conditions of v002 (403)" in line.getMessage()
+    _grant(cluster)
+
+    def written() -> dict[str, str] | None:
+        watcher.following()
+        return condition()
+
+    until(written, timeout_s=60, what="the right to patch")
+    others = {one["type"] for one in cluster.get("/api/v1/nodes/v002")["status"]["conditions"]}
+    assert "Ready" in others  # of kwok
+    shown = condition() or {}
+    assert (shown["status"], shown["reason"], shown["message"]) == ("True", "PowerThrottle", "busy GPUs at 150 W")
+    assert shown["lastTransitionTime"] == "2023-11-14T22:13:20Z"
+    # Another, that has found nothing, clears up; and one whose finding is over does.
+    NodeConditions(access, origin, lambda: now).following()
+    assert [(condition() or {})[key] for key in ("status", "reason")] == ["False", "Resolved"]
+    now += 60_000
+    watcher.news(News(Step(now, [], []), []))
+    assert (condition() or {})["status"] == "True"  # what somebody changed is put right
+    watcher.news(found("resolved"))
+    shown = condition() or {}
+    assert (shown["status"], shown["lastTransitionTime"]) == ("False", "2023-11-14T22:14:20Z")
+    assert condition("v001") is None
+
+
+def _grant(cluster: Cluster) -> None:
+    """Give the account what docs/live.md says that conditions need."""
+    (written,) = re.findall(
+        r"```yaml\n(apiVersion: rbac[^`]*hindcast-conditions[^`]*)```", (ROOT / "docs/live.md").read_text()
+    )
+    role = yaml.safe_load(written)
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    cluster.post(f"{rbac}/clusterroles", role)
+    cluster.post(f"{rbac}/clusterrolebindings", _binding("conditions", role))
 
 
 class Watch:

@@ -31,6 +31,7 @@ from services.recording.model import Job
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"
 _NEEDED = ("JobID", "State", "Start", "End", "NodeList")
+NEVER_STARTED = "the job never started"
 _WAITING = {"PENDING", "REVOKED"}
 # sacct.1, JOB STATE CODES: the short forms
 _CODES = {
@@ -232,7 +233,7 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> All
         report.skip("no job: its id or its state cannot be read", where)
         return None
     if state in _WAITING or start is None:
-        report.skip("the job never started", where)
+        report.skip(NEVER_STARTED, where)
         return None
     end = None if state in RUNNING else parse_stamp(record.text("End"), zone)
     if (end is None) != (state in RUNNING) or (end is not None and end < start):
@@ -248,21 +249,23 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> All
         return None
     submit = parse_stamp(record.text("Submit"), zone)
     total, model = _gpus(record.text("AllocTRES"))
+    # AllocTRES has GPUs only where AccountingStorageTRES names them; which ones a job has is known without it.
+    per_node = -(-total // len(nodes)) or max(map(len, record.gpus.values()), default=0)
     job = Job(
         job_id=job_id,
         name=record.text("JobName"),
         user=record.text("User"),
         nodes=nodes,
         # Slurm counts the job's GPUs over all nodes; uneven jobs are rare, and then this is the least that fits
-        gpus_per_node=-(-total // len(nodes)) if record.has("AllocTRES") else None,
+        gpus_per_node=per_node if record.gpus or record.has("AllocTRES") else None,
         submit=min(submit, start) if submit is not None else None,
         start=start,
         end=end,
         state=state,
         gpus={node: gpus for node, gpus in record.gpus.items() if node in nodes} or None,
     )
-    told = " ".join(f"{name}={record.text(name)[:400]}" for name in _SHOWN if record.text(name))
-    return Allocation(job, -(-total // len(nodes)), model, f"sacct {told}", record.text("FailedNode"))
+    shown = " ".join(f"{name}={record.text(name)[:400]}" for name in _SHOWN if record.text(name))
+    return Allocation(job, per_node, model, f"sacct {shown}", record.text("FailedNode"))
 
 
 def _gpus(tres: str) -> tuple[int, str | None]:

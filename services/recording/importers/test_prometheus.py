@@ -4,9 +4,8 @@ import base64
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +19,7 @@ from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKE
 from services.recording.importers.prometheus import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.answering import Served
 from tests.mangled import fuzzed
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
@@ -35,7 +35,7 @@ def gpu(metric: str, number: int = 0, **labels: str) -> tuple[dict[str, str], li
     return {"__name__": metric, **named, **labels}, [(ms, float(ms % 977)) for ms in times]
 
 
-class Server:
+class Server(Served):
     """Answers queries for metrics by name from what it holds; `script` answers come first."""
 
     def __init__(self, held: list[tuple[dict[str, str], list[Sample]]]) -> None:
@@ -70,15 +70,7 @@ class Server:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+        super().__init__(Handler)
 
     def answer(self, path: str, fields: dict[str, str]) -> Answer:
         if path.startswith("/api/v1/label/"):

@@ -13,7 +13,7 @@ from typing import Any
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.allocations import Allocation
 from services.recording.importers.parts.moments import parse_stamp
-from services.recording.importers.parts.source_files import clean
+from services.recording.importers.parts.objects import WrongObjectError, part, parts, text
 from services.recording.model import Job
 
 NO_GPU = "the pod asks for no GPU"
@@ -49,10 +49,6 @@ class Pod:
     start: int | None = None
     end: int | None = None
     state: str = ""
-
-
-class WrongObjectError(ValueError):
-    """An object that is not as Kubernetes' API has it: its text says why."""
 
 
 class Pods:
@@ -150,30 +146,6 @@ def name_of(item: Any) -> str:
     if not name:
         raise WrongObjectError("an object without a name")
     return f"{namespace}/{name}" if namespace else name
-
-
-def part(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return an object within an object, empty where there is none; WrongObjectError where it is something else."""
-    value = item.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise WrongObjectError(f"{key} is no object")
-    return value or {}
-
-
-def parts(item: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects within an object; WrongObjectError where it is something else."""
-    value = item.get(key)
-    if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-        raise WrongObjectError(f"{key} is no list of objects")
-    return value or []
-
-
-def text(item: Mapping[str, Any], key: str) -> str:
-    """Return a text of an object, empty where there is none; WrongObjectError where it is something else."""
-    value = item.get(key)
-    if value is not None and not isinstance(value, str):
-        raise WrongObjectError(f"{key} is no text")
-    return clean(value or "")[:1000]
 
 
 def time_in(item: Mapping[str, Any], key: str) -> int | None:

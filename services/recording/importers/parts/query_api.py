@@ -51,6 +51,8 @@ class Access:
     tenant: str | None = None
     option: str = "--url"
     token_variable: str = TOKEN_VARIABLE
+    token_header: str = ""
+    """The header that takes the token alone, where that is not Authorization."""
     retries: int = 6
     backoff_s: float = 0.5
     timeout_s: float = 120.0
@@ -60,17 +62,21 @@ class Access:
         """Whether the address alone is enough, with what the environment has."""
         return not (self.bearer_file or self.user or self.ca_file or self.tenant)
 
+    @property
+    def address(self) -> str:
+        """The URL, checked; UserError where it is none, or holds a password."""
+        return _checked(self.url, self.option)
+
     def client(self) -> "httpx.Client":
         """Return an HTTP client; UserError where a file is missing or the URL is none."""
         import ssl
 
         import httpx
 
-        url = _checked(self.url, self.option)
         headers = {"Accept": "application/json"}
         token = _secret(self.bearer_file, self.token_variable)
         if token and not self.user:
-            headers["Authorization"] = f"Bearer {token}"
+            headers |= {self.token_header: token} if self.token_header else {"Authorization": f"Bearer {token}"}
         if self.tenant:
             # Thanos reads the one, Mimir and Cortex the other.
             headers |= {"THANOS-TENANT": self.tenant, "X-Scope-OrgID": self.tenant}
@@ -83,7 +89,7 @@ class Access:
                 remedy="give a file of PEM certificates",
                 exit_code=2,
             ) from error
-        return httpx.Client(base_url=url, headers=headers, auth=auth, verify=verify, timeout=self.timeout_s)
+        return httpx.Client(base_url=self.address, headers=headers, auth=auth, verify=verify, timeout=self.timeout_s)
 
 
 def _checked(url: str, option: str) -> str:
