@@ -67,11 +67,11 @@ class Round:
         watcher = threading.Thread(target=self._watch, args=(pid, over))
         watcher.start()
         api = f"{url}/api/v1/replays"
-        cpu_s, began = _cpu_s(pid), time.monotonic()
+        cpu_s, began = used_cpu_s(pid), time.monotonic()
         started = httpx.post(api, json={"recording": str(recording), "speed": "max", "name": f"bench-{number}"})
         name = started.raise_for_status().json()["name"]
         status = until(lambda: _ended(f"{api}/{name}"), timeout_s=600, what="the replay to end", interval_s=0.1)
-        self.took_s, self.cpu_s = time.monotonic() - began, _cpu_s(pid) - cpu_s
+        self.took_s, self.cpu_s = time.monotonic() - began, used_cpu_s(pid) - cpu_s
         over.set()
         watcher.join()
         self.unit = f"{status['cluster']}/{name}"
@@ -91,7 +91,7 @@ def _ended(url: str) -> dict[str, dict[str, int]] | None:
     return status if str(status["state"]) == "ended" else None
 
 
-def _cpu_s(pid: int) -> float:
+def used_cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,7 +100,9 @@ def read_back(kafka: KafkaSettings, unit: str) -> list[Message]:
     """Return all records of a unit, topic by topic."""
     plan = topics.declared()
     reader = consumer(kafka, group=None)
-    partitions = [TopicPartition(topic, n) for topic in plan.streams() for n in range(plan.unit_partitions)]
+    partitions = [
+        TopicPartition(topic, n) for topic in plan.streams() for n in sorted(reader.partitions_for_topic(topic) or ())
+    ]
     reader.assign(partitions)
     reader.seek_to_beginning(*partitions)
     ends = reader.end_offsets(partitions)

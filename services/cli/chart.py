@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from services.kit import topics
+from services.kit.kafka import KafkaSettings
 
 _MATCHER = re.compile(r'(?P<name>\w+)(?P<how>=~|!~|!=|=)"(?P<value>[^"]*)"')
 _RENAMED = {
@@ -32,7 +33,10 @@ def documents(alertmanager: Path) -> dict[str, str]:
         "receivers": _custom(found["receivers"]),
     }
     plan = topics.declared()
-    made = [topics.new_topic(name, topic, plan) for name, topic in plan.topics.items()]
+    made = [
+        topics.new_topic(name, topic, plan, KafkaSettings.model_fields["unit_partitions"].default)
+        for name, topic in plan.topics.items()
+    ]
     of_kafka = [{"name": one.name, "partitions": one.num_partitions, "config": one.topic_configs} for one in made]
     return {"topics.yaml": _text(of_kafka), "alertmanager-config.yaml": _text(config)}
 

@@ -5,7 +5,10 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    group = typer.Typer(help="The Kafka topics, as declared in services/kit/topics.yaml.", no_args_is_help=True)
+    group = typer.Typer(
+        help="The Kafka topics, as declared in services/kit/topics.yaml, and what lies where in them.",
+        no_args_is_help=True,
+    )
     app.add_typer(group, name="topics")
 
     @group.command()
@@ -17,3 +20,13 @@ def register(app: typer.Typer) -> None:
 
         created = create_topics(load(KafkaSettings))
         typer.echo(f"created: {', '.join(created)}" if created else "all topics are there")
+
+    @group.command()
+    def units() -> None:
+        """Say in which partition each cluster/replay lies."""
+        from services.kit.kafka import KafkaSettings
+        from services.kit.settings import load
+        from services.kit.units import assigned
+
+        for unit, partition in sorted(assigned(load(KafkaSettings)).items(), key=lambda item: (item[1], item[0])):
+            typer.echo(f"{partition:4} {unit}")

@@ -67,7 +67,7 @@ class Detect:
         self._settings = settings
         self._configured = configured
         self._streams = topics.declared().streams()
-        self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, self._streams))
+        self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, (*self._streams, topics.UNITS)))
         self._keeper = Keeper(settings.state_dir)
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)

@@ -66,7 +66,7 @@ class Unit:
     def take(self, stream: str, record: Record, *, monotonic_s: float, wall_ms: int) -> None:
         """Take a record; one that was taken before the snapshot is passed over. Raises WireError if it is no good."""
         if record.partition != self.partition:
-            raise WireError(f"the records of {self.origin.unit} are in partition {self.partition}: it is the key's")
+            raise WireError(f"the records of {self.origin.unit} are in partition {self.partition}, as `units` has it")
         if record.offset < self.offsets.get(record.topic, 0):
             return
         self.offsets[record.topic] = record.offset + 1

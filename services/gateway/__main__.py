@@ -16,6 +16,7 @@ from services.kit.kafka import KafkaSettings, producer
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
 from services.kit.settings import check, load
+from services.kit.units import partition_of
 from services.kit.wire import Origin
 from services.recording.model import Topology
 
@@ -74,7 +75,7 @@ def main() -> None:
         def make() -> Any:
             return producer(kafka, max_block_ms=within_ms)
 
-        outlet = KafkaOutlet(make, origin, timeout_s=settings.ack_timeout_s)
+        outlet = KafkaOutlet(make, origin, partition_of(kafka, origin.unit), timeout_s=settings.ack_timeout_s)
         _log.info("listening address=%s unit=%s", settings.address(server_socket), origin.unit)
         app = build(Gateway(settings, outlet), settings)
         try:

@@ -61,11 +61,15 @@ class _Refused:
 
 
 class KafkaOutlet:
-    """Sends under the key of one unit. `make` gives a producer; a new one is made when the old one has failed."""
+    """Sends the records of one unit to its partition.
 
-    def __init__(self, make: Callable[[], Any], origin: Origin, *, timeout_s: float) -> None:
+    `make` gives a producer; a new one is made when the old one has failed.
+    """
+
+    def __init__(self, make: Callable[[], Any], origin: Origin, partition: int, *, timeout_s: float) -> None:
         self._make = make
         self._origin = origin
+        self._partition = partition
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._producer: Any = make()
@@ -106,8 +110,9 @@ class KafkaOutlet:
 
     def _send(self, client: Any, parcel: Parcel) -> Any:
         headers = self._origin.headers(parcel.content_type)
+        key = self._origin.unit.encode()
         return client.send(
-            self._topic[parcel.stream], key=self._origin.unit.encode(), value=parcel.value, headers=headers
+            self._topic[parcel.stream], key=key, partition=self._partition, value=parcel.value, headers=headers
         )
 
     def _client(self) -> Any:

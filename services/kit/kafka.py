@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaSettings(Settings):
-    """How to reach Kafka: HINDCAST_KAFKA_* in the environment."""
+    """How to reach Kafka, and how its topics are made: HINDCAST_KAFKA_* in the environment."""
 
     model_config = SettingsConfigDict(env_prefix="HINDCAST_KAFKA_", extra="forbid")
 
@@ -51,6 +51,9 @@ class KafkaSettings(Settings):
     """Of `ssl_keyfile`, where it has one."""
     bootstrap_timeout_s: float = 10.0
     """How long the first connection may take."""
+    unit_partitions: Annotated[int, Field(ge=1)] = 6
+    """Partitions of each topic that `hindcast topics create` makes for clusters and replays, each of which lies in one:
+    more instances of detect, or of the sink of one target, have nothing to do. It cannot be changed afterwards."""
 
     @field_validator("sasl_mechanism", "sasl_password", "sasl_token")
     @classmethod

@@ -14,6 +14,7 @@ from services.kit.kafka import KafkaSettings, admin
 FINDINGS = "findings"
 INCIDENTS = "incidents"
 REPLAYS = "replays"
+UNITS = "units"
 DEAD_LETTER = "dead-letter"
 
 
@@ -25,13 +26,13 @@ class Topic(BaseModel):
     stream: str | None = None
     retention_hours: int | None = None
     compact: bool = False
+    forever: bool = False
 
 
 class Topics(BaseModel):
     """All of topics.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    unit_partitions: int
     defaults: dict[str, str]
     topics: dict[str, Topic]
 
@@ -60,25 +61,33 @@ def create(settings: KafkaSettings) -> list[str]:
     with admin(settings) as client:
         existing = {t["name"]: len(t["partitions"]) for t in client.describe_topics(list(client.list_topics()))}
         for name, topic in plan.topics.items():
-            want = plan.unit_partitions if topic.kind == "unit" else 1
+            want = _partitions(topic, settings.unit_partitions)
             if existing.get(name, want) != want:
                 raise UserError(
-                    f"topic {name} has {existing[name]} partitions, hindcast declares {want}",
-                    remedy="all unit topics need the same count: delete the topic, or use a broker of its own",
+                    f"topic {name} has {existing[name]} partitions, and is to have {want}",
+                    remedy="all topics of units need the same count: set HINDCAST_KAFKA_UNIT_PARTITIONS to that with "
+                    "which they were made, delete the topic, or use a broker of its own",
                     exit_code=2,
                 )
         missing = {name: topic for name, topic in plan.topics.items() if name not in existing}
         if missing:
-            client.create_topics([new_topic(name, topic, plan) for name, topic in missing.items()])
+            client.create_topics(
+                [new_topic(name, topic, plan, settings.unit_partitions) for name, topic in missing.items()]
+            )
     return list(missing)
 
 
-def new_topic(name: str, topic: Topic, plan: Topics) -> NewTopic:
+def _partitions(topic: Topic, of_units: int) -> int:
+    return of_units if topic.kind == "unit" else 1
+
+
+def new_topic(name: str, topic: Topic, plan: Topics, unit_partitions: int) -> NewTopic:
     """Return a declared topic with its partitions and Kafka's settings; replicated as the broker does by default."""
     config = dict(plan.defaults)
     if topic.compact:
         config["cleanup.policy"] = "compact"
     if topic.retention_hours is not None:
         config["retention.ms"] = str(topic.retention_hours * 3_600_000)
-    partitions = plan.unit_partitions if topic.kind == "unit" else 1
-    return NewTopic(name, partitions, replication_factor=-1, topic_configs=config)
+    if topic.forever:
+        config["retention.ms"] = "-1"
+    return NewTopic(name, _partitions(topic, unit_partitions), replication_factor=-1, topic_configs=config)

@@ -1,6 +1,7 @@
 """The wire format: what a Kafka record of a unit topic looks like.
 
-Key: ``cluster/replay``. Headers say whose the record is (`Origin`) and what the value is (`content-type`):
+Key: ``cluster/replay``; the partition is the one that `services.kit.units` assigns to it. Headers say whose the record
+is (`Origin`) and what the value is (`content-type`):
 
 =====================================  =================================================================
 ``application/vnd.apache.arrow.stream``  one Arrow IPC stream: rows of one recording stream, by its columns
@@ -51,7 +52,7 @@ class Origin:
 
     @property
     def unit(self) -> str:
-        """Return the Kafka key: all records of a unit share it, and so their partition."""
+        """Return the Kafka key, which all records of a unit share."""
         return f"{self.cluster}/{self.replay}"
 
     def headers(self, content_type: bytes) -> Headers:

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import Counter as Metric
 
 from services.kit.topics import declared
-from services.kit.wire import WATERMARK, Origin, Watermark
+from services.kit.wire import WATERMARK, Headers, Origin, Watermark
 from services.recording.model import Manifest
 from services.replay.feeds import MESSAGE_ROWS, Feed
 from services.replay.outbox import Checkpoint, Outbox
@@ -31,8 +31,9 @@ def step_ms(manifest: Manifest) -> int:
 class Generation:
     """Sends the feeds' rows by event time to their topics, and a watermark to every one of them behind each advance."""
 
-    def __init__(self, origin: Origin, feeds: list[Feed], outbox: Outbox) -> None:
+    def __init__(self, origin: Origin, feeds: list[Feed], outbox: Outbox, partition: int) -> None:
         self._origin = origin
+        self._partition = partition
         self._key = origin.unit.encode()
         topics = declared()
         self._feeds = [(topics.of_stream(feed.stream), feed) for feed in feeds]
@@ -70,7 +71,7 @@ class Generation:
         oldest_ms = feed.next_ms()
         for parcel in feed.take(upto_ms):
             headers = self._origin.headers(parcel.content_type)
-            self._outbox.send(topic, key=self._key, value=parcel.value, headers=headers, oldest_ms=oldest_ms)
+            self._send(topic, parcel.value, headers, oldest_ms)
             self._rows[feed.stream] += parcel.rows
             self._samples[feed.stream] += parcel.samples
             ROWS.labels(self._origin.replay, feed.stream).inc(parcel.rows)
@@ -79,4 +80,9 @@ class Generation:
     def _watermark(self, watermark: Watermark) -> None:
         headers = [*self._origin.headers(WATERMARK), *watermark.headers()]
         for topic, _ in self._feeds:
-            self._outbox.send(topic, key=self._key, value=None, headers=headers)
+            self._send(topic, None, headers)
+
+    def _send(self, topic: str, value: bytes | None, headers: Headers, oldest_ms: int | None = None) -> None:
+        self._outbox.send(
+            topic, key=self._key, partition=self._partition, value=value, headers=headers, oldest_ms=oldest_ms
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 from services.kit import replays, topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin, producer
+from services.kit.units import partition_of
 from services.recording.reader import Recording
 from services.recording.tidy import open_tidy
 from services.replay.journal import Entry, Journal
@@ -159,6 +160,7 @@ class Manager:
             entry,
             self._journal,
             lambda: producer(self._kafka, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS),
+            lambda unit: partition_of(self._kafka, unit),
             in_flight_bytes=self._settings.in_flight_bytes,
             warm_ms=self._warm_ms,
         )
@@ -196,7 +198,7 @@ class Manager:
 
     def _check_topics(self) -> None:
         with admin(self._kafka) as client:
-            missing = sorted({*topics.declared().streams(), topics.REPLAYS} - set(client.list_topics()))
+            missing = sorted({*topics.declared().streams(), topics.REPLAYS, topics.UNITS} - set(client.list_topics()))
         if missing:
             raise UserError(
                 f"Kafka lacks the topic(s) {', '.join(missing)}", remedy="run `hindcast topics create`", exit_code=2

@@ -76,7 +76,14 @@ class Outbox:
             return next((span.oldest_ms for span in self._spans if span.oldest_ms is not None), None)
 
     def send(
-        self, topic: str, *, key: bytes, value: bytes | None, headers: Headers, oldest_ms: int | None = None
+        self,
+        topic: str,
+        *,
+        key: bytes,
+        partition: int,
+        value: bytes | None,
+        headers: Headers,
+        oldest_ms: int | None = None,
     ) -> None:
         """Send one record, its oldest row at `oldest_ms`; wait for room first.
 
@@ -85,7 +92,8 @@ class Outbox:
         """
         size = len(value or b"")
         self._wait(lambda: self._bytes == 0 or self._bytes + size <= self._limit)
-        self.track(self._producer.send(topic, key=key, value=value, headers=headers), size, oldest_ms)
+        future = self._producer.send(topic, key=key, partition=partition, value=value, headers=headers)
+        self.track(future, size, oldest_ms)
 
     def track(self, future: Any, size: int = 0, oldest_ms: int | None = None) -> None:
         """Count a record that was sent otherwise."""

@@ -43,6 +43,7 @@ class Replay:
         entry: Entry,
         journal: Journal,
         make_producer: Callable[[], KafkaProducer],
+        place: Callable[[str], int],
         *,
         in_flight_bytes: int,
         warm_ms: int,
@@ -53,6 +54,7 @@ class Replay:
         """The greatest lag seen since this process took the replay up."""
         self._journal = journal
         self._make_producer = make_producer
+        self._place = place
         self._limit = in_flight_bytes
         self._warm_ms = warm_ms
         self._clock = clock
@@ -66,6 +68,7 @@ class Replay:
         # Made by the thread.
         self._recording: Recording | None = None
         self._producer: KafkaProducer = None
+        self._partition = 0
         self._generation: Generation | None = None
         self._outbox: Outbox | None = None
 
@@ -138,6 +141,7 @@ class Replay:
         """Return a producer; wait for the broker where a crash or a restart finds it away."""
         while not self._suspended.is_set():
             try:
+                self._partition = self._place(self.entry.public().unit)
                 producer = self._make_producer()
                 for topic in declared().streams():
                     producer.partitions_for(topic)  # asked for now, or the first rows of each topic wait for it
@@ -175,7 +179,7 @@ class Replay:
         self.entry = entry.model_copy(update=known)
         public = self.entry.public()
         self._outbox = Outbox(self._producer, start, limit_bytes=self._limit, abandoned=self._suspended.is_set)
-        self._generation = Generation(public.origin, feeds, self._outbox)
+        self._generation = Generation(public.origin, feeds, self._outbox, self._partition)
         topology = recording.topology.model_dump(mode="json", exclude_unset=True)
         self._outbox.track(replays.announce_topology(self._producer, public.unit, topology))
         self._outbox.drain()

@@ -22,7 +22,9 @@ class Held:
     def __init__(self) -> None:
         self.futures: list[Any] = []
 
-    def send(self, topic: str, *, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
+    def send(
+        self, topic: str, *, key: bytes, partition: int, value: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> Any:
         self.futures.append(Future())
         return self.futures[-1]
 
@@ -38,7 +40,7 @@ def test_a_position_is_safe_when_all_before_it_is_acknowledged(sizes: list[int],
     owner: list[int] = []
     for position, records in enumerate(sizes, start=1):
         for _ in range(records):
-            box.send("t", key=b"k", value=b"v", headers=[], oldest_ms=position)
+            box.send("t", key=b"k", partition=2, value=b"v", headers=[], oldest_ms=position)
             owner.append(position)
         box.checkpoint(Checkpoint(position))
     waiting = list(range(len(owner)))
@@ -56,11 +58,11 @@ def test_a_position_is_safe_when_all_before_it_is_acknowledged(sizes: list[int],
 def test_no_more_is_under_way_than_the_limit() -> None:
     held = Held()
     box = outbox(held, limit=100)
-    box.send("t", key=b"k", value=b"x" * 60, headers=[])
+    box.send("t", key=b"k", partition=2, value=b"x" * 60, headers=[])
     sent = threading.Event()
 
     def send_more() -> None:
-        box.send("t", key=b"k", value=b"x" * 60, headers=[])
+        box.send("t", key=b"k", partition=2, value=b"x" * 60, headers=[])
         sent.set()
 
     thread = threading.Thread(target=send_more)
@@ -76,18 +78,18 @@ def test_no_more_is_under_way_than_the_limit() -> None:
 def test_a_record_larger_than_the_limit_goes_alone() -> None:
     held = Held()
     box = outbox(held, limit=10)
-    box.send("t", key=b"k", value=b"x" * 60, headers=[])
+    box.send("t", key=b"k", partition=2, value=b"x" * 60, headers=[])
     assert len(held.futures) == 1
 
 
 def test_nothing_is_sent_behind_a_record_that_failed() -> None:
     held = Held()
     box = outbox(held)
-    box.send("t", key=b"k", value=b"v", headers=[], oldest_ms=1)
+    box.send("t", key=b"k", partition=2, value=b"v", headers=[], oldest_ms=1)
     box.checkpoint(Checkpoint(1))
     held.futures[0].failure(MessageSizeTooLargeError("too large"))
     with pytest.raises(SendError, match="too large"):
-        box.send("t", key=b"k", value=None, headers=[])
+        box.send("t", key=b"k", partition=2, value=None, headers=[])
     with pytest.raises(SendError):
         box.drain()
     assert len(held.futures) == 1
@@ -97,6 +99,6 @@ def test_nothing_is_sent_behind_a_record_that_failed() -> None:
 def test_waiting_is_given_up_when_the_service_ends() -> None:
     held = Held()
     box = outbox(held, limit=10, abandoned=True)
-    box.send("t", key=b"k", value=b"x" * 60, headers=[])
+    box.send("t", key=b"k", partition=2, value=b"x" * 60, headers=[])
     with pytest.raises(Abandoned):
-        box.send("t", key=b"k", value=b"x", headers=[])
+        box.send("t", key=b"k", partition=2, value=b"x", headers=[])

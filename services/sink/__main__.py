@@ -37,9 +37,10 @@ def work(settings: SinkSettings, to: kafka.KafkaSettings, status: service.Status
     consumer = kafka.consumer(
         to,
         group=settings.group,
+        group_instance_id=settings.instance,
         max_poll_records=1000,
         fetch_max_bytes=16 * 1024 * 1024,
-        # A sink that was killed keeps its partitions for so long: its successor must not wait for Kafka's usual 45 s.
+        # A sink without a name that was killed keeps its partitions so long: its successor must not wait for 45 s.
         session_timeout_ms=10_000,
         heartbeat_interval_ms=3_000,
     )

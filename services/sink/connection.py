@@ -46,7 +46,6 @@ class Connection:
             if parts.scheme == "https"
             else http.client.HTTPConnection(host, port, timeout=settings.timeout_s)
         )
-        self._tenant_header = settings.tenant_header
         self._settings = settings
         self._headers = {"Content-Encoding": "snappy", "User-Agent": "hindcast-sink", **_FORMATS[settings.protocol]}
 
@@ -62,7 +61,9 @@ class Connection:
 
     def post(self, body: bytes, tenant: str) -> Reply:
         """Send one request; a connection that fails is a reply of status 0."""
-        headers = self._headers | self._credential() | ({self._tenant_header: tenant} if self._tenant_header else {})
+        headers = self._headers | self._credential()
+        if self._settings.tenant_header:
+            headers[self._settings.tenant_header] = self._settings.tenant or tenant
         try:
             self._http.request("POST", self._path, body, headers)
             answer = self._http.getresponse()

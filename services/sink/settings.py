@@ -19,6 +19,9 @@ class SinkSettings(Connecting):
     replica: str = Field(default="", pattern=r"^[\w-]*$")
     """Which of several servers for the same records this one is, as the second of a pair. Each has a sink and a
     consumer group of its own: one that is away keeps nothing from the others, and later gets all that it missed."""
+    instance: str | None = None
+    """A name that stays the same over restarts: Kafka then gives this sink its partitions back at once, and a crash
+    costs no session timeout. Each sink of a group needs its own."""
     url: ServerUrl = HttpUrl("http://127.0.0.1:9090/api/v1/write")
     """Where samples are sent: a remote-write address."""
     protocol: Literal["v2", "v1"] = "v2"
@@ -30,7 +33,9 @@ class SinkSettings(Connecting):
     bearer: Secret = None
     """A token, sent instead of a user and password."""
     tenant_header: str | None = None
-    """Header that carries the replay's name, such as THANOS-TENANT; none for a target without tenants."""
+    """Header that names the tenant: THANOS-TENANT, or X-Scope-OrgID of Mimir; none for a target without tenants."""
+    tenant: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_!.*'()-]{1,150}$")
+    """The tenant of all that is sent, such as Mimir's of a team; if not given, each replay is one by its name."""
     timeout_s: float = Field(default=30.0, gt=0)
     """How long one request may take."""
     retry_first_s: float = Field(default=0.1, gt=0)
@@ -50,6 +55,8 @@ class SinkSettings(Connecting):
     def _one_way_in(self) -> Self:
         if self.bearer and (self.username or self.password):
             raise ValueError("set either BEARER, or USERNAME and PASSWORD")
+        if self.tenant and not self.tenant_header:
+            raise ValueError("TENANT needs TENANT_HEADER")
         if bool(self.username) != bool(self.password):
             raise ValueError("USERNAME and PASSWORD go together")
         return self

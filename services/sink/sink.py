@@ -51,6 +51,7 @@ class Sink:
         self._delivery = Delivery(settings, self._refused)
         self._ledger = Ledger()
         self._committed: dict[TopicPartition, int] = {}
+        self._gathered: dict[TopicPartition, list[Record]] = {}
         self._commit_due_s = 0.0
         self._record_samples = 1.0
         """What a record of the last poll held, about: large messages are not to be taken by the thousand."""
@@ -81,20 +82,21 @@ class Sink:
         return safe
 
     def lose(self, places: Collection[TopicPartition]) -> None:
-        """Forget partitions that were taken away."""
+        """Forget partitions that were taken away, and what was gathered of them: whoever has them reads it again."""
         self._intake.forget(places)
         for place in places:
             self._committed.pop(place, None)
+            self._gathered.pop(place, None)
 
     def _gather(self) -> Mapping[TopicPartition, Sequence[Record]]:
-        """Return a batch of records; none, but still a member of the group, while the target keeps us waiting."""
+        """Return a batch of records; hardly any, but still a member of the group, while the target keeps us waiting."""
+        self._gathered = {}
         if not self._delivery.has_room(COMMIT_EVERY_S):
-            assigned = self._consumer.assignment()
-            self._consumer.pause(*assigned)
-            self._consumer.poll(timeout_ms=0)
+            self._consumer.pause(*self._consumer.assignment())
+            # A partition that is assigned in this poll is not paused: its records count, for they come only once.
+            self._gathered.update(self._consumer.poll(timeout_ms=0))
             self._consumer.resume(*self._consumer.assignment())
-            return {}
-        gathered: dict[TopicPartition, list[Record]] = {}
+            return self._gathered
         # What is there is taken together, nothing more is waited for.
         room, wait_ms = self._settings.batch_samples, 100
         while room > 0:
@@ -104,11 +106,11 @@ class Sink:
                 break
             wait_ms = 0
             for place, records in polled.items():
-                gathered.setdefault(place, []).extend(records)
+                self._gathered.setdefault(place, []).extend(records)
                 samples = sum(max(1, (len(r.value or b"") - SCHEMA_BYTES) // SAMPLE_BYTES) for r in records)
                 self._record_samples = samples / len(records)
                 room -= samples
-        return gathered
+        return self._gathered
 
     def _take(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
         by_unit: dict[str, tuple[Unit, Outcome]] = {}

@@ -73,7 +73,7 @@ def target(read_request: Read) -> Iterator[Target]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, headers, text = state.answer(dict(self.headers.items()), body)
+            status, headers, text = state.answer({"path": self.path, **self.headers}, body)
             state.silent.wait(60)
             with contextlib.suppress(ConnectionError):  # who asked may have gone
                 self.send_response(status)
@@ -347,3 +347,28 @@ def test_a_lane_keeps_the_order(target: Target) -> None:
     until(lambda: ticket.done, timeout_s=30, what="all to be sent")
     delivery.close()
     assert [at_ms for _, at_ms, _ in target.order] == [NOW + tick for tick in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "version", "content"),
+    [
+        ("v1", "0.1.0", "application/x-protobuf"),
+        ("v2", "2.0.0", "application/x-protobuf;proto=io.prometheus.write.v2.Request"),
+    ],
+)
+def test_mimir_gets_what_its_http_api_asks_for(target: Target, protocol: str, version: str, content: str) -> None:
+    """grafana.com/docs/mimir/latest/references/http-api/#remote-write, and the remote-write specification it names."""
+    target.protocol = protocol
+    mimir = {"url": target.url.replace("/api/v1/write", "/api/v1/push"), "tenant_header": "X-Scope-OrgID"}
+    sent(target, [[1.0, 2.0]], tenant="gpu-team", **mimir)
+    sent(target, [[3.0]], **mimir)
+    first, second = target.requests
+    assert {name: first[name] for name in ("path", "Content-Type", "Content-Encoding", "User-Agent")} == {
+        "path": "/api/v1/push",
+        "Content-Type": content,
+        "Content-Encoding": "snappy",
+        "User-Agent": "hindcast-sink",
+    }
+    assert first["X-Prometheus-Remote-Write-Version"] == version
+    assert (first["X-Scope-OrgID"], second["X-Scope-OrgID"]) == ("gpu-team", "r1")
+    assert target.stored == {("m0", NOW, 1.0), ("m0", NOW + 1, 2.0), ("m0", NOW, 3.0)}

@@ -20,3 +20,11 @@ def test_a_replica_that_no_group_can_be_named_by_is_refused(monkeypatch: pytest.
     monkeypatch.setenv("HINDCAST_SINK_REPLICA", "the second")
     with pytest.raises(UserError, match="REPLICA"):
         load(SinkSettings)
+
+
+def test_a_tenant_without_the_header_that_carries_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_SINK_TENANT", "gpu-team")
+    with pytest.raises(UserError, match="TENANT needs TENANT_HEADER"):
+        load(SinkSettings)
+    monkeypatch.setenv("HINDCAST_SINK_TENANT_HEADER", "X-Scope-OrgID")
+    assert load(SinkSettings).tenant == "gpu-team"

@@ -69,7 +69,7 @@ def services(context: ServiceContext) -> list[ProcessSpec]:
         "HINDCAST_REPLAY_STATE_DIR": str(data / "replay"),
         "HINDCAST_REPLAY_RECEIVE_DATA": receive_data,
     }
-    # By a name of its own it is known again after a crash, and waits for no session to time out.
+    # By names of their own detect and the sinks are known again after a crash, and wait for no session to time out.
     detect = {"HINDCAST_DETECT_STATE_DIR": str(data / "detect"), "HINDCAST_DETECT_INSTANCE": "detect"}
     receiver = {"HINDCAST_RECEIVER_PORT": str(port["receiver"]), "HINDCAST_RECEIVER_STATE_DIR": str(data / "receiver")}
     prometheis = {"prometheus": _sink("prometheus", at.prometheus_write)}
@@ -91,4 +91,4 @@ _RECEIVE = {"HINDCAST_SINK_PROTOCOL": "v1", "HINDCAST_SINK_TENANT_HEADER": "THAN
 
 
 def _sink(target: str, url: str) -> dict[str, str]:
-    return {"HINDCAST_SINK_TARGET": target, "HINDCAST_SINK_URL": url}
+    return {"HINDCAST_SINK_TARGET": target, "HINDCAST_SINK_URL": url, "HINDCAST_SINK_INSTANCE": "sink"}

@@ -2,21 +2,23 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer
-from services.stack.hindcast_services import services
+from services.kit.kafka import KafkaSettings, admin, consumer
+from services.stack.hindcast_services import python_service, services
+from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests.integration.secured import secured_broker
 from tests.integration.secured import settings as settings_of
 
+StartService = Callable[..., ManagedProcess]
 RULES = Path(__file__).with_name("pair-rules.yaml")
 
 
@@ -41,7 +43,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def running(stack: Stack) -> Iterator[Stack]:
+def running(stack: Stack, kafka: KafkaSettings) -> Iterator[Stack]:  # noqa: ARG001 - its topics are there, and empty
     """Run all services of hindcast on the servers of the session, and end them."""
     own = services(stack.service_context())
     for spec in own:
@@ -61,9 +63,15 @@ def secured(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def kafka(stack: Stack) -> KafkaSettings:
-    """Make the topics; return how Kafka is reached."""
+    """Make the topics and delete what other modules sent: each detect and sink that starts would read it first."""
     settings = KafkaSettings(bootstrap=stack.addresses.kafka)
     topics.create(settings)
+    with admin(settings) as client:
+        found = client.describe_topics(sorted(topics.declared().streams()))
+        parts = [
+            TopicPartition(topic["name"], part["partition_index"]) for topic in found for part in topic["partitions"]
+        ]
+        client.delete_records(dict.fromkeys(parts, -1))
     return settings
 
 
@@ -73,3 +81,20 @@ def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
     from_kafka = consumer(kafka, group=None)
     yield from_kafka
     from_kafka.close()
+
+
+@pytest.fixture
+def start_service(stack: Stack, kafka: KafkaSettings) -> Iterator[StartService]:
+    """Start a service of hindcast under a name; whatever was started is ended."""
+    names: list[str] = []
+
+    def begin(name: str, module: str, **env: str) -> ManagedProcess:
+        port = stack.service_context().ports.take()
+        own = {"HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap, "HINDCAST_STATUS_PORT": str(port)}
+        process = stack.add_process(python_service(name, f"services.{module}", port=port, env=own | env))
+        names.append(name)
+        return process
+
+    yield begin
+    for name in names:
+        stack.remove(name)

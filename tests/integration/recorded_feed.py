@@ -21,10 +21,21 @@ Message = tuple[int, str, wire.Headers, bytes | None]
 
 
 class RecordedFeed:
-    """A recording as Kafka messages, in whatever sizes and order."""
+    """A recording as Kafka messages, in whatever sizes and order; `partition`: else that of its key."""
 
-    def __init__(self, recording: Recording, to_kafka: KafkaProducer, from_kafka: KafkaConsumer, replay: str) -> None:
-        self.origin = Origin(recording.manifest.cluster.name, replay, target=NO_SINK)
+    def __init__(
+        self,
+        recording: Recording,
+        to_kafka: KafkaProducer,
+        from_kafka: KafkaConsumer,
+        replay: str,
+        *,
+        partition: int | None = None,
+        target: str = NO_SINK,
+        shift_ms: int = 0,
+    ) -> None:
+        self.origin = Origin(recording.manifest.cluster.name, replay, target=target, shift_ms=shift_ms)
+        self._partition = partition
         self._recording = recording
         self._reader = from_kafka
         self._producer = to_kafka
@@ -34,8 +45,8 @@ class RecordedFeed:
             cluster=self.origin.cluster,
             replay=replay,
             generation=0,
-            shift_ms=0,
-            target=NO_SINK,
+            shift_ms=shift_ms,
+            target=target,
             recording=manifest.name,
             from_ms=manifest.start,
             to_ms=manifest.end,
@@ -86,7 +97,8 @@ class RecordedFeed:
     def send(self, messages: Sequence[Message]) -> None:
         for _, stream, headers, value in messages:
             topic = topics.declared().of_stream(stream)
-            self._producer.send(topic, key=self.origin.unit.encode(), value=value, headers=headers)
+            key = self.origin.unit.encode()
+            self._producer.send(topic, key=key, value=value, headers=headers, partition=self._partition)
         self._producer.flush(timeout=WAIT_S)
 
     def findings(self) -> list[bytes]:

@@ -128,7 +128,7 @@ def arrived(settings: KafkaSettings, unit: str) -> dict[int, Arrived]:
     found: dict[int, Arrived] = {}
     try:
         for topic, stream in plan.streams().items():
-            partitions = [TopicPartition(topic, number) for number in range(plan.unit_partitions)]
+            partitions = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
             reader.assign(partitions)
             reader.seek_to_beginning(*partitions)
             ends = reader.end_offsets(partitions)

@@ -72,6 +72,8 @@ class Detect:
     folder: Path
     name: str = "detect"
     env: dict[str, str] = field(default_factory=dict)
+    instance: str | None = "detect"
+    """As which Kafka knows it: what another test left of the group is taken over, and not waited for."""
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -79,6 +81,8 @@ class Detect:
             "HINDCAST_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
             "HINDCAST_DETECT_STATE_DIR": str(self.folder / "state"),
         }
+        if self.instance is not None:
+            env["HINDCAST_DETECT_INSTANCE"] = self.instance
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "services.detect"], env=env | self.env, stderr=log)
 
@@ -149,7 +153,7 @@ def test_killed_in_the_middle_it_says_the_same(
     feed = feed_of("killed")
     messages = feed.messages(100)
     middle = _braked(feed, messages)
-    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.2", "HINDCAST_DETECT_INSTANCE": "killed"})
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.2"})
     feed.send(messages[:middle])
     assert feed.wait_for(1) == expected[:1]
     until(lambda: _stored(detect.folder), timeout_s=WAIT_S, what="a snapshot")
@@ -168,7 +172,7 @@ def test_killed_in_the_middle_it_says_the_same(
 def test_killed_before_any_snapshot_it_reads_again(feed_of: FeedOf, expected: list[str], start: Start) -> None:
     feed = feed_of("killed-early")
     feed.send(feed.messages(50))
-    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "3600", "HINDCAST_DETECT_INSTANCE": "early"})
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "3600"})
     until(lambda: "new unit" in detect.log.read_text(), timeout_s=WAIT_S, what="the unit", interval_s=0.005)
     detect.end(signal.SIGKILL)
     assert not _stored(detect.folder)
@@ -185,7 +189,7 @@ def test_detection_goes_on_beside_a_snapshot_and_offsets_wait_for_it(
     draft = tmp_path / "state" / f"{quote(feed.origin.unit, safe='')}.draft"
     draft.parent.mkdir()
     os.mkfifo(draft)  # the snapshot's writer waits for a reader that never comes
-    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.01", "HINDCAST_DETECT_INSTANCE": "beside"})
+    detect = start(env={"HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.01"})
     feed.send(messages[: _braked(feed, messages)])
     assert feed.wait_for(1) == expected[:1]
     feed.send(messages[_braked(feed, messages) : over])
@@ -247,7 +251,7 @@ def test_partitions_move_to_a_second_instance_with_their_state(
         feed.send(messages[: _braked(feed, messages)])
     for feed in feeds:
         feed.wait_for(1)
-    second = start(name="second")
+    second = start(name="second", instance=None)
     until(lambda: "partitions assigned count=" in second.log.read_text(), timeout_s=WAIT_S, what="partitions to move")
     for feed, messages in zip(feeds, halves, strict=True):
         feed.send(messages[_braked(feed, messages) :])
@@ -295,7 +299,8 @@ def _uncommitted(kafka: KafkaSettings) -> dict[TopicPartition, int]:
     try:
         topic = topics.declared().of_stream("dcgm")
         parts = [TopicPartition(topic, number) for number in sorted(client.partitions_for_topic(topic) or ())]
-        left = {part: end - (client.committed(part) or 0) for part, end in client.end_offsets(parts).items()}
+        begins, ends = client.beginning_offsets(parts), client.end_offsets(parts)
+        left = {part: ends[part] - max(client.committed(part) or 0, begins[part]) for part in parts}
         return {part: count for part, count in left.items() if count}
     finally:
         client.close()

@@ -34,7 +34,7 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
             "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
             "HINDCAST_STATUS_PORT": str(port),
             "HINDCAST_DETECT_STATE_DIR": str(disk.folder / "detect"),
-            "HINDCAST_DETECT_INSTANCE": "on-a-full-disk",
+            "HINDCAST_DETECT_INSTANCE": "detect",
             "HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.5",
         }
         detect = stack.add_process(python_service("detect-full", "services.detect", port=port, env=env))

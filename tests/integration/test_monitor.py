@@ -67,7 +67,7 @@ def detect(watched: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "HINDCAST_KAFKA_BOOTSTRAP": watched.addresses.kafka,
         "HINDCAST_STATUS_PORT": str(port),
         "HINDCAST_DETECT_STATE_DIR": str(tmp_path_factory.mktemp("detect")),
-        "HINDCAST_DETECT_INSTANCE": DETECT,
+        "HINDCAST_DETECT_INSTANCE": "detect",
     }
     yield watched.add_process(python_service(DETECT, "services.detect", port=port, env=env))
     watched.remove(DETECT)

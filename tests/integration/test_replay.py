@@ -13,7 +13,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -23,9 +23,11 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, consumer
 from services.kit.replays import REMOVED_MARK, ReplayDirectory, ReplayState
 from services.kit.times import format_time, parse_time
+from services.kit.units import assigned
 from services.kit.wait import until
 from services.kit.wire import Watermark
 from services.replay.conftest import END, START, write_recording
+from tests.integration.recorded_feed import all_records
 from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
 
 pytestmark = pytest.mark.integration
@@ -93,6 +95,21 @@ def test_the_topology_and_the_state_come_before_the_first_row(
     appended = [at for stamps in found.appended_ms.values() for at in stamps]
     assert announced[1][1] <= min(appended)
     assert max(appended) <= announced[2][1]
+
+
+def test_all_of_a_replay_lies_in_the_partition_that_was_assigned_to_it(
+    service: Service, kafka: KafkaSettings, reader: KafkaConsumer, recording: Path
+) -> None:
+    names = [service.begin(recording, speed="max") for _ in range(3)]
+    for name in names:
+        service.wait(name)
+    recorded = assigned(kafka)
+    lies: dict[str, set[tuple[str, int]]] = {name: set() for name in names}
+    for topic, stream in topics.declared().streams().items():
+        for record in all_records(reader, topic):
+            if (name := (record.key or b"").decode().removeprefix("vela/")) in lies:
+                lies[name].add((stream, record.partition))
+    assert lies == {name: {(stream, recorded[f"vela/{name}"]) for stream in STREAMS} for name in names}
 
 
 def test_pauses_and_speeds_change_nothing_of_what_arrives(

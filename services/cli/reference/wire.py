@@ -3,8 +3,10 @@
 from services.cli.reference.tables import code, page, table
 
 _TOPICS = """\
-`hindcast topics create` makes them, as `services/kit/topics.yaml` declares them. A record's key is `cluster/replay`,
-so that all of a replay lies in the same partition number of each topic and is read by one instance of detect.
+`hindcast topics create` makes them, as `services/kit/topics.yaml` declares them. A record's key is its unit,
+`cluster/replay`. All of a unit lies in the same partition number of each topic, so that one instance of detect reads
+it. The partition is assigned before the first record is sent, where the fewest units are, and recorded in the topic
+`units`: `hindcast topics units` shows it.
 Telemetry is Arrow IPC, a record batch a message; what is not telemetry is JSON ([a replay's
 schema](../schema/replays.schema.json))."""
 _SERIES = """\
@@ -14,6 +16,7 @@ of a running cluster), `job` and `instance`."""
 _CARRIES = {
     "findings": "findings, one record for each time one opens or is over",
     "incidents": "incidents, one record for each revision",
+    "units": "the partition of every cluster and replay",
     "replays": "the state and the topology of every replay",
     "dead-letter": "records that could not be used, with the reason",
 }
@@ -26,9 +29,10 @@ def topics() -> str:
     plan = declared()
     rows = []
     for name, topic in plan.topics.items():
-        partitions = plan.unit_partitions if topic.kind == "unit" else 1
-        kept = "the last record of each key" if topic.compact else f"{topic.retention_hours} hours"
-        rows.append((code(name), _CARRIES.get(name, f"the stream {topic.stream}"), str(partitions), kept))
+        partitions = code("HINDCAST_KAFKA_UNIT_PARTITIONS") if topic.kind == "unit" else "1"
+        kept = "for good" if topic.forever else f"{topic.retention_hours} hours"
+        kept = "the last record of each key" if topic.compact else kept
+        rows.append((code(name), _CARRIES.get(name, f"the stream {topic.stream}"), partitions, kept))
     return page("Kafka topics", _TOPICS, table(("topic", "carries", "partitions", "kept"), rows))
 
 

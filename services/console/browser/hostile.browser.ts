@@ -71,7 +71,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
     await page.keyboard.press("m");
     await page.getByRole("button", { name: "Make the postmortem" }).click();
     const report = page.frameLocator("iframe.report");
-    await report.getByText("top.owned='log line'").first().waitFor({ timeout: 90_000 });
+    await report.getByText("top.owned='log line'").first().waitFor({ timeout: 200_000 });
     expect(await taken(), "postmortem").toEqual([]);
     const coming = page.waitForEvent("download");
     await page.getByRole("link", { name: "Download HTML" }).click();
