@@ -4,10 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV_VERSION := 0.13.8
 PARALLEL := --numprocesses auto --durations 20 --durations-min 5
-# Tests of one file share its fixtures; the files keep the order that conftest.py gives them.
-BY_FILE := $(PARALLEL) --dist loadfile --no-loadscope-reorder
+# With servers, tests wait for much of their time: one more worker runs than there are cores.
+WAITING := --numprocesses $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))) --durations 20 --durations-min 5
+# The tests start hundreds of processes: each module is compiled by the first of them alone, whatever the caller's shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-console up down doctor setup console servers lint generate bench fuzz clean
+.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-slurm test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -15,11 +17,13 @@ help: ## Show what there is
 demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
 	@$(BIN)/hindcast demo
 
-test: setup lint test-core servers test-console ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(BIN)/pytest services tests -m "not (compose or kubernetes)" $(BY_FILE)
+test: setup ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
+	@$(MAKE) --no-print-directory -j2 lint test-core  # mypy has use for one core only
+	@$(MAKE) --no-print-directory servers test-console
+	@$(BIN)/pytest services tests -m "not (compose or kubernetes or slurm)" $(WAITING)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
-	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or kubernetes or install)" $(PARALLEL)
+	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or kubernetes or slurm or install)" $(PARALLEL)
 
 test-core: setup ## The detectors' tests and laws, where nothing but the core's dependencies is installed
 	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors $(PARALLEL)
@@ -29,6 +33,9 @@ test-compose: setup servers ## Bring docker-compose.yml up for real, on stand-in
 
 test-kubernetes: setup ## Install the Helm chart into a real control plane, built the first time (20 minutes), and look at it with hindcast live
 	@$(BIN)/pytest -m kubernetes tests/kubernetes
+
+test-slurm: setup ## Look at two versions of Slurm with hindcast live, of Debian's packages, fetched the first time (root)
+	@$(BIN)/pytest -m slurm tests/slurm
 
 up: setup servers ## Start the stack and leave it running
 	@$(BIN)/hindcast stack up
