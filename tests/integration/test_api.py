@@ -158,6 +158,8 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     sought = api("POST", "/replays/told/seek", to="+00:02:00")
     assert (sought["generation"], sought["state"]) == (1, "running")
     assert sought["run"] != run
+    # Slowly enough that the run is not over when it is stopped.
+    assert api("POST", "/replays/told/speed", speed=10)["speed"] == 10
     until(lambda: browser.of("finding", sought["run"]), timeout_s=_WAIT_S, what="the finding again")
     assert browser.of("finding", sought["run"])[0]["entity"] == {"node": BRAKE.node}
     stopped = api("POST", "/replays/told/stop")
