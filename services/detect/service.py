@@ -290,17 +290,15 @@ class Detect:
         return stored is None or stored.announced
 
     def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Store everything and let go of the units of partitions that another instance takes over.
+        """Store everything, as other instances may take partitions over.
 
         State moves with the partitions: stored before they go, loaded when the first record of a unit comes. What could
         not be stored, the other instance reads again.
         """
+        del places  # the state of all is one
         self._written()
         self._write()
-        read = dict(self._read) if self._written() is not None else {}
-        self._read.clear()
-        self.lose(places)
-        return read
+        return dict(self._read) if self._written() is not None else {}
 
     def lose(self, places: Collection[TopicPartition]) -> None:
         """Let go of the units of partitions that were taken away: another instance goes on from its own reading.

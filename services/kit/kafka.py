@@ -212,11 +212,14 @@ class Member(Protocol):
     """What a member of a consumer group does when partitions go; neither call may wait for its own consumer."""
 
     def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Finish what was read of partitions that go to another member; return the offsets to commit before they do."""
+        """Finish what was read of partitions that may go to another member; return the offsets to commit before.
+
+        Most of them stay: what is pending of them must be kept, for their records are not read again.
+        """
         ...
 
     def lose(self, places: Collection[TopicPartition]) -> None:
-        """Forget partitions that another member has already: nothing of them may be committed any more."""
+        """Forget partitions that another member has: nothing of them may be committed any more."""
         ...
 
 
@@ -231,10 +234,15 @@ def subscribe(client: KafkaConsumer, names: Sequence[str], member: Member) -> No
 
 
 class _Rebalance(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """Called on the thread that does the consumer's input and output: there its commit can only be awaited."""
+    """Called on the thread that does the consumer's input and output: there its commit can only be awaited.
+
+    All partitions are revoked in every rebalance, but the client goes on where it was in those that it is given again,
+    not from their committed offsets: so only the others may be forgotten, and that once they are known.
+    """
 
     def __init__(self, client: KafkaConsumer, member: Member) -> None:
         self._client, self._member = client, member
+        self._held: set[TopicPartition] = set()
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         if not revoked:
@@ -249,10 +257,13 @@ class _Rebalance(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka
                 _log.warning("commit failed error=%s", type(error).__name__)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        gone, self._held = self._held - set(assigned), set(assigned)
+        self._member.lose(gone)
         _log.info("partitions assigned count=%d", len(assigned))
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         _log.warning("partitions lost count=%d", len(lost))
+        self._held -= set(lost)
         self._member.lose(lost)
 
 

@@ -74,11 +74,11 @@ class Sink:
             self._delivery.close()
 
     def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Finish what was read of partitions that are being taken away; return what is safe of all."""
+        """Finish what was read of partitions that may be taken away; return what is safe of all."""
+        del places  # whatever goes, all that is under way is finished
         self._delivery.drained(HANDOVER_S)
         safe = self._safe()
         self._producer.flush()
-        self.lose(places)
         return safe
 
     def lose(self, places: Collection[TopicPartition]) -> None:

@@ -126,10 +126,14 @@ class Feed:
         """Send ticks `first` to `last`, the last not included, each followed by its watermark."""
         for tick in range(first, last):
             for start in range(0, cluster.nodes, nodes_a_message):
-                batch = cluster.batch(tick, range(start, min(start + nodes_a_message, cluster.nodes)))
-                if batch.num_rows:
-                    self.send(wire.encode_batch(batch), self.origin.headers(wire.ARROW))
+                self.nodes(cluster, tick, range(start, min(start + nodes_a_message, cluster.nodes)))
             self.watermark(START_MS + (tick + 1) * INTERVAL_MS - 1)
+
+    def nodes(self, cluster: Cluster, tick: int, nodes: range) -> None:
+        """Send a tick of some nodes in one message."""
+        batch = cluster.batch(tick, nodes)
+        if batch.num_rows:
+            self.send(wire.encode_batch(batch), self.origin.headers(wire.ARROW))
 
     def watermark(self, at_ms: int, *, end: bool = False) -> None:
         """Send a watermark."""

@@ -176,8 +176,16 @@ def test_partitions_move_to_a_second_sink_while_data_come(
     feeds = [sink.feed(f"moved-{number}", cluster) for number in range(6)]
     for feed in feeds:
         feed.ticks(cluster, 0, 60)
+        # Of the next tick a part: who was up in it is decided by those that have it after the partitions were dealt out.
+        feed.nodes(cluster, 60, range(2))
         feed.flush()
-    sink.moved_past(0)
+
+    def begun(feed: Feed) -> bool:
+        at_ms = START_MS + 61 * INTERVAL_MS - 1 + feed.origin.shift_ms
+        power = f'DCGM_FI_DEV_POWER_USAGE{{replay="{feed.origin.replay}"}}[{INTERVAL_MS}ms]'
+        return len(query(stack.addresses.prometheus, f"count_over_time({power})", at_ms)) == 8
+
+    until(lambda: all(begun(feed) for feed in feeds), timeout_s=_WAIT_S, what="the part of a tick to land")
     env = {
         "HINDCAST_SINK_URL": stack.addresses.prometheus_write,
         "HINDCAST_SINK_TARGET": sink.target,
@@ -187,12 +195,15 @@ def test_partitions_move_to_a_second_sink_while_data_come(
     try:
         until(lambda: "released" in sink.process.tail(), timeout_s=_WAIT_S, what="partitions to be handed over")
         for feed in feeds:
-            feed.ticks(cluster, 60, 120)
+            feed.nodes(cluster, 60, range(2, 3))
+            feed.watermark(START_MS + 61 * INTERVAL_MS - 1)
+            feed.ticks(cluster, 61, 120)
             feed.watermark(cluster.end_ms, end=True)
             feed.flush()
         sink.caught_up()
         for feed in feeds:
             check_landed(stack.addresses.prometheus, cluster, feed)
+            check_up(stack.addresses.prometheus, cluster, feed)
         assert "commit failed" not in sink.process.tail()
         assert (sink.process.look(), second.process.look()) == (None, None)
     finally:

@@ -1,0 +1,106 @@
+"""How much of their steps the jobs wait for data, and how long these take: sums over a window, however it is cut."""
+
+import numpy as np
+
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import REUSED, Columns, column
+from detectors.core.residuals import Habit
+from detectors.core.slots import Slots
+from detectors.fleet import Fleet
+
+_MICRO = 1e6
+_MOST_S = 86_400.0
+_SHARE = 0.1
+"""A rank that waits for data for so much of its steps counts among those that wait."""
+_MEMORY_S = 1800.0
+_LASTS_MS = 120_000
+_FORGET_MS = 3_600_000
+_DEVIATIONS = 4.0
+"""Mean absolute deviations: three standard deviations of a normal distribution."""
+_SLOWER = 3.0
+"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data."""
+
+
+class Waits(Columns):
+    """By job: sums of this window in microseconds, and what the last window with steps (`at`, ms) had.
+
+    That is the share of the steps spent waiting for data, on what part of the ranks' steps (`wide`), the time of a
+    step (s), and by how much of a step the first and the last rose above the job's habit.
+    """
+
+    axis = REUSED
+    sums: IntArray = column(0, 6)
+    at: IntArray = column(-1)
+    share: FloatArray = column(np.nan)
+    wide: FloatArray = column(np.nan)
+    step_s: FloatArray = column(np.nan)
+    wait_rise: FloatArray = column(0.0)
+    step_rise: FloatArray = column(0.0)
+
+    BESIDE = ("usual_share", "usual_step")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.usual_share, self.usual_step = Habit(_MEMORY_S), Habit(_MEMORY_S)
+
+    def take(self, batch: Batch, slots: Slots) -> None:
+        """Take note of the steps in a batch."""
+        jobs = slots.of(batch.entities)
+        self.grow(len(slots))
+        step = batch.sound.get("step_time_s")
+        if step is None:
+            return
+        wait = batch.sound.get("data_wait_s", np.full(step.shape, np.nan))
+        with np.errstate(invalid="ignore"):
+            ticks, places = np.nonzero(batch.present & (step > 0) & (step < _MOST_S))
+        took = np.round(step[ticks, places] * _MICRO).astype(np.int64)
+        waits = wait[ticks, places]
+        known = np.isfinite(waits) & (waits < _MOST_S)
+        waited = np.round(np.where(known, waits, 0.0) * _MICRO).astype(np.int64)
+        much = known & (waited >= _SHARE * took)
+        one = np.ones(len(took), np.int64)
+        for row, values in enumerate((took, one, waited, took * known, one * known, one * much)):
+            np.add.at(self.sums[row], jobs[places], values)
+
+    def close(self, now: Instant, window_s: float, kept: IntArray) -> None:
+        """End a window; the habit of `kept` (jobs) is not learnt: they wait for a mount that is slow."""
+        took, count, waited, of, reported, much = self.sums.astype(float)
+        some = np.flatnonzero(count > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share, wide, step = waited / of, much / reported, took / count / _MICRO
+        self.at[some] = now
+        for name, values in (("share", share), ("wide", wide), ("step_s", step)):
+            getattr(self, name)[some] = values[some]
+        for habit, value, name in ((self.usual_share, share, "wait_rise"), (self.usual_step, step, "step_rise")):
+            level = habit.level[some]
+            unit = np.ones(len(some)) if name == "wait_rise" else level
+            clear = value[some] - level > _DEVIATIONS * habit.spread[some]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rise = np.where(clear & (habit.learnt_s[some] >= 5 * window_s), (value[some] - level) / unit, 0.0)
+            getattr(self, name)[some] = rise
+        learn = some[~np.isin(some, kept)]
+        self.usual_share.learn(learn, share[learn], window_s)
+        self.usual_step.learn(learn, step[learn], window_s)
+        self.sums[:] = 0
+
+    def felt(self, now: Instant) -> FloatArray:
+        """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
+        rise = np.maximum(self.wait_rise, self.step_rise / _SLOWER)
+        return np.where(self._reports(now), rise, np.nan)
+
+    def slower(self, now: Instant) -> FloatArray:
+        """Return by how much longer (jobs,) the steps of each job are than they were; NaN where it reports none now."""
+        return np.where(self._reports(now), self.step_rise, np.nan)
+
+    def _reports(self, now: Instant) -> BoolArray:
+        return np.asarray((self.at >= 0) & (now - self.at <= _LASTS_MS))
+
+
+def forget_over(now: Instant, jobs: Slots, waits: Waits, fleet: Fleet) -> None:
+    """Forget jobs that are over and have been silent for an hour: the state must not grow with them."""
+    waits.grow(len(jobs))
+    quiet = np.flatnonzero(now - waits.at > _FORGET_MS).tolist()
+    gone = [number for number in quiet if jobs.names[number] is not None and jobs.names[number] not in fleet.jobs]
+    if gone:
+        jobs.forget(gone)
+        waits.forget(np.array(gone))
