@@ -1,14 +1,15 @@
 """A port or a switch of the fabric is congested: somebody waits there, far longer than is usual here, and for long.
 
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
-or by a packet lost a second; ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find
-where a congestion begins. Whether it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a
-second): `flows` holds every port's change against its own habit to that of its peers, by what is usual in this cluster.
-What a port has shown since it was first seen is a property: of severity info, once. Bursts are what collectives and
-checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together on switches cabled
-to one another, the origin is named alone (`origin`), once, until no port around has been hot for `release_s`.
-NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their other end
-where no switch reports, or for themselves where the topology does not tell it.
+or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
+ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Whether
+it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's
+change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since it was
+first seen is a property: of severity info, once. Bursts are what collectives and checkpoints do: only what is hot for
+most of `sustain_s` counts. Of the ports that are hot together on switches cabled to one another, the origin is named
+alone (`origin`), once, until no port around has been hot for `release_s`. NICs (`port_xmit_wait`, or packets sent again
+while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves where
+the topology does not tell it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -32,18 +33,22 @@ from detectors.contract import (
     Batch,
     DetectorConfig,
     DetectorSpec,
-    Evidence,
     Finding,
     FloatArray,
     Instant,
     Kind,
 )
 from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.slots import Slots
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
+from detectors.step_waits import Waits, forget_over
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
+_WINDOW_MS: Final = 30_000
+_FELT: Final = 0.05
+"""Of a step: a job that loses a twentieth is held up. A policy."""
 _PAUSE_BITS: Final = 65_535 * 512
 """The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
 _MARKS_PER_S: Final = 1000.0
@@ -68,7 +73,7 @@ class Congestion(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = CongestionConfig
 
-    KEPT = ("_flows", "_looked")
+    KEPT = ("_flows", "_looked", "_jobs", "_steps")
     _config: CongestionConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -94,10 +99,14 @@ class Congestion(BaseDetector):
             "switch": Flows(self._config, "switch", of_switch, self.tails),
             "nic": Flows(self._config, "nic", of_nic, self.tails),
         }
+        self._jobs, self._steps = Slots(fleet, "steps"), Waits()
         self._looked = -1
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next look."""
+        if batch.kind == "steps":
+            self._steps.take(batch, self._jobs)
+            return ()
         self._flows[batch.kind].take(batch)
         self._fabric.sync(batch.kind, len(self._flows[batch.kind]))
         return ()
@@ -107,11 +116,15 @@ class Congestion(BaseDetector):
         if now // _EVERY_MS <= self._looked:
             return []
         self._looked = now // _EVERY_MS
+        if now % _WINDOW_MS == 0:
+            self._end_window(now)
         jobs, known = self._fabric.jobs(), self._known()
+        slower = self._slower(now)
+        nodes = {node for job in slower for node in self._fleet.jobs[job].nodes}
         for kind, flows in self._flows.items():
             if len(flows):
-                side = self._fabric.sides[kind]
-                flows.look(now, self._bars(kind), side.peers(jobs), side.on(known))
+                side, held_up = self._fabric.sides[kind], self._fabric.used_by(kind, nodes)
+                flows.look(now, self._bars(kind), side.peers(jobs), side.on(known), held_up)
         hot = self._hot(now, _PART, 0.0)
         found = self._close(now) + self._properties(now)
         sure = self._hot(now, 1.0, self._wealth()) if hot else hot
@@ -119,8 +132,21 @@ class Congestion(BaseDetector):
             if any(port in sure for port in lot):
                 origin = origin_of(self._fabric, self._with_marks(lot))
                 if origin.switch not in known:
-                    found += self._fire(now, origin, lot)
+                    found += self._fire(now, origin, lot, slower)
         return found
+
+    def _end_window(self, now: Instant) -> None:
+        """End a window of steps; what jobs do while a congestion holds them up is not what is usual of them."""
+        held_up = [self._jobs.find(job) for case in self._cases() for job in case.memo.get("jobs", ())]
+        self._steps.close(now, _WINDOW_MS / 1000, np.array(held_up, np.int64))
+        forget_over(now, self._jobs, self._steps, self._fleet)
+
+    def _slower(self, now: Instant) -> dict[str, float]:
+        """Return the running jobs whose steps are longer than they were, and by how much."""
+        rises = self._steps.slower(now)
+        slow = np.flatnonzero(rises >= _FELT).tolist()
+        named = {str(self._jobs.names[number]): float(rises[number]) for number in slow}
+        return {job: rise for job, rise in named.items() if job in self._fleet.jobs}
 
     def _cases(self) -> list[OpenCase]:
         return [case for case in self._book.cases(FAULT) if case.aspect != _PROPERTY]
@@ -179,12 +205,22 @@ class Congestion(BaseDetector):
         places = [(side.places[number], number) for number in marking if side.places[number][0] in switches]
         return {place: self._signals("switch", number) for place, number in places} | lot
 
-    def _fire(self, now: Instant, origin: Origin, lot: Hot) -> list[Finding]:
+    def _fire(self, now: Instant, origin: Origin, lot: Hot, slower: dict[str, float]) -> list[Finding]:
         started_at = self._onset(now, lot)
         where = f"{origin.switch} {origin.port}".strip()
         others = len([port for port in lot if port[0] != origin.switch or port[1] not in origin.ports])
         suffer = f"; {others} other ports suffer" if others else ""
         evidence = self._evidence(origin, lot)
+        switches, running = {port[0] for port in lot}, self._fleet.jobs
+        held_up = [job for job in slower if self._fabric.reaches(running[job].nodes, switches)]
+        effect = ""
+        if held_up:
+            job = max(held_up, key=lambda job: (slower[job], job))
+            effect = f"; the steps of job {job} take {100 * slower[job]:.0f} % longer than before"
+            number = self._jobs.find(job)
+            evidence["job_id"] = job
+            evidence["step_time_s"] = float(self._steps.step_s[number])
+            evidence["step_time_before_s"] = float(self._steps.usual_step.level[number])
         return self._book.fire(
             now,
             FAULT,
@@ -192,10 +228,13 @@ class Congestion(BaseDetector):
             started_at=started_at,
             severity="ticket",
             score=0.9 if origin.by == "marks and drops" else 0.75,
-            summary=f"{where} is congested for {(now - started_at) / 1000:.0f} s, by {origin.by}{suffer}",
+            summary=f"{where} is congested for {(now - started_at) / 1000:.0f} s, by {origin.by}{suffer}{effect}",
             action=_ACTION,
             evidence=evidence,
-            memo={"near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])})},
+            memo={
+                "near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])}),
+                "jobs": sorted(held_up),
+            },
         )
 
     def _onset(self, now: Instant, lot: Hot) -> Instant:
@@ -207,7 +246,7 @@ class Congestion(BaseDetector):
         ]
         return min((first for first in firsts if first >= 0), default=now)
 
-    def _evidence(self, origin: Origin, lot: Hot) -> Evidence:
+    def _evidence(self, origin: Origin, lot: Hot) -> dict[str, float | int | str]:
         fabric, (ports, _) = self._fabric, self._watched()
         evidence: dict[str, float | int | str] = {
             "by": origin.by,

@@ -119,6 +119,20 @@ class Fabric:
         ranked = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         return {node: number for number, job in enumerate(ranked) for node in job.nodes}
 
+    def used_by(self, kind: Kind, nodes: Collection[str]) -> BoolArray:
+        """Return which ports of a kind some nodes are at, or may send through: cables of their switches."""
+        side = self.sides[kind]
+        if not nodes:
+            return np.zeros(len(side.places), bool)
+        switches = {port[0] for port, host in self.host.items() if host in nodes}
+        reached = {place for place, far in self.far.items() if place[0] in switches or far[0] in switches}
+        pairs = zip(side.hosts, side.places, strict=True)
+        return np.array([host in nodes if host else place in reached for host, place in pairs], bool)
+
+    def reaches(self, nodes: Collection[str], switches: Collection[str]) -> bool:
+        """Return whether any of some nodes is plugged into one of some switches."""
+        return any(port[0] in switches and host in nodes for port, host in self.host.items())
+
     def near(self, switch: str) -> set[str]:
         """Return a switch and those that it has cables to."""
         return {switch, *self._beside.get(switch, ())}

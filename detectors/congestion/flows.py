@@ -81,6 +81,7 @@ class Flows(Kept):
         self._judged = [row for row in range(JUDGED) if fields[SIGNALS[row]]]
         self.looks = Looks().along(kind)
         self.evidence, self.habits = self.looks.evidence, self.looks.habits
+        self._matters: FloatArray = np.empty(0)
 
     def __len__(self) -> int:
         return len(self.looks)
@@ -90,12 +91,13 @@ class Flows(Kept):
         self._counters.take(batch)
         self.looks.grow(len(self._counters))
 
-    def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray) -> None:
+    def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray, held_up: BoolArray) -> None:
         """Look at every port that has been read since the last look.
 
         `bars` (signals, ports) are the rates that matter (1/s); `known` (ports,) are those of which a finding tells
-        already: nothing is learnt of them.
+        already: nothing is learnt of them. At ports whose jobs are `held_up` (ports,) a tenth of these rates matters.
         """
+        self._matters = np.where(held_up, _TRACE, 1.0)
         self.looks.hot_s[now - self.looks.at > _FRESH_MS] = 0.0
         ports = self._counters.ready(int(_WHOLE * LOOK_MS))
         if not len(ports):
@@ -170,14 +172,15 @@ class Flows(Kept):
     def _waits(self, ports: IntArray) -> BoolArray:
         """Return which signals (signals, n) of `ports` say that somebody waits, and far more than usual.
 
-        By what matters, and by as much again or half of the time that was left to wait in. Packets come twice where
-        links err, too: of retransmissions only those count that come with marked packets.
+        By what matters, and by as much again or half of the time that was left to wait in: a pause need not last as
+        long as it may, so that a tenth of it matters where the steps of the job at the port have become longer. Packets
+        come twice where links err, too: of retransmissions only those count that come with marked packets.
         """
         usual = np.nan_to_num(self.usual()[:, ports])
         left = np.full(usual.shape, np.inf)
         left[_PARTS_OF_TIME] = 1 / self._config.waiting_share - usual[_PARTS_OF_TIME]
         more = np.nan_to_num(self.looks.strength[:, ports]) - usual
-        waits = more >= np.fmax(np.fmin(usual, left / 2), 1)
+        waits = more >= np.fmax(np.fmin(usual, left / 2), self._matters[ports])
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
         waits[mark] = False
         waits[retry] &= self.looks.odds[mark, ports] <= _ODD

@@ -37,7 +37,8 @@ def origin_of(fabric: Fabric, hot: Hot) -> Origin:
     sent = {port: signals.get("tx", 0.0) for port, signals in own.items()}
     paused = {port: signals.get("rx", 0.0) for port, signals in own.items()}
     ways = (("marks and drops", queued), ("pauses from its host", hosts), ("pauses sent", sent), ("waits", paused))
-    by, weight = next(((by, weight) for by, weight in ways if max(weight.values()) >= 1), ways[0])
+    matters = min(1.0, max(value for _, weight in ways for value in weight.values()))
+    by, weight = next((by, weight) for by, weight in ways if max(weight.values()) >= matters)
     most = max(weight.values())
     strong = [port for port, value in weight.items() if value >= _PART * most]
     if len(strong) >= max(_WHOLE_PORTS, _WHOLE_SHARE * fabric.size(switch)):
