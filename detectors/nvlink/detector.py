@@ -27,9 +27,10 @@ from detectors.core.counting import Counter
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
+from detectors.energy import Energy
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
-from detectors.nvlink.errors import Energy, LinkErrors, rate_of
+from detectors.nvlink.errors import LinkErrors, rate_of
 from detectors.nvlink.lines import details, fabric_line, is_fatal
 from detectors.spec import load_spec
 from detectors.state import pack, unpack

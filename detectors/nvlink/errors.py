@@ -140,16 +140,3 @@ def rate_of(counter: Counter, gpus: IntArray, at: IntArray, value: FloatArray) -
     known = (value >= before) & (at > since)
     rate: FloatArray = np.divide((value - before) * 1000, at - since, out=np.full(len(gpus), np.nan), where=known)
     return rate
-
-
-class Energy(Columns):
-    """The energy that each GPU says it has used (mJ): where it stands still, the readings beside it are old ones."""
-
-    used: FloatArray = column(np.nan)
-
-    def stands(self, gpus: IntArray, used: FloatArray) -> BoolArray:
-        """Take a reading of each of `gpus` (n,), NaN left out; return which repeat the one before."""
-        repeats = np.asarray(used == self.used[gpus])
-        known = np.isfinite(used)
-        self.used[gpus[known]] = used[known]
-        return repeats

@@ -23,6 +23,8 @@ from detectors.contract import Batch, FloatArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
+from detectors.energy import Energy
+from detectors.gpus import reported
 from detectors.straggler.comparison import Comparison, Look, Verdict
 
 WINDOW_S: Final = 60
@@ -32,6 +34,7 @@ _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL",
 )  # fmt: skip
+_ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
 _WORKING: Final = 0.3
@@ -41,20 +44,29 @@ _HABIT_S: Final = 240.0
 
 
 class Sums(Columns):
-    """By GPU: the sum of each signal's readings since the window began, and their number."""
+    """By GPU: the sum of each signal's readings since the window began, and their number.
+
+    Readings that an exporter repeats count once: what stands still is no news of the GPU.
+    """
 
     axis = "dcgm"
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
+    BESIDE = ("energy",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = Energy()
 
     def take(self, batch: Batch) -> None:
         """Add the readings of a batch."""
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
             gpus = batch.index(here)
+            old = self.energy.stands(gpus, reported(batch, _ENERGY, tick, here))
             for row, values in known:
                 now = values[tick][here]
-                finite, total, read = np.isfinite(now), self.total[row], self.read[row]
+                finite, total, read = np.isfinite(now) & ~old, self.total[row], self.read[row]
                 total[gpus] += np.where(finite, now, 0.0)
                 read[gpus] += finite
 

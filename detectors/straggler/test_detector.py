@@ -17,6 +17,7 @@ from detectors.straggler.examples import (
     CLOCK,
     CULPRIT,
     DRAM,
+    ENERGY,
     FROM_START,
     JOB,
     NODE,
@@ -346,3 +347,20 @@ def test_one_rank_that_reports_of_its_node_stands_for_the_node() -> None:
     found = play(replace(tape, rows=[take(steps, first), *tape.rows[1:]]), [choice])[0]
     (fired,) = found
     assert (dict(fired.entity), fired.evidence["ranks"]) == ({"node": name(1)}, 1)
+
+
+def test_readings_that_stand_still_make_nobody_slow() -> None:
+    def busier(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        """From then on one GPU reads a fifth more, its node the same for ever, and the others a little less."""
+        after = np.where(at_s >= 600, 0.95 * values, values)
+        first = int(np.argmax(at_s[:, FIRST] >= 600))
+        after[first:, 8:16] = values[first, 8:16] * np.where(np.arange(8, 16) == FIRST, 1.2, 1.0)
+        return after
+
+    def stands(at_s: FloatArray, _values: FloatArray) -> FloatArray:
+        return 3e5 * np.where(np.arange(at_s.shape[1]) // 8 == 1, np.minimum(at_s, 600), at_s)
+
+    fresh = replace(SEEN, felt="memory", dcgm={TENSOR: busier, DRAM: busier})
+    (found,) = [finding for finding in without_steps(fresh) if finding.state == "firing"]
+    assert dict(found.entity) == ONLY
+    assert without_steps(replace(fresh, dcgm=dict(fresh.dcgm) | {ENERGY: stands})) == []

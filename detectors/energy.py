@@ -1,0 +1,18 @@
+"""The energy that GPUs say they have used: where it stands still, the readings beside it are old ones."""
+
+import numpy as np
+
+from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.core.columns import Columns, column
+
+
+class Energy(Columns):
+    """By GPU: `used` (mJ) as last read. A GPU that is on uses some from reading to reading."""
+
+    used: FloatArray = column(np.nan)
+
+    def stands(self, gpus: IntArray | slice, used: FloatArray) -> BoolArray:
+        """Take a reading of each of `gpus`, (n,), NaN left out; return which repeat the one before, (n,)."""
+        before = self.used[gpus]
+        self.used[gpus] = np.where(np.isfinite(used), used, before)
+        return np.asarray(used == before)
