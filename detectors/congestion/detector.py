@@ -29,6 +29,7 @@ from detectors.congestion.counters import SIGNALS
 from detectors.congestion.fabric import Fabric
 from detectors.congestion.flows import JUDGED, LOOK_MS, WAITS, Flows
 from detectors.congestion.origin import Hot, Origin, origin_of, together
+from detectors.congestion.pace import WINDOW_MS, Paces
 from detectors.contract import (
     Batch,
     DetectorConfig,
@@ -39,14 +40,11 @@ from detectors.contract import (
     Kind,
 )
 from detectors.core.evidence import odds_in_words, threshold
-from detectors.core.slots import Slots
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
-from detectors.step_waits import Waits, forget_over
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
-_WINDOW_MS: Final = 30_000
 _FELT: Final = 0.05
 """Of a step: a job that loses a twentieth is held up. A policy."""
 _PAUSE_BITS: Final = 65_535 * 512
@@ -73,7 +71,7 @@ class Congestion(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = CongestionConfig
 
-    KEPT = ("_flows", "_looked", "_jobs", "_steps")
+    KEPT = ("_flows", "_looked", "_paces")
     _config: CongestionConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -99,13 +97,13 @@ class Congestion(BaseDetector):
             "switch": Flows(self._config, "switch", of_switch, self.tails),
             "nic": Flows(self._config, "nic", of_nic, self.tails),
         }
-        self._jobs, self._steps = Slots(fleet, "steps"), Waits()
+        self._paces = Paces(fleet)
         self._looked = -1
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next look."""
         if batch.kind == "steps":
-            self._steps.take(batch, self._jobs)
+            self._paces.take(batch)
             return ()
         self._flows[batch.kind].take(batch)
         self._fabric.sync(batch.kind, len(self._flows[batch.kind]))
@@ -116,14 +114,17 @@ class Congestion(BaseDetector):
         if now // _EVERY_MS <= self._looked:
             return []
         self._looked = now // _EVERY_MS
-        if now % _WINDOW_MS == 0:
-            self._end_window(now)
+        if now % WINDOW_MS == 0:
+            self._paces.close(now)
         jobs, known = self._fabric.jobs(), self._known()
         slower = self._slower(now)
         nodes = {node for job in slower for node in self._fleet.jobs[job].nodes}
+        # A job that is slow for long is used to it.
+        felt = {switch for case in self._cases() if case.memo.get("felt") for switch in case.memo["near"]}
         for kind, flows in self._flows.items():
             if len(flows):
-                side, held_up = self._fabric.sides[kind], self._fabric.used_by(kind, nodes)
+                side = self._fabric.sides[kind]
+                held_up = self._fabric.used_by(kind, nodes) | side.on(felt)
                 flows.look(now, self._bars(kind), side.peers(jobs), side.on(known), held_up)
         hot = self._hot(now, _PART, 0.0)
         found = self._close(now) + self._properties(now)
@@ -135,17 +136,11 @@ class Congestion(BaseDetector):
                     found += self._fire(now, origin, lot, slower)
         return found
 
-    def _end_window(self, now: Instant) -> None:
-        """End a window of steps; what jobs do while a congestion holds them up is not what is usual of them."""
-        held_up = [self._jobs.find(job) for case in self._cases() for job in case.memo.get("jobs", ())]
-        self._steps.close(now, _WINDOW_MS / 1000, np.array(held_up, np.int64))
-        forget_over(now, self._jobs, self._steps, self._fleet)
-
     def _slower(self, now: Instant) -> dict[str, float]:
         """Return the running jobs whose steps are longer than they were, and by how much."""
-        rises = self._steps.slower(now)
+        rises = self._paces.slower(now)
         slow = np.flatnonzero(rises >= _FELT).tolist()
-        named = {str(self._jobs.names[number]): float(rises[number]) for number in slow}
+        named = {str(self._paces.jobs.names[number]): float(rises[number]) for number in slow}
         return {job: rise for job, rise in named.items() if job in self._fleet.jobs}
 
     def _cases(self) -> list[OpenCase]:
@@ -217,10 +212,8 @@ class Congestion(BaseDetector):
         if held_up:
             job = max(held_up, key=lambda job: (slower[job], job))
             effect = f"; the steps of job {job} take {100 * slower[job]:.0f} % longer than before"
-            number = self._jobs.find(job)
-            evidence["job_id"] = job
-            evidence["step_time_s"] = float(self._steps.step_s[number])
-            evidence["step_time_before_s"] = float(self._steps.usual_step.level[number])
+            before, lately = (values[self._paces.jobs.find(job)] for values in self._paces.before_and_now())
+            evidence |= {"job_id": job, "step_time_s": float(lately), "step_time_before_s": float(before)}
         return self._book.fire(
             now,
             FAULT,
@@ -233,7 +226,7 @@ class Congestion(BaseDetector):
             evidence=evidence,
             memo={
                 "near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])}),
-                "jobs": sorted(held_up),
+                "felt": bool(held_up),
             },
         )
 

@@ -41,10 +41,10 @@ from detectors.core.slots import Slots
 from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
-from detectors.step_waits import Waits, forget_over
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
 from detectors.storage.habit import IDLE, LoadHabit
+from detectors.storage.waits import Waits
 
 _WINDOW_MS: Final = 30_000
 """Two readings of the usual 15 s."""
@@ -71,6 +71,7 @@ _MEMORY_S = 3600.0
 _RELEASE_MS = 200_000
 """Storms that come and go within minutes are one event; within the five minutes in which a resolve is due."""
 _LOCAL = ("nvme", "local", "ssd", "tmpfs", "ramfs", "xfs", "ext4")
+_FORGET_MS = 3_600_000
 _INFO = "odd"
 _ACTION = (
     "look at the servers behind the mount (slow object servers, metadata load, other systems' use), not at the "
@@ -128,7 +129,7 @@ class Storage(BaseDetector):
         self._waits.close(now, _WINDOW_MS / 1000, np.array(waiting, np.int64))
         looks = self._clients.looks(now, self._mounts.looked)
         found = self._judge(now, looks) if len(looks.mounts) else []
-        forget_over(now, self._jobs, self._waits, self._fleet)
+        self._forget(now)
         return found
 
     def go_on_with(self, survivors: Survivors) -> None:
@@ -366,3 +367,13 @@ class Storage(BaseDetector):
                 over.append(self._book.resolve(case, now, "latency is what it should be"))
                 self._evidence.forget(2 * self._names.find(name) + np.array([READ, WRITE]))
         return over
+
+    def _forget(self, now: Instant) -> None:
+        """Forget jobs that are over: the state must not grow with them."""
+        self._waits.grow(len(self._jobs))
+        names, kept = self._jobs.names, self._fleet.jobs
+        quiet = np.flatnonzero(now - self._waits.at > _FORGET_MS).tolist()
+        gone = [number for number in quiet if names[number] is not None and names[number] not in kept]
+        if gone:
+            self._jobs.forget(gone)
+            self._waits.forget(np.array(gone))

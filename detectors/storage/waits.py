@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
-from detectors.fleet import Fleet
 
 _MICRO = 1e6
 _MOST_S = 86_400.0
@@ -14,7 +13,6 @@ _SHARE = 0.1
 """A rank that waits for data for so much of its steps counts among those that wait."""
 _MEMORY_S = 1800.0
 _LASTS_MS = 120_000
-_FORGET_MS = 3_600_000
 _DEVIATIONS = 4.0
 """Mean absolute deviations: three standard deviations of a normal distribution."""
 _SLOWER = 3.0
@@ -86,21 +84,4 @@ class Waits(Columns):
     def felt(self, now: Instant) -> FloatArray:
         """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
         rise = np.maximum(self.wait_rise, self.step_rise / _SLOWER)
-        return np.where(self._reports(now), rise, np.nan)
-
-    def slower(self, now: Instant) -> FloatArray:
-        """Return by how much longer (jobs,) the steps of each job are than they were; NaN where it reports none now."""
-        return np.where(self._reports(now), self.step_rise, np.nan)
-
-    def _reports(self, now: Instant) -> BoolArray:
-        return np.asarray((self.at >= 0) & (now - self.at <= _LASTS_MS))
-
-
-def forget_over(now: Instant, jobs: Slots, waits: Waits, fleet: Fleet) -> None:
-    """Forget jobs that are over and have been silent for an hour: the state must not grow with them."""
-    waits.grow(len(jobs))
-    quiet = np.flatnonzero(now - waits.at > _FORGET_MS).tolist()
-    gone = [number for number in quiet if jobs.names[number] is not None and jobs.names[number] not in fleet.jobs]
-    if gone:
-        jobs.forget(gone)
-        waits.forget(np.array(gone))
+        return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)

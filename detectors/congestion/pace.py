@@ -1,0 +1,90 @@
+"""Whether the steps of jobs have become longer: the last two minutes beside the eight before."""
+
+from typing import Final
+
+import numpy as np
+
+from detectors.contract import Batch, FloatArray, Instant
+from detectors.core.columns import REUSED, Columns, column
+from detectors.core.residuals import MAD_TO_SIGMA
+from detectors.core.slots import Slots
+from detectors.fleet import Fleet
+from detectors.statistics import masked_median, median_of
+
+WINDOW_MS: Final = 30_000
+_NOW, _BEFORE = 4, 16
+_FEWEST_NOW, _FEWEST_BEFORE = 3, 6
+_SURE: Final = 3.0
+"""Standard errors of a difference of medians: one in a thousand by chance."""
+_LEAST_SCATTER: Final = 0.003
+_LASTS_MS: Final = 120_000
+_FORGET_MS: Final = 3_600_000
+_NOBODY: Final = 1 << 30
+
+
+class Paces(Columns):
+    """By job, numbered in `jobs`: the median step (s) of the last windows that had any, the newest first.
+
+    `pending` are the steps of the window that goes on, as the `lowest` rank reports them: in a synchronous job a step
+    takes all ranks equally long. `at` is the end of the last window with steps (ms).
+    """
+
+    axis = REUSED
+    recent: FloatArray = column(np.nan, _NOW + _BEFORE)
+    lowest: FloatArray = column(float(_NOBODY))
+    at: FloatArray = column(-1.0)
+    KEPT = ("jobs", "pending")
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._fleet = fleet
+        self.jobs = Slots(fleet, "steps")
+        self.pending: list[list[float]] = []
+
+    def take(self, batch: Batch) -> None:
+        """Take note of the steps in a batch."""
+        step = batch.sound.get("step_time_s")
+        if step is None:
+            return
+        keys = self._fleet.entities("steps")
+        jobs = self.jobs.of(batch.entities)
+        ranks = np.array([int(keys[entity][1]) for entity in batch.entities.tolist()], float)
+        self.grow(len(self.jobs))
+        self.pending += [[] for _ in range(len(self.jobs) - len(self.pending))]
+        np.minimum.at(self.lowest, jobs, ranks)
+        with np.errstate(invalid="ignore"):
+            wanted = batch.present & (step > 0) & (ranks == self.lowest[jobs])
+        for tick, place in np.argwhere(wanted).tolist():
+            self.pending[jobs[place]].append(float(step[tick, place]))
+
+    def close(self, now: Instant) -> None:
+        """End a window, and forget jobs that are over and have been silent for an hour."""
+        for job, steps in enumerate(self.pending):
+            if steps:
+                self.recent[:, job] = np.roll(self.recent[:, job], 1)
+                self.recent[0, job], self.at[job] = median_of(np.array(steps)), now
+                steps.clear()
+        quiet = np.flatnonzero(now - self.at > _FORGET_MS).tolist()
+        names = self.jobs.names
+        gone = [job for job in quiet if names[job] is not None and names[job] not in self._fleet.jobs]
+        if gone:
+            self.jobs.forget(gone)
+            self.forget(np.array(gone))
+
+    def before_and_now(self) -> tuple[FloatArray, FloatArray]:
+        """Return the median steps (s) of each job before and lately, (jobs,); NaN where too few are known."""
+        recent, before = self.recent[:_NOW], self.recent[_NOW:]
+        few = np.count_nonzero(np.isfinite(recent), axis=0) < _FEWEST_NOW
+        few |= np.count_nonzero(np.isfinite(before), axis=0) < _FEWEST_BEFORE
+        lately, earlier = (masked_median(part.T, np.isfinite(part.T)) for part in (recent, before))
+        return np.where(few, np.nan, earlier), np.where(few, np.nan, lately)
+
+    def slower(self, now: Instant) -> FloatArray:
+        """Return by how much longer (a share, jobs) the steps of each job surely are; 0 where they are not."""
+        earlier, lately = self.before_and_now()
+        moved = np.log(lately) - np.log(earlier)
+        logs = np.abs(np.log(self.recent[_NOW:]) - np.log(earlier)).T
+        scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
+        error = 1.2533 * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)
+        sure = (moved >= _SURE * error) & (now - self.at <= _LASTS_MS)
+        return np.where(sure, np.expm1(moved), 0.0)
