@@ -25,13 +25,13 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Fi
 from detectors.fleet import Fleet
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpu_lost.roll_call import RollCall
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.presence import Lapses
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.tenancy import Tenancy
 from detectors.xid import Xid, XidCatalogue
-from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
+from detectors.xid_watch import XidEvent, XidWatch
 
 _BACK_READINGS, _BACK_MS = 3, 60_000
 """A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""
@@ -68,7 +68,7 @@ class GpuLost(BaseDetector):
             return ()
         self._grow(int(batch.entities.max()) + 1)
         for tick, here in batch.ticks():
-            self._xids.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
+            self._xids.take(batch, tick, here)
             self._calls.take(batch, tick, here)
         return ()
 
