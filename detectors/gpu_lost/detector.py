@@ -1,13 +1,14 @@
 """A GPU that is gone: off the bus, its firmware silent, or no more telemetry of it while its node's others go on.
 
-XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once. Silence decides when a GPU
-that was at work is missing from its node's scrapes for longer than one collection of dcgm-exporter, and than readings
-of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted by the
-node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
-collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole
-node (a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes.
-A node that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on
-the other GPUs (XID 43, 45, 13, 31) is not looked at.
+XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once, as do the others for which
+NVIDIA's catalogue asks for a reset, for support or for a look at the power cable (46, 54, 62, 109 ...). Silence decides
+when a GPU that was at work is missing from its node's scrapes for longer than one collection of dcgm-exporter, and than
+readings of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted
+by the node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
+collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole node
+(a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes. A node
+that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on the other
+GPUs (XID 43, 45, 13, 31) is not looked at.
 
 When it is wrong: a GPU that is taken out of the collection on purpose, with no word from the scheduler, is called
 lost; one that is lost with its whole node silent is found when the node is back; on a node with a single GPU only
