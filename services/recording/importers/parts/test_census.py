@@ -1,7 +1,9 @@
+import re
+
 import pytest
 
 from services.recording.importers.parts.census import Census, Place
-from services.recording.importers.parts.known_series import RENAMED_FIELDS, reading_of, stream_of
+from services.recording.importers.parts.known_series import KNOWN_METRICS, RENAMED_FIELDS, reading_of, stream_of
 
 
 def placed(census: Census, metric: str, **labels: str) -> Place:
@@ -27,6 +29,7 @@ def test_counters_of_xids_have_a_column_a_code(metric: str) -> None:
     labels = {"Hostname": "n1", "gpu": "3", "window_size_in_ms": "300000"}
     place = placed(census, metric, **labels, xid="79")
     assert (place.reading.stream, place.reading.column, place.key) == ("dcgm", f"{metric}_79", ("n1", 3))
+    assert re.fullmatch(KNOWN_METRICS, metric), "servers are asked for it"
     # The exporter gives a GPU without any a series without a code; 0 stands for no error, and texts are no codes.
     for code in ("", "0", "79x", "12345"):
         assert isinstance(census.place(metric, labels | ({"xid": code} if code else {})), str)
