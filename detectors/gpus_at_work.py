@@ -20,7 +20,7 @@ from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
 from detectors.statistics import clamp, known_or
-from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, bits_of
+from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, TimeByReason, bits_of
 
 STALE_MS: Final = 90_000
 """Three times the collection interval of dcgm-exporter's defaults, and more than one scrape of 60 s."""
@@ -51,12 +51,12 @@ class GpusAtWork(Columns):
 
     `at` time of the last reading (ms; -1 none yet), `taken` of the last that was judged; `power` W, `clock` MHz,
     `temp`, `memory` degrees, `activity` 0 to 1 (tensor pipes, else the engine, else utilisation), `counted` time,
-    `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1 none); `held` a finding on it is open, so
-    that nothing is learnt from it; `run` judged readings in a row that were held down, `since` the first of them,
-    `before` the reading before it, `free_since` the first of the latest that were free (-1: is not), `ended` when a
-    finding on it was over. Of the last look, at readings up to `looked_at`: `lost`, the logarithm of how far its clock
-    was below usual; of the look to come: `sums` of what is in `USUAL`, at work, over `seen` readings each; `peak` the
-    highest residual of a run of suspicion.
+    `counted_of` the same of two reasons, `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1
+    none); `held` a finding on it is open, so that nothing is learnt from it; `run` judged readings in a row that were
+    held down, `since` the first of them, `before` the reading before it, `free_since` the first of the latest that were
+    free (-1: is not), `ended` when a finding on it was over. Of the last look, at readings up to `looked_at`: `lost`,
+    the logarithm of how far its clock was below usual; of the look to come: `sums` of what is in `USUAL`, at work, over
+    `seen` readings each; `peak` the highest residual of a run of suspicion.
     """
 
     axis = "dcgm"
@@ -71,6 +71,7 @@ class GpusAtWork(Columns):
     memory: FloatArray = column(np.nan)
     activity: FloatArray = column(np.nan)
     counted: FloatArray = column(np.nan)
+    counted_of: FloatArray = column(np.nan, 2)
     reasons: IntArray = column(-1)
     busy: BoolArray = column(False)
     job: IntArray = column(-1)
@@ -86,17 +87,20 @@ class GpusAtWork(Columns):
     seen: NDArray[np.int32] = column(0, 1, dtype=np.int32)
     peak: FloatArray = column(0.0)
 
-    def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, *, own_past: bool = True) -> None:
-        """Begin with nothing; `counter` is the field of the throttled time that matters.
+    def __init__(
+        self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str], *, own_past: bool = True
+    ) -> None:
+        """Begin with nothing; `counter` is the field of the throttled time that matters, `by_reason` two of its parts.
 
         A residual is how much clock a GPU has lost of its own past; without `own_past`, what it lacks of its peers':
         for what comes so slowly that it becomes a habit. Alone it is compared with its own past.
         """
         super().__init__()
         self._budget = config.false_alarms_per_100_node_days
-        self._fleet, self._field, self._own_past = fleet, counter, own_past
+        self._fleet, self._field, self._fields_by_reason, self._own_past = fleet, counter, by_reason, own_past
         self.layout = GpuLayout(fleet)
         self.throttled = ThrottledTime()
+        self.by_reason = TimeByReason()
         self.usual = {name: Habit(_MEMORY_S) for name in self.USUAL}
         self.evidence = Evidence()
         self.tails = Tails(config.calibration)
@@ -108,7 +112,7 @@ class GpusAtWork(Columns):
         self._looked: Instant = -1
 
     def _parts(self) -> list[Columns]:
-        return [self.throttled, *self.usual.values(), self.evidence]
+        return [self.throttled, self.by_reason, *self.usual.values(), self.evidence]
 
     def take(self, batch: Batch) -> None:
         """Take a batch: of each GPU the latest reading counts at the next point of the grid."""
@@ -133,6 +137,7 @@ class GpusAtWork(Columns):
             "memory": of("DCGM_FI_DEV_MEMORY_TEMP", *_DEGREES),
             "activity": activity,
             "counted": of(self._field),
+            "counted_of": np.array([of(name) for name in self._fields_by_reason]),
             "reasons": reasons,
             "busy": ~(util < IDLE_UTILISATION) & ((reasons < 0) | ((reasons & GPU_IDLE) == 0)),
             "at": batch.at[tick, here],
@@ -140,9 +145,10 @@ class GpusAtWork(Columns):
         gpus = batch.index(here)
         silent = np.isnan(columns["clock"]) & np.isnan(columns["power"]) & np.isnan(columns["temp"]) & (reasons < 0)
         if np.count_nonzero(silent):
-            gpus, columns = batch.entities[here][~silent], {name: values[~silent] for name, values in columns.items()}
+            columns = {name: values[..., ~silent] for name, values in columns.items()}
+            gpus = batch.entities[here][~silent]
         for name, values in columns.items():
-            getattr(self, name)[gpus] = values
+            getattr(self, name)[..., gpus] = values
 
     def extend(self, count: int) -> None:
         """Take note of GPUs that were not known before."""
@@ -209,7 +215,20 @@ class GpusAtWork(Columns):
         self._note_jobs()
         new = self.at > self.taken
         self.throttled.take(new, self.at, self.counted)
+        self.by_reason.take(new, self.at, self.counted_of)
         return new
+
+    def throttled_share(self, gpus: Any = slice(None)) -> FloatArray:
+        """Return for which part of the time GPUs were held down, 0 to 1; NaN where no counter tells.
+
+        By the counter of all of it, else by that of the two reasons which held them longer.
+        """
+        share = self.throttled.share(gpus)
+        return np.where(np.isfinite(share), share, np.fmax(*self.by_reason.share(gpus)))
+
+    def throttled_in_ns(self, gpus: IntArray) -> BoolArray:
+        """Return of which GPUs the unit is known that `throttled_share` was counted in."""
+        return np.asarray(self.throttled.in_ns | ~np.isfinite(self.throttled.rate[gpus]))
 
     @property
     def known(self) -> BoolArray:
@@ -325,7 +344,8 @@ class GpusAtWork(Columns):
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""
-        arrays = self.arrays("gpu_") | self.throttled.snapshot("throttled_") | self.evidence.arrays("evidence_")
+        arrays = self.arrays("gpu_") | self.evidence.arrays("evidence_")
+        arrays |= self.throttled.snapshot("throttled_") | self.by_reason.snapshot("by_reason_")
         for name, habit in self.usual.items():
             arrays |= habit.arrays(f"usual_{name}_")
         return {"tails": self.tails.document(), "looked": self._looked}, arrays
@@ -334,6 +354,8 @@ class GpusAtWork(Columns):
         """Take what `snapshot` returned."""
         self.load(arrays, "gpu_")
         self.throttled.restore(arrays, "throttled_")
+        self.by_reason.restore(arrays, "by_reason_")
+        self.by_reason.grow(self.count)
         self.evidence.load(arrays, "evidence_")
         for name, habit in self.usual.items():
             habit.load(arrays, f"usual_{name}_")

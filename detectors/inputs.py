@@ -6,15 +6,19 @@ from typing import Any
 from detectors.contract import KINDS, Kind, LogRecord
 from detectors.jobs import FIELDS
 from detectors.upgrade import Choice
+from detectors.xid import XIDS
 
 
 def fields_read(choices: Sequence[Choice], streams: Collection[str] = ()) -> dict[Kind, tuple[str, ...]]:
-    """Return the fields of each kind that some detector reads, of the kinds among `streams` though it be none."""
+    """Return the fields of each kind that some detector reads, of the kinds among `streams` though it be none.
+
+    A field with ``{xid}`` in its name is one for every code of the catalogue.
+    """
     read = {kind for detector, _ in choices for kind in detector.spec.reads}.union(streams)
     wanted: dict[Kind, set[str]] = {kind: set() for kind in KINDS if kind in read}
     for detector, _ in choices:
         for kind, names in detector.spec.fields.items():
-            wanted[kind].update(names)
+            wanted[kind].update(name.format(xid=code) for name in names for code in (XIDS if "{xid}" in name else [0]))
     if "dcgm" in wanted:
         wanted["dcgm"].update(FIELDS)
     return {kind: tuple(sorted(names)) for kind, names in wanted.items()}

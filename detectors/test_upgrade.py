@@ -168,7 +168,7 @@ def test_a_version_that_changes_the_state_declares_it(choice: Choice) -> None:
     assert declared.since <= kind.spec.version
     assert declared.layout == layout, (
         f"{kind.spec.name}/detector.yaml: the state is not as it was: set layout to {layout!r}, and since to its "
-        "version, unless only its examples are others"
+        "version, unless only its examples are others, or what is new begins afresh"
     )
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from detectors.contract import LogRecord
+from detectors.contract import Batch, LogRecord
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout
 from detectors.xid import OURS, SITE, XIDS, XidCatalogue, XidOverrides, asked, normal_address, parse_line
-from detectors.xid_watch import GAUGE, KERNEL, SAME_MS, XidWatch
+from detectors.xid_watch import GAUGE, KERNEL, SAME_MS, TOTAL, WINDOW, XidWatch
 
 DATA = Path(os.environ.get("HINDCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 OVERRIDES: TypeAdapter[dict[str, dict[str, str]]] = TypeAdapter(XidOverrides)
@@ -124,9 +124,14 @@ def test_what_asks_for_a_reset_or_for_support_is_some_faults() -> None:
     faults = XidCatalogue({}).codes(
         "uncorrectable_memory", "remap_recorded", "remap_failed", "gpu_lost", "nvlink", "nvlink_leveled", "pcie"
     )
-    asks = {code for code, xid in XIDS.items() if asked(xid.actions.get("nvidia", "")) & {"reset", "reboot"}}
-    assert asks - faults == {151, 156, 157}, "a key's rotation and retired resources, for which there is no fault"
-    assert {46, 61, 62, 109, 110, 143, 158, 167} <= faults
+    # What to do at once comes first, what to look into later behind a slash.
+    at_once = {code: asked(xid.actions.get("nvidia", "").partition("/")[0]) for code, xid in XIDS.items()}
+    asks = {code for code, steps in at_once.items() if steps & {"reset", "reboot", "inspect"}}
+    assert asks - faults == {151, 156}, "a key's rotation, and a retired part, for which there is no fault"
+    assert {46, 54, 61, 62, 109, 110, 143, 158, 167} <= faults
+    assert not faults & {121, 157}, (
+        "IGNORE: corrected errors of the link to the CPU; a retirement for which no part is left"
+    )
     assert not faults & {13, 31, 43, 45}, "a user's program that crashes"
 
 
@@ -229,3 +234,105 @@ def test_a_gauge_that_falls_back_to_0_is_noted() -> None:
     _gauge(watch, 5000, 48, 0)
     _gauge(watch, 10_000, 0, 0)
     assert watch.cleared_at.tolist() == [10_000, -1]
+
+
+def _counters(watch: XidWatch, at: int, **counted: float) -> list[tuple[int, int, str]]:
+    """Let two GPUs report, the second with some counters (``TOTAL_79=1``); return the events: time, code, source."""
+    valid = np.array([[False, True]])
+    names = {f"DCGM_EXP_XID_ERRORS_{name}": value for name, value in counted.items()}
+    watch.take(
+        Batch(
+            "dcgm",
+            np.arange(2),
+            np.full((1, 2), at),
+            np.ones((1, 2), bool),
+            {name: np.array([[0.0, value]]) for name, value in names.items()},
+            dict.fromkeys(names, valid),
+        ),
+        0,
+        slice(None),
+    )
+    events = watch.drain(at)
+    assert all((event.node, event.gpu) == ("v001", 1) for event in events)
+    return [(event.at, event.code, event.seen_in) for event in events]
+
+
+def _heard(watch: XidWatch, until: int) -> None:
+    for at in range(5000, until, 5000):
+        assert _counters(watch, at) == []
+
+
+def test_a_counter_that_begins_or_grows_is_news_each_time() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    assert _counters(watch, 100_000, TOTAL_48=1) == [(97_500, 48, TOTAL)], "between the two readings"
+    assert _counters(watch, 105_000, TOTAL_48=1) == []
+    assert _counters(watch, 110_000, TOTAL_48=1) == []
+    assert _counters(watch, 300_000, TOTAL_48=1) == []
+    for at in range(305_000, 400_000, 5000):
+        assert _counters(watch, at, TOTAL_48=1) == []
+    assert _counters(watch, 400_000, TOTAL_48=2, TOTAL_79=1, TOTAL_13=1) == [(397_500, 48, TOTAL), (397_500, 79, TOTAL)]
+
+
+def test_what_counters_stand_at_when_a_gpu_is_first_heard_is_no_news() -> None:
+    watch = _watch()
+    assert _counters(watch, 5000, TOTAL_79=3, COUNT_79=1) == []
+    assert _counters(watch, 10_000, TOTAL_79=3, COUNT_79=1) == []
+    assert _counters(watch, 15_000, TOTAL_79=4, COUNT_79=1) == [(12_500, 79, TOTAL)]
+
+
+def test_a_window_from_which_an_error_falls_is_no_news_and_the_next_error_in_it_is() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    assert _counters(watch, 100_000, COUNT_79=2) == [(97_500, 79, WINDOW)]
+    for at in range(105_000, 400_000, 5000):
+        assert _counters(watch, at, COUNT_79=2) == []
+    assert _counters(watch, 400_000, COUNT_79=1) == []
+    for at in range(405_000, 600_000, 5000):  # the window is empty, and the series ends
+        assert _counters(watch, at) == []
+    assert _counters(watch, 600_000, COUNT_79=1) == [(597_500, 79, WINDOW)]
+
+
+def test_a_total_that_fails_to_come_for_a_while_is_no_news_and_one_of_an_exporter_started_anew_is() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    assert len(_counters(watch, 100_000, TOTAL_79=3)) == 1
+    for at in range(105_000, 300_000, 5000):
+        assert _counters(watch, at) == []
+    assert _counters(watch, 300_000, TOTAL_79=3) == []
+    for at in range(305_000, 500_000, 5000):
+        assert _counters(watch, at) == []
+    assert _counters(watch, 500_000, TOTAL_79=1) == [(497_500, 79, TOTAL)]
+
+
+def test_two_exporters_that_count_from_different_starts_make_no_events() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    assert len(_counters(watch, 100_000, TOTAL_79=3)) == 1
+    found = [_counters(watch, at, TOTAL_79=1 + 2 * (at // 5000 % 2)) for at in range(105_000, 400_000, 5000)]
+    assert found == [[]] * len(found)
+
+
+def test_line_gauge_and_counters_are_one_event() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    _line(watch, 101_000, 79, bus="02")
+    assert [event.again for event in watch.drain(105_000)] == [False]
+    _gauge(watch, 130_000, 0, 79)
+    watch.drain(130_000)
+    watch.take(
+        Batch("dcgm", np.array([1]), np.array([[131_000]]), np.ones((1, 1), bool),
+              {f"{TOTAL}_79": np.ones((1, 1))}, {f"{TOTAL}_79": np.ones((1, 1), bool)}),
+        0, slice(None),
+    )  # fmt: skip
+    assert [(event.seen_in, event.again) for event in watch.drain(135_000)] == [(TOTAL, True)]
+
+
+def test_what_counters_stand_at_survives_a_snapshot_and_other_numbers_of_gpus() -> None:
+    watch = _watch()
+    _heard(watch, 100_000)
+    assert len(_counters(watch, 100_000, TOTAL_79=3)) == 1
+    again = _watch()
+    again.load(*watch.snapshot())
+    assert _counters(again, 400_000, TOTAL_79=3) == []
+    assert len(_counters(again, 405_000, TOTAL_79=4)) == 1

@@ -8,6 +8,13 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
 
+_EVENT: Final = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_"
+POWER_BRAKE_NS: Final = f"{_EVENT}HW_POWER_BRAKE_SLOWDOWN_NS"
+POWER_CAP_NS: Final = f"{_EVENT}SW_POWER_CAP_NS"
+"""NVML counts it in the field that POWER_VIOLATION is made of (nvml.h, NVML_FI_DEV_PERF_POLICY_POWER)."""
+HW_THERMAL_NS: Final = f"{_EVENT}HW_THERM_SLOWDOWN_NS"
+SW_THERMAL_NS: Final = f"{_EVENT}SW_THERM_SLOWDOWN_NS"
+
 # DCGM_FI_DEV_CLOCK_THROTTLE_REASONS (DCGM dcgm_fields.h; NVML has the same).
 GPU_IDLE: Final = 0x001
 CLOCKS_SETTING: Final = 0x002
@@ -64,7 +71,7 @@ class ThrottledTime(Columns):
         np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
         np.copyto(self.at, at, where=moved)
         np.copyto(self.value, counted, where=moved)
-        self.fastest = float(np.fmax.reduce(self.rate, initial=self.fastest))
+        self.fastest = float(np.fmax.reduce(self.rate, axis=None, initial=self.fastest))
 
     @property
     def in_ns(self) -> bool:
@@ -73,7 +80,7 @@ class ThrottledTime(Columns):
 
     def share(self, gpus: Any = slice(None)) -> FloatArray:
         """Return the part of the time (n,), 0 to 1, by the last reading; NaN where it is not known."""
-        return np.asarray(np.minimum(self.rate[gpus] * (1.0 if self.in_ns else 1000.0), 1.0))
+        return np.asarray(np.minimum(self.rate[..., gpus] * (1.0 if self.in_ns else 1000.0), 1.0))
 
     def snapshot(self, prefix: str) -> dict[str, NDArray[Any]]:
         """Return the state as arrays."""
@@ -83,3 +90,27 @@ class ThrottledTime(Columns):
         """Take what `snapshot` returned."""
         self.load(arrays, prefix)
         self.fastest = float(arrays[f"{prefix}fastest"][0])
+
+
+class TimeByReason(ThrottledTime):
+    """The same of two reasons, each by a counter of its own: ns in every version of DCGM that has them (1420 to 1424).
+
+    Columns, and what `take` is given as counted, are (2, count); `share` is (2, n).
+    """
+
+    rows = (2,)
+
+    def take(self, new: BoolArray, at: IntArray, counted: FloatArray) -> None:
+        """Take a reading of each of the GPUs that are `new` (count,); mostly nobody reports these counters."""
+        if np.count_nonzero(np.isfinite(counted)) or np.count_nonzero(self.at >= 0):
+            super().take(new, at, counted)
+
+    @property
+    def in_ns(self) -> bool:
+        """Whether the counters count ns."""
+        return True
+
+    def restore(self, arrays: dict[str, NDArray[Any]], prefix: str) -> None:
+        """Take what `snapshot` returned; a version that did not have these counters kept nothing of them."""
+        if f"{prefix}fastest" in arrays:
+            super().restore(arrays, prefix)

@@ -1,8 +1,10 @@
-"""XIDs as they happen: the kernel's lines and the changes of DCGM's gauge, each event once.
+"""XIDs as they happen: the kernel's lines, the changes of DCGM's gauge, dcgm-exporter's counters, each event once.
 
 The gauge holds the last code for ever: its first reading, and a code that stays, are no news; a change is. An exporter
 may not show the field before there is a code: where a GPU reported for `SAME_MS` without it, its first code is news,
-too. It comes a scrape after the kernel's line, so the same code of the same GPU within `SAME_MS` is the same event.
+too. dcgm-exporter's own counters, where they are switched on, have a series for each code that begins with the first:
+`_TOTAL` counts since the exporter's start, `_COUNT` those in a window (5 min by default), of which a fall is no news.
+All come a scrape after the kernel's line, so the same code of the same GPU within `SAME_MS` is the same event.
 What is taken between two points of the grid is handed out by `drain`, in order of event time.
 """
 
@@ -13,17 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import FloatArray, Instant, IntArray, LogRecord
+from detectors.contract import Batch, FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
-from detectors.gpus import GpuLayout
+from detectors.gpus import GpuLayout, reported
 from detectors.xid import parse_line
 
 XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
 SAME_MS = 90_000
 """A scrape every minute, and dcgm-exporter's own collection every 30 s."""
 KERNEL, GAUGE = "kernel log", XID_FIELD
+TOTAL, WINDOW = "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_XID_ERRORS_COUNT"
+"""dcgm-exporter's counters; a recording has a column of each for every code, with the code behind the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class XidEvent:
 class _Gauge(Columns):
     """The gauge's last reading of every GPU, when it was, and when it last fell back to 0; -1: never.
 
-    Until there is one, `at` is the GPU's last reading without it, and `without_since` the first.
+    Until there is one, `at` is the GPU's last reading without it, and `without_since` the first. `heard_at`: when the
+    GPU reported last, whatever it was, and `heard_since` since when it has without a gap of `SAME_MS`.
     """
 
     axis = "dcgm"
@@ -52,10 +57,12 @@ class _Gauge(Columns):
     at: IntArray = column(-1)
     cleared_at: IntArray = column(-1)
     without_since: IntArray = column(-1)
+    heard_at: IntArray = column(-1)
+    heard_since: IntArray = column(-1)
 
 
 class XidWatch(Kept):
-    """Takes log lines and gauge readings; tells of events with one of `codes`."""
+    """Takes log lines and readings; tells of events with one of `codes`."""
 
     KEPT = ("noted", "_gauge")
 
@@ -63,6 +70,11 @@ class XidWatch(Kept):
         self._codes = frozenset(codes)
         self._layout = layout
         self._gauge = _Gauge()
+        self._counters = {
+            f"{metric}_{code}": (metric, code) for metric in (TOTAL, WINDOW) for code in sorted(self._codes)
+        }
+        self._counted: dict[tuple[int, str], tuple[float, Instant]] = {}
+        """By GPU and counter, of the few that have any: what it stood at, and when it was read last."""
         self._pending: dict[tuple[str, str, int, str], XidEvent] = {}
         self._recent: dict[tuple[str, int, int], Instant] = {}
 
@@ -74,6 +86,38 @@ class XidWatch(Kept):
     def grow(self, count: int) -> None:
         """Make room for GPUs that were not known before."""
         self._gauge.grow(count)
+
+    def take(self, batch: Batch, tick: int, here: Any) -> None:
+        """Take one tick of readings of GPUs that there is room for: the gauge and the counters."""
+        self.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
+        gpus, at, gauge = batch.index(here), batch.at[tick, here], self._gauge
+        told = [name for name in batch.sound if name in self._counters]
+        for name in told:
+            values = reported(batch, name, tick, here)
+            for place in np.flatnonzero(values >= 1).tolist():
+                self._count(int(batch.entities[here][place]), name, int(at[place]), float(values[place]))
+        began = (gauge.heard_at[gpus] < 0) | (at - gauge.heard_at[gpus] > SAME_MS)
+        gauge.heard_since[gpus] = np.where(began, at, gauge.heard_since[gpus])
+        gauge.heard_at[gpus] = at
+
+    def _count(self, gpu: int, name: str, at: Instant, value: float) -> None:
+        """Take a counter that is not 0."""
+        before, since = int(self._gauge.heard_at[gpu]), int(self._gauge.heard_since[gpu])
+        metric, code = self._counters[name]
+        stood, read = self._counted.get((gpu, name), (0.0, since))
+        listened = since >= 0 and at - before <= SAME_MS
+        gone = at - read > SAME_MS
+        if (gpu, name) not in self._counted:
+            news = listened and at - since >= SAME_MS
+        elif metric == WINDOW:
+            news = value > stood or (gone and listened and since <= read)
+        else:
+            # Two exporters of a GPU count from different starts: one alone is back from less, and was gone meanwhile.
+            news = value > stood or (gone and value < stood)
+            value = value if gone else max(value, stood)
+        self._counted[gpu, name] = value, at
+        if news:
+            self._add(XidEvent(max((before + at) // 2, at - SAME_MS), "", gpu, code, metric))
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Take log lines, in order of time."""
@@ -133,7 +177,7 @@ class XidWatch(Kept):
         events: list[XidEvent] = []
         for event in sorted(found, key=_order):
             keys = [(event.node, event.gpu, event.code)]
-            if event.seen_in == GAUGE:
+            if event.seen_in != KERNEL:
                 keys.append((event.node, -1, event.code))  # the kernel's line may have had an address that is not known
             again = any(key in self._recent for key in keys)
             self._recent[keys[0]] = max(now, self._recent.get(keys[0], now))
@@ -141,16 +185,17 @@ class XidWatch(Kept):
         return events
 
     def _placed(self, event: XidEvent) -> XidEvent:
-        if event.seen_in == GAUGE:
+        if event.seen_in != KERNEL:
             return replace(event, node=self._layout.names[self._layout.node[event.gpu]])
         gpu = self._layout.at_address(event.node, event.address)
         return event if gpu is None else replace(event, gpu=gpu)
 
     @property
     def noted(self) -> dict[str, Any]:
-        """The events that wait for `drain`, and those drained lately, as JSON can say them."""
+        """The events that wait for `drain`, those drained lately, and the counters, as JSON can say them."""
         recent = [[*key, at] for key, at in self._recent.items()]
-        return {"pending": self.to_json(self._pending.values()), "recent": recent}
+        counted = [[*key, *stood] for key, stood in self._counted.items()]
+        return {"pending": self.to_json(self._pending.values()), "recent": recent, "counted": counted}
 
     @noted.setter
     def noted(self, document: dict[str, Any]) -> None:
@@ -158,6 +203,8 @@ class XidWatch(Kept):
         for event in self.from_json(document["pending"]):
             self._add(event)
         self._recent = {(node, gpu, code): at for node, gpu, code, at in document["recent"]}
+        # A state that an older version kept has none.
+        self._counted = {(gpu, name): (value, at) for gpu, name, value, at in document.get("counted", ())}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""
@@ -176,6 +223,8 @@ class XidWatch(Kept):
             gpu = survivors.number("dcgm", event.gpu)
             if (gpu < 0) == (event.gpu < 0):
                 self._add(replace(event, gpu=gpu))
+        counted = ((survivors.number("dcgm", gpu), name, stood) for (gpu, name), stood in self._counted.items())
+        self._counted = {(gpu, name): stood for gpu, name, stood in counted if gpu >= 0}
         recent = (
             (node, gpu, survivors.number("dcgm", gpu), code, at) for (node, gpu, code), at in self._recent.items()
         )

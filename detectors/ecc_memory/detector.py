@@ -29,11 +29,11 @@ from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.ecc_memory.storms import RETURN_MS, STORM, Storms, told_by
 from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.xid import Xid, XidCatalogue, XidOverrides
-from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
+from detectors.xid_watch import XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
 _CLEAR_READINGS = 2
@@ -94,7 +94,7 @@ class EccMemory:
         self._grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
             self._memory.take(batch, tick, here, self._single.counter)
-            self._xids.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
+            self._xids.take(batch, tick, here)
         return ()
 
     def _grow(self, count: int) -> None:

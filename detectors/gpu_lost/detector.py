@@ -1,13 +1,14 @@
 """A GPU that is gone: off the bus, its firmware silent, or no more telemetry of it while its node's others go on.
 
-XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once. Silence decides when a GPU
-that was at work is missing from its node's scrapes for longer than one collection of dcgm-exporter, and than readings
-of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted by the
-node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
-collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole
-node (a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes.
-A node that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on
-the other GPUs (XID 43, 45, 13, 31) is not looked at.
+XID 79, 119 and 120 (and the driver's line about the bus without a code) decide at once, as do the others for which
+NVIDIA's catalogue asks for a reset, for support or for a look at the power cable (46, 54, 62, 109 ...). Silence decides
+when a GPU that was at work is missing from its node's scrapes for longer than one collection of dcgm-exporter, and than
+readings of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted
+by the node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
+collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole node
+(a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes. A node
+that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on the other
+GPUs (XID 43, 45, 13, 31) is not looked at.
 
 When it is wrong: a GPU that is taken out of the collection on purpose, with no word from the scheduler, is called
 lost; one that is lost with its whole node silent is found when the node is back; on a node with a single GPU only
@@ -25,13 +26,13 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Fi
 from detectors.fleet import Fleet
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpu_lost.roll_call import RollCall
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.presence import Lapses
 from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.tenancy import Tenancy
 from detectors.xid import Xid, XidCatalogue
-from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
+from detectors.xid_watch import XidEvent, XidWatch
 
 _BACK_READINGS, _BACK_MS = 3, 60_000
 """A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""
@@ -68,7 +69,7 @@ class GpuLost(BaseDetector):
             return ()
         self._grow(int(batch.entities.max()) + 1)
         for tick, here in batch.ticks():
-            self._xids.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
+            self._xids.take(batch, tick, here)
             self._calls.take(batch, tick, here)
         return ()
 

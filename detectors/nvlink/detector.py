@@ -35,7 +35,7 @@ from detectors.nvlink.lines import details, fabric_line, is_fatal
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.xid import XidCatalogue, XidOverrides
-from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
+from detectors.xid_watch import XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 _BOTH, _ENERGY = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -125,7 +125,7 @@ class Nvlink:
         for tick, here in batch.ticks():
             gpus, at = batch.entities[here], batch.at[tick, here]
             self._errors.take(batch, tick, here, gpus, at)
-            self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
+            self._xids.take(batch, tick, here)
             sent, received = reported(batch, _SENT, tick, here), reported(batch, _RECEIVED, tick, here)
             moved = np.where(np.isnan(sent), received, np.where(np.isnan(received), sent, sent + received)) / _MB
             if np.isnan(moved).any():

@@ -30,7 +30,7 @@ from detectors.pcie_degradation.links import STALE_MS, Links
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
 from detectors.xid import XidCatalogue, XidOverrides
-from detectors.xid_watch import XID_FIELD, XidEvent, XidWatch
+from detectors.xid_watch import XidEvent, XidWatch
 
 _FAULT: Fault = "pcie_degraded"
 _ACTION = "reset the device or reboot the node when it is free, which cures most; if it comes back, reseat or replace"
@@ -91,7 +91,7 @@ class PcieDegradation:
             moved = np.fmax(sent, reported(batch, "DCGM_FI_PROF_PCIE_RX_BYTES", tick, here))
             self._links.take(batch, tick, here, moved)
             self._replays.counter.take(gpus, at, reported(batch, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", tick, here))
-            self._xids.take_gauge(gpus, at, reported(batch, XID_FIELD, tick, here))
+            self._xids.take(batch, tick, here)
             work = reported(batch, "DCGM_FI_PROF_DRAM_ACTIVE", tick, here)
             self._moved.take(gpus, np.where(self._links.busy[gpus], moved, np.nan), work)
         return ()

@@ -58,15 +58,19 @@ class Brake:
         return np.asarray(cut | (held & deep) | alone)
 
     def stated(self, those: Any = slice(None)) -> tuple[BoolArray, BoolArray]:
-        """Return which GPUs have the brake's bit, and which count time throttled that nothing else explains.
+        """Return of which GPUs the driver says that they are braked, and which count time that nothing else explains.
 
-        A counter that has stood still since the clock fell counted what was before, of which the reasons are others.
+        It says so by the brake's bit or the brake's own counter; where that one is known, what else it counts is no
+        brake. A counter that has stood still since the clock fell counted what was before, of which the reasons are
+        others.
         """
         gpus = self._gpus
         bits = np.maximum(gpus.reasons[those], 0)
         before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)
-        held = (gpus.throttled.share(those) >= _HELD_SHARE) & (gpus.throttled.at[those] > before)
-        return (bits & HW_POWER_BRAKE) != 0, held & ((bits & OTHERWISE) == 0)
+        for_power = (gpus.throttled.share(those) >= _HELD_SHARE) & (gpus.throttled.at[those] > before)
+        by_brake, capped = (gpus.by_reason.share(those) >= _HELD_SHARE) & (gpus.by_reason.at[..., those] > before)
+        for_power |= capped & np.isnan(gpus.throttled.rate[those]) & ~gpus.brake_counted(those)
+        return ((bits & HW_POWER_BRAKE) != 0) | by_brake, for_power & ((bits & OTHERWISE) == 0)
 
     def _fell(
         self, those: IntArray, usual_clock: FloatArray, usual_power: FloatArray, clock_ratio: float, power_ratio: float

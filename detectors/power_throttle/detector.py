@@ -1,12 +1,13 @@
 """Hardware power brake, lost feed, failed power supply: clocks and power of a GPU at work are cut together.
 
-What the driver says counts first: the HW_POWER_BRAKE bit with the clock or the power to bear it out, or a counter of
-time throttled for power that neither the software cap nor the temperature explains. Without either, clocks and power
-that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC tells of a supply; without
-that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of the clock and a
-quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before. GPUs that wait
-for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of the others of
-its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
+What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with the clock or the power to bear it out;
+or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
+clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC tells of a
+supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of
+the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before.
+GPUs that wait for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of
+the others of its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the
+others carry.
 
 It is wrong where a whole node's clocks are set lower in the middle of a job that no job list tells of, and blind,
 without bits and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -42,6 +43,7 @@ from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
+from detectors.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 
 _FAULT: Fault = "power_throttle"
 _LIMIT: Final = "limit"
@@ -70,7 +72,7 @@ class PowerThrottle:
             raise TypeError(f"{type(config).__name__} is not a PowerThrottleConfig")
         self._config = config
         self._fleet = fleet
-        self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION")
+        self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION", (POWER_BRAKE_NS, POWER_CAP_NS))
         self._brake = Brake(config, self._gpus)
         self._supplies = BmcAlarms(fleet, ["supply"])
         self._limits = Limits()
@@ -146,7 +148,7 @@ class PowerThrottle:
             parts = [case for case in self._brakes() if case.node == node and "gpu" in case.entity] if found else []
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
-        silent = gpus.reasons[here] < 0
+        silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here)
         sure = (stated & often) | (silent & self._proven(now, here, _HALVED, _HALVED))
         found = []
         for place in np.flatnonzero(sure).tolist():

@@ -66,8 +66,8 @@ def evidence(gpus: Work, case: Case) -> Said:
     said |= medians(
         {
             "power_before_w": gpus.usual["power"].level[held],
-            "power_violation_fraction": gpus.throttled.share(held),
-            "power_violation_fraction_peers": gpus.throttled.share(peers),
+            "power_violation_fraction": gpus.throttled_share(held),
+            "power_violation_fraction_peers": gpus.throttled_share(peers),
             "activity_peers_before": gpus.usual["activity"].level[peers],
         }
     )

@@ -13,8 +13,9 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.rows import Rows
+from detectors.state import pack, unpack
 from detectors.tape import Handling, Tape, play, take
-from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP
+from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
 UNTOLD = replace(BRAKED, supply_lines=False)
@@ -100,6 +101,45 @@ def test_the_counters_alone_suffice_in_either_unit(unit_ns: float) -> None:
     (fired,) = firing(tape_of(replace(UNTOLD, fields=fields, violation_unit_ns=unit_ns)))
     assert fired.entity == {"node": name(2)}
     assert float(fired.evidence["power_violation_fraction"]) > 0.5
+
+
+def by_reason(scene: Scene, **shares: float) -> Tape:
+    """Return a scene without reasons, whose counter of throttled time is that of the reasons in its place."""
+    tape = tape_of(replace(scene, fields=[field for field in Scene.fields if field != REASONS]))
+    dcgm = tape.rows[0]
+    values, valid = dict(dcgm.values), dict(dcgm.valid)
+    counted, there = values.pop(VIOLATION), valid.pop(VIOLATION)
+    for reason, share in shares.items():
+        values[reason], valid[reason] = share * counted, there
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
+
+
+@pytest.mark.parametrize(
+    "shares", [{POWER_BRAKE_NS: 1.0}, {POWER_CAP_NS: 1.0}, {POWER_BRAKE_NS: 0.9, POWER_CAP_NS: 0.1}]
+)
+def test_a_counter_of_one_reason_suffices_where_that_of_all_is_not_there(shares: dict[str, float]) -> None:
+    (fired,) = firing(by_reason(UNTOLD, **shares))
+    assert fired.entity == {"node": name(2)}
+    assert fired.detected_at - START <= 215_000
+    assert float(fired.evidence["power_violation_fraction"]) > 0.5
+    assert fired.score == 0.8, "the driver says so"
+
+
+def test_one_gpu_is_named_by_the_brakes_own_counter_and_not_by_that_of_a_cap() -> None:
+    alone = replace(UNTOLD, brakes=[Brake(2, 200, 320, gpus=[5])])
+    (fired,) = firing(by_reason(alone, **{POWER_BRAKE_NS: 1.0}))
+    assert dict(fired.entity) == {"node": name(2), "gpu": 5}
+    assert firing(by_reason(alone, **{POWER_BRAKE_NS: 0.0, POWER_CAP_NS: 1.0})) == [], "a cap by software is no brake"
+
+
+def test_the_state_of_a_version_without_counters_by_reason_is_gone_on_with() -> None:
+    config = next(config for kind, config in choose() if kind is PowerThrottle)
+    _, engine = play(tape_of(UNTOLD).until(START + 250_000), [(PowerThrottle, config)])
+    document, arrays = unpack(engine._detectors[0].snapshot())
+    older = {key: kept for key, kept in arrays.items() if not key.startswith("by_reason_") and key != "gpu_counted_of"}
+    assert len(older) == len(arrays) - 5
+    _, now = unpack(PowerThrottle.restore(config, engine._fleet, pack(document, older)).snapshot())
+    assert {key: kept.shape for key, kept in now.items()} == {key: kept.shape for key, kept in arrays.items()}
 
 
 @pytest.mark.parametrize(

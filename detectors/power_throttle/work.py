@@ -1,6 +1,6 @@
 """GPUs at work, with what they usually draw and do: a brake takes power, and GPUs that wait draw and do less."""
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ class Work(GpusAtWork):
     seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)
     lost_power: FloatArray = column(np.nan)
     worked: FloatArray = column(np.nan)
+
+    def brake_counted(self, gpus: Any = slice(None)) -> BoolArray:
+        """Return of which GPUs the brake's own counter says for how long they were braked of late."""
+        return np.asarray(np.isfinite(self.by_reason.rate[0, gpus]))
 
     def expected(self, now: Instant) -> tuple[FloatArray, FloatArray]:
         """Return the clock and power that GPUs should have: their own at work; else, of who is at work, its peers'."""

@@ -2,12 +2,13 @@
 
 A reading of a GPU at work counts as held down if the driver says so (SW_THERMAL, HW_THERMAL) and the temperature (near
 the highest operating one, or far beyond the peers') or the clock (below the peers', or its own) bears it out; or if the
-counter of throttled time moves a third of the time near the limit; where the driver says nothing, if the GPU is near
-its limit or far hotter than its peers, hotter than any that keeps its clock, and its clock lies below its peers'. Time
-held down adds up and leaks away, so that steps and scrapes of any length count alike. With an alarm of the node's fans
-or inlet two readings are enough, and the node is named, from the alarm on; most of a node's busy GPUs also make one
-finding on the node; one GPU alone is named after a minute. Without the driver's word and any alarm the loss of clock
-must also be beyond what chance brings in this cluster. Fans that have failed hold a finding open.
+counter of throttled time (else that of one of these reasons) moves a third of the time near the limit; where the
+driver says nothing, if the GPU is near its limit or far hotter than its peers, hotter than any that keeps its clock,
+and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of any length
+count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from the alarm
+on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute. Without the
+driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster. Fans that have
+failed hold a finding open.
 
 It is wrong where several heat sinks of a node fail at a time (named as the node). Without the driver's word it misses
 what costs less than a tenth of the clock, and a limit far lower than the model's while all peers are warm.
@@ -42,6 +43,7 @@ from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
 from detectors.thermal_throttle.heat import Heat
 from detectors.thermal_throttle.limits import limits_of
+from detectors.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 
 _FAULT: Fault = "thermal_throttle"
 _READINGS: Final = 2
@@ -69,7 +71,9 @@ class ThermalThrottle:
             raise TypeError(f"{type(config).__name__} is not a ThermalThrottleConfig")
         self._config = config
         self._fleet = fleet
-        self._gpus = GpusAtWork(config, fleet, "DCGM_FI_DEV_THERMAL_VIOLATION", own_past=False)
+        self._gpus = GpusAtWork(
+            config, fleet, "DCGM_FI_DEV_THERMAL_VIOLATION", (HW_THERMAL_NS, SW_THERMAL_NS), own_past=False
+        )
         self._heat = Heat(config, self._gpus)
         self._cooling = BmcAlarms(fleet, ["fan", "inlet"])
         self._book = CaseBook(self.spec.name, _RETURN_MS)

@@ -68,7 +68,7 @@ def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Said:
             "gpu_temp_limit_c": heat.chip_limit[held],
             "gpu_temp_peers_c": gpus.temp[peers],
             "memory_temp_c": gpus.memory[held],
-            "thermal_violation_fraction": gpus.throttled.share(held),
+            "thermal_violation_fraction": gpus.throttled_share(held),
             "inlet_c": np.array([case.inlet_c]),
             "inlet_usual_c": np.array([case.inlet_usual_c]),
             "work_rate": np.array([min(median_of(gpus.clock[held]) / median_of(gpus.clock[peers]), 1.0)]),

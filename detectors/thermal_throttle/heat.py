@@ -45,7 +45,7 @@ class Heat(Columns):
         """Take the readings of `gpus` that are `new` (count,); `alarmed` (count,) are those whose BMC reports heat."""
         gpus, ratio = self._gpus, self._config.clock_ratio
         has_bits, says = gpus.reasons >= 0, (np.maximum(gpus.reasons, 0) & THERMAL) != 0
-        counts = gpus.throttled.share() >= _THROTTLED_SHARE
+        counts = gpus.throttled_share() >= _THROTTLED_SHARE
         # Who may be held down is compared with the peers: where the driver says why a clock is low, it is asked alone.
         may = says | counts
         if np.count_nonzero(new & ~has_bits):
@@ -70,7 +70,7 @@ class Heat(Columns):
         # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
         blind = ~np.isfinite(temp) & ~np.isfinite(gpus.memory[those]) & ~np.isfinite(clock)
         # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
-        sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled.in_ns)
+        sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled_in_ns(those))
         told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
         # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not.
         harder = gpus.power[those] > peers_power

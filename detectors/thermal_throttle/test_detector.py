@@ -16,6 +16,7 @@ from detectors.tape import Tape, play
 from detectors.thermal_throttle.detector import ThermalThrottle
 from detectors.thermal_throttle.examples import FAN, INLET, NODE, SINK, Heat, Scene, tape_of
 from detectors.thermal_throttle.limits import limits_of
+from detectors.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 
 BITS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 
@@ -122,6 +123,20 @@ def test_checkpoints_in_between_make_no_further_findings() -> None:
 )  # fmt: skip
 def test_the_gpu_is_named_with_less_to_go_on(scene: Scene) -> None:
     assert firing(tape_of(scene)) == [{"node": name(0), "gpu": 3}]
+
+
+@pytest.mark.parametrize("reason", [SW_THERMAL_NS, HW_THERMAL_NS])
+def test_a_counter_of_one_reason_suffices_where_that_of_all_is_not_there(reason: str) -> None:
+    tape = tape_of(without(SINK, "CLOCK_THROTTLE_REASONS", "SM_CLOCK"))
+    dcgm = tape.rows[0]
+    values, valid = dict(dcgm.values), dict(dcgm.valid)
+    counted, there = values.pop("DCGM_FI_DEV_THERMAL_VIOLATION"), valid.pop("DCGM_FI_DEV_THERMAL_VIOLATION")
+    # The other reason's counter stands where it is.
+    values |= {SW_THERMAL_NS: np.full_like(counted, 7e9), HW_THERMAL_NS: np.full_like(counted, 7e9)} | {reason: counted}
+    valid |= {SW_THERMAL_NS: there, HW_THERMAL_NS: there}
+    fired = run(replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]]))[0]
+    assert dict(fired.entity) == {"node": name(0), "gpu": 3}
+    assert float(fired.evidence["thermal_violation_fraction"]) > 0.9
 
 
 DEFAULT_SINK = without(SINK, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION")

@@ -49,6 +49,26 @@ def test_readings_of_one_scrape_are_one_row(protocol: Protocol) -> None:
     assert found.outcomes == {"taken": 4}
 
 
+def test_counters_of_xids_are_a_column_a_code() -> None:
+    gpu = {"gpu": "3", "Hostname": "v001"}
+    found = taken(
+        Places("vela"),
+        series("DCGM_EXP_XID_ERRORS_TOTAL", [(NOW, 2.0)], **gpu, xid="79"),
+        series("DCGM_EXP_XID_ERRORS_TOTAL", [(NOW, 1.0)], **gpu, xid="48"),
+        series("DCGM_EXP_XID_ERRORS_COUNT", [(NOW, 0.0)], **gpu, window_size_in_ms="300000"),
+    )
+    assert rows(found, "dcgm") == [
+        {
+            "timestamp": 0,
+            "node": "v001",
+            "gpu": 3,
+            "DCGM_EXP_XID_ERRORS_TOTAL_48": 1.0,
+            "DCGM_EXP_XID_ERRORS_TOTAL_79": 2.0,
+        }
+    ]
+    assert found.outcomes == {"taken": 2, "no entity": 1}
+
+
 def test_every_stream_has_its_place_and_its_unit() -> None:
     found = taken(
         Places("vela"),

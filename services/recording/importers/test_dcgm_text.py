@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.embedded import findings_of
 from services.recording.importers.dcgm_text import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -69,6 +70,25 @@ def test_old_and_new_exporters_become_the_same_columns(tmp_path: Path) -> None:
         "NVIDIA A100-SXM4-80GB", "GPU-0", "00000000:07:00.0"
     )  # fmt: skip
     assert recording.manifest.source["notes"] == ["files' times are those in their names (UTC)"]
+
+
+def test_counters_of_xids_raise_what_the_kernels_log_would(tmp_path: Path) -> None:
+    counted = 'DCGM_EXP_XID_ERRORS_TOTAL{{{},xid="{}"}} {}\n'
+    gpu = NEW.format(gpu=1, host="n1")
+    files = {}
+    for tick in range(20):
+        text = scrape(NEW, "n1")
+        text += counted.format(gpu, 13, 1) if tick >= 4 else ""
+        text += counted.format(gpu, 95, 1) if tick >= 12 else ""
+        files[f"n1/metrics-20240401T08{tick // 2:02}{tick % 2 * 30:02}Z.prom"] = text
+    report = convert(write(tmp_path, files), tmp_path / "mine")
+    assert report.skipped == {}
+    recorded = rows(tmp_path / "mine")
+    assert sum(row["DCGM_EXP_XID_ERRORS_TOTAL_95"] == 1 for row in recorded) == 8
+    fired = [one for one in findings_of(Recording.open(tmp_path / "mine")) if one.state == "firing"]
+    assert [(one.fault, dict(one.entity)) for one in fired] == [("ecc_uncorrectable", {"node": "n1", "gpu": 1})]
+    assert fired[0].started_at == START + 345_000, "between the scrapes of 5:30 and 6:00"
+    assert (fired[0].evidence["xid"], fired[0].evidence["xid_seen_in"]) == (95, "DCGM_EXP_XID_ERRORS_TOTAL")
 
 
 def test_a_sample_for_every_job_on_a_gpu_is_one_reading_and_the_jobs_are_kept(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
         gpu("DCGM_FI_DEV_GPU_TEMP"),
         gpu("DCGM_FI_DEV_GPU_TEMP", hpc_job="812"),
         gpu("DCGM_FI_PROF_SM_ACTIVE", GPU_I_ID="1"),
-        gpu("DCGM_EXP_XID_ERRORS_COUNT"),
+        gpu("DCGM_EXP_P2P_STATUS"),
     ]
     server = Server(held)
     try:

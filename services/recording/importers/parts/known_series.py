@@ -132,10 +132,8 @@ class Reading:
     sensor: str = ""
 
 
-KNOWN_METRICS = (
-    "|".join(f"{head}_.+" for head in ("DCGM_FI", "dcgm", "node_infiniband", "sonic_interface", "ipmi", "hindcast_job"))
-    + f"|hindcast_storage_.+|{amd_series.NAMES}"
-)
+_HEADS = ("DCGM_FI", "DCGM_EXP_XID_ERRORS", "dcgm", "node_infiniband", "sonic_interface", "ipmi", "hindcast_job")
+KNOWN_METRICS = "|".join(f"{head}_.+" for head in _HEADS) + f"|hindcast_storage_.+|{amd_series.NAMES}"
 """A regular expression of the metric names that are worth asking a server for."""
 
 

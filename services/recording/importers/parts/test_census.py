@@ -1,7 +1,9 @@
+import re
+
 import pytest
 
 from services.recording.importers.parts.census import Census, Place
-from services.recording.importers.parts.known_series import RENAMED_FIELDS, reading_of, stream_of
+from services.recording.importers.parts.known_series import KNOWN_METRICS, RENAMED_FIELDS, reading_of, stream_of
 
 
 def placed(census: Census, metric: str, **labels: str) -> Place:
@@ -16,9 +18,22 @@ def test_old_new_and_older_field_names_are_one_column() -> None:
         assert found is not None
         assert (found.stream, found.column) == ("dcgm", "DCGM_FI_DEV_GPU_TEMP")
     assert stream_of("dcgm_no_such_field") is None
-    assert stream_of("DCGM_EXP_XID_ERRORS_COUNT") is None
+    assert stream_of("DCGM_EXP_P2P_STATUS") is None
     assert stream_of("node_cpu_seconds_total") is None
     assert not set(RENAMED_FIELDS.values()) & set(RENAMED_FIELDS), "a classic name is not renamed again"
+
+
+@pytest.mark.parametrize("metric", ["DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_XID_ERRORS_COUNT"])
+def test_counters_of_xids_have_a_column_a_code(metric: str) -> None:
+    census = Census()
+    labels = {"Hostname": "n1", "gpu": "3", "window_size_in_ms": "300000"}
+    place = placed(census, metric, **labels, xid="79")
+    assert (place.reading.stream, place.reading.column, place.key) == ("dcgm", f"{metric}_79", ("n1", 3))
+    assert re.fullmatch(KNOWN_METRICS, metric), "servers are asked for it"
+    # The exporter gives a GPU without any a series without a code; 0 stands for no error, and texts are no codes.
+    for code in ("", "0", "79x", "12345"):
+        assert isinstance(census.place(metric, labels | ({"xid": code} if code else {})), str)
+    assert isinstance(census.place(metric, labels), str)
 
 
 @pytest.mark.parametrize(
