@@ -126,9 +126,12 @@ class Activity(_Readings):
         return computes
 
     def spinning(self) -> BoolArray:
-        """Return which jobs' GPUs are busy at a fraction of the power they draw in steps."""
+        """Return which jobs' GPUs are busy at a fraction of the power they draw in steps, and do no tensor work.
+
+        An evaluation draws less than a step, and computes.
+        """
         spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
-        return spins
+        return spins & ~self.computing()
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can tell."""

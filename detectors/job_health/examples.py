@@ -35,6 +35,8 @@ class Training:
     """No step: the job writes a checkpoint (idle GPUs)."""
     evaluations: Sequence[tuple[float, float]] = ()
     """No step: the GPUs work on."""
+    light: Sequence[tuple[float, float]] = ()
+    """No step: the GPUs compute at 70 % of the power, with half of the tensor activity."""
     hang: tuple[float, float] | None = None
     spinning: bool = True
     dead_node_at: float | None = None
@@ -82,7 +84,7 @@ def line(at_s: float, message: str, source: str = "job", node: str | None = None
 
 def _steps(training: Training, chance: np.random.Generator) -> Rows:
     ends, now = [], 1.5
-    away = [*training.pauses, *training.evaluations, *([training.hang] if training.hang else [])]
+    away = [*training.pauses, *training.evaluations, *training.light, *([training.hang] if training.hang else [])]
     until = min(training.minutes * 60, training.ends_at or 1e9)
     while True:
         now += training.step_s * (1 + 0.01 * float(chance.standard_normal()))
@@ -138,12 +140,16 @@ def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
     seen = chance.random(len(at)) > 0.01
     if training.dead_node_at is not None:
         seen &= (gpu // training.gpus < training.nodes - 1) | (at < training.dead_node_at)
+    light = _within(at, training.light)
+    power = np.where(light, 420.0, power)
     power = power * (1 + 0.02 * chance.standard_normal(len(at)))
     columns = {
         "DCGM_FI_DEV_POWER_USAGE": power[seen],
         "DCGM_FI_DEV_GPU_UTIL": util[seen],
         "DCGM_FI_DEV_FB_USED": np.where(at >= training.freed_at, 4.0, 61_000.0)[seen],
     }
+    if training.light:
+        columns["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] = np.where(idle | hung, 0.0, np.where(light, 0.2, 0.4))[seen]
     return _rows(START + np.round(at[seen] * 1000).astype(np.int64), gpu[seen], training, columns)
 
 

@@ -177,11 +177,16 @@ class Cases(Kept):
         """Return what shows that a GPU's readings should have changed; empty if nothing does."""
         if self._gpus.meter_stands(gpu):
             return "an energy counter that does not move"
-        job = self._job_of.get(name)
+        job = self._job_on(name, int(self._fleet.entities("dcgm")[gpu][1]))
         since = int(self._gpus.since[gpu]) + int(self._config.least_s * 500)
         if job is not None and self._progress.goes_on(job, since, now):
             return f"steps of job {job}" + (" and the energy counter" if self._gpus.meter_runs(gpu) else "")
         return ""
+
+    def _job_on(self, node: str, gpu: int) -> str | None:
+        """Return the job that works on a GPU: others of its node may have another, or none."""
+        job = self._fleet.jobs.get(self._job_of.get(node, ""))
+        return job.job_id if job is not None and gpu in job.gpus.get(node, [gpu]) else None
 
     def _silent_switches(self, now: Instant) -> Iterator[Case]:
         streams, names = self._streams, self._streams.switches.names

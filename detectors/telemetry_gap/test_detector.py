@@ -125,6 +125,14 @@ def test_gauges_that_freeze_while_the_energy_counter_runs_are_a_gap_where_a_job_
     assert entities(without(tape, "steps", AT_S)) == []
 
 
+def test_a_job_on_other_gpus_of_the_node_does_not_make_an_idle_ones_readings_stale() -> None:
+    tape = frozen(tape_of(SCENE), "dcgm", GAUGES, node=NODE, gpu=0)
+    part = [replace(event, job=replace(event.job, gpus={NODE: (1,)})) for event in tape.jobs]
+    assert entities(replace(tape, jobs=part)) == []
+    other = frozen(tape_of(SCENE), "dcgm", GAUGES, node=NODE, gpu=1)
+    assert entities(replace(other, jobs=part)) == [{"node": NODE, "gpu": 1}]
+
+
 def test_all_gpus_of_a_node_frozen_are_the_node() -> None:
     assert entities(frozen(tape_of(SCENE), "dcgm", EVERYTHING, node=NODE)) == [{"node": NODE}]
 

@@ -176,7 +176,7 @@ def test_partitions_move_to_a_second_sink_while_data_come(
     feeds = [sink.feed(f"moved-{number}", cluster) for number in range(6)]
     for feed in feeds:
         feed.ticks(cluster, 0, 60)
-        # Of the next tick a part: who was up in it is decided by those that have it after the partitions were dealt out.
+        # Of the next tick a part: who was up in it is decided after the partitions were dealt out anew.
         feed.nodes(cluster, 60, range(2))
         feed.flush()
 
