@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.soak.blows import Blow
 from benchmarks.soak.live import Feed
+from benchmarks.soak.network import Network
 from benchmarks.soak.striking import Striker
 from services.cli.expected import expected
 from services.cli.landed import differences, held
@@ -70,10 +71,12 @@ class Round:
     pipeline: Pipeline
     replays: Sequence[Played]
     feed: Feed | None = None
+    network: Network | None = None
+    """Where blows may be cuts."""
 
     def run(self, blows: Sequence[Blow]) -> list[str]:
         """Play all of it while `blows` fall, wait until it has settled, and return what is wrong then."""
-        striker = Striker(self.stack)
+        striker = Striker(self.stack, self.network)
         due = {played.name: played.alerts() for played in self.replays}
         if self.feed is not None:
             due |= {self.feed.cluster: alerts_of(self.feed.recording)}
