@@ -122,6 +122,7 @@ class Stage:
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
     """Start everything, with live alerts told as soon as those of replays, and end it with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = yaml.safe_load(load_settings().alertmanager_config.read_text(encoding="utf-8"))
     _hurry(config["route"])
     for receiver in config["receivers"]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +42,8 @@ GROUP = "hindcast-detect"
 _POLL_MS = 50
 _FOLLOW_S = 1.0
 _IDLE_STORE_S = 0.5
-_FLUSH_S = 30.0
+_FLUSH_S = 5.0
+"""How long Kafka is waited for at a time until it has what was found: less than the group waits for a member."""
 
 EVENT_TIME = Gauge("hindcast_detect_event_time_seconds", "Event time that a unit has come to.", ["unit"])
 FINDINGS = Counter("hindcast_detect_findings_total", "Findings sent.", ["unit", "state"])
@@ -203,7 +205,10 @@ class Detect:
             self._write()
 
     def _write(self) -> None:
-        self._flush()
+        """Begin to write snapshots; not before Kafka has what was found, or it would never be said again."""
+        if not self._flushed():
+            _log.warning("waiting for Kafka, which has not acknowledged what was found")
+            return
         units = [unit for unit in self._units.values() if unit.changed]
         taken = [unit.stored() for unit in units]
         for unit in units:
@@ -239,18 +244,22 @@ class Detect:
         for name in [name for name, unit in self._units.items() if unit.engine.ended and not unit.changed]:
             del self._units[name]
 
-    def _flush(self) -> None:
-        try:
+    def _flushed(self) -> bool:
+        """Return whether Kafka has all that was found; wait a while for that.
+
+        Raises UserError (exit code 3) where it refused any of it for good: it is found again from the last snapshot.
+        """
+        with suppress(KafkaError):  # of those that wait the futures tell
             self._producer.flush(timeout=_FLUSH_S)
-            for sent in self._unacknowledged:
-                sent.get(timeout=0)
-        except KafkaError as error:
+        failed = next((sent for sent in self._unacknowledged if sent.is_done and sent.failed()), None)
+        if failed is not None:
             raise UserError(
-                f"findings could not be handed to Kafka ({type(error).__name__})",
+                f"findings could not be handed to Kafka ({type(failed.exception).__name__})",
                 remedy="see to Kafka and start detect again: it goes on from its last snapshot",
                 exit_code=3,
-            ) from error
-        self._unacknowledged.clear()
+            )
+        self._unacknowledged = [sent for sent in self._unacknowledged if not sent.is_done]
+        return not self._unacknowledged and self._dead.flush(_FLUSH_S)
 
     def _measure(self) -> None:
         for name, unit in self._units.items():
@@ -297,7 +306,8 @@ class Detect:
         """
         self._written()
         self._write()
-        read = dict(self._read) if self._written() is not None else {}
+        written = self._written()
+        read = dict(written.read) if written is not None else {}
         self._read.clear()
         self.lose(places)
         return read
