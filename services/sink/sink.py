@@ -33,7 +33,7 @@ SAMPLE_BYTES = 4
 COMMIT_EVERY_S = 0.5
 _DEAD_LETTER_BYTES = 500_000
 """Of one message: a whole refused request, with the labels of every sample, is more than Kafka takes."""
-_DEAD_LETTER_S = 5.0
+_DEAD_LETTER_S = 2.0
 """How long Kafka is waited for at a time until it has what was refused."""
 HANDOVER_S = 20.0
 """How long requests on their way are waited for when another sink takes a partition over."""
@@ -182,7 +182,10 @@ class Sink:
         """Commit what has become safe; what is in dead-letter must be there before."""
         self._commit_due_s = time.monotonic() + COMMIT_EVERY_S
         safe = self._safe()
-        if not safe or not self._dead.flush(_DEAD_LETTER_S):
+        if not safe:
+            return
+        if not self._dead.flush(_DEAD_LETTER_S):
+            _log.warning("waiting for Kafka, which has not acknowledged what was refused")
             return
         try:
             self._consumer.commit(offsets_of(safe))
