@@ -55,6 +55,7 @@ class Link:
 
     def __init__(self, name: str, port: int, target: int) -> None:
         self.name, self.port, self.target = name, port, target
+        self.slow_s = SLOW_S
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[_Connection] = set()
@@ -147,7 +148,7 @@ class Link:
                 if connection.torn and answers:
                     continue
                 if self._cut == "slow":
-                    await asyncio.sleep(SLOW_S)
+                    await asyncio.sleep(self.slow_s)
                 await loop.sock_sendall(sink, data)
             await self._passing.wait()
         except OSError:

@@ -50,6 +50,10 @@ class Wired:
         """Return how a client reaches the broker by the link of that name."""
         return KafkaSettings(bootstrap=self.wiring.kafka(name), **given)
 
+    def slow(self, name: str) -> None:
+        """Have a link be slow enough, where it is slow, to see a question and cut off its answer."""
+        self.wiring.network.links[name].slow_s = 2.0
+
     def cut(self, name: str, kind: Any) -> Any:
         """Have a link cut while a block runs."""
         return self.wiring.network.cut(name, kind)
@@ -182,11 +186,12 @@ def test_what_is_in_dead_letter_late_is_committed_late(
     topic = topics.declared().of_stream("dcgm")
     headers = [*wire.Origin("vela", "cut-off", target="cut-off").headers(wire.ARROW)]
     sender = producer(wired.kafka)
+    wired.slow("sink>kafka")
     with wired.cut("sink>kafka", "slow"):
         sender.send(topic, key=b"vela/cut-off", value=b"no arrow", headers=headers)
         sender.close()
         _said(sink, "dead letter topic")
-    with wired.cut("sink>kafka", "drop"):  # before that is acknowledged, which takes a second
+    with wired.cut("sink>kafka", "drop"):  # before that is acknowledged, which takes a while
         _said(sink, "waiting for Kafka, which has not acknowledged")
     Pipeline(wired.kafka, {}).wait_caught_up(sink_group("cut-off"), timeout_s=_WAIT_S)
     assert [record.value for record in all_records(reader, topics.DEAD_LETTER)].count(b"no arrow") == 1
@@ -206,10 +211,11 @@ def test_detect_waits_for_kafka_to_have_what_was_found(
     def found() -> bool:
         return "hindcast_detect_findings_total{" in httpx.get(f"{detect.spec.url}/metrics", timeout=30).text
 
+    wired.slow("detect>kafka")
     with wired.cut("detect>kafka", "slow"):
         feed.send(feed.messages(500))
         until(found, timeout_s=_WAIT_S, what="a finding", interval_s=0.05)
-        # Its acknowledgement takes a second, in which the network is cut.
+        # Its acknowledgement takes a while, in which the network is cut.
     with wired.cut("detect>kafka", "refuse"):
         _said(detect, "waiting for Kafka, which has not acknowledged")
     assert feed.wait_for(len(expected)) == expected
@@ -230,11 +236,12 @@ def test_a_replay_whose_first_question_is_cut_off_waits(wired: Wired, tmp_path: 
         position_ms=spec.from_ms - 1,
     )
     cuts = ExitStack()
-    makes = iter(range(100))
+    made: list[Any] = []
 
     def make() -> Any:
-        client = producer(wired.through("tests"), max_block_ms=300)
-        if next(makes) == 0:  # it is reached, and before it says what partitions there are it is cut off
+        made.append(None)
+        client = producer(wired.through("tests", bootstrap_timeout_s=1.0), max_block_ms=300)
+        if len(made) == 1:  # it is reached, and before it says what partitions there are it is cut off
             cuts.enter_context(wired.cut("tests>kafka", "refuse"))
         return client
 
@@ -248,7 +255,7 @@ def test_a_replay_whose_first_question_is_cut_off_waits(wired: Wired, tmp_path: 
     )
     with cuts:
         replay.start()
-        until(lambda: next(makes) > 1 or replay.entry.over, timeout_s=_WAIT_S, what="it to be cut off")
+        until(lambda: len(made) > 1 or replay.entry.over, timeout_s=_WAIT_S, what="it to be cut off")
         assert not replay.entry.over
     replay.join(_WAIT_S)
     assert replay.entry.state == "ended"
