@@ -73,7 +73,9 @@ class Detect:
         self._keeper = Keeper(settings.state_dir)
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)
-        self._producer: KafkaProducer = producer(kafka, linger_ms=0)
+        self._producer: KafkaProducer = producer(
+            kafka, to=(topics.FINDINGS, topics.INCIDENTS, topics.DEAD_LETTER), linger_ms=0
+        )
         self._dead = DeadLetter(self._producer, "detect")
         self._unacknowledged: list[Any] = []
         self._units: dict[str, Unit] = {}

@@ -199,11 +199,12 @@ class _Producer(KafkaProducer):  # type: ignore[misc]  # kafka-python has no typ
                 super().close(_FAREWELL_S, null_logger)
 
 
-def producer(settings: KafkaSettings, **options: Any) -> KafkaProducer:
+def producer(settings: KafkaSettings, *, to: Collection[str] = (), **options: Any) -> KafkaProducer:
     """Return an idempotent producer that waits for all replicas; UserError (exit code 3) if no broker answers.
 
-    It sends, in order, until the broker has it: for a day. `linger_ms` and `batch_size` suit columnar messages of 10 to
-    500 kB.
+    It sends, in order, until the broker has it: for a day. What partitions the topics `to` have it asks now: the first
+    record for each would otherwise be an error where the broker is away by then. `linger_ms` and `batch_size` suit
+    columnar messages of 10 to 500 kB.
     """
     config: dict[str, Any] = {
         "enable_idempotence": True,
@@ -214,7 +215,18 @@ def producer(settings: KafkaSettings, **options: Any) -> KafkaProducer:
         "linger_ms": 2,
         "allow_auto_create_topics": False,
     }
-    return _reach(lambda: _Producer(**settings.client_config(), **(config | options)), settings)
+
+    def make() -> KafkaProducer:
+        client = _Producer(**settings.client_config(), **(config | options))
+        try:
+            for topic in to:
+                client.partitions_for(topic)
+        except KafkaError:
+            client.close(timeout=0)
+            raise
+        return client
+
+    return _reach(make, settings)
 
 
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:

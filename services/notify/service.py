@@ -42,7 +42,7 @@ class Notify:
 
     def __init__(self, settings: NotifySettings, kafka: KafkaSettings) -> None:
         self._consumer: KafkaConsumer = consumer(kafka, group=GROUP)
-        self._producer: KafkaProducer = producer(kafka)
+        self._producer: KafkaProducer = producer(kafka, to=(topics.DEAD_LETTER,))
         self._dead = DeadLetter(self._producer, "notify")
         self._replays = ReplayDirectory(kafka)
         numbers = self._consumer.partitions_for_topic(topics.FINDINGS)

@@ -52,7 +52,7 @@ class Wired:
 
     def slow(self, name: str) -> None:
         """Have a link be slow enough, where it is slow, to see a question and cut off its answer."""
-        self.wiring.network.links[name].slow_s = 2.0
+        self.wiring.network.links[name].slow_s = 1.0
 
     def cut(self, name: str, kind: Any) -> Any:
         """Have a link cut while a block runs."""
@@ -186,6 +186,7 @@ def test_what_is_in_dead_letter_late_is_committed_late(
     topic = topics.declared().of_stream("dcgm")
     headers = [*wire.Origin("vela", "cut-off", target="cut-off").headers(wire.ARROW)]
     sender = producer(wired.kafka)
+    _said(sink, "partitions assigned")
     wired.slow("sink>kafka")
     with wired.cut("sink>kafka", "slow"):
         sender.send(topic, key=b"vela/cut-off", value=b"no arrow", headers=headers)
@@ -203,18 +204,16 @@ def test_detect_waits_for_kafka_to_have_what_was_found(
     brake = [Brake("v001", 60, 150)]
     recording = Recording.open(small_recording(tmp_path, "cut", nodes=2, minutes=3, brakes=brake))
     expected = [finding.to_json() for finding in findings_of(recording)]
-    detect = start("detect", HINDCAST_DETECT_STATE_DIR=str(tmp_path / "state"))
+    state = {"HINDCAST_DETECT_STATE_DIR": str(tmp_path / "state"), "HINDCAST_DETECT_SNAPSHOT_INTERVAL_S": "0.1"}
+    detect = start("detect", **state)
     pid = detect.pid
     sender = producer(wired.kafka)
     feed = RecordedFeed(recording, sender, reader, "cut", target=NO_SINK)
 
-    def found() -> bool:
-        return "hindcast_detect_findings_total{" in httpx.get(f"{detect.spec.url}/metrics", timeout=30).text
-
     wired.slow("detect>kafka")
     with wired.cut("detect>kafka", "slow"):
         feed.send(feed.messages(500))
-        until(found, timeout_s=_WAIT_S, what="a finding", interval_s=0.05)
+        _said(detect, "finding unit=")
         # Its acknowledgement takes a while, in which the network is cut.
     with wired.cut("detect>kafka", "refuse"):
         _said(detect, "waiting for Kafka, which has not acknowledged")
