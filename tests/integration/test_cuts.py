@@ -172,6 +172,8 @@ def test_what_the_gateway_did_not_acknowledge_is_sent_by_its_sender_alone(
         return sum((record.value or b"").count(f'"{message}"'.encode()) for record in records)
 
     assert (lines("before"), lines("once")) == (1, 1)
+    with pytest.raises(UserError, match="gave up"):  # and the producers of before do not come back
+        until(lambda: lines("once") > 1, timeout_s=10, what="it to come again", interval_s=0.5)
 
 
 def test_what_is_in_dead_letter_late_is_committed_late(
