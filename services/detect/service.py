@@ -207,7 +207,7 @@ class Detect:
             self._write()
 
     def _write(self) -> None:
-        """Begin to write snapshots; not before Kafka has what was found, or it would never be said again."""
+        """Begin to write snapshots; not before Kafka has what was found, or it would never be sent again."""
         if not self._flushed():
             _log.warning("waiting for Kafka, which has not acknowledged what was found")
             return
@@ -251,7 +251,7 @@ class Detect:
 
         Raises UserError (exit code 3) where it refused any of it for good: it is found again from the last snapshot.
         """
-        with suppress(KafkaError):  # of those that wait the futures tell
+        with suppress(KafkaError):  # each future has its own outcome
             self._producer.flush(timeout=_FLUSH_S)
         failed = next((sent for sent in self._unacknowledged if sent.is_done and sent.failed()), None)
         if failed is not None:

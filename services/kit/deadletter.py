@@ -56,7 +56,7 @@ class DeadLetter:
         Until it is, the records that it came from are not done with. Raises UserError (exit code 3) where Kafka refused
         any of it for good: what it came from has to be read again.
         """
-        with suppress(KafkaError):  # of those that wait the futures tell
+        with suppress(KafkaError):  # each future has its own outcome
             self._producer.flush(timeout=timeout_s)
         while self._sent:
             if not self._sent[0].is_done:
