@@ -1,13 +1,21 @@
-"""The soak's schedules: the same for the same seed, and shrunk to the blows that matter."""
+"""The soak's schedules: the same for the same seed, shrunk to the blows that matter; and the network that it cuts."""
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.soak.blows import drawn, shrunk
+from benchmarks.soak.network import CUTS, Network
+from services.stack.ports import PortBook
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
+LINKS = ("detect>kafka", "sink>kafka", "notify>alertmanager")
 
 
 @given(st.text(max_size=5), st.integers(1, 8))
@@ -20,8 +28,109 @@ def test_a_schedule_is_its_seeds_and_strikes_nobody_who_is_down(seed: str, count
             assert following.at_s > one.at_s + one.lasts_s
 
 
+@given(st.text(max_size=5), st.integers(1, 8))
+def test_of_the_links_one_is_cut_at_a_time(seed: str, count: int) -> None:
+    blows = drawn(seed, VICTIMS, links=LINKS, count=count, span_s=120)
+    assert blows == drawn(seed, VICTIMS, links=LINKS, count=count, span_s=120)
+    assert all((blow.kind in CUTS) == (blow.victim in LINKS) for blow in blows)
+    for one, following in pairwise(blow for blow in blows if blow.kind in CUTS):
+        assert following.at_s > one.at_s + one.lasts_s
+
+
 @given(st.sets(st.integers(0, 7), min_size=1, max_size=3))
 def test_what_is_shrunk_still_fails_and_has_nothing_left_to_leave_out(guilty: set[int]) -> None:
     blows = drawn("shrink", VICTIMS, count=8, span_s=60)
     needed = {blows[number] for number in guilty}
     assert set(shrunk(blows, lambda some: needed <= set(some))) == needed
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server that sends back what it is sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+        def answer(client: socket.socket) -> None:
+            with client, suppress(ConnectionError):
+                while data := client.recv(1024):
+                    client.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _linked(echo: int) -> Iterator[tuple[Network, int]]:
+    with PortBook() as ports, Network() as network:
+        yield network, network.link("us>echo", echo, ports)
+
+
+def _asked(port: int) -> socket.socket:
+    """Return a connection that has been answered once."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    assert _answer(client, b"before") == b"before"
+    return client
+
+
+def _answer(client: socket.socket, question: bytes, within_s: float = 10) -> bytes:
+    """Return what comes back; nothing within the time is nothing."""
+    client.settimeout(within_s)
+    client.sendall(question)
+    try:
+        return client.recv(1024)
+    except TimeoutError:
+        return b""
+
+
+def test_a_refused_link_resets_and_refuses_and_is_then_there_again(echo: int) -> None:
+    with _linked(echo) as (network, port):
+        client = _asked(port)
+        with closing(client), network.cut("us>echo", "refuse"):
+            with pytest.raises(ConnectionError):
+                client.recv(1)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=10)
+        _asked(port).close()
+
+
+def test_what_is_dropped_arrives_when_the_link_is_healed(echo: int) -> None:
+    with _linked(echo) as (network, port), closing(_asked(port)) as client:
+        with network.cut("us>echo", "drop"):
+            assert _answer(client, b"late", within_s=0.2) == b""
+        client.settimeout(10)
+        assert client.recv(1024) == b"late"
+
+
+def test_a_mute_link_loses_answers_and_ends_the_connections_that_lost_one(echo: int) -> None:
+    with _linked(echo) as (network, port), closing(_asked(port)) as client, closing(_asked(port)) as silent:
+        with network.cut("us>echo", "mute"):
+            assert _answer(client, b"heard", within_s=0.2) == b""
+        client.settimeout(10)
+        with pytest.raises(ConnectionError):
+            client.recv(1)
+        assert _answer(silent, b"after") == b"after"
+
+
+def test_a_half_open_connection_stays_silent_and_new_ones_do_not(echo: int) -> None:
+    with _linked(echo) as (network, port), closing(_asked(port)) as client:
+        with network.cut("us>echo", "half-open"):
+            pass
+        assert _answer(client, b"gone", within_s=0.2) == b""
+        _asked(port).close()
+
+
+def test_a_slow_link_brings_everything(echo: int) -> None:
+    with _linked(echo) as (network, port), closing(_asked(port)) as client:
+        with network.cut("us>echo", "slow"):
+            assert _answer(client, b"slow", within_s=0.2) == b""
+            client.settimeout(10)
+            assert client.recv(1024) == b"slow"
+        assert _answer(client, b"after") == b"after"

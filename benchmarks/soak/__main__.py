@@ -1,9 +1,11 @@
-"""Kill and freeze what runs, at random, and see whether anything is lost or told twice: `python -m benchmarks.soak`.
+"""Kill, freeze and cut off what runs, at random, and see whether anything is lost or told twice: `python -m
+benchmarks.soak`.
 
 Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
-SIGKILL or SIGSTOP (`--kills N`, in rounds of `--per-round`). When a round has settled: every sample is in Prometheus
-and Thanos once, the findings are those of an undisturbed run, each alert was told once and resolved once. Exit code 1
-where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
+SIGKILL or SIGSTOP, or the network between one of ours and Kafka, Prometheus, Receive or Alertmanager is cut (`--kills
+N`, in rounds of `--per-round`; `--only cuts` or `--only processes`). When a round has settled: every sample is in
+Prometheus and Thanos once, the findings are those of an undisturbed run, each alert was told once and resolved once.
+Exit code 1 where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
 """
 
 import argparse
@@ -22,6 +24,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--kills", type=int, default=50, help="how many blows in all (50)")
     asked.add_argument("--per-round", type=int, default=8, help="how many of them in a round of a minute (8)")
+    asked.add_argument("--only", choices=("processes", "cuts"), help="no cuts of the network, or nothing else")
     asked.add_argument("--seed", default="1", help="another seed is another schedule (1)")
     asked.add_argument("--first", type=int, default=0, help="the round to begin with: one that failed, again")
     asked.add_argument("--shrink", action="store_true", help="repeat a round that fails with fewer and fewer blows")
@@ -34,8 +37,10 @@ def main() -> None:
         first = given.first
         for number in range(first, first + -(-given.kills // given.per_round)):
             left = given.kills - (number - first) * given.per_round
-            victims = [*stage.victims, "gateway"]
-            blows = drawn(f"{given.seed}/{number}", victims, count=min(given.per_round, left), span_s=SPAN_S)
+            victims = [] if given.only == "cuts" else [*stage.victims, "gateway"]
+            links = [] if given.only == "processes" else stage.links
+            count = min(given.per_round, left)
+            blows = drawn(f"{given.seed}/{number}", victims, links=links, count=count, span_s=SPAN_S)
             name = f"soak-{given.seed}-{number}"
             wrong = _play(stage, name, blows)
             violations += len(wrong)
@@ -63,10 +68,11 @@ def _shrunk(stage: Stage, name: str, blows: tuple[Blow, ...]) -> tuple[Blow, ...
 
 
 def _table(struck: Counter[tuple[str, str]], broken: Counter[tuple[str, str]]) -> None:
-    print(f"{'process':18}" + "".join(f"{kind:>8}{'in failed rounds':>20}" for kind in KINDS))
+    """Print by victim and kind how many blows there were, and how many of them in rounds that failed."""
+    print(f"{'blows/in failed rounds':28}" + "".join(f"{kind:>11}" for kind in KINDS))
     for victim in sorted({victim for victim, _ in struck}):
-        cells = "".join(f"{struck[victim, kind]:8}{broken[victim, kind]:20}" for kind in KINDS)
-        print(f"{victim:18}{cells}")
+        cells = [f"{struck[victim, kind]}/{broken[victim, kind]}" for kind in KINDS]
+        print(f"{victim:28}" + "".join(f"{'' if cell == '0/0' else cell:>11}" for cell in cells))
 
 
 if __name__ == "__main__":

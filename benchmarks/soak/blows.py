@@ -1,20 +1,34 @@
-"""What befalls which process and when: drawn by seed, and made fewer where fewer do the same harm."""
+"""What befalls whom and when: drawn by seed, and made fewer where fewer do the same harm."""
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["kill", "freeze"]
-KINDS: tuple[Kind, ...] = ("kill", "freeze")
-LONGEST_S = {"kill": 8.0, "freeze": 20.0}
+from benchmarks.soak.network import CUTS, Cut
+
+Kind = Literal["kill", "freeze"] | Cut
+STRIKES: tuple[Kind, ...] = ("kill", "freeze")
+KINDS: tuple[Kind, ...] = (*STRIKES, *CUTS)
+LASTS_S: dict[Kind, tuple[float, float]] = {
+    "kill": (0.0, 8.0),
+    "freeze": (0.0, 20.0),
+    "refuse": (5.0, 40.0),
+    "drop": (5.0, 40.0),
+    "mute": (5.0, 40.0),
+    "half-open": (0.0, 0.0),
+    "slow": (5.0, 40.0),
+}
+"""From and to how long each lasts."""
 _REST_S = 3.0
-"""Between two blows at one process, from the end of the first to the second."""
+"""Between two blows at one process, from the end of the first to the second; and between two cuts."""
 
 
 @dataclass(frozen=True, order=True)
 class Blow:
-    """`at_s` seconds after a round's start `victim` gets SIGKILL or SIGSTOP, and is back (SIGCONT) `lasts_s` later."""
+    """`at_s` seconds after a round's start `victim`, a process, gets SIGKILL or SIGSTOP, or, a link, is cut; it is back
+    (SIGCONT, healed) `lasts_s` later.
+    """
 
     at_s: float
     victim: str
@@ -25,27 +39,31 @@ class Blow:
         return f"{self.at_s:.1f} s: {self.kind} {self.victim} for {self.lasts_s:.1f} s"
 
 
-def drawn(seed: str, victims: Sequence[str], *, count: int, span_s: float) -> tuple[Blow, ...]:
+def drawn(
+    seed: str, victims: Sequence[str], *, links: Sequence[str] = (), count: int, span_s: float
+) -> tuple[Blow, ...]:
     """Return `count` blows of the first `span_s` seconds, the same for the same seed.
 
-    Blows at different processes may coincide. ValueError if there is no room for so many.
+    Blows at different processes may coincide; of the links one is cut at a time. ValueError if there is no room for so
+    many.
     """
     rng = random.Random(seed)  # noqa: S311 - a reproducible schedule, no secret
     found: list[Blow] = []
     for _ in range(100 * count):
-        kind = rng.choice(KINDS)
-        lasts_s = round(rng.uniform(0, LONGEST_S[kind]), 1)
-        blow = Blow(round(rng.uniform(0, span_s), 1), rng.choice(victims), kind, lasts_s)
+        victim = rng.choice([*victims, *links])
+        kind = rng.choice(CUTS if victim in links else STRIKES)
+        blow = Blow(round(rng.uniform(0, span_s), 1), victim, kind, round(rng.uniform(*LASTS_S[kind]), 1))
         if not any(_meet(blow, other) for other in found):
             found.append(blow)
         if len(found) == count:
             return tuple(sorted(found))
-    raise ValueError(f"no room for {count} blows at {len(victims)} processes within {span_s:g} s")
+    raise ValueError(f"no room for {count} blows at {len(victims) + len(links)} victims within {span_s:g} s")
 
 
 def _meet(one: Blow, other: Blow) -> bool:
     first, second = sorted((one, other))
-    return one.victim == other.victim and second.at_s < first.at_s + first.lasts_s + _REST_S
+    near = second.at_s < first.at_s + first.lasts_s + _REST_S
+    return near and (one.victim == other.victim or {one.kind, other.kind} <= set(CUTS))
 
 
 def shrunk(blows: Sequence[Blow], fails: Callable[[tuple[Blow, ...]], bool]) -> tuple[Blow, ...]:

@@ -2,20 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.soak.blows import Blow
-from benchmarks.soak.live import Feed
+from benchmarks.soak.live import Feed, found_in
+from benchmarks.soak.network import Network
 from benchmarks.soak.striking import Striker
 from services.cli.expected import expected
 from services.cli.landed import differences, held
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
 from services.kit.errors import UserError
 from services.kit.wait import until
-from services.recording.embedded import findings_of
 from services.recording.reader import Recording
 from services.stack.runner import Stack
 
@@ -38,8 +38,10 @@ class Played:
         def started() -> bool:
             try:
                 pipeline.start_replay(str(self.recording), speed=self.speed, name=self.name, shift=shift)
-            except UserError as error:
-                return error.exit_code == 2  # it was taken before the answer was lost
+            except UserError:  # it may have been taken before the answer was lost, or not
+                with suppress(UserError):
+                    return bool(pipeline.status(self.name))
+                return False
             return True
 
         until(started, timeout_s=_SETTLE_S, what=f"{self.name} to be started", interval_s=1)
@@ -52,14 +54,14 @@ class Played:
         got = held(url, replay=self.name, start_ms=start_ms + shift_ms, end_ms=end_ms + shift_ms)
         want = expected(opened, start_ms=start_ms, end_ms=end_ms)
         wrong = [f"{self.name}: {line}" for line in differences(got, want)]
-        due = Counter(finding.to_json() for finding in findings_of(opened))
+        due = Counter(finding.to_json() for finding in found_in(self.recording))
         seen = Counter(pipeline.findings(f"{status['cluster']}/{self.name}"))
         wrong += [f"{self.name}: not found: {line}" for line in due - seen]
         return wrong + [f"{self.name}: found, and not in an undisturbed run: {line}" for line in seen - due]
 
     def alerts(self) -> list[str]:
         """Return the alerts that are to be raised."""
-        return alerts_of(Recording.open(self.recording))
+        return alerts_of(self.recording)
 
 
 @dataclass
@@ -70,13 +72,15 @@ class Round:
     pipeline: Pipeline
     replays: Sequence[Played]
     feed: Feed | None = None
+    network: Network | None = None
+    """Where blows may be cuts."""
 
     def run(self, blows: Sequence[Blow]) -> list[str]:
         """Play all of it while `blows` fall, wait until it has settled, and return what is wrong then."""
-        striker = Striker(self.stack)
+        striker = Striker(self.stack, self.network)
         due = {played.name: played.alerts() for played in self.replays}
         if self.feed is not None:
-            due |= {self.feed.cluster: alerts_of(self.feed.recording)}
+            due |= {self.feed.cluster: alerts_of(self.feed.recording.path)}
         wrong: list[str] = []
         with striker.striking(blows) if blows else nullcontext():
             if self.feed is not None:
@@ -133,9 +137,9 @@ class Round:
         ]
 
 
-def alerts_of(recording: Recording) -> list[str]:
+def alerts_of(recording: Path) -> list[str]:
     """Return the alerts that the detectors raise on a recording, in short, as often as they do."""
-    raised = [one for one in findings_of(recording) if one.state == "firing" and one.severity != "info"]
+    raised = [one for one in found_in(recording) if one.state == "firing" and one.severity != "info"]
     return [_alert(one.fault, one.entity) for one in raised]
 
 

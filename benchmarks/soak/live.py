@@ -4,10 +4,14 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import httpx
 
+from detectors.contract import Finding
 from services.kit.times import parse_time
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -20,6 +24,12 @@ _HEADERS = {
 }
 _EACH_MS = 5000
 _AHEAD_S = 5.0
+
+
+@cache
+def found_in(recording: Path) -> Sequence[Finding]:
+    """Return the findings of a recording: it is played in many rounds."""
+    return tuple(findings_of(Recording.open(recording)))
 
 
 @dataclass
@@ -80,7 +90,7 @@ class Feed:
 
     def violations(self, found: list[str]) -> list[str]:
         """Return what was not found, or twice. Its telemetry is in the Prometheus that sends it, in no sink's."""
-        due = Counter(_short(f.to_json()) for f in findings_of(self.recording) if f.detected_at <= self.sent_ms)
+        due = Counter(_short(f.to_json()) for f in found_in(self.recording.path) if f.detected_at <= self.sent_ms)
         in_time = [
             line for line in found if parse_time(json.loads(line)["detected_at"]) <= self.sent_ms + self.shift_ms
         ]

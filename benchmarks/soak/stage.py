@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
 from benchmarks.soak.judged import Played, Round
 from benchmarks.soak.live import Feed
+from benchmarks.soak.network import Network, advertise
 from services.cli.pipeline import Pipeline
 from services.kit.kafka import KafkaSettings
 from services.recording.reader import Recording
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import ServiceContext, python_service, services
+from services.stack.ports import LOOPBACK
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from services.stack.spec import ProcessSpec
@@ -27,11 +30,53 @@ NEVER_STRUCK = ("topics", "receiver")
 
 
 @dataclass
+class Wiring:
+    """Puts a link between each of hindcast's services and every server that it talks to."""
+
+    network: Network
+    doors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By link to Kafka the port that the broker listens at for it, and that of the link."""
+
+    def services(self, context: ServiceContext) -> Sequence[ProcessSpec]:
+        """Return hindcast's services, with live alerts resolved soon, as they reach servers through links."""
+        self.door("gateway", context)
+        return [self._wired(spec, context) for spec in services(context)]
+
+    def door(self, name: str, context: ServiceContext) -> None:
+        """Make the link of a service to Kafka."""
+        behind = context.ports.take()
+        self.doors[name] = (behind, self.network.link(f"{name}>kafka", behind, context.ports))
+
+    def kafka(self, name: str) -> str:
+        """Return where a service is to look for Kafka."""
+        return f"{LOOPBACK}:{self.doors[name][1]}"
+
+    def _wired(self, spec: ProcessSpec, context: ServiceContext) -> ProcessSpec:
+        if spec.once or "HINDCAST_KAFKA_BOOTSTRAP" not in spec.env:
+            return spec
+        self.door(spec.name, context)
+        env = dict(spec.env) | {"HINDCAST_KAFKA_BOOTSTRAP": self.kafka(spec.name)}
+        for setting, server in _SERVERS.items():
+            if setting in env:
+                url = urlsplit(env[setting])
+                target = spec.name.removeprefix("sink-") if server == "sink" else server
+                port = self.network.link(f"{spec.name}>{target}", url.port or 0, context.ports)
+                env[setting] = urlunsplit(url._replace(netloc=f"{LOOPBACK}:{port}"))
+        if spec.name == "notify":
+            env["HINDCAST_NOTIFY_LIVE_RESOLVE_HOLD_S"] = "6"
+        return replace(spec, env=env)
+
+
+_SERVERS = {"HINDCAST_SINK_URL": "sink", "HINDCAST_NOTIFY_ALERTMANAGER_URL": "alertmanager"}
+
+
+@dataclass
 class Stage:
     """A running stack, and a recording for each of the three kinds of feed."""
 
     stack: Stack
     folder: Path
+    wiring: Wiring
 
     def __post_init__(self) -> None:
         at = self.stack.addresses
@@ -47,12 +92,17 @@ class Stage:
         """The processes that blows may fall on."""
         return [process.name for process in self.stack.processes if process.name not in NEVER_STRUCK]
 
+    @property
+    def links(self) -> list[str]:
+        """The links that may be cut."""
+        return list(self.wiring.network.links)
+
     @contextmanager
     def round(self, name: str) -> Iterator[Round]:
         """Prepare a round: a gateway for its live cluster is started, and ended with the block."""
         port = self.stack.service_context().ports.take()
         env = {
-            "HINDCAST_KAFKA_BOOTSTRAP": self.stack.addresses.kafka,
+            "HINDCAST_KAFKA_BOOTSTRAP": self.wiring.kafka("gateway"),
             "HINDCAST_GATEWAY_CLUSTER": name,
             "HINDCAST_GATEWAY_PORT": str(port),
             "HINDCAST_GATEWAY_TOPOLOGY": str(self._live.path / "topology.json"),
@@ -63,7 +113,8 @@ class Stage:
             Played(self._kept, f"{name}-kept", 12.0, "receive"),
         ]
         try:
-            yield Round(self.stack, self.pipeline, replays, Feed(self._live, gateway.spec.url, name))
+            feed = Feed(self._live, gateway.spec.url, name)
+            yield Round(self.stack, self.pipeline, replays, feed, self.wiring.network)
         finally:
             self.stack.remove(gateway.name)
 
@@ -71,6 +122,7 @@ class Stage:
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
     """Start everything, with live alerts told as soon as those of replays, and end it with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = yaml.safe_load(load_settings().alertmanager_config.read_text(encoding="utf-8"))
     _hurry(config["route"])
     for receiver in config["receivers"]:
@@ -78,8 +130,12 @@ def staged(folder: Path) -> Iterator[Stage]:
             receiver["webhook_configs"] = [{"url_file": WEBHOOK_URL_FILE, "send_resolved": True}]
     (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
-    with Stack.start(folder / "state", settings, services=_services) as stack:
-        yield Stage(stack, folder)
+    with Network() as network:
+        wiring = Wiring(network)
+        with Stack(folder / "state", settings, services=wiring.services) as stack:
+            advertise(stack, wiring.doors)
+            stack.start_all()
+            yield Stage(stack, folder, wiring)
 
 
 def _hurry(route: dict[str, Any]) -> None:
@@ -87,8 +143,3 @@ def _hurry(route: dict[str, Any]) -> None:
         route |= {"group_wait": "0s", "group_interval": "5s"}
     for below in route.get("routes", ()):
         _hurry(below)
-
-
-def _services(context: ServiceContext) -> Sequence[ProcessSpec]:
-    hold = {"HINDCAST_NOTIFY_LIVE_RESOLVE_HOLD_S": "6"}
-    return [replace(spec, env={**spec.env, **hold}) if spec.name == "notify" else spec for spec in services(context)]

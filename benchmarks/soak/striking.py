@@ -1,4 +1,4 @@
-"""Strikes the processes of a stack, and starts again what has ended, as a container's restart policy does."""
+"""Strikes processes and links of a stack, and starts again what has ended, as a container's restart policy does."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from benchmarks.soak.blows import Blow
+from benchmarks.soak.network import CUTS, Network
 from services.kit.errors import UserError
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
@@ -20,8 +21,9 @@ _BACK_S = 180.0
 class Striker:
     """Carries out a schedule beside what else goes on. `faults`: what ended by itself, and what did not come back."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, network: Network | None = None) -> None:
         self._stack = stack
+        self._network = network
         self._over = threading.Event()
         self.faults: list[str] = []
 
@@ -41,6 +43,12 @@ class Striker:
 
     def _strike(self, blow: Blow) -> None:
         if self._over.wait(blow.at_s):
+            return
+        if blow.kind in CUTS:
+            if self._network is None:
+                raise ValueError(f"{blow}: there are no links here")
+            with self._network.cut(blow.victim, blow.kind):
+                self._over.wait(blow.lasts_s)
             return
         process = self._stack.process(blow.victim)
         if blow.kind == "kill":

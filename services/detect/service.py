@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +42,8 @@ GROUP = "hindcast-detect"
 _POLL_MS = 50
 _FOLLOW_S = 1.0
 _IDLE_STORE_S = 0.5
-_FLUSH_S = 30.0
+_FLUSH_S = 5.0
+"""How long Kafka is waited for at a time until it has what was found: less than the group waits for a member."""
 
 EVENT_TIME = Gauge("hindcast_detect_event_time_seconds", "Event time that a unit has come to.", ["unit"])
 FINDINGS = Counter("hindcast_detect_findings_total", "Findings sent.", ["unit", "state"])
@@ -71,7 +73,9 @@ class Detect:
         self._keeper = Keeper(settings.state_dir)
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)
-        self._producer: KafkaProducer = producer(kafka, linger_ms=0)
+        self._producer: KafkaProducer = producer(
+            kafka, to=(topics.FINDINGS, topics.INCIDENTS, topics.DEAD_LETTER), linger_ms=0
+        )
         self._dead = DeadLetter(self._producer, "detect")
         self._unacknowledged: list[Any] = []
         self._units: dict[str, Unit] = {}
@@ -203,7 +207,10 @@ class Detect:
             self._write()
 
     def _write(self) -> None:
-        self._flush()
+        """Begin to write snapshots; not before Kafka has what was found, or it would never be sent again."""
+        if not self._flushed():
+            _log.warning("waiting for Kafka, which has not acknowledged what was found")
+            return
         units = [unit for unit in self._units.values() if unit.changed]
         taken = [unit.stored() for unit in units]
         for unit in units:
@@ -239,18 +246,22 @@ class Detect:
         for name in [name for name, unit in self._units.items() if unit.engine.ended and not unit.changed]:
             del self._units[name]
 
-    def _flush(self) -> None:
-        try:
+    def _flushed(self) -> bool:
+        """Return whether Kafka has all that was found; wait a while for that.
+
+        Raises UserError (exit code 3) where it refused any of it for good: it is found again from the last snapshot.
+        """
+        with suppress(KafkaError):  # each future has its own outcome
             self._producer.flush(timeout=_FLUSH_S)
-            for sent in self._unacknowledged:
-                sent.get(timeout=0)
-        except KafkaError as error:
+        failed = next((sent for sent in self._unacknowledged if sent.is_done and sent.failed()), None)
+        if failed is not None:
             raise UserError(
-                f"findings could not be handed to Kafka ({type(error).__name__})",
+                f"findings could not be handed to Kafka ({type(failed.exception).__name__})",
                 remedy="see to Kafka and start detect again: it goes on from its last snapshot",
                 exit_code=3,
-            ) from error
-        self._unacknowledged.clear()
+            )
+        self._unacknowledged = [sent for sent in self._unacknowledged if not sent.is_done]
+        return not self._unacknowledged and self._dead.flush(_FLUSH_S)
 
     def _measure(self) -> None:
         for name, unit in self._units.items():
@@ -298,7 +309,8 @@ class Detect:
         del places  # the state of all is one
         self._written()
         self._write()
-        return dict(self._read) if self._written() is not None else {}
+        written = self._written()
+        return dict(written.read) if written is not None else {}
 
     def lose(self, places: Collection[TopicPartition]) -> None:
         """Let go of the units of partitions that were taken away: another instance goes on from its own reading.

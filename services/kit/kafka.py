@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -20,6 +20,10 @@ from services.kit.settings import Settings
 from services.kit.tls import Authorities
 
 _log = logging.getLogger(__name__)
+_DELIVERY_TIMEOUT_MS = 24 * 3_600_000
+"""An outage of the broker is waited out, in order: whoever sends decides how long to wait, the producer gives up
+nothing."""
+_FAREWELL_S = 5.0
 
 
 class KafkaSettings(Settings):
@@ -178,20 +182,51 @@ def admin(settings: KafkaSettings) -> KafkaAdminClient:
     return _reach(lambda: KafkaAdminClient(**settings.client_config()), settings)
 
 
-def producer(settings: KafkaSettings, **options: Any) -> KafkaProducer:
+class _Producer(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
+    """One that is over once it is closed."""
+
+    def close(self, timeout: float | None = _FAREWELL_S, null_logger: bool = False) -> None:
+        """Wait for what is on its way for `timeout` seconds, give the rest up, and end.
+
+        kafka-python's own gives up instead, and its thread goes on: what nobody waits for any more would be sent,
+        perhaps much later, beside what was sent again meanwhile.
+        """
+        try:
+            super().close(timeout, null_logger)
+        except KafkaTimeoutError:
+            self._sender.force_close()
+            with suppress(KafkaTimeoutError):  # it ends as soon as it hears of it
+                super().close(_FAREWELL_S, null_logger)
+
+
+def producer(settings: KafkaSettings, *, to: Collection[str] = (), **options: Any) -> KafkaProducer:
     """Return an idempotent producer that waits for all replicas; UserError (exit code 3) if no broker answers.
 
-    `linger_ms` and `batch_size` suit columnar messages of 10 to 500 kB.
+    It sends, in order, until the broker has it: for a day. What partitions the topics `to` have it asks now: the first
+    record for each would otherwise be an error where the broker is away by then. `linger_ms` and `batch_size` suit
+    columnar messages of 10 to 500 kB.
     """
     config: dict[str, Any] = {
         "enable_idempotence": True,
         "acks": "all",
+        "delivery_timeout_ms": _DELIVERY_TIMEOUT_MS,
         "max_request_size": 8 * 1024 * 1024,
         "batch_size": 1024 * 1024,
         "linger_ms": 2,
         "allow_auto_create_topics": False,
     }
-    return _reach(lambda: KafkaProducer(**settings.client_config(), **(config | options)), settings)
+
+    def make() -> KafkaProducer:
+        client = _Producer(**settings.client_config(), **(config | options))
+        try:
+            for topic in to:
+                client.partitions_for(topic)
+        except KafkaError:
+            client.close(timeout=0)
+            raise
+        return client
+
+    return _reach(make, settings)
 
 
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:

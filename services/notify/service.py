@@ -30,6 +30,7 @@ ALERTS = Gauge("hindcast_notify_alerts", "Alerts known, by state.", ["state"])
 
 _POLL_MS = 100
 _KAFKA_PAUSE_S = 1.0
+_DEAD_LETTER_S = 5.0
 
 
 class Notify:
@@ -41,7 +42,7 @@ class Notify:
 
     def __init__(self, settings: NotifySettings, kafka: KafkaSettings) -> None:
         self._consumer: KafkaConsumer = consumer(kafka, group=GROUP)
-        self._producer: KafkaProducer = producer(kafka)
+        self._producer: KafkaProducer = producer(kafka, to=(topics.DEAD_LETTER,))
         self._dead = DeadLetter(self._producer, "notify")
         self._replays = ReplayDirectory(kafka)
         numbers = self._consumer.partitions_for_topic(topics.FINDINGS)
@@ -128,7 +129,8 @@ class Notify:
         offsets = self._ledger.to_commit()
         if not offsets:
             return
-        self._producer.flush()  # a dead letter must be in the topic before its record counts as done
+        if not self._dead.flush(_DEAD_LETTER_S):  # it must be in the topic before its record counts as done
+            return
         self._consumer.commit(
             {
                 TopicPartition(topics.FINDINGS, number): OffsetAndMetadata(at.done, at.metadata, -1)

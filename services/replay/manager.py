@@ -20,8 +20,6 @@ from services.replay.settings import ReplaySettings
 from services.replay.spec import ReplayRequest, ReplaySpec, Speed, moment, plan, speed_of
 
 _log = logging.getLogger(__name__)
-# An outage of the broker is waited out, in order; only what it refuses for good fails a replay.
-_DELIVERY_TIMEOUT_MS = 24 * 3_600_000
 _ORDER_TIMEOUT_S = 30.0
 
 
@@ -159,7 +157,7 @@ class Manager:
         replay = Replay(
             entry,
             self._journal,
-            lambda: producer(self._kafka, delivery_timeout_ms=_DELIVERY_TIMEOUT_MS),
+            lambda: producer(self._kafka),
             lambda unit: partition_of(self._kafka, unit),
             in_flight_bytes=self._settings.in_flight_bytes,
             warm_ms=self._warm_ms,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from services.kit import replays
 from services.kit.errors import UserError
@@ -148,11 +148,16 @@ class Replay:
             except UserError as error:
                 if error.exit_code != UNREACHABLE:
                     raise
-                _log.warning("waiting for Kafka replay=%s error=%s", self.entry.spec.name, error.message)
-                self._suspended.wait(SAVE_S)
+                self._wait_for_kafka(error.message)
+            except KafkaTimeoutError as error:
+                self._wait_for_kafka(str(error))
             else:
                 return producer
         raise Abandoned
+
+    def _wait_for_kafka(self, words: str) -> None:
+        _log.warning("waiting for Kafka replay=%s error=%s", self.entry.spec.name, words)
+        self._suspended.wait(SAVE_S)
 
     def _close(self) -> None:
         if self._producer is not None:

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from services.kit import kafka, service
+from services.kit import kafka, service, topics
 from services.kit.replays import ReplayDirectory
 from services.kit.settings import check, load
 from services.sink.delivery import OtherProtocolError
@@ -33,7 +33,7 @@ def body() -> None:
 
 def work(settings: SinkSettings, to: kafka.KafkaSettings, status: service.StatusServer, stop: threading.Event) -> None:
     """Run a sink from what is committed until `stop` is set; OtherProtocolError where the target takes v1 only."""
-    producer = kafka.producer(to)
+    producer = kafka.producer(to, to=(topics.DEAD_LETTER,))
     consumer = kafka.consumer(
         to,
         group=settings.group,

@@ -33,6 +33,8 @@ SAMPLE_BYTES = 4
 COMMIT_EVERY_S = 0.5
 _DEAD_LETTER_BYTES = 500_000
 """Of one message: a whole refused request, with the labels of every sample, is more than Kafka takes."""
+_DEAD_LETTER_S = 2.0
+"""How long Kafka is waited for at a time until it has what was refused."""
 HANDOVER_S = 20.0
 """How long requests on their way are waited for when another sink takes a partition over."""
 
@@ -45,12 +47,13 @@ class Sink:
     ) -> None:
         self._settings = settings
         self._consumer = consumer
-        self._producer = producer
-        self._intake = Intake(settings, directory, DeadLetter(producer, settings.group))
         self._dead = DeadLetter(producer, settings.group)
+        self._intake = Intake(settings, directory, self._dead)
         self._delivery = Delivery(settings, self._refused)
         self._ledger = Ledger()
         self._committed: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
+        """What is safe, and could not be committed yet."""
         self._gathered: dict[TopicPartition, list[Record]] = {}
         self._commit_due_s = 0.0
         self._record_samples = 1.0
@@ -77,15 +80,15 @@ class Sink:
         """Finish what was read of partitions that may be taken away; return what is safe of all."""
         del places  # whatever goes, all that is under way is finished
         self._delivery.drained(HANDOVER_S)
-        safe = self._safe()
-        self._producer.flush()
-        return safe
+        safe = self._safe()  # before the flush: what is refused meanwhile is not safe yet
+        return safe if self._dead.flush(_DEAD_LETTER_S) else {}
 
     def lose(self, places: Collection[TopicPartition]) -> None:
         """Forget partitions that were taken away, and what was gathered of them: whoever has them reads it again."""
         self._intake.forget(places)
         for place in places:
             self._committed.pop(place, None)
+            self._uncommitted.pop(place, None)
             self._gathered.pop(place, None)
 
     def _gather(self) -> Mapping[TopicPartition, Sequence[Record]]:
@@ -166,13 +169,14 @@ class Sink:
             self._dead.send(last, words, "\n".join(lines).encode())
 
     def _safe(self) -> dict[TopicPartition, int]:
-        """Return the offsets that have become safe since the last commit."""
+        """Return the offsets that have become safe and are not committed."""
         assigned = self._consumer.assignment()
-        return {
+        self._uncommitted = {
             place: offset
-            for place, offset in self._ledger.safe().items()
+            for place, offset in (self._uncommitted | self._ledger.safe()).items()
             if place in assigned and offset > self._committed.get(place, -1)
         }
+        return dict(self._uncommitted)
 
     def _commit(self) -> None:
         """Commit what has become safe; what is in dead-letter must be there before."""
@@ -180,14 +184,16 @@ class Sink:
         safe = self._safe()
         if not safe:
             return
-        self._producer.flush()
+        if not self._dead.flush(_DEAD_LETTER_S):
+            _log.warning("waiting for Kafka, which has not acknowledged what was refused")
+            return
         try:
             self._consumer.commit(offsets_of(safe))
         except RebalanceInProgressError:
             # Partitions that go are committed as they are released, those that stay at the next turn.
             return
         except KafkaError as error:
-            # Nothing is lost: what was not committed is read, and written, again.
+            # At the next turn again; should this sink end before, it is read, and written, again.
             _log.warning("commit failed error=%s", type(error).__name__)
             return
         self._committed.update(safe)
