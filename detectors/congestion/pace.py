@@ -4,12 +4,12 @@ from typing import Final
 
 import numpy as np
 
-from detectors.contract import Batch, FloatArray, Instant
+from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet
-from detectors.statistics import masked_median, median_of
+from detectors.statistics import masked_median
 
 WINDOW_MS: Final = 30_000
 _NOW, _BEFORE = 4, 16
@@ -17,53 +17,56 @@ _FEWEST_NOW, _FEWEST_BEFORE = 3, 6
 _SURE: Final = 3.0
 """Standard errors of a difference of medians: one in a thousand by chance."""
 _LEAST_SCATTER: Final = 0.003
+_MICRO: Final = 1e6
+_LONGEST_S: Final = 86_400.0
+_MOST: Final = 1.5
+"""Of its job's usual step: what takes longer is a checkpoint or an evaluation."""
 _LASTS_MS: Final = 120_000
 _FORGET_MS: Final = 3_600_000
-_NOBODY: Final = 1 << 30
 
 
 class Paces(Columns):
-    """By job, numbered in `jobs`: the median step (s) of the last windows that had any, the newest first.
+    """By job, numbered in `jobs`: the mean step (s) of the last windows that had any, the newest first.
 
-    `pending` are the steps of the window that goes on, as the `lowest` rank reports them: in a synchronous job a step
-    takes all ranks equally long. `at` is the end of the last window with steps (ms).
+    `took` (us) and `steps` are sums over the window that goes on, however it is cut; a step counts for `most` (s), so
+    that one which writes a checkpoint does not make a window long. `at` is the end of the last window with steps (ms).
     """
 
     axis = REUSED
     recent: FloatArray = column(np.nan, _NOW + _BEFORE)
-    lowest: FloatArray = column(float(_NOBODY))
-    at: FloatArray = column(-1.0)
-    KEPT = ("jobs", "pending")
+    took: IntArray = column(0)
+    steps: IntArray = column(0)
+    most: FloatArray = column(_LONGEST_S)
+    at: IntArray = column(-1)
+    KEPT = ("jobs",)
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._fleet = fleet
         self.jobs = Slots(fleet, "steps")
-        self.pending: list[list[float]] = []
 
     def take(self, batch: Batch) -> None:
         """Take note of the steps in a batch."""
         step = batch.sound.get("step_time_s")
         if step is None:
             return
-        keys = self._fleet.entities("steps")
         jobs = self.jobs.of(batch.entities)
-        ranks = np.array([int(keys[entity][1]) for entity in batch.entities.tolist()], float)
         self.grow(len(self.jobs))
-        self.pending += [[] for _ in range(len(self.jobs) - len(self.pending))]
-        np.minimum.at(self.lowest, jobs, ranks)
         with np.errstate(invalid="ignore"):
-            wanted = batch.present & (step > 0) & (ranks == self.lowest[jobs])
-        for tick, place in np.argwhere(wanted).tolist():
-            self.pending[jobs[place]].append(float(step[tick, place]))
+            ticks, places = np.nonzero(batch.present & (step > 0) & (step < _LONGEST_S))
+        of = jobs[places]
+        took = np.minimum(step[ticks, places], self.most[of])
+        np.add.at(self.took, of, np.round(took * _MICRO).astype(np.int64))
+        np.add.at(self.steps, of, 1)
 
     def close(self, now: Instant) -> None:
         """End a window, and forget jobs that are over and have been silent for an hour."""
-        for job, steps in enumerate(self.pending):
-            if steps:
-                self.recent[:, job] = np.roll(self.recent[:, job], 1)
-                self.recent[0, job], self.at[job] = median_of(np.array(steps)), now
-                steps.clear()
+        some = np.flatnonzero(self.steps)
+        self.recent[:, some] = np.roll(self.recent[:, some], 1, axis=0)
+        self.recent[0, some] = self.took[some] / self.steps[some] / _MICRO
+        self.most[some] = _MOST * masked_median(self.recent[:, some].T, np.isfinite(self.recent[:, some]).T)
+        self.at[some] = now
+        self.took[:], self.steps[:] = 0, 0
         quiet = np.flatnonzero(now - self.at > _FORGET_MS).tolist()
         names = self.jobs.names
         gone = [job for job in quiet if names[job] is not None and names[job] not in self._fleet.jobs]

@@ -24,9 +24,10 @@ from detectors.congestion.examples import (
     pausing_switch,
 )
 from detectors.contract import Finding
+from detectors.laws import deterministic_however_handled, whole
 from detectors.scene import START, Scene, changed, growing, seconds, tape_of, without
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tape import Handling, Tape, play
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
@@ -189,14 +190,14 @@ def test_a_port_without_credits_is_named_whatever_the_cadence(interval_s: float)
     assert (fired.detected_at - START) / 1000 - at_s <= max(110, 200 * interval_s / 60)
 
 
+def longer(rows: Any, values: Any) -> Any:
+    return values * np.where((seconds(rows) >= 420) & (seconds(rows) < 1620), 1.09, 1.0)
+
+
 def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_steps() -> None:
     scene = replace(SCENE, minutes=34, kinds=("switch", "nic", "steps"))
     mild = growing(tape_of(scene), "switch", RX, 500, 420, 1620, **PORT)
     assert entities(mild) == []
-
-    def longer(rows: Any, values: Any) -> Any:
-        return values * np.where((seconds(rows) >= 420) & (seconds(rows) < 1620), 1.09, 1.0)
-
     fired, resolved = run(changed(mild, "steps", "step_time_s", longer))
     assert dict(fired.entity) == PORT
     assert "the steps of job 812 take 9 % longer than before" in fired.summary
@@ -205,6 +206,18 @@ def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_st
     assert 1620 < (resolved.detected_at - START) / 1000 <= 1620 + 300
     # Steps that are longer for another reason make no congestion of what every port does.
     assert entities(changed(tape_of(scene), "steps", "step_time_s", longer)) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_jobs_lose_is_the_same_however_their_steps_are_cut_and_carried_over(seed: int) -> None:
+    scene = replace(SCENE, minutes=14, gpus=2, kinds=("switch", "steps"))
+    tape = changed(growing(tape_of(scene), "switch", RX, 500, 420, 840, **PORT), "steps", "step_time_s", longer)
+    # Ranks that are ahead of others by a little: which of them comes first says nothing.
+    tape = changed(tape, "steps", "step_time_s", lambda rows, v: v * (1 + 0.002 * rows.keys["rank"].codes))
+    choice = (Congestion, configure(Congestion.config_type, Congestion.spec, {}))
+    cuts = sorted(np.random.default_rng(seed).integers(tape.start, tape.end, 12).tolist())
+    assert [dict(found.entity) for found in whole(choice, tape)] == [PORT]
+    deterministic_however_handled(choice, tape, Handling(cuts=cuts, seed=seed, carried=seed > 0))
 
 
 def test_counters_that_are_reset_or_start_late_are_nothing() -> None:
