@@ -128,6 +128,9 @@ class Link:
         except OSError:  # the server is away: so is what stands for it
             connection.end(reset=True)
             return
+        if self._cut == "refuse":  # it was cut off while this one was being made
+            connection.end(reset=True)
+            return
         self._connections.add(connection)
         connection.tasks = [
             asyncio.create_task(self._carry(connection, client, server, answers=False)),
