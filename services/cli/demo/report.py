@@ -22,18 +22,21 @@ class Moment:
     wall_ms: int
 
 
-def timeline(root: Label, clock: EventClock, finding: Any, alert: Mapping[str, Any], hooks: list[Any]) -> list[Moment]:
+def timeline(
+    root: Label, clock: EventClock, finding: Any, alert: Mapping[str, Any] | None, hooks: list[Any]
+) -> list[Moment]:
     """Return onset, first finding, alert sent, webhook received, and the resolve, in the order in which they came.
 
     `finding` is the Kafka record of the first finding of the root cause, `alert` the alert as Alertmanager first took
-    it, `hooks` what the webhook receiver got.
+    it (None where it was over before anyone looked), `hooks` what the webhook receiver got.
     """
     found = json.loads(finding.value)
     moments = [
         Moment("fault onset", root.onset, clock.wall_at(root.onset)),
         Moment("first finding", parse_time(found["detected_at"]), finding.timestamp),
-        Moment("alert sent", clock.event_at(alert["sent_ms"]), alert["sent_ms"]),
     ]
+    if alert:
+        moments.append(Moment("alert sent", clock.event_at(alert["sent_ms"]), alert["sent_ms"]))
     for hook in hooks:
         word = {"firing": "webhook received", "resolved": "resolve received"}[hook["body"]["status"]]
         wall_ms = parse_time(hook["received_at"])
