@@ -80,10 +80,6 @@ class Places:
     def make_room(self) -> int:
         """Return how many series were evicted; to be called before each request is read."""
         before = len(self._series)
-        if self._renamed:
-            self._series.remove(self._series.of_hosts(self._renamed))
-            self._renamed.clear()
-            before = len(self._series)
         if before > self._most:
             self._evict(before - self._most + self._most // _SHARE)
         if self.symbols.full:
@@ -126,6 +122,14 @@ class Places:
         return Rows(batches, +outcomes, bad)
 
     def _numbers(self, request: Request) -> Ints:
+        found = self._known(request)
+        if self._renamed:  # series of those hosts are known by their address: they are looked at again
+            self._series.remove(self._series.of_hosts(self._renamed))
+            found = self._known(request)
+            self._renamed.clear()
+        return found
+
+    def _known(self, request: Request) -> Ints:
         found = self._series.find(request.protocol, request.keys)
         for number in np.flatnonzero(found < 0).tolist():
             found[number] = self._learn(request, number)
@@ -186,7 +190,6 @@ class Places:
         """Take note of a host's name, as node_exporter has it; other exporters on it may have its address only."""
         if host and name and self._hosts.get(host) != name:
             self._hosts[host] = name
-            # Series of that host may be known under its address: they are looked at again.
             self._renamed.add(host)
 
     def _batches(

@@ -133,7 +133,8 @@ def test_a_host_that_is_known_by_address_gets_its_name() -> None:
     places = Places("vela")
     port = series("node_infiniband_symbol_error_total", device="mlx5_0", instance="10.0.0.7:9100")
     assert rows(taken(places, port), "nic")[0]["node"] == "10.0.0.7"
-    taken(places, series("node_uname_info", instance="10.0.0.7:9100", nodename="v007"))
+    name = series("node_uname_info", instance="10.0.0.7:9100", nodename="v007")
+    assert rows(taken(places, port, name), "nic")[0]["node"] == "v007"
     assert rows(taken(places, port), "nic")[0]["node"] == "v007"
 
 
