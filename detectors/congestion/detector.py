@@ -5,11 +5,11 @@ or by a packet lost a second, or a tenth of that while the steps of a job there 
 ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Whether
 it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's
 change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since it was
-first seen is a property: of severity info, once. Bursts are what collectives and checkpoints do: only what is hot for
-most of `sustain_s` counts. Of the ports that are hot together on switches cabled to one another, the origin is named
-alone (`origin`), once, until no port around has been hot for `release_s`. NICs (`port_xmit_wait`, or packets sent again
-while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves where
-the topology does not tell it.
+first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once. Bursts are
+what collectives and checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together
+on switches cabled to one another, the origin is named alone (`origin`), once, until no port around has been hot for
+`release_s`. NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their
+other end where no switch reports, or for themselves where the topology does not tell it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -300,7 +300,7 @@ class Congestion(BaseDetector):
                         started_at=now - int(_PROPERTY_S * 1000),
                         severity="info",
                         score=0.3,
-                        summary=f"{switch} {port} has waited more than its like ever since it was first seen",
+                        summary=f"{switch} {port} has waited more than its like ever since it carries so much",
                         action=_ACTION,
                         evidence=self._figures(kind, [number]),
                         aspect=_PROPERTY,

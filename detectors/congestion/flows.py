@@ -60,8 +60,9 @@ class Looks(Columns):
     hot_s: FloatArray = column(0.0)
     hot_since: IntArray = column(-1)
     last_hot: IntArray = column(-1)
-    busiest: FloatArray = column(np.nan)
     surge: FloatArray = column(np.nan)
+    carried: FloatArray = column(np.nan)
+    carried_s: FloatArray = column(0.0)
     BESIDE = ("evidence", "habits")
 
     def __init__(self) -> None:
@@ -116,25 +117,27 @@ class Flows(Kept):
         for row in self._judged:
             looks.odds[row, ports] = self.tails[self._name(row)].odds(residual[row])
         self._weigh(ports, spent_s)
-        self._learn(ports, spent_s, level, residual, known)
+        self._learn(ports, spent_s, level, rates[JUDGED], residual, known)
 
     def _load(self, now: Instant, ports: IntArray, traffic: FloatArray, peers: "Peers") -> None:
-        """Forget what ports are used to whose traffic, and their peers', is twice what it ever was: a job has begun.
+        """Forget what ports are used to that carry twice what they did when they learnt it, and their peers as well.
 
+        A job has begun there, or works again: what a port waits at one load says nothing of what it waits at another.
         Not what they drop, for which no load is an excuse. Traffic that doubles at one port alone is no load.
         """
         looks = self.looks
-        busiest = np.where(np.isnan(looks.busiest[ports]), traffic, looks.busiest[ports])
-        looks.surge[ports] = np.log((traffic + _IDLE_PER_S) / (busiest + _IDLE_PER_S))
+        looks.surge[ports] = np.log((traffic + _IDLE_PER_S) / (looks.carried[ports] + _IDLE_PER_S))
         surge = np.where(now - looks.at <= _FRESH_MS, looks.surge, np.nan)
         surging = surge[ports] > np.log(2)
         loaded = surging & (peers.common(surge, alike=True)[ports] > np.log(2)) if surging.any() else surging
-        for row in self._judged if loaded.any() else ():
+        if not loaded.any():
+            return
+        for row in self._judged:
             if SIGNALS[row] not in {"drop", "retry"}:
                 self.habits[row].forget(ports[loaded])
+        looks.carried[ports[loaded]], looks.carried_s[ports[loaded]] = np.nan, 0.0
         looks.hot_s[ports[loaded]] = 0.0
         self.evidence.forget(ports[loaded])
-        looks.busiest[ports] = np.where(surging & ~loaded, busiest, np.fmax(busiest, traffic))
 
     def _name(self, row: int) -> str:
         return f"{self._kind}.{SIGNALS[row]}"
@@ -187,9 +190,15 @@ class Flows(Kept):
         return waits
 
     def _learn(
-        self, ports: IntArray, spent_s: FloatArray, level: FloatArray, residual: FloatArray, known: BoolArray
+        self,
+        ports: IntArray,
+        spent_s: FloatArray,
+        level: FloatArray,
+        traffic: FloatArray,
+        residual: FloatArray,
+        known: BoolArray,
     ) -> None:
-        """Learn habits and tails from what is no fault.
+        """Learn habits, at which traffic they are so, and tails from what is no fault.
 
         What is twice as much as usual may be a burst or a fault: it is learnt from when it is over, as one burst.
         """
@@ -198,6 +207,7 @@ class Flows(Kept):
         steady = cool & ~(self._waits(ports) & (residual >= 1)).any(axis=0)
         # In eighths: sums of these are exact, in whatever order they are added up.
         weight = np.clip(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
+        self._carry(ports[steady], traffic[steady], spent_s[steady])
         for row in self._judged:
             tail, burst = self.tails[self._name(row)], looks.burst[row]
             self.habits[row].learn(ports[steady], level[row][steady], spent_s[steady])
@@ -206,6 +216,15 @@ class Flows(Kept):
                 tail.learn(residual[row][calm & (weight == share)], share)
             learn_events(tail, burst, ports, residual[row], calm)
             burst[ports[known[ports]]] = np.nan  # a fault is no burst
+
+    def _carry(self, ports: IntArray, traffic: FloatArray, spent_s: FloatArray) -> None:
+        """Learn what ports (n,) carry: the plain mean of as long as habits are, in which idle hours count."""
+        looks = self.looks
+        some = np.isfinite(traffic)
+        those, spent = ports[some], spent_s[some]
+        looks.carried_s[those] = np.minimum(looks.carried_s[those] + spent, _HABIT_S)
+        before = known_or(looks.carried[those], 0.0)
+        looks.carried[those] = before + (traffic[some] - before) * spent / looks.carried_s[those]
 
     def hot(self, now: Instant, share: float, wealth: float) -> IntArray:
         """Return the ports that are hot for that share of what must be sustained, by that much evidence."""

@@ -138,6 +138,22 @@ def test_a_job_that_begins_and_pauses_its_ports_unevenly_is_load() -> None:
     assert entities(storm) == [PORT]
 
 
+def test_what_a_port_waits_at_more_load_than_it_learnt_its_habit_at_is_load() -> None:
+    """One job works for five minutes, nobody for ten; then another that sends more, for which one port waits more."""
+    octets = np.cumsum([0.0, 300 * 6e9, 600 * 1e5, 1500 * 1e10])
+
+    def carried(rows: Any, _: Any) -> Any:
+        return np.interp(seconds(rows), [0, 300, 900, 2400], octets)
+
+    tape = infiniband(tape_of(replace(SCENE, minutes=40)), ticks_per_s=1e4)
+    tape = changed(tape, "switch", "SAI_PORT_STAT_IF_OUT_OCTETS", carried)
+    tape = growing(tape, "switch", WAITS, 8e6, 900, 2400, **PORT)
+    assert {finding.severity for finding in run(tape)} <= {"info"}
+    (fired,) = [one for one in run(growing(tape, "switch", WAITS, 3e7, 1500, 2400, **PORT)) if one.severity != "info"]
+    assert dict(fired.entity) == PORT
+    assert 0 < (fired.detected_at - START) / 1000 - 1500 <= 200
+
+
 def test_bursts_are_nothing_short_or_everywhere() -> None:
     assert entities(incast(tape_of(SCENE), until_s=AT_S + 40)) == []
     assert entities(tape_of(replace(SCENE, bursts=[(60, 320)]))) == []

@@ -8,8 +8,9 @@ have been away. A counter that is already at 7 when the telemetry begins is hist
 fault, for it still asks for a reset. XID 63 says for which of two reasons nothing: alone it is a pending remap.
 
 Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
-(`detectors.core.counting`), and more of them than Delta's mean event within some minutes. It slows nothing; it
-announces the row that will fail, hence a ticket. A GPU that has always corrected some is told once, as information.
+(`detectors.core.counting`), and by Delta's mean event more of them within some minutes than the GPU ever came back from
+by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some
+is told once, as information.
 
 When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; a storm
 that began before the telemetry is taken for one; an uncorrectable error that needs a reset stays open when the reset
@@ -27,7 +28,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storms import RETURN_MS, STORM, Storms, told_by
+from detectors.ecc_memory.storms import RETURN_MS, STORM, Bouts, Storms, told_by
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
@@ -82,7 +83,8 @@ class EccMemory:
         self.tails = Tails(config.calibration)
         self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days).along("dcgm")
         self._book = CaseBook(self.spec.name, RETURN_MS)
-        self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._book)
+        self._bouts = Bouts()
+        self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._bouts, self._book)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Take the kernel's lines about XIDs; what follows from them is decided at the next point of the grid."""
@@ -98,7 +100,7 @@ class EccMemory:
         return ()
 
     def _grow(self, count: int) -> None:
-        for part in (self._memory, self._single, self._xids):
+        for part in (self._memory, self._single, self._bouts, self._xids):
             part.grow(count)
 
     def advance(self, now: Instant) -> Sequence[Finding]:
@@ -281,7 +283,10 @@ class EccMemory:
             "book": self._book.snapshot(),
             "tails": self.tails.document(),
         }
-        return pack(document, arrays | self._memory.arrays("memory_") | self._single.arrays("single_"))
+        return pack(
+            document,
+            arrays | self._memory.arrays("memory_") | self._single.arrays("single_") | self._bouts.arrays("bouts_"),
+        )
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -292,6 +297,7 @@ class EccMemory:
         detector._xids.load(document["xids"], arrays)
         detector._memory.load(arrays, "memory_")
         detector._single.load(arrays, "single_")
+        detector._bouts.load(arrays, "bouts_")
         detector.tails.merge(document["tails"])
         detector._book.load(document["book"])
         return detector

@@ -1,9 +1,11 @@
 """Storms of corrected errors: raised by evidence or by the driver's own word, over when they calm down."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.case_book import CaseBook, in_words
-from detectors.contract import Fault, Finding, Instant
+from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray
+from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
 from detectors.ecc_memory.readings import MemoryReadings
@@ -27,11 +29,42 @@ _HABIT_LOOKS = 180
 """After an hour, what a GPU always had is its habit."""
 
 
-class Storms:
-    """Decides on the bursts of `single`-bit errors, of which `least` beyond habit within some minutes make a storm."""
+class Bouts(Columns):
+    """What GPUs came back from by themselves: errors a look, kept up for three looks as a storm's are.
 
-    def __init__(self, least: int, layout: GpuLayout, memory: MemoryReadings, single: Bursts, book: CaseBook) -> None:
+    By GPU: the errors of its last two looks (`before`); the most that it kept up in the bout that goes on (`highest`),
+    and in those that were over and no storm (`usual`). As many again say nothing that is new of it.
+    """
+
+    axis = "dcgm"
+    before: NDArray[np.float32] = column(0.0, 2, dtype=np.float32)
+    highest: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    usual: NDArray[np.float32] = column(0.0, dtype=np.float32)
+
+    def look(self, gpus: IntArray, errors: NDArray[np.float32], held: BoolArray) -> None:
+        """Take a look at `gpus` (n,), and their `errors` (n,): a bout is over when it keeps up half as many at most.
+
+        Nothing is learnt of those that are `held` (all GPUs,), of which a storm is told.
+        """
+        kept_up = np.minimum(errors, self.before[:, gpus].min(axis=0))
+        self.before[:, gpus] = self.before[1, gpus], errors
+        highest, told = self.highest[gpus], held[gpus]
+        over = ~told & (kept_up <= highest / 2)
+        self.usual[gpus[over]] = np.maximum(self.usual[gpus[over]], highest[over])
+        self.highest[gpus] = np.where(told, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
+
+
+class Storms:
+    """Decides on the bursts of `single`-bit errors, of which `least` beyond habit within some minutes make a storm.
+
+    Habit is what a GPU corrects in the mean, or what it kept up in a bout before (`bouts`), if that is more.
+    """
+
+    def __init__(
+        self, least: int, layout: GpuLayout, memory: MemoryReadings, single: Bursts, bouts: Bouts, book: CaseBook
+    ) -> None:
         self._least, self._layout, self._memory, self._single, self._book = least, layout, memory, single, book
+        self._bouts = bouts
 
     def complaint(self, now: Instant, event: XidEvent, xid: Xid) -> list[Finding]:
         """Raise what the driver itself says of a GPU's rate of corrected errors."""
@@ -50,10 +83,12 @@ class Storms:
         single, found = self._single, self._calmed(now)
         held = np.zeros(len(single), bool)
         held[[entry.gpu for entry in self._book.cases(STORM) if not entry.aspect and entry.gpu >= 0]] = True
+        read = np.flatnonzero(single.counter.spent_ms > 0)
         if not single.look(now, len(self._layout.names), held):
             return found
+        self._bouts.look(read, single.now[read], held)
         beyond = single.beyond_chance()
-        added = single.recent - single.level * (RECENT_S * 1000 / LOOK_MS)
+        added = single.recent - np.maximum(single.level, self._bouts.usual) * (RECENT_S * 1000 / LOOK_MS)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
         for gpu in np.concatenate([bursts, lasting]).tolist():
@@ -66,6 +101,7 @@ class Storms:
                 "of_late_s": RECENT_S,
                 "single_bit_errors_per_min": float(single.now[gpu]) * a_minute,
                 "single_bit_errors_per_min_usual": float(single.level[gpu]) * a_minute,
+                "single_bit_errors_per_min_in_bouts_before": float(self._bouts.usual[gpu]) * a_minute,
                 "single_bit_errors_per_min_peers": single.usual_of_peers * a_minute,
                 "by_chance": odds_in_words(float(single.evidence.wealth[gpu]), single.watched, LOOK_MS / 1000),
             }

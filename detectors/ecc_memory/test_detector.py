@@ -211,6 +211,19 @@ def test_a_gpu_that_always_has_errors_is_told_once_as_information_and_needs_far_
     assert [f.severity for f in run(cluster.tape(wild)) if f.state == "firing"] == ["info", "ticket"]
 
 
+@pytest.mark.parametrize("interval_s", [10.0, 30.0])
+def test_bouts_as_a_gpu_has_them_by_habit_are_no_storm_and_what_exceeds_them_is(interval_s: float) -> None:
+    cluster = Cluster(nodes=9, minutes=75, interval_s=interval_s)
+    columns = stormy(cluster, memory(cluster), 5, (0, 4500), 0.055)
+    for begin in (0, 1860, 3600):
+        columns = stormy(cluster, columns, 5, (begin, begin + 270), 0.37)
+    assert [f for f in run(cluster.tape(columns)) if f.severity != "info"] == []
+    wild = stormy(cluster, columns, 5, (3600, 3900), 2.0)
+    (fire, *_) = [f for f in run(cluster.tape(wild)) if f.severity != "info"]
+    assert START + 3_600_000 <= fire.detected_at <= START + 3_600_000 + 150_000
+    assert float(fire.evidence["single_bit_errors_per_min_in_bouts_before"]) > 10
+
+
 @pytest.mark.parametrize(("an_hour", "interval_s", "within_s"), [(80, 60, 1500), (140, 10, 900)])
 def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_s: float, within_s: float) -> None:
     cluster = Cluster(nodes=9, minutes=140, interval_s=interval_s)

@@ -219,8 +219,11 @@ class _Spare:
         share = conditions.number("ports.spare_share")
         counts = [int(chance.binomial(int(most), share)) if share else 0 for most in used]
         self.switch: Ints = np.repeat(np.arange(len(counts)), counts)
-        first = int(used.max(initial=0))
-        self.names = [fabric.network.port_name(first + seat) for count in counts for seat in range(count)]
+        first, taken, most = int(used.max(initial=0)), set(fabric.port_names), max(counts, default=0)
+        # A part of a cluster leaves gaps between the ports that are used: uplinks keep the numbers of the whole.
+        numbers = (fabric.network.port_name(first + seat) for seat in range(most + len(taken)))
+        free = [name for name in numbers if name not in taken]
+        self.names = [name for count in counts for name in free[:count]]
         tried = chance.random(len(self.switch)) < _TRIED
         self._period = np.where(tried, chance.uniform(*_TRIED_EVERY_S, len(self.switch)), 1.0)
         self._part = np.where(tried, chance.uniform(0.02, 0.2, len(self.switch)), 0.0)

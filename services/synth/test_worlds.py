@@ -210,3 +210,12 @@ def test_unused_ports_are_there_and_down(tmp_path: Path) -> None:
     assert 0.15 < len({pair for pair in zip(*ports, strict=True) if pair not in wired}) / len(wired) < 0.5
     assert (told.column("switch", "oper_up")[unused] == 0).mean() > 0.9
     assert not told.column("switch", "SAI_PORT_STAT_IF_IN_OCTETS")[unused].any()
+
+
+def test_unused_ports_have_names_of_their_own_in_a_part_of_a_cluster(tmp_path: Path) -> None:
+    path = LIBRARY / "blue-vela-healthy-day" / "scenario.yaml"
+    world = next(number for number in count(1) if draw(number).number("ports.spare_share") > 0.3)
+    variant = Variant(world=world, scale=0.3, profile=LIBRARY / "profiles" / "sierra.yaml", duration_s=600)
+    told = Telemetry(make_recording(path, tmp_path / "out" / "blue-vela-healthy-day", variant))
+    rows = list(zip(*(told.column("switch", name).tolist() for name in ("timestamp", "switch", "port")), strict=True))
+    assert len(rows) == len(set(rows))
