@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, Literal
 
 from detectors.contract import Entity, Fault, Instant, Severity, rfc3339
@@ -115,10 +114,10 @@ class Incident:
 _TIMES = frozenset({"revised_at", "opened_at", "started_at", "closed_at", "detected_at", "resolved_at", "ended_at"})
 
 
-@cache
-def _parts(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields."""
-    return tuple(part.name for part in fields(kind))
+_PARTS = {
+    kind: tuple(part.name for part in fields(kind))
+    for kind in (Cause, Member, Link, Touched, Impact, Offender, Incident)
+}
 
 
 def _plain(value: Any, name: str = "") -> Any:
@@ -134,4 +133,4 @@ def _plain(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         keys = sorted(value) if name == "entity" else value
         return {key: _plain(value[key], key) for key in keys}
-    return {part: _plain(getattr(value, part), part) for part in _parts(type(value))}
+    return {part: _plain(getattr(value, part), part) for part in _PARTS[type(value)]}
