@@ -14,17 +14,29 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("hindcast")
 
 
+_BY_TEST = ("detectors/test_laws.py", "detectors/test_upgrade.py")
+"""Files whose tests take minutes together and share no fixture."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the servers' tests, which take the longest and wait for most of it; then come the other long ones."""
-    items.sort(key=lambda item: (not _needs_servers(item), not item.nodeid.startswith("tests/")))
+    """Begin with the servers' tests, which take the longest and wait for most of it; then come the other long ones.
+
+    Those that are handed out one by one come last: so no worker has a long file left when the others are done.
+    """
+    items.sort(
+        key=lambda item: (
+            not _needs_servers(item),
+            not item.nodeid.startswith("tests/"),
+            item.nodeid.startswith(_BY_TEST),
+        )
+    )
 
 
 class _ByFile(LoadScopeScheduling):
-    """Gives a file's tests to one worker, so that its fixtures are made once; the laws share none."""
+    """Gives a file's tests to one worker, so that its fixtures are made once; some files have none to share."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return nodeid if file == "detectors/test_laws.py" else file
+        return nodeid if nodeid.startswith(_BY_TEST) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,7 +28,7 @@ from detectors.engine import GRID_MS, SILENCE_MS, Choice
 from detectors.fleet import KEYS
 from detectors.rows import Rows
 from detectors.spec import configure
-from detectors.tape import Handling, Tape, play, take
+from detectors.tape import Handling, Tape, play, stretches, take
 from detectors.tapes_altered import GONE, is_about, with_company, with_gone_company, with_lost_scrapes
 
 _HOURS_MS = 4 * 3_600_000
@@ -71,15 +71,20 @@ def lines(findings: Sequence[Finding]) -> list[str]:
     return [finding.to_json() for finding in findings]
 
 
-_WHOLES_KEPT = 64
+_WHOLES_KEPT = 256
 _wholes: dict[tuple[type[Detector], str, int], tuple[Tape, list[Finding]]] = {}
-"""What was found on tapes that were played whole lately; the tape is kept beside, so that none takes its number."""
+"""What was found on tapes that were played whole lately; the tape is kept beside, so that none takes its number.
+
+So many that the examples of all detectors are among them, beside those that are drawn anew."""
 
 
 def whole(choice: Choice, tape: Tape) -> list[Finding]:
-    """Return what is found on a tape that is played in one piece; hundreds of examples are compared with it."""
+    """Return what is found on a tape that is played in one piece; several laws ask it, of hundreds of examples."""
     key = choice[0], choice[1].model_dump_json(), id(tape)
-    return _wholes[key][1] if key in _wholes else _kept(choice, tape, play(tape, [choice])[0])
+    if key not in _wholes:
+        return _kept(choice, tape, play(tape, [choice])[0])
+    _wholes[key] = _wholes.pop(key)  # the last to be forgotten
+    return _wholes[key][1]
 
 
 def _kept(choice: Choice, tape: Tape, found: list[Finding]) -> list[Finding]:
@@ -127,8 +132,7 @@ def sound(choice: Choice, tape: Tape) -> None:
 
 def quiet(choice: Choice, tape: Tape) -> None:
     """Demand that nothing is found on a healthy tape."""
-    found, _ = play(tape, [choice])
-    assert lines(found) == []
+    assert lines(whole(choice, tape)) == []
 
 
 def unmoved_by_lost_scrapes(choice: Choice, tape: Tape, seed: int = 1) -> None:
@@ -139,8 +143,7 @@ def unmoved_by_lost_scrapes(choice: Choice, tape: Tape, seed: int = 1) -> None:
 
 def prompt(choice: Choice, fault: Fault) -> None:
     """Demand that the culprit, and nothing but it, is named within the promised latency."""
-    found, _ = play(fault.tape, [choice])
-    firing = [finding for finding in found if finding.state == "firing"]
+    firing = [finding for finding in whole(choice, fault.tape) if finding.state == "firing"]
     assert [dict(finding.entity) for finding in firing] == [dict(fault.entity)]
     delay_s = (firing[0].detected_at - fault.onset) / 1000
     assert 0 <= delay_s <= choice[0].spec.latency_s
@@ -148,8 +151,8 @@ def prompt(choice: Choice, fault: Fault) -> None:
 
 def patient(choice: Choice, fault: Fault) -> None:
     """Demand that a fault on what then falls silent, while others are heard, is not raised again and again."""
-    found, _ = play(fault.tape, [choice])
-    silent_from = next(finding.detected_at for finding in found if finding.state == "firing") + GRID_MS
+    firing = (finding for finding in whole(choice, fault.tape) if finding.state == "firing")
+    silent_from = next(firing).detected_at + GRID_MS
     rows = [
         take(part, np.flatnonzero((part.times < silent_from) | ~is_about(part, fault.entity)))
         for part in fault.tape.rows
@@ -169,7 +172,8 @@ def unmoved_by_company(choice: Choice, fault: Fault, healthy: Tape) -> None:
 
     More that is watched needs stronger evidence of each, so it may be found later, within the promised latency.
     """
-    alone, beside = (_named(play(tape, [choice])[0]) for tape in (fault.tape, with_company(fault.tape, healthy)))
+    alone = _named(whole(choice, fault.tape))
+    beside = _named(play(with_company(fault.tape, healthy), [choice])[0])
     assert beside.keys() == alone.keys()
     for who, at in beside.items():
         assert at <= max(alone[who], fault.onset + int(choice[0].spec.latency_s * 1000)), who
@@ -260,9 +264,9 @@ def _named(findings: Sequence[Finding]) -> dict[str, Instant]:
 
 def bounded(choice: Choice, tape: Tape) -> None:
     """Demand that the state does not grow with time: at a tape's end it is hardly more than halfway."""
-    _, half = play(tape.until((tape.start + tape.end) // 2), [choice])
-    _, whole = play(tape, [choice])
-    assert len(whole.snapshot()) <= 1.1 * len(half.snapshot()) + 2048
+    middle = Handling([(tape.start + tape.end) // 2])
+    half, whole = (len(engine.snapshot()) for _, engine in stretches(tape, [choice], middle))
+    assert whole <= 1.1 * half + 2048
 
 
 def pure(choice: Choice, tape: Tape) -> None:

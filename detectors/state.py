@@ -30,13 +30,14 @@ def pack(document: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> byt
     """
     entries: list[tuple[str, str, tuple[int, ...], str, int | None]] = []
     body: list[memoryview] = []
-    for name, array in sorted((arrays or {}).items()):
-        if array.dtype.kind not in _KINDS:
-            raise StateError(f"array {name} has dtype {array.dtype}: only numbers and booleans can be packed")
-        stored, base = _narrowed(array)
-        kind = stored.dtype.newbyteorder("<")
-        entries.append((name, array.dtype.newbyteorder("<").str, array.shape, kind.str, base))
-        body.append(np.ascontiguousarray(stored, kind).data)
+    with np.errstate(over="ignore", under="ignore"):
+        for name, array in sorted((arrays or {}).items()):
+            if array.dtype.kind not in _KINDS:
+                raise StateError(f"array {name} has dtype {array.dtype}: only numbers and booleans can be packed")
+            stored, base = _narrowed(array)
+            kind = stored.dtype.newbyteorder("<")
+            entries.append((name, array.dtype.newbyteorder("<").str, array.shape, kind.str, base))
+            body.append(np.ascontiguousarray(stored, kind).data)
     head = json.dumps({"document": document, "arrays": entries}, separators=(",", ":"), sort_keys=True).encode()
     checksum = zlib.crc32(head)
     for part in body:
@@ -81,11 +82,10 @@ def _narrowed(array: NDArray[Any]) -> tuple[NDArray[Any], int | None]:
     Above a base, -1 (a time that never was) is stored as 0, and the base itself as 1.
     """
     if array.dtype == np.float64:
-        with np.errstate(over="ignore", under="ignore"):
-            short = array.astype(np.float32)
+        short = array.astype(np.float32)
         # Compared bit by bit, which is faster than numbers that may be NaN.
-        exact = np.array_equal(short.astype(np.float64).view(np.int64), array.view(np.int64))
-        return (short if exact else array), None
+        changes = np.count_nonzero(short.astype(np.float64).view(np.int64) != array.view(np.int64))
+        return (array if changes else short), None
     if array.dtype != np.int64 or not array.size or int(array.min()) < -1:
         return array, None
     known = array >= 0

@@ -69,16 +69,26 @@ def take(rows: Rows, which: IntArray) -> Rows:
 
 def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling()) -> tuple[list[Finding], Engine]:
     """Return the findings of a tape, and the engine at its end."""
+    found: list[Finding] = []
+    engine: Engine
+    for news, engine in stretches(tape, choices, handling):  # noqa: B007  the last of them is returned
+        found += news
+    return found, engine
+
+
+def stretches(
+    tape: Tape, choices: Sequence[Choice], handling: Handling = Handling()
+) -> Iterator[tuple[list[Finding], Engine]]:
+    """Yield the findings of a tape up to each cut, and at last up to its end, with the engine as it is then."""
     forgetting = Forgetting(handling.forget_ms)
     engine = Engine(tape.topology, choices, tape.streams, grid_ms=handling.grid_ms, forgetting=forgetting)
     chance = None if handling.seed is None else np.random.default_rng(handling.seed)
-    found: list[Finding] = []
     before = tape.start - 1
     for upto in [*sorted({cut for cut in handling.cuts if tape.start <= cut < tape.end}), tape.end]:
         _feed(engine, tape, before, upto, chance)
         for stream in tape.streams:
             engine.mark(stream, upto)
-        found += engine.process()
+        found = engine.process()
         before = upto
         if handling.carried:
             onward = choices if handling.upgraded is None else handling.upgraded
@@ -86,7 +96,7 @@ def play(tape: Tape, choices: Sequence[Choice], handling: Handling = Handling())
             engine = Engine.restore(
                 tape.topology, onward, tape.streams, state, grid_ms=handling.grid_ms, forgetting=forgetting
             )
-    return found + engine.finish(tape.end), engine
+        yield (found + engine.finish(tape.end) if upto == tape.end else found), engine
 
 
 def _feed(engine: Engine, tape: Tape, after: Instant, upto: Instant, chance: np.random.Generator | None) -> None:

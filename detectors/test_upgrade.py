@@ -18,7 +18,7 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.registry import choose
 from detectors.spec import configure
 from detectors.state import StateError, pack, unpack
-from detectors.tape import Handling, Tape, play
+from detectors.tape import Handling, Tape, play, stretches
 
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
@@ -133,7 +133,7 @@ class _Older(NamedTuple):
 def test_a_snapshot_of_format_4_and_a_version_that_judged_otherwise_is_gone_on_with() -> None:
     older = _Older.read("nvlink-4")
     assert [one.summary for one in older.gone_on_with()] == [], "nvlink finds it again, which is no news"
-    over = [one for one in older.gone_on_with(minutes=240) if one.detector == "nvlink"]
+    over = [one for one in older.gone_on_with(minutes=90) if one.detector == "nvlink"]
     assert [(one.id, one.state) for one in over] == [("04b24550250fe476", "resolved")]
     assert "does not find it" not in over[0].summary
 
@@ -175,11 +175,10 @@ def test_a_version_that_changes_the_state_declares_it(choice: Choice) -> None:
 def _kept_on(choice: Choice, tape: Tape) -> Iterator[str]:
     """Yield what is kept on a tape, in the middle, when something is open, and at the end: name, type and rows."""
     at = [one.detected_at for one in laws.whole(choice, tape) if one.state == "firing"]
-    for upto in [(tape.start + tape.end) // 2, *at, tape.end]:
-        _, engine = play(tape.until(upto), [choice])
+    names = {event.job.job_id for event in tape.jobs}
+    for _, engine in stretches(tape, [choice], Handling([(tape.start + tape.end) // 2, *at])):
         (detector,) = engine._detectors
         document, arrays = unpack(detector.snapshot())
-        names = {event.job.job_id for event in tape.jobs}
         yield from _laid_out("", document, names)
         for name, array in arrays.items():
             yield f"{_shape_of(name, names)} {array.dtype} {array.shape[:-1]}"

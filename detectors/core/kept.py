@@ -5,16 +5,19 @@ its state as JSON by `snapshot` and takes it by `load`, an array, or what JSON c
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@runtime_checkable
 class _Documented(Protocol):
     def snapshot(self) -> Any: ...
     def load(self, document: Any, /) -> Any: ...
+
+
+def _is_documented(value: object) -> TypeGuard[_Documented]:
+    return hasattr(value, "snapshot") and hasattr(value, "load")
 
 
 class Kept:
@@ -31,7 +34,7 @@ class Kept:
             if isinstance(value, np.ndarray):
                 arrays[path] = value
             else:
-                document[path] = value.snapshot() if isinstance(value, _Documented) else value
+                document[path] = value.snapshot() if _is_documented(value) else value
         return document, arrays
 
     def take_saved(self, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -45,7 +48,7 @@ class Kept:
                 owner.begin_afresh(name)
             elif isinstance(value, np.ndarray):
                 setattr(owner, name, arrays[path])
-            elif isinstance(value, _Documented):
+            elif _is_documented(value):
                 value.load(document[path])
             else:
                 setattr(owner, name, document[path])

@@ -1,6 +1,6 @@
 """Who goes on when some of a fleet's entities are forgotten, and how all that is numbered by them goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -85,18 +85,28 @@ def parts_of(root: object) -> list[Part]:
     ahead = [Part("", root, None)]
     while ahead:
         path, held, axis = ahead.pop()
-        if isinstance(held, _HOLD_NOTHING):
-            continue
         if isinstance(held, Columns):
             axis = axis if held.axis is None else held.axis
         if id(held) in found and (axis is None or found[id(held)].axis is not None):
             continue
         found[id(held)] = Part(path, held, axis)
         inherits = axis if isinstance(held, Columns | dict | list) else None
+        inside: Iterable[tuple[object, object]]
         if isinstance(held, dict):
-            ahead += [Part(f"{path}.{name}", one, inherits) for name, one in held.items()]
+            inside = held.items()
         elif isinstance(held, list | tuple):
-            ahead += [Part(f"{path}.{place}", one, inherits) for place, one in enumerate(held)]
+            inside = enumerate(held)
         else:
-            ahead += [Part(f"{path}.{name}", one, inherits) for name, one in getattr(held, "__dict__", {}).items()]
+            inside = getattr(held, "__dict__", {}).items()
+        ahead += [Part(f"{path}.{name}", one, inherits) for name, one in inside if not _holds_nothing(type(one))]
     return list(found.values())
+
+
+_nothing: dict[type, bool] = {}
+
+
+def _holds_nothing(kind: type) -> bool:
+    """Return whether no object of a type holds anything that goes on by itself: asked of thousands of names."""
+    if kind not in _nothing:
+        _nothing[kind] = issubclass(kind, _HOLD_NOTHING)
+    return _nothing[kind]

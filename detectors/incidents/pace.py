@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, Instant, IntArray
 from detectors.fleet import Fleet
+from detectors.statistics import median_of
 
 BUCKET_MS = 60_000
 BUCKETS = 130
@@ -140,7 +141,7 @@ class Paces:
         if not there.any():
             return Steps(None, 0)
         means = pace.sum_us[there] / pace.steps[there]
-        return Steps(float(np.median(means)) / 1e6, int(pace.pause_ms[there].max()))
+        return Steps(median_of(means) / 1e6, int(pace.pause_ms[there].max()))
 
     def waiting_ms(self, job: str, now: Instant) -> int:
         """Return for how long, at the beginning of the minute of `now`, a job had made no step."""

@@ -1,7 +1,7 @@
 """What is said of an incident: one revision of it, as data and as one line of canonical JSON."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from detectors.contract import Entity, Fault, Instant, Severity, rfc3339
@@ -108,19 +108,29 @@ class Incident:
 
     def to_json(self) -> str:
         """Return the revision as one line of canonical JSON: the same revision is the same bytes."""
-        return json.dumps(_plain(asdict(self)), separators=(",", ":"), allow_nan=False)
+        return json.dumps(_plain(self), separators=(",", ":"), allow_nan=False)
 
 
 _TIMES = frozenset({"revised_at", "opened_at", "started_at", "closed_at", "detected_at", "resolved_at", "ended_at"})
 
 
+_PARTS = {
+    kind: tuple(part.name for part in fields(kind))
+    for kind in (Cause, Member, Link, Touched, Impact, Offender, Incident)
+}
+
+
 def _plain(value: Any, name: str = "") -> Any:
     """Return times as RFC 3339, entities in order, numbers rounded; all else as it is."""
+    if name in _TIMES and value is not None:
+        return rfc3339(value)
+    if isinstance(value, float):
+        return round(value, 4)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
     if isinstance(value, dict):
         keys = sorted(value) if name == "entity" else value
         return {key: _plain(value[key], key) for key in keys}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if name in _TIMES and value is not None:
-        return rfc3339(value)
-    return round(value, 4) if isinstance(value, float) else value
+    return {part: _plain(getattr(value, part), part) for part in _PARTS[type(value)]}

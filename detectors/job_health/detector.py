@@ -26,7 +26,17 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from detectors.base import BaseDetector
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, FloatArray, Instant, LogRecord
+from detectors.contract import (
+    Batch,
+    BoolArray,
+    DetectorConfig,
+    DetectorSpec,
+    Evidence,
+    Finding,
+    FloatArray,
+    Instant,
+    LogRecord,
+)
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet
@@ -69,6 +79,7 @@ class JobHealth(BaseDetector):
         self._activity = Activity(fleet, self._slots)
         self._steps, self._work = Pace(), Pace()
         """When each job made steps, and when its GPUs worked."""
+        self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
         self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
         self._judge = HangJudge(self._config, fleet, self._slots, self._lines, self._activity, self.tails)
         self._waiting = {name: Waiting() for name in SIGNALS}
@@ -205,12 +216,12 @@ class JobHealth(BaseDetector):
         waits = any(waiting.tables for waiting in self._waiting.values())
         if not waits and not self._book.cases("loss_anomaly"):
             return []
-        shares, held = self._rises()
         if not waits:
-            return self._close_courses(now, shares)
+            return self._close_courses(now, self._rises()[0])
+        suspected = self._suspected([course.size() for course in self._courses.values()])
         for name, course in self._courses.items():
             if tables := self._waiting[name].drain():
-                course.take(Steps(np.concatenate(tables)), held)
+                course.take(Steps(np.concatenate(tables)), suspected)
         shares, held = self._rises()
         found = self._close_courses(now, shares)
         loss = self._courses["loss"]
@@ -228,20 +239,25 @@ class JobHealth(BaseDetector):
                 self._courses["grad_norm"].forget(number)
         return found
 
-    def _rises(self) -> tuple[FloatArray, Any]:
+    def _rises(self) -> tuple[FloatArray, BoolArray]:
         """Return (2, jobs) how much of what alerts loss and gradient rose by and stay, and which jobs not to learn."""
-        shares = []
-        half = np.zeros(len(self._slots), bool)
-        for name, least in zip(SIGNALS, (self._config.loss_rise, self._config.grad_rise), strict=True):
-            size, stays = self._courses[name].rise()
-            share = np.maximum(size / np.log1p(least), 0.0)
-            half |= share >= 0.5
-            shares.append(np.where(stays, share, 0.0))
+        rises = [course.rise() for course in self._courses.values()]
+        stays = np.stack([lasting for _, lasting in rises])
+        sizes = [size for size, _ in rises]
+        shares = np.where(stays, self._shares(sizes), 0.0)
         shares[1] = np.where(self._courses["loss"].falling_fast(), 0.0, shares[1])
-        held = half.copy()
+        return shares, self._suspected(sizes)
+
+    def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
+        """Return (2, jobs) rises of loss and gradient as shares of what alerts."""
+        return np.asarray(np.maximum(np.stack(sizes) / self._alerts, 0.0))
+
+    def _suspected(self, sizes: Sequence[FloatArray]) -> BoolArray:
+        """Return (jobs,) of which nothing is learnt: risen by half of what alerts, or with a finding open."""
+        held = np.asarray((self._shares(sizes) >= 0.5).any(axis=0))
         for case in self._book.cases("loss_anomaly"):
             held[self._slots.find(str(case.entity["job_id"]))] = True
-        return np.stack(shares), held
+        return held
 
     def _needed(self) -> FloatArray:
         """Return the wealth (jobs,) that chance reaches as seldom as the budget allows."""
@@ -292,7 +308,7 @@ class JobHealth(BaseDetector):
         one = np.array([number])
         for name, course in self._courses.items():
             (level,), (noise,) = course.level(one)
-            rise = course.rise()[0][number]
+            rise = course.size()[number]
             figures = {name: np.exp(level + rise), f"{name}_before": np.exp(median_of(course.blocks[-5:, number]))}
             figures[f"{name}_noise"] = noise
             evidence |= {key: float(value) for key, value in figures.items() if np.isfinite(value)}

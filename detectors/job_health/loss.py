@@ -15,6 +15,8 @@ from detectors.core.tails import Tails
 SIGNALS: Final = ("loss", "grad_norm")
 WINDOW: Final = 25
 """Looks that are kept: two minutes of them at one every 5 s, and the one before."""
+_AFTER: Final = np.arange(WINDOW)[::-1, None]
+"""How many looks came after each."""
 FEW_STEPS: Final = 8
 """A bad batch is felt for some steps: what stays up does so for more than these."""
 _BLOCK, _BLOCK_STEPS, _BLOCK_MS = 16, 8, 60_000
@@ -202,7 +204,7 @@ class Course(Evidence):
         Of what still falls fast it is the highest block: a young job's loss wanders by as much as it has fallen.
         """
         ranked = np.sort(self.blocks[:, jobs], axis=0)  # NaN last
-        count = np.count_nonzero(np.isfinite(ranked), axis=0)
+        count = np.isfinite(ranked).sum(axis=0)
         place = np.where(self.falling_fast()[jobs], count - 1, (_LOW * (count - 1)).astype(np.int64))
         level = ranked[np.maximum(place, 0), np.arange(len(jobs))]
         spreads = np.sort(self.spreads[:, jobs], axis=0)
@@ -216,20 +218,28 @@ class Course(Evidence):
         The looks of the last `stays_s`, and of `FEW_STEPS` at least. It stays if four of five lie above half the
         rise, and it is not falling back.
         """
-        age = self.recent_at[-1] - self.recent_at
-        rank = np.arange(WINDOW)[::-1, None]
-        inside = ((age <= self._stays_ms) & (self.recent_at >= 0)) | (rank < FEW_STEPS)
-        above = np.where(np.isfinite(self.recent), self.recent, -np.inf)
+        above, inside = self._latest()
         middle, low = _quantiles(above, inside, 0.5, 0.2)
-        newer = inside & (rank < np.count_nonzero(inside, axis=0) // 2)
+        newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
         (new,), (old,) = _quantiles(above, newer, 0.5), _quantiles(above, inside & ~newer, 0.5)
         with np.errstate(invalid="ignore"):
             stays = (low >= 0.5 * middle) & (new >= 0.7 * old) & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
 
+    def size(self) -> FloatArray:
+        """Return by how much (jobs,) the last looks lie above the level, as `rise` does."""
+        (middle,) = _quantiles(*self._latest(), 0.5)
+        return np.where(np.isfinite(middle), middle, 0.0)
+
+    def _latest(self) -> tuple[FloatArray, BoolArray]:
+        """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
+        age = self.recent_at[-1] - self.recent_at
+        inside = ((age <= self._stays_ms) & (self.recent_at >= 0)) | (_AFTER < FEW_STEPS)
+        return np.where(np.isfinite(self.recent), self.recent, -np.inf), inside
+
     def since_when(self, job: int) -> int:
         """Return when the rise of a job that is seen in its last looks began, ms."""
-        high = self.recent[:, job] >= 0.5 * self.rise()[0][job]
+        high = self.recent[:, job] >= 0.5 * self.size()[job]
         return int(self.recent_at[np.argmax(high), job])
 
     def falling_fast(self) -> BoolArray:
@@ -257,5 +267,5 @@ def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatAr
 def _quantiles(values: FloatArray, inside: BoolArray, *shares: float) -> list[FloatArray]:
     """Return quantiles, without interpolation, of what is inside of each column."""
     ranked = np.sort(np.where(inside, values, np.inf), axis=0)
-    last, every = np.maximum(np.count_nonzero(inside, axis=0) - 1, 0), np.arange(ranked.shape[1])
+    last, every = np.maximum(inside.sum(axis=0) - 1, 0), np.arange(ranked.shape[1])
     return [ranked[(share * last).astype(np.int64), every] for share in shares]

@@ -77,6 +77,10 @@ class Stream(Kept):
         """
         heard, config = self.heard, self._config
         heard.look(now, self._owners.owners(self.kind, len(heard.readings)), len(self._owners))
+        if not len(heard.readings) and not np.count_nonzero(heard.last >= 0):  # nobody reports it here
+            self.away_ms, self.needed = np.zeros(len(heard)), np.full(len(heard), config.least_s * 1000)
+            self._looked = now
+            return
         self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
         came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
         spent = now - self._looked if self._looked >= 0 else 0
@@ -86,7 +90,7 @@ class Stream(Kept):
         if excused is not None:
             by_chance[: len(excused)] &= ~excused
         if dark_at is not None:
-            away = (heard.gap >= _BOOT_MS) & (dark_at > heard.last - np.nan_to_num(heard.gap))
+            away = (heard.gap >= _BOOT_MS) & (dark_at > heard.last - np.fmax(heard.gap, 0.0))
             by_chance &= ~away
         self.lapses.learn(int(came.sum()), heard.late[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
