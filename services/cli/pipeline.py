@@ -9,7 +9,7 @@ from kafka import TopicPartition
 
 from services.kit import topics
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, admin, consumer
+from services.kit.kafka import KafkaSettings, admin, consumer, reached
 from services.kit.wait import until
 
 DETECT_GROUP = "hindcast-detect"
@@ -88,7 +88,7 @@ class Pipeline:
             reader.seek_to_beginning(*parts)
             ends = reader.end_offsets(parts)
             found: list[Any] = []
-            while any(reader.position(part) < ends[part] for part in parts):
+            while any(reached(reader, part) < ends[part] for part in parts):
                 for records in reader.poll(timeout_ms=200).values():
                     found.extend(records)
             return found

@@ -302,6 +302,12 @@ class _Rebalance(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka
         self._member.lose(lost)
 
 
+def reached(client: KafkaConsumer, place: TopicPartition) -> int:
+    """Return the offset of the next record; -1 while a client that was cut off does not know it."""
+    at: int | None = client.position(place)
+    return -1 if at is None else at
+
+
 def offsets_of(places: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets as a commit wants them."""
     return {place: OffsetAndMetadata(offset, "", -1) for place, offset in places.items()}

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from detectors.core.tails import BINS
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer
+from services.kit.kafka import KafkaSettings, consumer, reached
 from services.kit.wire import Origin
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ReplayDirectory:
         """Read on to the topic's present end; return the states that came, in order."""
         end = self._consumer.end_offsets([self._partition])[self._partition]
         came: list[ReplayState] = []
-        while self._consumer.position(self._partition) < end:
+        while reached(self._consumer, self._partition) < end:
             for record in self._consumer.poll(timeout_ms=200).get(self._partition, []):
                 try:
                     state = self._take(record.key.decode(), record.value)

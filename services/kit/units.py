@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.kit import topics
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, consumer, producer
+from services.kit.kafka import KafkaSettings, consumer, producer, reached
 from services.kit.replays import ReplayDirectory
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class _Topic:
     def read_on(self) -> dict[str, int]:
         """Read to the topic's present end; return the partition of each unit."""
         end = self._consumer.end_offsets([self._place])[self._place]
-        while (at := self._consumer.position(self._place)) < end:
+        while (at := reached(self._consumer, self._place)) < end:
             for record in self._consumer.poll(timeout_ms=200).get(self._place, []):
                 try:
                     self._assignments.take(record.offset, Assignment.model_validate_json(record.value or b""))

@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, Record, consumer, producer
+from services.kit.kafka import KafkaSettings, Record, consumer, producer, reached
 from services.kit.replays import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.wire import WireError
@@ -70,7 +70,7 @@ class Notify:
     def rebuild(self) -> None:
         """Read the topic from its start to its present end, and send nothing before that."""
         self._consumer.seek_to_beginning(*self._partitions)
-        while any(self._consumer.position(partition) < end for partition, end in self._ends.items()):
+        while any(reached(self._consumer, partition) < end for partition, end in self._ends.items()):
             self._read()
         counts = self._alerts.counts()
         _log.info("rebuilt from topic=%s firing=%d held=%d", topics.FINDINGS, counts["firing"], counts["held"])

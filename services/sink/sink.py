@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, RebalanceInProgressError
 
 from services.kit.deadletter import DeadLetter
-from services.kit.kafka import Record, offsets_of, subscribe
+from services.kit.kafka import Record, offsets_of, reached, subscribe
 from services.kit.replays import ReplayDirectory
 from services.kit.times import format_time
 from services.sink import metrics
@@ -202,11 +202,12 @@ class Sink:
     def _measure(self) -> None:
         try:
             ends = self._consumer.end_offsets(list(self._consumer.assignment()))
-            lag = sum(end - self._consumer.position(place) for place, end in ends.items())
+            at = {place: reached(self._consumer, place) for place in ends}
         except KafkaError as error:
             _log.warning("lag unknown error=%s", type(error).__name__)
             return
-        metrics.LAG.labels(self._settings.server).set(lag)
+        if min(at.values(), default=0) >= 0:
+            metrics.LAG.labels(self._settings.server).set(sum(end - at[place] for place, end in ends.items()))
 
 
 def _turn_and_page(item: tuple[tuple[int, int], list[Samples]]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from kafka import KafkaConsumer, TopicPartition
 from services.api.replays.generations import Generation
 from services.kit import topics
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, Record, admin, consumer
+from services.kit.kafka import KafkaSettings, Record, admin, consumer, reached
 from services.kit.replays import ReplayDirectory, ReplayState, Topology
 from services.kit.wire import Origin, WireError, origin_of
 from services.notify.finding_record import finding_record_of, placed
@@ -75,7 +75,7 @@ class Topics:
 
     def have_read(self, ends: Offsets) -> bool:
         """Return whether everything before `ends` was polled."""
-        return all(self._consumer.position(place) >= end for place, end in ends.items())
+        return all(reached(self._consumer, place) >= end for place, end in ends.items())
 
     def fed(self) -> Offsets:
         """Return where the topics that detect reads end now."""
