@@ -41,6 +41,8 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
     ("down", r"node NODES status is now: NodeNotReady"),
     ("out", r"node NODES status is now: NodeNotSchedulable"),
     ("back", r"node NODES status is now: Node(?:Ready|Schedulable)"),
+    ("out", r"node[ /]NODES (?:is |was |has been |already )?cordoned\b"),
+    ("back", r"node[ /]NODES (?:is |was |has been |already )?uncordoned\b"),
     ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip

@@ -25,6 +25,8 @@ _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
+_COMPUTES = 0.5
+"""Of the tensor activity in steps: so much does an evaluation, which draws less; of a job that hangs, a rank or two."""
 _STEADY = 0.05
 """Power of GPUs that only spin is constant; a load that is lower wanders."""
 _FREED = 0.2
@@ -116,9 +118,11 @@ class Activity(_Readings):
             getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
 
     def working(self) -> BoolArray:
-        """Return which jobs' GPUs draw nearly what they do in steps; a job that was never seen works as it ever did."""
+        """Return which jobs' GPUs draw nearly what they do in steps, or compute half as much; a job that was never seen
+        works as it ever did.
+        """
         works: BoolArray = self.power >= _WORKING * np.where(np.isnan(self.power_level), 0.0, self.power_level)
-        return works
+        return works | (self.tensor >= _COMPUTES * self.tensor_level)
 
     def computing(self) -> BoolArray:
         """Return which jobs' GPUs do tensor work, whatever they draw at the moment of a scrape; none where unknown."""

@@ -29,6 +29,8 @@ _COLLECTED_MS = 36_000
 _FAST_READINGS = 2
 _HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
+_OWN_RATE_MINUTES: Final = 1440.0
+"""A port's own rate is that of its last day, quiet minutes and single errors alike; a habit is that of most minutes."""
 _ONE_UNSEEN: Final = 1.0
 """What a port's habit may have missed so far: one error in all the time that it was learnt."""
 
@@ -36,7 +38,8 @@ _ONE_UNSEEN: Final = 1.0
 class Errors(Columns):
     """By port and counter: the growth since the last look (`counted`), the last `rate` (1/s), readings in a row above
     the published bar (`fast`), and what it counted since its evidence began (`total`); by port: when it was looked at
-    (`looked`), and last erred unusually (`odd`); -1 never.
+    (`looked`), and last erred unusually (`odd`); -1 never. `past` errors, those of faults aside, in `minutes`, both
+    fading, are its own rate; `failed` while its errors are those of a fault.
     """
 
     BESIDE = ("counted", "evidence", "habits")
@@ -44,6 +47,9 @@ class Errors(Columns):
     fast: IntArray = column(0, _MOST)
     total: FloatArray = column(0.0, _MOST)
     burst: FloatArray = column(np.nan, _MOST)
+    past: FloatArray = column(0.0, _MOST)
+    minutes: FloatArray = column(0.0)
+    failed: BoolArray = column(False)
     at: IntArray = column(-1)
     looked: IntArray = column(-1)
     odd: IntArray = column(-1)
@@ -97,11 +103,19 @@ class Errors(Columns):
         chance = joint(odds)
         self.evidence.look(ports, chance, self.at[ports])
         erring = self.evidence.wealth[ports] > 0
-        self.total[:, ports] = np.where(erring, self.total[:, ports] + self.counted.grown[:, ports], 0.0)
+        total = self.total[:, ports] + self.counted.grown[:, ports]
+        self._learn(ports, minutes, np.where(erring | self.failed[ports] | excused, 0.0, total))
+        self.failed[ports] &= erring
+        self.total[:, ports] = np.where(erring, total, 0.0)
         odd = ports[bet(np.nan_to_num(chance, nan=1.0)) > 0]
         self.odd[odd] = self.at[odd]
         self.counted.look(ports)
         self.looked[ports] = self.at[ports]
+
+    def _learn(self, ports: IntArray, minutes: FloatArray, harmless: FloatArray) -> None:
+        kept = np.exp(-minutes / _OWN_RATE_MINUTES)
+        self.past[:, ports] = self.past[:, ports] * kept + harmless
+        self.minutes[ports] = self.minutes[ports] * kept + minutes
 
     def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
         """Return the odds of what `ports` counted by chance, and learn from it."""
@@ -113,7 +127,8 @@ class Errors(Columns):
         # One error more than usual, and than half of the ports count, is twice as much.
         residual = (pace - np.fmax(usual, np.nan_to_num(median_of(pace)))) / (usual + 1)
         # As many as a steady rate brings by chance are none too many, whatever the ports without errors count.
-        mean = (np.nan_to_num(usual) + _ONE_UNSEEN / np.maximum(habit.learnt_s[ports] / 60, 1.0)) * minutes
+        own = self.past[row, ports] / np.maximum(self.minutes[ports], 1.0)
+        mean = (np.fmax(usual, own) + _ONE_UNSEEN / np.maximum(habit.learnt_s[ports] / 60, 1.0)) * minutes
         odds = np.maximum(tail.odds(residual), poisson_odds(self.counted.grown[row, ports], mean))
         calm = ~(residual >= 1)
         tail.learn(residual[calm])
@@ -131,6 +146,7 @@ class Errors(Columns):
             fast[row] &= self.rate[row] >= self._config.errors_per_s * max(median_of(rates), 1.0)
         total = self.total.max(axis=0, initial=0.0)
         slow = (self.evidence.wealth >= wealth) & (total >= self._config.errors)
+        self.failed |= fast.any(axis=0) | slow
         found: dict[int, dict[str, float]] = {}
         for port in np.flatnonzero(fast.any(axis=0) | slow).tolist():
             figures = found[port] = {}
@@ -139,8 +155,13 @@ class Errors(Columns):
                 if counted > 0:
                     figures[name] = float(counted)
                     figures[f"{name}_per_s"] = float(self.rate[row, port])
-                    figures[f"{name}_per_min_usual"] = float(np.nan_to_num(self.habits[row].level[port]))
+                    figures[f"{name}_per_min_usual"] = self._usual(row, port)
         return {port: figures for port, figures in found.items() if figures}
+
+    def _usual(self, row: int, port: int) -> float:
+        """Return what a port counts in a minute by itself."""
+        own = self.past[row, port] / max(self.minutes[port], 1.0)
+        return float(np.fmax(self.habits[row].level[port], own))
 
     def began(self, port: int, now: Instant) -> Instant:
         """Return when a port began to err."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import Finding, LogRecord
+from detectors.contract import Finding, FloatArray, LogRecord
 from detectors.link_fault.detector import LinkFault
 from detectors.link_fault.examples import (
     AT_S,
@@ -22,7 +22,7 @@ from detectors.link_fault.examples import (
 from detectors.link_fault.lines import Lines
 from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tape import Rows, Tape, play
 
 UPLINK = {"switch": "leaf-1", "port": "Ethernet100"}
 FAR = {"switch": "spine-1", "port": "Ethernet0"}
@@ -330,6 +330,18 @@ def test_a_port_that_has_always_erred_now_and_then_is_no_fault_whatever_the_othe
     assert firing(steady) == []
     (found,) = firing(growing(steady, "nic", "symbol_error", 8 / 60, 7200, 1e9, **NIC))
     assert found == ("link_errors", NIC), "sixteen times as often is one finding"
+
+
+def test_a_port_that_errs_fourteen_times_an_hour_is_no_fault_after_some_hours_of_it() -> None:
+    """Most of its minutes are without an error, so that their usual is none; a few bad ones in a row are chance."""
+    scene = replace(SCENE, nodes=12, nics=4, minutes=720, interval_s=60.0, kinds=("nic",))
+    errors = np.sort(np.random.default_rng(4).uniform(0, 720 * 60, 168))
+
+    def erring(rows: Rows, values: FloatArray) -> FloatArray:
+        return np.asarray(values + np.where(where(rows, **NIC), np.searchsorted(errors, seconds(rows)), 0))
+
+    tape = changed(tape_of(scene), "nic", "symbol_error", erring)
+    assert firing(tape) == []
 
 
 def test_errors_that_came_to_an_end_are_not_found_again_by_what_they_were() -> None:
