@@ -20,9 +20,10 @@ from detectors.link_fault.examples import (
     node_gone,
 )
 from detectors.link_fault.lines import Lines
+from detectors.rows import Rows
 from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
-from detectors.tape import Rows, Tape, play
+from detectors.tape import Tape, play
 
 UPLINK = {"switch": "leaf-1", "port": "Ethernet100"}
 FAR = {"switch": "spine-1", "port": "Ethernet0"}
