@@ -31,6 +31,8 @@ _HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
 _OWN_RATE_MINUTES: Final = 1440.0
 """A port's own rate is that of its last day, quiet minutes and single errors alike; a habit is that of most minutes."""
+_OWN_AFTER_MINUTES: Final = 60.0
+"""So old errors become its own on average: those of a fault's first minutes are not, before it is known to be one."""
 _ONE_UNSEEN: Final = 1.0
 """What a port's habit may have missed so far: one error in all the time that it was learnt."""
 
@@ -39,7 +41,7 @@ class Errors(Columns):
     """By port and counter: the growth since the last look (`counted`), the last `rate` (1/s), readings in a row above
     the published bar (`fast`), and what it counted since its evidence began (`total`); by port: when it was looked at
     (`looked`), and last erred unusually (`odd`); -1 never. `past` errors, those of faults aside, in `minutes`, both
-    fading, are its own rate; `failed` while its errors are those of a fault.
+    fading, are its own rate, and `recent` ones become it; `failed` while its errors are those of a fault.
     """
 
     BESIDE = ("counted", "evidence", "habits")
@@ -47,6 +49,7 @@ class Errors(Columns):
     fast: IntArray = column(0, _MOST)
     total: FloatArray = column(0.0, _MOST)
     burst: FloatArray = column(np.nan, _MOST)
+    recent: FloatArray = column(0.0, _MOST)
     past: FloatArray = column(0.0, _MOST)
     minutes: FloatArray = column(0.0)
     failed: BoolArray = column(False)
@@ -113,8 +116,10 @@ class Errors(Columns):
         self.looked[ports] = self.at[ports]
 
     def _learn(self, ports: IntArray, minutes: FloatArray, harmless: FloatArray) -> None:
-        kept = np.exp(-minutes / _OWN_RATE_MINUTES)
-        self.past[:, ports] = self.past[:, ports] * kept + harmless
+        kept, waiting = np.exp(-minutes / _OWN_RATE_MINUTES), np.exp(-minutes / _OWN_AFTER_MINUTES)
+        recent = self.recent[:, ports]
+        self.past[:, ports] = self.past[:, ports] * kept + recent * (1 - waiting)
+        self.recent[:, ports] = recent * waiting + harmless
         self.minutes[ports] = self.minutes[ports] * kept + minutes
 
     def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
