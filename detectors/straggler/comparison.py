@@ -45,7 +45,7 @@ _DUTY: Final = 0.2
 class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
     its `group` of peers out of `groups`, the logarithms of the `signals`, (rows, n), and which are `held` under a
-    finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on.
+    finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
     """
 
     who: IntArray
@@ -56,6 +56,7 @@ class Look:
     held: BoolArray
     begun: Instant
     spent_s: float
+    every_s: float
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
@@ -140,7 +141,7 @@ class Comparison(Columns):
         self.since[who] = np.where(first, verdict.since, self.since[who])
         self.run[who] = np.where(first, 1, np.minimum(self.run[who] + 1, KEPT))
         with np.errstate(divide="ignore", invalid="ignore"):  # it began within the first: that one lags for a part
-            early = look.begun - 1000 * look.spent_s * np.fmin(self.lag[who] / lag, 1.0)
+            early = look.begun - 1000 * look.every_s * np.fmin(self.lag[who] / lag, 1.0)
         second = odd & (lately == 1) & (self.odd[who] & np.uint64(1) > 0) & ~verdict.certain
         self.since[who[second]] = early[second].astype(np.int64)
         halfway = np.where(first, lag, (self.lag[who] + lag) / 2)
@@ -187,7 +188,7 @@ class Comparison(Columns):
     def over(self, who: IntArray, enough: float, look_s: float) -> IntArray:
         """Return the places in `who` of those that are odd now, with evidence enough, and for long enough.
 
-        A look takes `look_s` seconds.
+        There is a look every `look_s` seconds.
         """
         windows = self.run[who]
         bits = self.odd[who]

@@ -181,7 +181,7 @@ class Straggler(Kept):
         ranks, layout, found = work.ranks, self._layout, []
         reporting = np.flatnonzero(ranks.seen > 0)
         nodes = max(len(layout.names), len(places.names))
-        look_s = ranks.look_s
+        look_s = ranks.every_s
         enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
         slow = reporting[ranks.over(reporting, enough, look_s)]
         if not len(slow):

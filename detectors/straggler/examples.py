@@ -56,6 +56,8 @@ class Training:
     last_stage: float = 1.0
     """How much longer the last of two (of one node: four) stages computes."""
     columns: Sequence[str] = ("step_time_s", "compute_s", "comm_wait_s", "data_wait_s")
+    every: int = 1
+    """Of so many steps ranks report one."""
     only_whole: bool = False
     """Only the job as a whole is reported."""
     missing: float = 0.01
@@ -143,7 +145,8 @@ def _steps(training: Training) -> Rows:
         if now >= stop:
             break
         at = now + np.minimum(chance.exponential(0.002, ranks), 0.02)
-        rows.append((at, np.full(ranks, total), work, total - work - data, data))
+        if fresh % training.every == 0:
+            rows.append((at, np.full(ranks, total), work, total - work - data, data))
         fresh += 1
         if pauses and now >= pauses[0]:
             now += 25 + 0 * pauses.pop(0)

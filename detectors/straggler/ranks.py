@@ -58,7 +58,12 @@ class Ranks(Comparison):
     usual_s: FloatArray = column(np.nan)
     behind: FloatArray = column(0.0)
     recent: FloatArray = column(np.nan, 6)
-    KEPT = ("step_s", "look_s")
+    KEPT = ("step_s", "look_s", "every_s", "_begun", "_apart_s")
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on without what older versions did not keep: how often there is a look is soon known."""
+        if name not in ("every_s", "_begun", "_apart_s"):
+            super().begin_afresh(name)
 
     def forget(self, entities: Any) -> None:
         """Begin anew with some ranks; what they reported stays."""
@@ -71,6 +76,9 @@ class Ranks(Comparison):
         super().__init__(("rank",), 1, tails, rises, config.effect_share)
         self._config, self._node = config, np.empty(0, np.int64)
         self.step_s, self.look_s = 0.0, 60.0
+        self.every_s = 60.0
+        """How often there is a look, s: longer than it takes where ranks report one step out of many."""
+        self._begun, self._apart_s = -1, 0.0
 
     def add(self, ranks: IntArray, at: IntArray, step: FloatArray, compute: FloatArray, wait: FloatArray) -> None:
         """Take one step of each of some ranks: its end (ms), how long it took, computed and waited (s)."""
@@ -105,7 +113,11 @@ class Ranks(Comparison):
         self._node = places.node[who]
         one = np.zeros(len(who), np.int64)
         self.look_s = self.step_s * float(np.median(steps))
-        self.look(Look(who, one, one, 1, np.log(self.computes_s[who])[None, :], np.isin(who, held), begun, self.look_s))
+        apart_s = (begun - self._begun) / 1000 if self._begun >= 0 else 0.0
+        self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
+        self._begun, self._apart_s = begun, apart_s
+        x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held)
+        self.look(Look(who, one, one, 1, x, held_too, begun, self.look_s, self.every_s))
         return True
 
     def _learn_s(self, look: Look) -> float:

@@ -78,6 +78,14 @@ def test_of_two_nodes_the_one_that_changed_is_named(slow: list[int]) -> None:
     assert entities(replace(PLAIN, nodes=2, slow=[Slow(slow, ONSET_S)])) == [{"node": name(slow[0] // 4)}]
 
 
+def test_of_ranks_that_report_one_step_in_forty_a_few_reports_are_enough() -> None:
+    """A minute of slow steps is long over, though no more than seconds of it are reported."""
+    (fired,) = run(replace(PLAIN, every=40, minutes=80, slow=[Slow([CULPRIT], 3000)]))
+    assert dict(fired.entity) == GPU
+    assert since(fired) < 3000 + 5 * 40 * 6.2
+    assert (fired.started_at - START) / 1000 == pytest.approx(3000, abs=40 * 6.2)
+
+
 def test_two_culprits_are_two_findings() -> None:
     found = entities(replace(PLAIN, slow=[Slow([1], ONSET_S), Slow([CULPRIT], ONSET_S, factor=1.45)]))
     assert sorted(found, key=str) == [{"node": name(0), "gpu": 1}, GPU]

@@ -125,7 +125,7 @@ class Watch(Kept):
         if not len(who):
             return []
         mates = cast.mates[who]
-        look = Look(who, cast.number[who], mates, cast.groups, x[:, who], np.isin(who, held), begun, WINDOW_S)
+        look = Look(who, cast.number[who], mates, cast.groups, x[:, who], np.isin(who, held), begun, WINDOW_S, WINDOW_S)
         # Among many mates, a GPU does not move the median of its node.
         sizes = np.where(cast.many[who], np.inf, np.bincount(mates, minlength=cast.groups)[mates])
         return self._suspects(self.gpus, look, cast.job[who], sizes, cast, histories)
@@ -144,7 +144,7 @@ class Watch(Kept):
         signals = np.array([group_medians(row[member], node, nodes)[0][who] for row in x])
         groups, group = np.unique(job[who] * nodes + cast.model[who], return_inverse=True)
         teaches_not = np.isin(who, layout.node[held])
-        look = Look(who, number[who], group, len(groups), signals, teaches_not, begun, WINDOW_S)
+        look = Look(who, number[who], group, len(groups), signals, teaches_not, begun, WINDOW_S, WINDOW_S)
         sizes = np.bincount(group)[group].astype(float)
         return self._suspects(self.nodes, look, job[who], sizes, cast, histories)
 
