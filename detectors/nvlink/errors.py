@@ -13,6 +13,8 @@ from detectors.gpus import reported
 
 _COUNTED = tuple(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_TOTAL" for what in ("CRC_FLIT", "CRC_DATA", "REPLAY"))
 _RECOVERY = "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
+_RECOVERIES_5 = "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS"
+"""NVLink 5's own count: how often a link went from up into recovery, whatever came of it (DCGM dcgm_fields.h)."""
 _FATAL = 100.0 * LOOK_MS / 1000
 """CRC errors a look that DCGM calls a failure: 100 a second (DcgmHealthWatch.cpp)."""
 _AWAY_MS = 180_000
@@ -67,7 +69,8 @@ class LinkErrors(Columns):
         self.has[gpus[other]] |= has[other]
         fell = (total < counter.value.take(gpus)) | away
         counter.take(gpus, at, total)
-        recovery = reported(batch, _RECOVERY, tick, here)
+        recovery, newer = reported(batch, _RECOVERY, tick, here), reported(batch, _RECOVERIES_5, tick, here)
+        recovery = np.where(np.isnan(newer), recovery, newer)
         fell |= recovery < self.recoveries.value.take(gpus)
         self.reset_at[gpus[fell]] = at[fell]
         grown = self.recoveries.take(gpus, at, recovery)
