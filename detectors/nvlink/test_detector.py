@@ -234,6 +234,13 @@ def test_a_node_that_dies_while_its_links_err_does_not_fire_again_when_it_is_for
     ]
 
 
+@pytest.mark.parametrize(("field", "alerts"), [(CRC, 0), (REPLAY, 1)])
+def test_a_few_crc_errors_cost_nothing_and_a_few_replays_matter(field: str, alerts: int) -> None:
+    cluster = replace(WIDE, minutes=24)
+    tape = cluster.tape(counting(cluster, links(cluster), field, 2, (420, 9999), 0.4))
+    assert len([finding for finding in run(tape) if finding.state == "firing"]) == alerts
+
+
 def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
     cluster = replace(WIDE, minutes=70, interval_s=15)
     columns = links(cluster)
