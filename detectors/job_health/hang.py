@@ -67,7 +67,9 @@ class HangJudge:
             patience = self._patience(job.job_id, number, pace, last, spinning=spins and bool(reports[number]))
             saving = self._saving(job.job_id)
             latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
-            if now - max(last, latest if not saving else last) <= patience:
+            # An evaluation at work, and a checkpoint after it, are two pauses.
+            worked = last if self._activity.shared[number] else int(work.settled[number])
+            if now - max(last, worked, latest if not saving else last) <= patience:
                 continue
             if reports[number] and not self._activity.heard[number] and self._all_silent(steps, last):
                 continue

@@ -106,6 +106,7 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(STEADY, evaluations=[(300, 840)]),
         replace(STEADY, light=[(300, 540)]),
         replace(STEADY, light=[(300, 900)]),
+        replace(STEADY, light=[(300, 640)], pauses=[(299, 840)]),
         replace(STEADY, pauses=[(300, 530)]),
         replace(STEADY, pauses=[(300, 840)], announced=True),
         replace(STEADY, pauses=[(100, 320), (420, 690)]),
@@ -113,7 +114,7 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
     ],
     ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
          "ends in time", "memory is free", "LSF says done", "Slurm says complete", "evaluation", "light evaluation",
-         "long light evaluation", "short checkpoint", "announced checkpoint", "longer pauses",
+         "long light evaluation", "evaluation and checkpoint", "short checkpoint", "announced checkpoint", "longer pauses",
          "before it ran"],
 )  # fmt: skip
 def test_what_stands_still_for_a_reason(training: Training) -> None:
