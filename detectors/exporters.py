@@ -5,8 +5,9 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
+
+from detectors import yaml_text
 
 
 class _Part(BaseModel):
@@ -74,4 +75,4 @@ class Exporters(_Part):
 def exporters() -> Exporters:
     """Return exporters.yaml."""
     text = (resources.files("detectors") / "exporters.yaml").read_text(encoding="utf-8")
-    return Exporters.model_validate(yaml.safe_load(text))
+    return Exporters.model_validate(yaml_text.load(text))

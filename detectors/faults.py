@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import detectors
+from detectors import yaml_text
 from detectors.contract import Fault
 
 Place = Literal["node", "gpu", "nic", "switch", "port", "mount", "job_id"]
@@ -56,7 +57,7 @@ def faults() -> Mapping[Fault, FaultFacts]:
             continue
         where = f"detectors/{folder.name}/faults.yaml"
         try:
-            own: Any = _FILE.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")))
+            own: Any = _FILE.validate_python(yaml_text.load(file.read_text(encoding="utf-8")))
         except (ValidationError, yaml.YAMLError) as error:
             raise ValueError(f"{where}: {error}") from error
         twice = own.keys() & found.keys()

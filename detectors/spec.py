@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from detectors import yaml_text
 from detectors.contract import DetectorConfig, DetectorSpec
 
 
@@ -14,7 +15,7 @@ def load_spec(package: str) -> DetectorSpec:
     """Return the specification in `package`'s detector.yaml; raise ValueError naming every field that is wrong."""
     text = (resources.files(package) / "detector.yaml").read_text(encoding="utf-8")
     try:
-        return DetectorSpec.model_validate(yaml.safe_load(text))
+        return DetectorSpec.model_validate(yaml_text.load(text))
     except (ValidationError, yaml.YAMLError) as error:
         raise ValueError(f"{package}/detector.yaml: {error}") from error
 

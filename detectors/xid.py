@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BeforeValidator
+
+from detectors import yaml_text
 
 XidClass = Literal[
     "uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory", "gpu_lost", "nvlink",
@@ -90,7 +91,7 @@ class Xid:
 
 
 def _load() -> tuple[str, dict[int, Xid], Mapping[str, Step]]:
-    document = yaml.safe_load((resources.files("detectors") / "xid.yaml").read_text(encoding="utf-8"))
+    document = yaml_text.load((resources.files("detectors") / "xid.yaml").read_text(encoding="utf-8"))
     known: dict[int, Xid] = {}
     for code, entry in document["xids"].items():
         if entry["class"] not in get_args(XidClass):

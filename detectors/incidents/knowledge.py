@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from detectors import yaml_text
 from detectors.contract import Default, Fault
 
 Over = Literal["gpu", "node", "cable", "switch", "fabric", "rail", "rack", "mount", "job"]
@@ -129,7 +129,7 @@ class Knowledge(BaseModel):
 
 def _load() -> Knowledge:
     text = (resources.files(__package__ or "") / "causes.yaml").read_text(encoding="utf-8")
-    return Knowledge.model_validate(yaml.safe_load(text))
+    return Knowledge.model_validate(yaml_text.load(text))
 
 
 TABLE = _load()

@@ -8,8 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
+
+from detectors import yaml_text
 
 Labels = dict[str, str]
 
@@ -86,4 +87,4 @@ class Table(BaseModel):
 def table() -> Table:
     """Return the table that ships with hindcast."""
     text = (resources.files("services.kit") / "series.yaml").read_text()
-    return Table.model_validate(yaml.safe_load(text))
+    return Table.model_validate(yaml_text.load(text))

@@ -4,10 +4,10 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import yaml
 from kafka.admin import NewTopic
 from pydantic import BaseModel, ConfigDict
 
+from detectors import yaml_text
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin
 
@@ -49,7 +49,7 @@ class Topics(BaseModel):
 def declared() -> Topics:
     """Return the declaration that ships with hindcast."""
     text = (resources.files("services.kit") / "topics.yaml").read_text()
-    return Topics.model_validate(yaml.safe_load(text))
+    return Topics.model_validate(yaml_text.load(text))
 
 
 def create(settings: KafkaSettings) -> list[str]:

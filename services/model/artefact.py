@@ -5,18 +5,14 @@ little-endian), the facts as JSON, and the scikit-learn pipeline as skops writes
 """
 
 import hashlib
+import importlib.metadata
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import sklearn
-import skops.io
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from sklearn.decomposition import PCA
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import RobustScaler
 
 from detectors.contract import FloatArray
 from services.kit.errors import UserError
@@ -80,6 +76,8 @@ class Model:
 
 def save(model: Model, path: Path) -> str:
     """Write a model, whole or not at all; return its SHA-256. Raises UserError where the file cannot be written."""
+    import skops.io  # takes seconds, as scikit-learn does
+
     facts = model.facts.model_dump_json().encode()
     payload = b"".join((len(facts).to_bytes(8, "little"), facts, skops.io.dumps(model.pipeline)))
     digest = hashlib.sha256(payload).hexdigest()
@@ -124,10 +122,9 @@ def load(path: Path) -> tuple[Model, str]:
         facts = Facts.model_validate_json(payload[8 : 8 + length])
     except ValidationError as error:
         raise UserError(f"{path}: its facts are malformed: {error.errors()[0]['msg']}", remedy=_AGAIN) from None
-    if _release(facts.scikit_learn) != _release(sklearn.__version__):
-        raise UserError(
-            f"{path}: fitted by scikit-learn {facts.scikit_learn}, and this is {sklearn.__version__}", remedy=_AGAIN
-        )
+    here = importlib.metadata.version("scikit-learn")
+    if _release(facts.scikit_learn) != _release(here):
+        raise UserError(f"{path}: fitted by scikit-learn {facts.scikit_learn}, and this is {here}", remedy=_AGAIN)
     if facts.features != FEATURES:
         raise UserError(f"{path}: fitted for other features than this version's", remedy=_AGAIN)
     return Model(_pipeline(path, payload[8 + length :]), facts), digest.decode()
@@ -135,6 +132,8 @@ def load(path: Path) -> tuple[Model, str]:
 
 def _pipeline(path: Path, payload: bytes) -> Any:
     """Return the pipeline, of which nothing but known types is ever made."""
+    import skops.io
+
     try:
         foreign = skops.io.get_untrusted_types(data=payload)
         pipeline = None if foreign else skops.io.loads(payload, trusted=[])
@@ -148,6 +147,10 @@ def _pipeline(path: Path, payload: bytes) -> Any:
 
 
 def _is_ours(pipeline: Any) -> bool:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import RobustScaler
+
     if not isinstance(pipeline, Pipeline) or [type(step) for _, step in pipeline.steps] != [RobustScaler, PCA]:
         return False
     scaler, components = pipeline[0], pipeline[1]

@@ -6,15 +6,12 @@ the same features and is not here: at the same number of false alarms it finds f
 """
 
 import hashlib
+import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import sklearn
-from sklearn.decomposition import PCA
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import RobustScaler
 
 from detectors.contract import FloatArray
 from services.kit.errors import UserError
@@ -73,17 +70,21 @@ def fit(paths: Sequence[Path], reading: Callable[[str], None] = lambda _: None) 
     return Model(pipeline, _facts(pipeline, fitted_on, threshold))
 
 
-def _fitted(features: FloatArray) -> Pipeline:
+def _fitted(features: FloatArray) -> Any:
+    from sklearn.decomposition import PCA  # takes seconds
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import RobustScaler
+
     scaler = RobustScaler(quantile_range=_SHARE).fit(features)
     scaler.scale_ = np.maximum(scaler.scale_, LEAST_SCALE)
     components = PCA(EXPLAINED, svd_solver="full").fit(scaler.transform(features))
     return Pipeline([("scale", scaler), ("components", components)])
 
 
-def _facts(pipeline: Pipeline, fitted_on: list[FittedOn], threshold: float) -> Facts:
+def _facts(pipeline: Any, fitted_on: list[FittedOn], threshold: float) -> Facts:
     components = pipeline[1]
     return Facts(
-        scikit_learn=sklearn.__version__,
+        scikit_learn=importlib.metadata.version("scikit-learn"),
         features=FEATURES,
         recordings=tuple(fitted_on),
         components=int(components.n_components_),

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import skops.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LinearRegression
 
 from services.kit.errors import UserError
 from services.model.artefact import FORMAT, Model, load, save
@@ -87,6 +85,9 @@ def test_what_another_scikit_learn_fitted_is_refused(model: Model, tmp_path: Pat
 
 def test_another_pipeline_is_refused(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "other.model"
+    import skops.io
+    from sklearn.linear_model import LinearRegression
+
     rehashed(path, model.facts.model_dump_json().encode(), skops.io.dumps(LinearRegression()))
     assert "not the pipeline" in refused(path)
 
@@ -97,6 +98,8 @@ class Foreign:
 
 def test_a_type_that_is_not_trusted_is_never_made(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "hostile.model"
+    import skops.io
+
     rehashed(path, model.facts.model_dump_json().encode(), skops.io.dumps(Foreign()))
     assert "not trusted" in refused(path)
 

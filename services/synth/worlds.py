@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from detectors import yaml_text
 from detectors.exporters import exporters
 from services.synth.randomness import generator
 
@@ -70,7 +70,7 @@ class Conditions:
 @cache
 def table() -> dict[str, Any]:
     """Return worlds.yaml."""
-    content: dict[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    content: dict[str, Any] = yaml_text.load(TABLE.read_text(encoding="utf-8"))
     return content
 
 

@@ -14,7 +14,6 @@ import pytest
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
 from services.dashboards.catalogue import NAMES, dashboard
 from services.dashboards.live import Answer, Source, Window
-from services.dashboards.render import render
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.recording.reader import Recording
@@ -142,6 +141,8 @@ def test_an_incident_is_picked_and_its_page_follows(running: Stack, window: Wind
 
 
 def test_pictures_are_drawn(running: Stack, window: Window, tmp_path: Path) -> None:
+    from services.dashboards.render import render  # matplotlib, which nothing else here needs
+
     for name in ("fleet", "job"):
         chosen = CHOSEN.get(name, {}) | {"replay": REPLAY}
         (made,) = render([name], running.addresses.thanos_query, window, tmp_path, chosen, dpi=30)
