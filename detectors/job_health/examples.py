@@ -36,7 +36,7 @@ class Training:
     evaluations: Sequence[tuple[float, float]] = ()
     """No step: the GPUs work on."""
     light: Sequence[tuple[float, float]] = ()
-    """No step: the GPUs compute at 70 % of the power, with half of the tensor activity."""
+    """No step: the GPUs compute at 70 % of the power, with half of the tensor activity; in a pause, too."""
     hang: tuple[float, float] | None = None
     spinning: bool = True
     dead_node_at: float | None = None
@@ -132,7 +132,7 @@ def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
     gpus = training.nodes * training.gpus
     ticks = np.arange(0.7, training.minutes * 60, training.interval_s)
     at, gpu = np.repeat(ticks, gpus), np.tile(np.arange(gpus), len(ticks))
-    idle = _within(at, training.pauses) | (at >= (training.ends_at or 1e9))
+    idle = (_within(at, training.pauses) & ~_within(at, training.light)) | (at >= (training.ends_at or 1e9))
     hung = _within(at, [training.hang] if training.hang else [])
     busy = 100.0 if training.spinning else 0.0
     power = np.where(idle, 90.0, np.where(hung, 150.0 if training.spinning else 90.0, 600.0))
