@@ -114,8 +114,8 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
     ],
     ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
          "ends in time", "memory is free", "LSF says done", "Slurm says complete", "evaluation", "light evaluation",
-         "long light evaluation", "evaluation and checkpoint", "short checkpoint", "announced checkpoint", "longer pauses",
-         "before it ran"],
+         "long light evaluation", "evaluation and checkpoint", "short checkpoint", "announced checkpoint",
+         "longer pauses", "before it ran"],
 )  # fmt: skip
 def test_what_stands_still_for_a_reason(training: Training) -> None:
     assert found(tape_of(training)) == []
