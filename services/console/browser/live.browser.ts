@@ -59,7 +59,7 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     await page.goto(`${base}#/library`);
     const article = page.locator("article", { hasText: "vela-power-brake" });
     await article.getByRole("button", { name: "Live…" }).click();
-    await article.getByLabel("speed").selectOption("1");
+    await article.locator("label", { hasText: /^speed/ }).locator("select").selectOption("1");
     await article.getByRole("button", { name: "Start live" }).click();
     await page.waitForURL(/#\/replay\/vela-power-brake/);
     await deck.getByRole("button", { name: "Pause" }).click();
