@@ -1,6 +1,7 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, AWAY, hasToken, setToken, useAway, useLoaded } from "./api";
+import { BacktestPage } from "./Backtest";
 import { ComparePage } from "./Compare";
 import { CoveragePage } from "./Coverage";
 import { IncidentPage } from "./Incident";
@@ -10,6 +11,7 @@ import { LivePage } from "./Live";
 import { MeContext, type Me } from "./Me";
 import { PostmortemPage } from "./Postmortem";
 import { go, href, useRoute, type Route } from "./route";
+import { RulesPage } from "./Rules";
 import { RunPage } from "./Run";
 import { ScorePage } from "./Score";
 import { useTheme } from "./theme";
@@ -21,6 +23,8 @@ const PAGES = [
   ["", "Wrong now"],
   ["library", "Library"],
   ["compare", "Compare"],
+  ["rules", "Rules"],
+  ["backtest", "Backtest"],
   ["score", "Score"],
   ["postmortem", "Postmortem"],
 ] as const;
@@ -28,7 +32,7 @@ const PAGES = [
 const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident", coverage: "Coverage" };
 
 const KEYS = [
-  ["1 to 5", "what is wrong, library, compare, score, postmortem"],
+  ["1 to 7", "what is wrong, library, compare, rules, backtest, score, postmortem"],
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
@@ -60,6 +64,10 @@ function Shown({ route }: { readonly route: Route }) {
       return <CoveragePage key={first} name={first} />;
     case "compare":
       return <ComparePage id={first === "" ? null : first} />;
+    case "rules":
+      return <RulesPage key={first} id={first === "" ? null : first} query={route.query} />;
+    case "backtest":
+      return <BacktestPage key={first} id={first === "" ? null : first} query={route.query} />;
     case "score":
       return <ScorePage id={first === "" ? null : first} />;
     case "postmortem":
