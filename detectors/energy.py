@@ -14,5 +14,6 @@ class Energy(Columns):
     def stands(self, gpus: IntArray | slice, used: FloatArray) -> BoolArray:
         """Take a reading of each of `gpus`, (n,), NaN left out; return which repeat the one before, (n,)."""
         before = self.used[gpus]
+        stands = np.asarray(used == before)  # first: what a slice picks out is a view
         self.used[gpus] = np.where(np.isfinite(used), used, before)
-        return np.asarray(used == before)
+        return stands

@@ -36,17 +36,24 @@ class Row(BaseModel):
 
 
 class Sign(BaseModel):
-    """What a finding's evidence tells of the chain; `says` is a format for the values of `evidence`."""
+    """What a finding's evidence tells of the chain; `says` is a format for the values of `evidence`.
+
+    With `falls` there are two values, before and now, and only a fall is worth a word.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     fault: tuple[Fault, ...]
     evidence: tuple[str, ...]
     before: bool = False
+    falls: bool = False
     says: str
     because: str
 
     def words(self, values: Sequence[float | int | str]) -> str:
         """Return what it says of some values; nothing where they are not of the kind it is written for."""
+        numbers = [value for value in values if not isinstance(value, str)]
+        if self.falls and len(numbers) == 2 and numbers[0] <= numbers[1]:
+            return ""
         try:
             return self.says.format(*(value.strip() if isinstance(value, str) else value for value in values))
         except ValueError:

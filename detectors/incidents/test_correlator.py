@@ -113,6 +113,8 @@ def test_the_chain_begins_with_what_the_evidence_tells() -> None:
     ], "what is not of the right kind is left out"
     brake = replace(brake, evidence={**evidence, "sm_clock_mhz": 450.0})
     assert only([brake]).chain[-1].effect == "seen:SM clocks fall from 1350 to 450 MHz"
+    rose = replace(brake, evidence={**evidence, "sm_clock_mhz": 1380.0})
+    assert len(only([rose]).chain) == 1, "a clock that rose shows no brake"
 
 
 def test_eight_gpus_of_a_node_are_one_incident_of_one_revision_each_time() -> None:

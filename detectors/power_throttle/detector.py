@@ -4,10 +4,10 @@ What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with 
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC tells of a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of
-the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before.
-GPUs that wait for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of
-the others of its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the
-others carry.
+the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before
+and are no warmer than their peers. GPUs that wait for a braked one lose power but keep their clock: nothing is raised
+on them. A power limit below that of the others of its model is a ticket where it binds, and a note where it harms
+nobody; so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set lower in the middle of a job that no job list tells of, and blind,
 without bits and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -169,7 +169,9 @@ class PowerThrottle:
         lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
         if not (far & lasting).any():
             return np.zeros(len(here), bool)
-        return np.asarray(far & lasting & gpus.improbable(here) & gpus.works(here, now))
+        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat.
+        cooler = ~(gpus.temp[here] > gpus.lacks(here, now)[3])
+        return np.asarray(far & lasting & cooler & gpus.improbable(here) & gpus.works(here, now))
 
     def _case(
         self,

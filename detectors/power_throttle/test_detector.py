@@ -21,6 +21,7 @@ BRAKED = Scene(brakes=[Brake(2, 200, 320)])
 UNTOLD = replace(BRAKED, supply_lines=False)
 CLOCK, POWER = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"
 REASONS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
+TEMP = "DCGM_FI_DEV_GPU_TEMP"
 VIOLATION = "DCGM_FI_DEV_POWER_VIOLATION"
 
 
@@ -37,8 +38,9 @@ def changed(tape: Tape, field: str, change: Any) -> Tape:
     """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
     dcgm = tape.rows[0]
     keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
-    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values[field])}
-    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, dcgm.valid), *tape.rows[1:]])
+    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values.get(field))}
+    valid = {field: np.ones(len(dcgm.times), bool), **dcgm.valid}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
 
 
 def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
@@ -193,6 +195,15 @@ def test_on_default_fields_without_a_word_of_any_supply_it_takes_evidence(gpus: 
     assert dict(fired.entity) == entity
     assert START + 330_000 <= fired.detected_at <= START + 360_000
     assert "years" in str(fired.evidence["by_chance"])
+
+
+@pytest.mark.parametrize(("degrees", "braked"), [(45.0, True), (84.0, False)])
+def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(degrees: float, braked: bool) -> None:
+    def warmth(seconds: Any, node: Any, _gpu: Any, _values: Any) -> Any:
+        return np.where((node == name(2)) & (seconds >= 300), degrees, 55.0 + 3.0 * (np.arange(len(node)) % 3))
+
+    tape = tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False))
+    assert bool(firing(changed(tape, TEMP, warmth))) == braked
 
 
 def test_a_dip_of_twenty_seconds_is_nothing() -> None:

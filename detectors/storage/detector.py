@@ -57,6 +57,8 @@ _AFFECTED = 0.5
 _MOST_CLIENTS = 0.6
 _UNKNOWN_LOAD = 1.6
 """Where clients report no bytes a burst looks like a slow server: the rise (of the logarithm) must be more."""
+_LASTING_WINDOWS = 4
+"""Two minutes: a policy. A burst of a minute, of a checkpoint or of other systems, is over before anybody reads of it."""
 _STARVING_WINDOWS = 5
 """150 s: the first steps of a job wait for cold caches."""
 _WIDE = 0.6
@@ -162,6 +164,7 @@ class Storage(BaseDetector):
         closed = np.array([self._names.names[mount] not in open_mounts for mount in mounts.tolist()], bool)
         calm = closed & ~starves & ~high.any(axis=0)
         unusual = high & (self._evidence.wealth[entities] >= self._needed())
+        unusual &= self._evidence.looks[entities] >= _LASTING_WINDOWS
         for place, mount in enumerate(mounts.tolist()):
             bad = bool(starves[place] or (rise[:, place] >= 0.6 * math.log1p(self._config.latency_rise)).any())
             found += self._go_on(now, str(self._names.names[mount]), bad=bad)

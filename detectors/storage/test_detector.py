@@ -39,6 +39,11 @@ def test_a_slow_server_is_named_with_its_evidence_and_its_end() -> None:
     assert START + 720_000 < resolved.detected_at <= START + 720_000 + 300_000
 
 
+@pytest.mark.parametrize(("lasts_s", "alerts"), [(75, 0), (180, 1)])
+def test_a_burst_of_a_minute_is_no_alert(lasts_s: float, alerts: int) -> None:
+    assert len(firing(tape_of(replace(SERVERS, minutes=14, slow=[Slow(0, 480, 480 + lasts_s, factor=8.0)])))) == alerts
+
+
 def test_nfs_that_a_job_starves_on_is_named() -> None:
     (fired,) = firing(tape_of(NFS))
     assert fired.entity == {"mount": "/nfs"}

@@ -108,12 +108,14 @@ def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, 
     own = 1 + 0.02 * cluster.chance("own").standard_normal(clock.shape[1])
     noise = [1 + 0.01 * cluster.chance(word).standard_normal(clock.shape) for word in ("tensor", "dram", "power")]
     slower = longer if training.felt == "clock" else 1.0
+    power = 300 * noise[2] / slower / np.sqrt(step)
     return {
+        ENERGY: 1000 * training.interval_s * np.cumsum(power, axis=0),
         CLOCK: clock / slower,
         UTIL: 100 / longer if training.felt == "host" else np.full(clock.shape, 100.0),
         TENSOR: 0.4 * own * noise[0] * slower / step,
         DRAM: 0.35 * own * noise[1] * (longer if training.felt != "host" else 1.0) / step,
-        POWER: 300 * noise[2] / slower / np.sqrt(step),
+        POWER: power,
     }
 
 

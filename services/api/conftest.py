@@ -36,7 +36,7 @@ def served(app: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started, timeout_s=30, what="the server")
+    until(lambda: server.started, timeout_s=300, what="the server")
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
@@ -78,7 +78,7 @@ class Client:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8490") as client:
-                return await client.request(method, path, timeout=240, **given)
+                return await client.request(method, path, timeout=300, **given)
 
         answer: httpx.Response = self._wait(ask())
         return answer
@@ -116,7 +116,7 @@ def run_over(client: Client, recording: str, **detectors: object) -> str:
     answer = client.post("/api/v1/runs", json={"recording": recording, "detectors": detectors})
     assert answer.status_code == 201, answer.text
     run = str(answer.json()["id"])
-    until(lambda: _over(client, run), timeout_s=240, what=f"run {run} to end")
+    until(lambda: _over(client, run), timeout_s=300, what=f"run {run} to end")
     answer = client.get(f"/api/v1/runs/{run}").json()
     assert answer["state"] == "done", answer
     return run

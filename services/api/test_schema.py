@@ -135,15 +135,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _fill(api: str, recording: str, folder: Path) -> None:
-    detectors = [one["name"] for one in requests.get(f"{api}/detectors", timeout=60).json()]
+    detectors = [one["name"] for one in requests.get(f"{api}/detectors", timeout=300).json()]
     only = {name: {"enabled": False} for name in detectors if name != "job_health"}  # one is enough, and quicker
-    run = requests.post(f"{api}/runs", json={"recording": recording, "detectors": only}, timeout=60).json()["id"]
+    run = requests.post(f"{api}/runs", json={"recording": recording, "detectors": only}, timeout=300).json()["id"]
     path = f"{api}/runs/{run}"
-    until(lambda: requests.get(path, timeout=60).json()["state"] == "done", timeout_s=240, what="the run")
+    until(lambda: requests.get(path, timeout=300).json()["state"] == "done", timeout_s=300, what="the run")
     _THERE.folder = folder
     _THERE.known |= {"recording": recording, "run": run}
     for word in ("finding", "incident"):
-        _THERE.known[word] = requests.get(f"{path}/{word}s", timeout=60).json()["items"][0]["id"]
+        _THERE.known[word] = requests.get(f"{path}/{word}s", timeout=300).json()["items"][0]["id"]
     figures: dict[str, Any] = {"faults": {}, "controls": {}, "recordings": [], "curve": []}
     rate = "false_alarms_per_100_node_days"
     rest: dict[str, Any] = {"node_days": 0, rate: None, f"{rate}_upper_95": None, "manners": {}, "incidents": {}}
@@ -220,6 +220,6 @@ def statuses(url: str, request: pytest.FixtureRequest) -> Iterator[dict[str, set
 @schema.include(path_regex="^/").exclude(operation_id_regex=_NOT_BY_CHANCE).parametrize()
 @settings(max_examples=_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_no_answer_is_a_defect(case: Case[Any], url: str, statuses: dict[str, set[int]]) -> None:
-    response = case.call(base_url=url, timeout=60)
+    response = case.call(base_url=url, timeout=300)
     statuses.setdefault(case.operation.definition.raw["operationId"], set()).add(response.status_code)
     case.validate_response(response, checks=_CHECKS)

@@ -97,14 +97,14 @@ class Pipeline:
 
     def webhooks(self, replay: str) -> list[dict[str, Any]]:
         """Return what the webhook receiver got for `replay`: wall time of receipt and the body."""
-        answer = httpx.get(f"{self.services['receiver']}/received", params={"replay": replay}, timeout=10)
+        answer = httpx.get(f"{self.services['receiver']}/received", params={"replay": replay}, timeout=60)
         answer.raise_for_status()
         return list(answer.json())
 
     def _call(self, method: str, path: str, json: object = None) -> Any:
         url = self.services["replay"]
         try:
-            answer = httpx.request(method, f"{url}{path}", json=json, timeout=30)
+            answer = httpx.request(method, f"{url}{path}", json=json, timeout=60)
         except httpx.TransportError as error:
             raise UserError(
                 f"the replay service does not answer at {url} ({type(error).__name__})",

@@ -31,7 +31,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         try:
             address = until(
                 lambda: re.search(r"listening address=(\S+)", log.read_text(encoding="utf-8")),
-                timeout_s=60,
+                timeout_s=300,
                 what="the API to listen",
             )
             yield address[1], process
@@ -42,7 +42,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 
 def test_it_streams_a_run_and_ends_while_somebody_follows(served: tuple[str, subprocess.Popen[bytes]]) -> None:
     base, process = served
-    with httpx.Client(base_url=f"{base}/api/v1", timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=f"{base}/api/v1", timeout=300, trust_env=False) as client:
         run = client.post("/runs", json={"recording": "vela-power-brake"}).json()["id"]
         with client.stream("GET", f"/runs/{run}/events") as answer:
             kinds = [line.removeprefix("event: ") for line in answer.iter_lines() if line.startswith("event: ")]
@@ -56,7 +56,7 @@ def test_it_streams_a_run_and_ends_while_somebody_follows(served: tuple[str, sub
             process.send_signal(signal.SIGTERM)
             assert "event: over" not in list(lines)
     # uvicorn raises the signal again when it has ended; it must not look like a crash.
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
 
 
 def test_beyond_loopback_it_wants_tokens(tmp_path: Path) -> None:

@@ -23,17 +23,19 @@ class Cluster(_Document):
 
 
 class StreamInfo(_Document):
-    """One stream file: how often it is sampled (None where it is not periodic), its rows and its content hash."""
+    """One stream file: how often it is sampled (None where it is not periodic), its rows and its content hash (None
+    where whoever wrote it gave none).
+    """
 
     interval_s: float | None = None
     rows: int = Field(ge=0)
-    sha256: str
+    sha256: str | None = None
 
 
 class FileInfo(_Document):
-    """One file that is not a stream, and its content hash."""
+    """One file that is not a stream, and its content hash, or None."""
 
-    sha256: str
+    sha256: str | None = None
 
 
 class Manifest(_Document):

@@ -194,6 +194,11 @@ FILE_BREAKS: dict[str, tuple[Break, str, str]] = {
         "nic.parquet",
         "was changed",
     ),
+    "stream without a hash": (
+        lambda d: edit_manifest(d, lambda content: content["streams"]["nic"].pop("sha256")),
+        "nic.parquet",
+        "has no sha256 in recording.yaml",
+    ),
     "not zstd": (
         lambda d: rewrite(d, "nic", lambda table: table, compression="snappy"),
         "nic.parquet",

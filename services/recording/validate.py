@@ -14,9 +14,8 @@ from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label, Manifest, Topology
 from services.recording.reader import describe, read_manifest, read_topology
 from services.recording.schema import STREAMS
-from services.recording.validate_streams import Known, validate_stream
+from services.recording.validate_streams import Known, differs, validate_stream
 from services.recording.violation import Violation
-from services.recording.writer import sha256_of
 
 _Line = TypeVar("_Line", bound=BaseModel)
 _MOST_LINES = 1000
@@ -107,9 +106,8 @@ def _manifest(directory: Path, manifest: Manifest, topology: Topology) -> Iterat
         path = directory / name
         if not path.is_file():
             yield Violation(name, "", "is missing, although recording.yaml lists it", "copy the recording again")
-        elif sha256_of(path) != info.sha256:
-            problem = "its sha256 is not the one in recording.yaml: it was changed"
-            yield Violation(name, "", problem, "copy the recording again")
+        else:
+            yield from differs(path, info.sha256)
 
 
 def _topology(topology: Topology) -> Iterator[Violation]:

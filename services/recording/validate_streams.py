@@ -19,7 +19,8 @@ from services.recording.violation import RowProblems, Violation
 from services.recording.writer import sha256_of
 
 _WORDS = 500  # of a verdict, which has names in it
-_AGAIN = "make, import or capture the recording again"
+_AGAIN = "make, import, capture or copy the recording again"
+_HASHED = "write it there, or have hindcast repair write a copy with it"
 
 
 @dataclass
@@ -78,12 +79,19 @@ def validate_stream(directory: Path, name: str, manifest: Manifest, known: Known
         yield from checks.problems.violations()
 
 
+def differs(path: Path, sha256: str | None) -> Iterator[Violation]:
+    """Yield what is wrong with the content hash that recording.yaml gives of a file."""
+    if sha256 is None:
+        yield Violation(path.name, "", "has no sha256 in recording.yaml: a change would not be noticed", _HASHED)
+    elif sha256_of(path) != sha256:
+        yield Violation(path.name, "", "its sha256 is not the one in recording.yaml: it was changed", _AGAIN)
+
+
 def _whole_file(path: Path, file: pq.ParquetFile, info: StreamInfo, schema: StreamSchema) -> Iterator[Violation]:
     metadata = file.metadata
     if metadata.num_rows != info.rows:
         yield Violation(schema.file, "", f"has {metadata.num_rows} rows, and recording.yaml says {info.rows}", _AGAIN)
-    if sha256_of(path) != info.sha256:
-        yield Violation(schema.file, "", "its sha256 is not the one in recording.yaml: it was changed", _AGAIN)
+    yield from differs(path, info.sha256)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     if any(group.num_rows > MAX_ROW_GROUP_ROWS for group in groups):
         yield Violation(

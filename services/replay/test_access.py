@@ -35,8 +35,8 @@ def service(folder: Path, **env: str) -> Iterator[str]:
         return f"http://127.0.0.1:{found[1]}" if found else None
 
     try:
-        url = until(address, timeout_s=60, what="the replay service")
-        until(lambda: answers(url), timeout_s=60, what="its first answer")
+        url = until(address, timeout_s=300, what="the replay service")
+        until(lambda: answers(url), timeout_s=300, what="its first answer")
         yield url
     finally:
         process.terminate()

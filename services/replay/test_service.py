@@ -59,7 +59,7 @@ def run_service(tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
     settings = {"HINDCAST_REPLAY_STATE_DIR": str(tmp_path)} | env
     command = [sys.executable, "-m", "services.replay"]
     return subprocess.run(
-        command, env=os.environ | settings, cwd=REPO, capture_output=True, text=True, timeout=60, check=False
+        command, env=os.environ | settings, cwd=REPO, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -86,7 +86,7 @@ def end(running: Running, *, timeout_s: float) -> None:
     except UserError:
         running.runner.send(signal.SIGKILL)
     everyone = (running.runner, *running.processes.values())
-    until(lambda: not any(one.alive() for one in everyone), timeout_s=10, what="the last processes to end")
+    until(lambda: not any(one.alive() for one in everyone), timeout_s=60, what="the last processes to end")
 
 
 def _started(pid: int) -> int | None:

@@ -103,7 +103,7 @@ print(build.ensure(Path({str(cache)!r}), ("hello",))["hello"])
         assert other.stderr is not None
         assert "another process is building" in other.stderr.readline()
         build._build(RECIPES["hello"], RECIPES["hello"].tool_path(), cache, board)
-    out, errors = other.communicate(timeout=60)
+    out, errors = other.communicate(timeout=300)
     assert other.returncode == 0, errors
     assert Path(out.strip()) == build.cached("hello", cache)
 

@@ -20,7 +20,7 @@ def test_a_port_in_use_names_the_setting_and_the_remedy(book: PortBook) -> None:
 def test_a_held_port_refuses_connections_and_cannot_be_taken(book: PortBook) -> None:
     port = book.take()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((LOOPBACK, port), timeout=5)
+        socket.create_connection((LOOPBACK, port), timeout=300)
     with PortBook() as other, pytest.raises(UserError, match=str(port)):
         other.take(port, setting="x")
 

@@ -18,7 +18,7 @@ CONFIG = ROOT / "alert-rules" / "alertmanager.yaml"
 
 def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     binary = build.ensure(load_settings().cache_dir, ("alertmanager",))["alertmanager"] / "amtool"
-    return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([binary, *arguments], capture_output=True, text=True, check=False, timeout=300)
 
 
 def with_examples() -> str:

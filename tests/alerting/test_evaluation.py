@@ -302,7 +302,7 @@ def test_a_feed_that_breaks_off_is_no_result(evaluator: Path, tmp_path: Path) ->
     mine.write_text("groups: [{name: g, rules: [{alert: Gone, expr: 'absent(up)'}]}]", encoding="utf-8")
     done = subprocess.run(
         [evaluator, "evaluate", "-start=0", "-end=600000", mine],
-        input=b"W\x08\x00\x00\x00" + bytes(8), capture_output=True, check=False, timeout=60,
+        input=b"W\x08\x00\x00\x00" + bytes(8), capture_output=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1
     assert b"broke off" in done.stderr

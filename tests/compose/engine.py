@@ -78,7 +78,7 @@ def _daemon() -> Iterator[Path]:
         try:
             until(
                 lambda: docker.answers() or daemon.poll() is not None,
-                timeout_s=60,
+                timeout_s=300,
                 what=f"dockerd (log: {folder / 'dockerd.log'})",
             )
             if daemon.poll() is not None:

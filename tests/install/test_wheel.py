@@ -89,6 +89,6 @@ def test_the_api_answers_with_the_small_recordings(installed: Path, tmp_path: Pa
     ) as server:
         assert server.stderr is not None
         address = next(found[1] for line in server.stderr if (found := re.search(r"address=(http://\S+)", line)))
-        names = {one["name"] for one in httpx.get(f"{address}/api/v1/recordings", timeout=60).json()}
+        names = {one["name"] for one in httpx.get(f"{address}/api/v1/recordings", timeout=300).json()}
         server.terminate()
     assert {"vela-power-brake", "vela-healthy", "sakuraone-job-hang"} <= names

@@ -13,7 +13,7 @@ from services.kit.wire import Origin, Watermark
 from services.recording.reader import Recording, times_of
 from services.replay.lines import job_lines, log_lines
 
-WAIT_S = 180.0
+WAIT_S = 300.0
 NO_SINK = "nowhere"
 """A target that no sink has: a recording at its own time, of years ago, is not what a Prometheus beside it takes."""
 Message = tuple[int, str, wire.Headers, bytes | None]

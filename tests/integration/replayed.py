@@ -58,8 +58,8 @@ class Service:
             found = re.search(r"listening address=(\S+)", log.read_text())
             return found[1] if found else None
 
-        self.url = until(listening, timeout_s=30, what="the replay service to listen")
-        until(self._healthy, timeout_s=30, what="the replay service to answer")
+        self.url = until(listening, timeout_s=300, what="the replay service to listen")
+        until(self._healthy, timeout_s=300, what="the replay service to answer")
 
     def _healthy(self) -> bool:
         try:
@@ -73,7 +73,7 @@ class Service:
         return self.process.wait(30)
 
     def call(self, method: str, path: str = "", **body: Any) -> Any:
-        answer = httpx.request(method, f"{self.url}/api/v1/replays{path}", json=body or None, timeout=60)
+        answer = httpx.request(method, f"{self.url}/api/v1/replays{path}", json=body or None, timeout=300)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
@@ -87,11 +87,11 @@ class Service:
             assert status["state"] in (state, "running", "paused"), status
             return status if status["state"] == state else None
 
-        return until(reached, timeout_s=90, what=f"{name} to be {state}")
+        return until(reached, timeout_s=300, what=f"{name} to be {state}")
 
     def wait_progress(self, name: str, progress: float) -> None:
         what = f"{name} to have sent {progress:.0%}"
-        until(lambda: self.call("GET", f"/{name}")["progress"] >= progress, timeout_s=60, what=what)
+        until(lambda: self.call("GET", f"/{name}")["progress"] >= progress, timeout_s=300, what=what)
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
 BRAKE = Brake("v004", 150, 280)
-_WAIT_S = 120.0
+_WAIT_S = 300.0
 
 
 class Followed(threading.Thread):
@@ -61,7 +61,7 @@ class Api:
         self.url = f"{url}/api/v1"
 
     def __call__(self, method: str, path: str, **body: Any) -> Any:
-        answer = httpx.request(method, f"{self.url}{path}", json=body or None, timeout=60)
+        answer = httpx.request(method, f"{self.url}{path}", json=body or None, timeout=300)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
@@ -82,7 +82,7 @@ def served(settings: ApiSettings, kafka: KafkaSettings) -> Iterator[Api]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started, timeout_s=30, what="the API")
+    until(lambda: server.started, timeout_s=300, what="the API")
     try:
         yield Api(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
     finally:
@@ -125,7 +125,7 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     browser.start()
     paused = api("POST", "/replays/told/pause")
     assert paused["state"] == "paused"
-    until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), timeout_s=30, what="the pause")
+    until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), timeout_s=300, what="the pause")
     assert not browser.of("finding", run)
     assert api("POST", "/replays/told/speed", speed=60)["speed"] == 60
     assert api("POST", "/replays/told/resume")["state"] == "running"
@@ -152,7 +152,7 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
     again = Followed(f"{api.url}/replays/told/events", seen=f"{run}-1")  # as a browser that lost its connection
     again.start()
-    until(lambda: any(name for _, name, _ in again.events), timeout_s=30, what="the rest")
+    until(lambda: any(name for _, name, _ in again.events), timeout_s=300, what="the rest")
     assert next(name for _, name, _ in again.events if name) == f"{run}-2"
 
     sought = api("POST", "/replays/told/seek", to="+00:02:00")
@@ -183,7 +183,7 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     for name in (other["name"], off["name"]):
         api("DELETE", f"/replays/{name}")
     api("DELETE", "/replays/told")
-    until(lambda: ("replay", "", None) in browser.events, timeout_s=30, what="the browser to hear of its removal")
+    until(lambda: ("replay", "", None) in browser.events, timeout_s=300, what="the browser to hear of its removal")
     assert [one["id"] for one in api("GET", "/runs?replay=told")["items"]] == [sought["run"], run]
 
 
@@ -216,5 +216,5 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
         for what in ("findings", "incidents"):
             assert later("GET", f"{run}/{what}") == api("GET", f"{run}/{what}")
         # What is read from Kafka's start again and again is told once.
-        events = httpx.get(f"{later.url}{run}/events", timeout=60).text
+        events = httpx.get(f"{later.url}{run}/events", timeout=300).text
         assert events.count("event: finding") == 2 * later("GET", f"{run}/findings")["total"]

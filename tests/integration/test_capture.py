@@ -34,7 +34,7 @@ from services.synth.make import Variant, make_recording
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 180.0
+_WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_replay_at_its_own_time_comes_back_from_thanos(
         result = answer.get("data", {}).get("result", [])
         return bool(result) and int(result[0]["value"][1]) >= total
 
-    until(served, timeout_s=60, what="Thanos Query to serve the replay", interval_s=1)
+    until(served, timeout_s=300, what="Thanos Query to serve the replay", interval_s=1)
     _check_same(brake, _captured(url, brake, folder / "kept-back", "kept-time", 0))
 
 

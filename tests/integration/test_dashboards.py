@@ -24,7 +24,7 @@ from services.synth.small import FOLDER
 pytestmark = pytest.mark.integration
 RECORDING = FOLDER / "vela-power-brake"
 REPLAY = "dashboards"
-_WAIT_S = 120.0
+_WAIT_S = 300.0
 OWN = ("replay", "pipeline")
 """Dashboards about hindcast's own services."""
 ELSEWHERE = {(name, "prometheus") for name in OWN}

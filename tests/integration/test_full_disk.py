@@ -18,7 +18,7 @@ from tests.integration.replayed import Service
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 120.0
+_WAIT_S = 300.0
 
 
 def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
@@ -53,7 +53,7 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
             until(unkept, timeout_s=_WAIT_S, what="both to say that their state is not kept")
             for progress, verb in ((0.2, "pause"), (1.0, "pause"), (1.0, "stop")):
                 service.wait_progress(name, progress)
-                refused = httpx.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=30)
+                refused = httpx.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=300)
                 assert (refused.status_code, refused.json()["title"]) == (507, "Insufficient Storage")
                 assert "make room" in refused.json()["remedy"]
             assert service.call("GET", f"/{name}")["state"] == "running"

@@ -28,7 +28,7 @@ from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 90.0
+_WAIT_S = 300.0
 _TOKEN, _LOOKING = "of-this-test-0123456789", "a-viewer-of-this-test"
 _V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 _HEADERS = {"Content-Encoding": "snappy", "Content-Type": _V2, "X-Prometheus-Remote-Write-Version": "2.0.0"}
@@ -85,7 +85,7 @@ class Gateway:
 
     def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         own = {"Authorization": f"Bearer {_TOKEN}"} | (headers or {})
-        return httpx.post(f"{self.url}{path}", content=body, headers=own, timeout=30)
+        return httpx.post(f"{self.url}{path}", content=body, headers=own, timeout=300)
 
     def write(self, body: bytes) -> None:
         answer = self.post("/api/v1/write", body, _HEADERS)
@@ -136,7 +136,7 @@ def through_prometheus(stack: Stack, tmp_path: Path) -> Iterator[Callable[[Gatew
         stack.add_process(ProcessSpec("prometheus-live", (server.argv[0], *flags), health, ports=(port,)))
 
         def write(body: bytes) -> None:
-            answer = httpx.post(f"{url}/api/v1/write", content=body, headers=_HEADERS, timeout=30)
+            answer = httpx.post(f"{url}/api/v1/write", content=body, headers=_HEADERS, timeout=300)
             assert answer.is_success, answer.text
 
         return write

@@ -24,7 +24,7 @@ from tests.integration.feed import FIELDS, Cluster, Feed
 from tests.integration.held import check_landed, query
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 90.0
+_WAIT_S = 300.0
 RECEIVES = 4
 COPIES = 3  # a write is answered when two of them are made: of two copies, one would do, and could be the one that dies
 

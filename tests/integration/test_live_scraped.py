@@ -28,7 +28,7 @@ from services.synth.make import Variant, make_recording
 from tests.integration.receivers import WEBHOOK, Receiver, serve
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 90.0
+_WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def _hindcast(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0, log.read_text()
+            assert process.wait(timeout=300) == 0, log.read_text()
 
 
 def _line(log: Path, begins: str) -> str:

@@ -22,19 +22,19 @@ pytestmark = pytest.mark.integration
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
 DETECT = "detect-watched"
 _RELOADED = "prometheus_config_last_reload_success_timestamp_seconds"
-_WAIT_S = 120.0
+_WAIT_S = 300.0
 
 
 def reload(stack: Stack) -> None:
     """Have the monitor read its configuration again, by a signal: it takes no such request."""
 
     def last() -> float:
-        return value_of(httpx.get(f"{stack.addresses.monitor}/metrics", timeout=60).text, _RELOADED)
+        return value_of(httpx.get(f"{stack.addresses.monitor}/metrics", timeout=300).text, _RELOADED)
 
     before, pid = last(), stack.process("prometheus-monitor").pid
     assert pid is not None
     os.kill(pid, signal.SIGHUP)
-    until(lambda: last() > before, timeout_s=60, what="the monitor to read its configuration")
+    until(lambda: last() > before, timeout_s=300, what="the monitor to read its configuration")
 
 
 def value_of(text: str, name: str) -> float:
@@ -74,7 +74,7 @@ def detect(watched: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def ask(url: str, query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{url}/api/v1/query", params={"query": query}, timeout=60).json()["data"][
+    found: list[dict[str, Any]] = httpx.get(f"{url}/api/v1/query", params={"query": query}, timeout=300).json()["data"][
         "result"
     ]
     return found
@@ -84,7 +84,7 @@ def firing(stack: Stack, **labels: str) -> list[dict[str, Any]]:
     """Return the alerts with these labels that Alertmanager holds for firing."""
     matchers = [f'{name}="{value}"' for name, value in labels.items()]
     url = f"{stack.addresses.alertmanager}/api/v2/alerts"
-    found: list[dict[str, Any]] = httpx.get(url, params={"filter": matchers}, timeout=60).json()
+    found: list[dict[str, Any]] = httpx.get(url, params={"filter": matchers}, timeout=300).json()
     return found
 
 

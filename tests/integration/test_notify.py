@@ -23,7 +23,7 @@ from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 60.0
+_WAIT_S = 300.0
 _SHIFT_MS = 1_000
 GROUP = "hindcast-notify"
 

@@ -284,7 +284,7 @@ def test_a_recording_that_breaks_off_fails_the_replay_and_is_named(
     name = service.begin(recording, speed="max")
     service.wait(name)
     (recording / "dcgm.parquet").write_bytes(whole[: len(whole) // 2])
-    refused = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=60)
+    refused = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
     assert (refused.status_code, refused.json()["title"]) == (422, "Unprocessable Entity")
     assert "dcgm.parquet: not a readable Parquet file" in refused.json()["detail"]
     service.call("POST", f"/{name}/seek", to="+00:00:00")
@@ -327,7 +327,7 @@ def test_a_broker_that_was_away_is_waited_for(
     broker.stop()
     try:
         lagging = "the lag to be reported"
-        until(lambda: service.call("GET", f"/{name}")["lag_s"] > 1, timeout_s=30, what=lagging)
+        until(lambda: service.call("GET", f"/{name}")["lag_s"] > 1, timeout_s=300, what=lagging)
     finally:
         broker.start()
     status = service.wait(name)
@@ -373,7 +373,7 @@ def test_without_a_broker_a_start_is_refused_and_nothing_is_kept(tmp_path: Path,
         held.bind(("127.0.0.1", 0))
         kafka = KafkaSettings(bootstrap=f"127.0.0.1:{held.getsockname()[1]}")
         with running(kafka, tmp_path, HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S="1") as service:
-            answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=60)
+            answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
             assert service.call("GET") == []
     assert answer.status_code == 503
     assert f"no Kafka broker answers at {kafka.bootstrap}" in answer.json()["detail"]

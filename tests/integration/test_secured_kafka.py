@@ -40,13 +40,13 @@ def test_it_is_reached_by_every_mechanism_and_rights_hold(
         with admin(one) as client:
             assert "findings" in client.list_topics()
         sender = producer(one)
-        sender.send("findings", key=b"a", value=b"b").get(timeout=30)
+        sender.send("findings", key=b"a", value=b"b").get(timeout=300)
         sender.close()
     # Known, and without rights: reads and writes nothing.
     reader = settings(secured, "PLAIN", "reader", "reader-secret")
     sender = producer(reader, max_block_ms=10_000)
     with pytest.raises(TopicAuthorizationFailedError):
-        sender.send("findings", key=b"a", value=b"b").get(timeout=30)
+        sender.send("findings", key=b"a", value=b"b").get(timeout=300)
     sender.close()
     looking = consumer(reader, group=None)
     assert "findings" not in looking.topics()
@@ -72,7 +72,7 @@ def test_who_is_not_known_or_believes_nobody_is_told_why(secured: dict[str, Any]
     ):
         command = [sys.executable, "-m", "services.cli", "topics", "create"]
         env = os.environ | over | changed
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
         said = done.stdout + done.stderr
         assert done.returncode == code, said
         assert words in said

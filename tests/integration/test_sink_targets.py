@@ -26,7 +26,7 @@ from tests.certificates import authority, signed
 from tests.integration.feed import Cluster, Feed
 
 pytestmark = pytest.mark.integration
-_WAIT_S = 90.0
+_WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 # Of the password `test`, as Prometheus' documentation has it.
 _USERS = {"sink": "$2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay"}
@@ -76,7 +76,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 def asker(files: dict[str, str]) -> httpx.Client:
     """Return a client that shows the certificate."""
-    return httpx.Client(verify=client_context(*map(Path, files.values())), timeout=30)
+    return httpx.Client(verify=client_context(*map(Path, files.values())), timeout=300)
 
 
 @pytest.fixture

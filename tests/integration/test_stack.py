@@ -48,7 +48,7 @@ def push(url: str, path: str, text: str, **headers: str) -> None:
     flags = [flag for name, value in headers.items() for flag in ("--header", f"{name.replace('_', '-')}={value}")]
     done = subprocess.run(
         [*_promtool(), "push", "metrics", f"--remote-write.path={path}", *flags, url],
-        input=text, text=True, capture_output=True, check=False, timeout=60,
+        input=text, text=True, capture_output=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -68,7 +68,7 @@ def test_every_server_is_healthy(stack: Stack) -> None:
         health = process.spec.health
         assert health is not None
         # A busy server may be unready for a moment: the sidecar is when Prometheus answers it late.
-        until(health.check, timeout_s=60, what=f"{name} to be ready")
+        until(health.check, timeout_s=300, what=f"{name} to be ready")
     stack.check()
 
 
@@ -97,7 +97,7 @@ def test_kafka_keeps_records_over_a_crash_and_makes_no_topic_by_itself(stack: St
     with KafkaAdminClient(bootstrap_servers=stack.addresses.kafka) as admin:
         admin.create_topics([NewTopic("stack-test", num_partitions=1, replication_factor=1)])
         producer = KafkaProducer(bootstrap_servers=stack.addresses.kafka, acks="all", compression_type="gzip")
-        sent = [producer.send("stack-test", value=b"%d" % number).get(timeout=30).offset for number in range(10)]
+        sent = [producer.send("stack-test", value=b"%d" % number).get(timeout=300).offset for number in range(10)]
         producer.close()
         assert sent == list(range(10))
     stack.process("kafka").kill()
@@ -112,7 +112,7 @@ def test_kafka_keeps_records_over_a_crash_and_makes_no_topic_by_itself(stack: St
             got.extend(record.value for records in consumer.poll(timeout_ms=200).values() for record in records)
             return len(got) >= 10
 
-        until(all_there, timeout_s=60, what="the ten records")
+        until(all_there, timeout_s=300, what="the ten records")
         assert got == [b"%d" % number for number in range(10)]
         assert "stack-tset" not in consumer.topics()
     finally:
@@ -128,7 +128,7 @@ def test_samples_survive_a_restart_of_prometheus_and_are_seen_by_query(stack: St
     assert sorted(samples(stack.addresses.prometheus, "stack_test_watts[1m]", now + 1)) == want
     until(
         lambda: sorted(samples(stack.addresses.thanos_query, "stack_test_watts[1m]", now + 1)) == want,
-        timeout_s=120,  # the sidecar looks every 30 s whether its Prometheus is back
+        timeout_s=300,  # the sidecar looks every 30 s whether its Prometheus is back
         what="Query to ask the sidecar again",
     )
 
@@ -166,7 +166,7 @@ def test_what_both_of_the_pair_hold_is_seen_once(stack: Stack) -> None:
         body = httpx.get(f"{at.thanos_query}/api/v1/query", params=each).json()
         return [entry["value"][1] for entry in body["data"]["result"]] == ["48", "48"]
 
-    until(both_seen, timeout_s=120, what="Query to see both, each as a series of its own")
+    until(both_seen, timeout_s=300, what="Query to see both, each as a series of its own")
     want = [(float(second), f"{tick}") for tick, second in enumerate(times)]
     assert samples(at.thanos_query, "stack_test_pair[10m]", times[-1] + 1) == want
 
@@ -186,7 +186,7 @@ def test_an_old_recording_is_served_from_the_object_store_alone(stack: Stack) ->
                 samples(stack.addresses.thanos_query, 'stack_test_clock{tenant_id="stack-test"}[1m]', start + 30)
                 == want
             ),
-            timeout_s=60,
+            timeout_s=300,
             what="the store to see the uploaded blocks",
         )
     finally:
@@ -225,7 +225,7 @@ def test_the_alert_of_a_replay_reaches_the_webhook_and_a_live_one_does_not(
     def ours() -> Iterator[dict[str, Any]]:
         """Yield what came of these alerts: replays of other tests may end meanwhile."""
         while True:
-            body = received.get(timeout=60)
+            body = received.get(timeout=300)
             if body["commonLabels"].get("alertname") == "StackTest":
                 yield body
 
@@ -251,7 +251,7 @@ def test_a_server_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
         pid = stack.process("alertmanager").pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        (death,) = until(lambda: stack.deaths, timeout_s=20, what="the monitor to notice")
+        (death,) = until(lambda: stack.deaths, timeout_s=300, what="the monitor to notice")
         assert (death.name, death.reason) == ("alertmanager", "was killed by SIGKILL")
         assert "Listening on" in death.tail
 

@@ -60,7 +60,7 @@ class Slurm:
 
     def run(self, *words: str) -> str:
         """Return what one of Slurm's commands prints; CalledProcessError where it fails."""
-        done = subprocess.run((*self.inside, *words), capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run((*self.inside, *words), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -151,7 +151,7 @@ def _configure(folder: Path, controller: int, ports: list[int]) -> None:
 
 def _idle(running: Slurm) -> bool:
     words = (*running.inside, "sinfo", "-h", "-N", "-o", "%T")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     return done.stdout.split() == ["idle"] * len(NODES)
 
 

@@ -201,7 +201,7 @@ def _progress(status: dict[str, Any], counters: _Counters) -> str:
 
 def _metric(url: str, name: str) -> float:
     try:
-        text = httpx.get(f"{url}/metrics", timeout=5).text
+        text = httpx.get(f"{url}/metrics", timeout=60).text
     except httpx.TransportError as error:
         raise UserError(
             f"the service at {url} does not answer any more: {type(error).__name__}",
@@ -214,7 +214,7 @@ def _metric(url: str, name: str) -> float:
 
 def _first_alert(alertmanager: str, name: str) -> dict[str, Any] | None:
     """Return the replay's first alert with when Alertmanager took it; it is re-sent, so only an early look shows it."""
-    alerts = httpx.get(f"{alertmanager}/api/v2/alerts", params={"filter": f'replay="{name}"'}, timeout=5).json()
+    alerts = httpx.get(f"{alertmanager}/api/v2/alerts", params={"filter": f'replay="{name}"'}, timeout=60).json()
     first = min(alerts, key=lambda alert: str(alert["updatedAt"]), default=None)
     return first and {**first, "sent_ms": parse_time(first["updatedAt"])}
 

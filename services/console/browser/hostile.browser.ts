@@ -26,7 +26,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
       dialogs.push(dialog.message());
       void dialog.dismiss();
     });
-  }, 240_000);
+  });
   afterAll(async () => {
     await served.close();
     rmSync(folder, { recursive: true });
@@ -43,7 +43,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
     return [...(await Promise.all(found)).flat(), ...dialogs, ...served.wrong];
   }
 
-  it("shows them as the text they are", { timeout: 240_000 }, async () => {
+  it("shows them as the text they are", async () => {
     const { page, base } = served;
     const shown = (text: string) => page.getByText(text).first().waitFor();
     await page.goto(`${base}#/library`);
@@ -55,7 +55,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
     expect(await taken(), "coverage").toEqual([]);
     await page.goto(`${base}#/library`);
     await article.getByRole("button", { name: "Replay" }).click();
-    await page.waitForSelector("section[aria-label='Score']", { timeout: 90_000 });
+    await page.waitForSelector("section[aria-label='Score']");
     await page.locator("canvas.heat").click({ position: { x: 120, y: 60 } });
     await page.waitForSelector("section[aria-label^='Signals of v002'] .uplot");
     await page.keyboard.press("End");
@@ -71,7 +71,7 @@ describe.skipIf(!READY)("hostile names and log lines in a browser (needs Chromiu
     await page.keyboard.press("m");
     await page.getByRole("button", { name: "Make the postmortem" }).click();
     const report = page.frameLocator("iframe.report");
-    await report.getByText("top.owned='log line'").first().waitFor({ timeout: 200_000 });
+    await report.getByText("top.owned='log line'").first().waitFor();
     expect(await taken(), "postmortem").toEqual([]);
     const coming = page.waitForEvent("download");
     await page.getByRole("link", { name: "Download HTML" }).click();

@@ -102,7 +102,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await drop("told.tar.gz", packed);
     await refused.filter({ hasText: `there is a recording ${NAME}` }).waitFor();
     await article.getByRole("button", { name: "Replay" }).click();
-    await page.waitForSelector("section[aria-label='Score']", { timeout: 90_000 });
+    await page.waitForSelector("section[aria-label='Score']");
     expect(await page.locator("section[aria-label=Findings] li").count()).toBe(1);
     await page.goBack();
     await article.getByRole("button", { name: "Delete…" }).click();

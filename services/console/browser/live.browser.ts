@@ -2,6 +2,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { PATIENCE_MS } from "./patience";
 import { ended, inspected, PYTHON, READY, ROOT, serve, type Served } from "./server";
 
 interface Servers {
@@ -58,10 +59,11 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     await page.goto(`${base}#/library`);
     const article = page.locator("article", { hasText: "vela-power-brake" });
     await article.getByRole("button", { name: "Live…" }).click();
+    await article.getByLabel("speed").selectOption("1");
     await article.getByRole("button", { name: "Start live" }).click();
     await page.waitForURL(/#\/replay\/vela-power-brake/);
     await deck.getByRole("button", { name: "Pause" }).click();
-    await expect.poll(() => state.textContent(), { timeout: 30_000 }).toBe("paused");
+    await expect.poll(() => state.textContent()).toBe("paused");
     await page.waitForSelector("canvas.heat");
     const stands = await page.locator(".clock").textContent();
     expect(await findings.count()).toBe(0);
@@ -69,24 +71,31 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     await expect.poll(() => deck.locator("select").inputValue()).toBe("300");
     await page.keyboard.press("[");
     await expect.poll(() => deck.locator("select").inputValue()).toBe("60");
+    // Slow enough that it still goes on when all that follows was looked at.
+    await page.keyboard.press("[");
+    await expect.poll(() => deck.locator("select").inputValue()).toBe("10");
     expect(await page.locator(".clock").textContent()).toBe(stands);
     await deck.getByRole("button", { name: "Resume" }).click();
+    await expect.poll(() => state.textContent()).toBe("running");
+    const line = await page.locator(".timeline").boundingBox();
+    const beforeTheFault = () => page.mouse.click((line?.x ?? 0) + (line?.width ?? 0) / 5, (line?.y ?? 0) + 30);
+    await beforeTheFault();
+    await deck.getByText("generation 1").waitFor();
     await findings.first().waitFor();
     expect(await findings.first().textContent()).toContain("power_throttle");
     await page.locator("section[aria-label='Alerts sent'] li", { hasText: "PowerThrottle" }).waitFor();
     expect(await inspected(page, "live")).toEqual([]);
-    const line = await page.locator(".timeline").boundingBox();
-    await page.mouse.click((line?.x ?? 0) + (line?.width ?? 0) / 10, (line?.y ?? 0) + 30);
-    await deck.getByText("generation 1").waitFor();
+    await page.keyboard.press("Home");
+    await deck.getByText("generation 2").waitFor();
     await expect.poll(() => findings.count()).toBe(0);
+    await beforeTheFault();
+    await deck.getByText("generation 3").waitFor();
     await findings.first().waitFor();
-    // Slow enough that it still goes on when what comes next was looked at.
-    await deck.locator("select").selectOption("10");
     await page.locator("section[aria-label=Incidents] a").first().click();
     await page.locator("section[aria-label='Alerts sent'] li").waitFor();
     await page.getByRole("link", { name: "Live replay vela-power-brake" }).click();
     await deck.getByRole("button", { name: "Stop" }).click();
-    await expect.poll(() => state.textContent(), { timeout: 30_000 }).toContain("stopped");
+    await expect.poll(() => state.textContent()).toContain("stopped");
     expect(wrong).toEqual([]);
   });
 
@@ -96,7 +105,7 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
       test.skip("the servers are not built: make servers");
       return;
     }
-    page.setDefaultTimeout(60_000);
+    page.setDefaultTimeout(PATIENCE_MS);
     await page.goto(cluster);
     const row = page.locator("tr", { hasText: "power_throttle" });
     await row.getByText("Do something about it").click();
@@ -111,7 +120,7 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     expect(await inspected(page, "cluster")).toEqual([]);
     await act("Close", "a known supply");
     await page.locator("summary", { hasText: "Over:" }).click();
-    expect(await row.textContent()).toMatch(/closed by local.*a known supply/);
+    await expect.poll(() => row.textContent()).toMatch(/closed by local.*a known supply/);
     await page.close();
   });
 });

@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { chromium, type Browser, type Page } from "playwright-core";
 import { expect, vi } from "vitest";
+import { PATIENCE_MS } from "./patience";
 
 export const ROOT = resolve(import.meta.dirname, "../../..");
 export const PYTHON = process.env["HINDCAST_PYTHON"] ?? join(ROOT, ".venv/bin/python");
@@ -61,10 +62,10 @@ export async function serve(env: Readonly<Record<string, string>> = {}): Promise
     rmSync(data, { recursive: true });
   };
   try {
-    await vi.waitFor(async () => expect((await fetch(`${base}readyz`)).status).toBe(200), { timeout: 90_000, interval: 250 });
+    await vi.waitFor(async () => expect((await fetch(`${base}readyz`)).status).toBe(200), { timeout: PATIENCE_MS, interval: 250 });
     browser = await launch();
     const page = await browser.newPage({ viewport: { width: 1366, height: 820 }, colorScheme: "dark" });
-    page.setDefaultTimeout(60_000);
+    page.setDefaultTimeout(PATIENCE_MS);
     const wrong: string[] = [];
     page.on("pageerror", (error) => wrong.push(error.message));
     page.on("console", (message) => message.type() === "error" && !message.text().startsWith("Failed to load resource") && wrong.push(message.text()));

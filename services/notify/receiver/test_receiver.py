@@ -29,7 +29,7 @@ def url(store: Store) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app(store, ReceiverSettings()), port=0, log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started, timeout_s=30, what="the receiver")
+    until(lambda: server.started, timeout_s=300, what="the receiver")
     port = server.servers[0].sockets[0].getsockname()[1]
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
