@@ -120,29 +120,29 @@ class Finding:
     recommended_action: str
     evidence: Evidence = field(default_factory=dict)
 
+    def document(self) -> dict[str, Any]:
+        """Return what JSON says of the finding: times as RFC 3339, figures rounded, names in order."""
+        return {
+            "id": self.id,
+            "detector": self.detector,
+            "fault": self.fault,
+            "entity": dict(sorted(self.entity.items())),
+            "state": self.state,
+            "started_at": rfc3339(self.started_at),
+            "detected_at": rfc3339(self.detected_at),
+            "severity": self.severity,
+            "score": round(self.score, 4),
+            "summary": self.summary,
+            "recommended_action": self.recommended_action,
+            "evidence": {
+                name: round(value, 6) if isinstance(value, float) else value
+                for name, value in sorted(self.evidence.items())
+            },
+        }
+
     def to_json(self) -> str:
         """Return the finding as one line of canonical JSON: the same finding is the same bytes."""
-        return json.dumps(
-            {
-                "id": self.id,
-                "detector": self.detector,
-                "fault": self.fault,
-                "entity": dict(sorted(self.entity.items())),
-                "state": self.state,
-                "started_at": rfc3339(self.started_at),
-                "detected_at": rfc3339(self.detected_at),
-                "severity": self.severity,
-                "score": round(self.score, 4),
-                "summary": self.summary,
-                "recommended_action": self.recommended_action,
-                "evidence": {
-                    name: round(value, 6) if isinstance(value, float) else value
-                    for name, value in sorted(self.evidence.items())
-                },
-            },
-            separators=(",", ":"),
-            allow_nan=False,
-        )
+        return json.dumps(self.document(), separators=(",", ":"), allow_nan=False)
 
 
 def finding_id(detector: str, entity: Entity, started_at: Instant, *, bucket_ms: int = 1000) -> str:

@@ -123,6 +123,8 @@ class Attendance(Columns):
         else:
             own, at = owner[fresh], readings.last[fresh]
             since = gap_since(self.last.take(own), at)
+            # The rest of a scrape whose first readings came before the last look is no second scrape.
+            since[np.isnan(self.usual.take(own))] = np.nan
             self.gap = np.full(owners, np.nan)
             np.fmin.at(self.gap, own, np.fmin(readings.gap[fresh], since))
             np.maximum.at(self.last, own, at)

@@ -23,6 +23,17 @@ def test_the_interval_is_learnt_and_an_outage_moves_it_little(interval_s: float)
     assert attendance.usual[0] == pytest.approx(interval_s * 1000, rel=0.11)
 
 
+def test_a_scrape_that_a_look_divides_is_one() -> None:
+    attendance, owner = Attendance("dcgm"), np.array([0, 0])
+    attendance.readings.grow(2)
+    for scrape in range(1, 5):
+        for entity, late_ms in ((0, -1), (1, 1)):
+            attendance.readings.heard(np.array([entity]), np.array([15_000 * scrape + late_ms]))
+            attendance.look(15_000 * scrape + late_ms, owner, 1)
+            assert np.isnan(attendance.late).all()
+    assert attendance.usual[0] > 10_000
+
+
 def test_a_new_cadence_is_learnt_within_some_readings() -> None:
     attendance = heard([*(n * 5.0 for n in range(20)), *(95 + n * 10.0 for n in range(1, 15))])
     assert attendance.usual[0] == pytest.approx(10_000, rel=0.05)

@@ -128,11 +128,12 @@ def test_what_asks_for_a_reset_or_for_support_is_some_faults() -> None:
     at_once = {code: asked(xid.actions.get("nvidia", "").partition("/")[0]) for code, xid in XIDS.items()}
     asks = {code for code, steps in at_once.items() if steps & {"reset", "reboot", "inspect"}}
     assert asks - faults == {151, 156}, "a key's rotation, and a retired part, for which there is no fault"
-    assert {46, 54, 61, 62, 109, 110, 143, 158, 167} <= faults
+    assert {46, 54, 61, 62, 109, 110, 142, 143, 158, 167, 169} <= faults
     assert not faults & {121, 157}, (
         "IGNORE: corrected errors of the link to the CPU; a retirement for which no part is left"
     )
-    assert not faults & {13, 31, 43, 45}, "a user's program that crashes"
+    assert not faults & {8, 13, 31, 39, 43, 45, 69}, "a user's program that crashes"
+    assert not faults & {38, 93, 141, 152, 153}, "IGNORE"
 
 
 def test_a_site_overrules_class_and_action() -> None:

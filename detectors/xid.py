@@ -43,6 +43,7 @@ _LINE = re.compile(r"NVRM:\s*Xid\s*\((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\):\s*(\d+)\b
 _OFF_THE_BUS = re.compile(
     r"NVRM:.*?\b((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?)\b.*fallen off the bus"
 )
+_NON_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"^(?:PCI:)?(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})(?:\.([0-9A-Fa-f]))?$")
 
 
@@ -182,6 +183,17 @@ def parse_line(message: str) -> XidLine | None:
     else:
         return None
     return XidLine(code, address, text) if address is not None else None
+
+
+def is_fatal(text: str) -> bool:
+    """Return whether an NVLink 5 XID is fatal by its text; where it doesn't say, it is.
+
+    >>> is_fatal("NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
+    True
+    >>> is_fatal("RLW_CTRL Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
+    False
+    """
+    return _NON_FATAL.search(text) is None
 
 
 def _without_process(text: str) -> str:

@@ -20,7 +20,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
 from detectors.gpus import GpuLayout, reported
-from detectors.xid import parse_line
+from detectors.xid import is_fatal, parse_line
 
 XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
 SAME_MS = 90_000
@@ -75,7 +75,7 @@ class XidWatch(Kept):
         }
         self._counted: dict[tuple[int, str], tuple[float, Instant]] = {}
         """By GPU and counter, of the few that have any: what it stood at, and when it was read last."""
-        self._pending: dict[tuple[str, str, int, str], XidEvent] = {}
+        self._pending: dict[tuple[str, str, int, str, bool], XidEvent] = {}
         self._recent: dict[tuple[str, int, int], Instant] = {}
 
     @property
@@ -162,7 +162,8 @@ class XidWatch(Kept):
                 self._add(XidEvent(max((before + when) // 2, when - SAME_MS), "", gpu, number, GAUGE))
 
     def _add(self, event: XidEvent) -> None:
-        key = (event.node, event.address or str(event.gpu), event.code, event.seen_in)
+        # NVLink 5 says the same code at two levels within a second: neither hides the other.
+        key = (event.node, event.address or str(event.gpu), event.code, event.seen_in, is_fatal(event.text))
         held = self._pending.get(key)
         if held is None or event.at < held.at:
             self._pending[key] = event

@@ -17,7 +17,7 @@ whose load the others carry evenly (`link_fault` names the spine), and about a j
 and not those beside it, which nobody minds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from detectors.case_book import OpenCase
 from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS
 from detectors.congestion.fabric import Fabric
-from detectors.congestion.flows import JUDGED, LOOK_MS, WAITS, Flows
+from detectors.congestion.flows import JUDGED, LOOK_MS, TRACE, WAITS, Flows
 from detectors.congestion.origin import Hot, Origin, origin_of, together
 from detectors.congestion.pace import WINDOW_MS, Paces
 from detectors.contract import (
@@ -45,6 +45,8 @@ from detectors.spec import load_spec
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
+_LEFT: Final = 0.25
+"""Of what was found: who waits for less has a congestion behind him, not the same one."""
 _FELT: Final = 0.05
 """Of a step: a job that loses a twentieth is held up. A policy."""
 _PAUSE_BITS: Final = 65_535 * 512
@@ -118,14 +120,10 @@ class Congestion(BaseDetector):
             self._paces.close(now)
         jobs, known = self._fabric.jobs(), self._known()
         slower = self._slower(now)
-        nodes = {node for job in slower for node in self._fleet.jobs[job].nodes}
-        # A job that is slow for long is used to it.
-        felt = {switch for case in self._cases() if case.memo.get("felt") for switch in case.memo["near"]}
         for kind, flows in self._flows.items():
             if len(flows):
                 side = self._fabric.sides[kind]
-                held_up = self._fabric.used_by(kind, nodes) | side.on(felt)
-                flows.look(now, self._bars(kind), side.peers(jobs), side.on(known), held_up)
+                flows.look(now, self._bars(kind), side.peers(jobs), side.on(known), self._matters(kind, slower))
         hot = self._hot(now, _PART, 0.0)
         found = self._close(now) + self._properties(now)
         sure = self._hot(now, 1.0, self._wealth()) if hot else hot
@@ -135,6 +133,18 @@ class Congestion(BaseDetector):
                 if origin.switch not in known:
                     found += self._fire(now, origin, lot, slower)
         return found
+
+    def _matters(self, kind: Kind, slower: Iterable[str]) -> FloatArray:
+        """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.
+
+        A job that is slow for long is used to it, so what it was slower by goes on to matter until the case is over.
+        """
+        side = self._fabric.sides[kind]
+        nodes = {node for job in slower for node in self._fleet.jobs[job].nodes}
+        matters = np.where(self._fabric.used_by(kind, nodes), TRACE, 1.0)
+        for case in self._cases():
+            np.minimum(matters, case.memo.get("matters", 1.0), out=matters, where=side.on(case.memo["near"]))
+        return matters
 
     def _slower(self, now: Instant) -> dict[str, float]:
         """Return the running jobs whose steps are longer than they were, and by how much."""
@@ -226,7 +236,7 @@ class Congestion(BaseDetector):
             evidence=evidence,
             memo={
                 "near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])}),
-                "felt": bool(held_up),
+                "matters": _left_of(lot) if held_up else 1.0,
             },
         )
 
@@ -322,3 +332,9 @@ class Congestion(BaseDetector):
         """Find again where every port is."""
         for kind, flows in self._flows.items():
             self._fabric.sync(kind, len(flows))
+
+
+def _left_of(lot: Hot) -> float:
+    """Return which share of the rates that matter is left of a congestion when a quarter of it is."""
+    most = max(strength for signals in lot.values() for signal, strength in signals.items() if signal != "mark")
+    return float(np.clip(_LEFT * most, TRACE, 1.0))

@@ -30,7 +30,7 @@ independent ones, and count for as much of one as they last of it."""
 _APART_S: Final = 60.0
 """Looks a minute apart are learnt as independent ones."""
 _HABIT_S, _HABIT_LEAST_S = 3600.0, 90.0
-_TRACE: Final = 0.1
+TRACE: Final = 0.1
 """A tenth of what matters is nothing: below it no change counts."""
 _COOLING: Final = 0.5
 """A calm second takes back half of a hot one: what comes and goes adds up, a burst in every three minutes does not."""
@@ -92,13 +92,13 @@ class Flows(Kept):
         self._counters.take(batch)
         self.looks.grow(len(self._counters))
 
-    def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray, held_up: BoolArray) -> None:
+    def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray, matters: FloatArray) -> None:
         """Look at every port that has been read since the last look.
 
         `bars` (signals, ports) are the rates that matter (1/s); `known` (ports,) are those of which a finding tells
-        already: nothing is learnt of them. At ports whose jobs are `held_up` (ports,) a tenth of these rates matters.
+        already: nothing is learnt of them. `matters` (ports,) says from which share of these rates on that is so.
         """
-        self._matters = np.where(held_up, _TRACE, 1.0)
+        self._matters = matters
         self.looks.hot_s[now - self.looks.at > _FRESH_MS] = 0.0
         ports = self._counters.ready(int(_WHOLE * LOOK_MS))
         if not len(ports):
@@ -108,7 +108,7 @@ class Flows(Kept):
         looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
         self._load(now, ports, rates[JUDGED], peers)
-        level = np.log(looks.strength[:, ports] + _TRACE)
+        level = np.log(looks.strength[:, ports] + TRACE)
         for row in self._judged:
             habit = self.habits[row]
             usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
@@ -242,7 +242,7 @@ class Flows(Kept):
 
     def usual(self) -> FloatArray:
         """Return what each port is used to, in strengths, (signals, ports); NaN where that is not known yet."""
-        rows = [np.where(h.learnt_s >= _HABIT_LEAST_S, np.exp(h.level) - _TRACE, np.nan) for h in self.habits]
+        rows = [np.where(h.learnt_s >= _HABIT_LEAST_S, np.exp(h.level) - TRACE, np.nan) for h in self.habits]
         return np.asarray(np.maximum(np.array(rows), 0.0))
 
 

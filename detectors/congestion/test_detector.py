@@ -224,6 +224,18 @@ def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_st
     assert entities(changed(tape_of(scene), "steps", "step_time_s", longer)) == []
 
 
+def test_what_is_left_of_a_congestion_is_a_quarter_of_it_and_not_any_pause_nearby() -> None:
+    def slower(rows: Any, values: Any) -> Any:
+        return values * np.where((seconds(rows) >= 300) & (seconds(rows) < 840), 1.09, 1.0)
+
+    scene = replace(SCENE, minutes=30, kinds=("switch", "nic", "steps"))
+    tape = changed(growing(tape_of(scene), "switch", RX, 20_000, 420, 840, **PORT), "steps", "step_time_s", slower)
+    beside = {"switch": "leaf-1", "port": "Ethernet3"}
+    fired, resolved = run(growing(tape, "switch", RX, 500, 840, 1800, **beside))
+    assert (dict(fired.entity), resolved.state) == (PORT, "resolved")
+    assert (resolved.detected_at - START) / 1000 <= 840 + 300
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_jobs_lose_is_the_same_however_their_steps_are_cut_and_carried_over(seed: int) -> None:
     scene = replace(SCENE, minutes=14, gpus=2, kinds=("switch", "steps"))

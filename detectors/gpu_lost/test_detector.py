@@ -187,7 +187,14 @@ def test_other_codes_are_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [(54, "CHECK_MECHANICALS / CONTACT_SUPPORT, by nvidia"), (62, "RESET_GPU, by nvidia"), (121, ""), (157, "")],
+    [
+        (54, "CHECK_MECHANICALS / CONTACT_SUPPORT, by nvidia"),
+        (62, "RESET_GPU, by nvidia"),
+        (121, ""),
+        (142, "CONTACT_SUPPORT, by nvidia"),
+        (157, ""),
+        (169, "XID 169"),
+    ],
 )
 def test_what_nvidia_asks_to_reset_or_to_look_at_is_told_and_what_it_ignores_is_not(code: int, told: str) -> None:
     found = run(CLUSTER.tape(readings(), logs=[xid_line(50, 1, 1, code)]))

@@ -31,11 +31,11 @@ from detectors.energy import Energy
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.nvlink.errors import LinkErrors, rate_of
-from detectors.nvlink.lines import details, fabric_line, is_fatal
+from detectors.nvlink.lines import details, fabric_line
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue, XidOverrides
-from detectors.xid_watch import XidEvent, XidWatch
+from detectors.xid import XidCatalogue, XidOverrides, is_fatal
+from detectors.xid_watch import KERNEL, XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 _BOTH, _ENERGY = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -174,11 +174,15 @@ class Nvlink:
 
     def _gather(self, now: Instant) -> None:
         """Collect the signs since the last call."""
-        for event in self._xids.drain(now):
+        events = self._xids.drain(now)
+        written = {(event.node, event.gpu, event.code) for event in events if event.seen_in == KERNEL}
+        for event in events:
             group = self._catalogue.of(event.code).group
+            # What the gauge shows of a line that was heard, too, is as grave as the line said.
+            heard = event.seen_in != KERNEL and (event.again or (event.node, event.gpu, event.code) in written)
             if group == "gpu_lost":
                 self._lost_gpu[event.node] = max(event.at, self._lost_gpu.get(event.node, event.at))
-            elif group == "nvlink" or is_fatal(event.text):
+            elif group == "nvlink" or (is_fatal(event.text) and not heard):
                 self._waiting.append(self._of_event(event))
         for at, node, text, address, code in self._lines:
             gpu = self._layout.at_address(node, address) if address else None

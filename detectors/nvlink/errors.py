@@ -11,10 +11,16 @@ from detectors.core.counting import LOOK_MS, Bursts, Counter
 from detectors.core.tails import Tails
 from detectors.gpus import reported
 
-_COUNTED = tuple(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_TOTAL" for what in ("CRC_FLIT", "CRC_DATA", "REPLAY"))
+_REPLAY = "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL"
+_COUNTED = (*(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_TOTAL" for what in ("CRC_FLIT", "CRC_DATA")), _REPLAY)
 _RECOVERY = "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"
+_RECOVERIES_5 = "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS"
+"""NVLink 5's own count: how often a link went from up into recovery, whatever came of it (DCGM dcgm_fields.h)."""
 _FATAL = 100.0 * LOOK_MS / 1000
 """CRC errors a look that DCGM calls a failure: 100 a second (DcgmHealthWatch.cpp)."""
+_HARM = 1.0 * LOOK_MS / 1000
+"""CRC errors a look below which nothing is lost: DCGM warns of any, and a flit a second sent again is one in 10^9. What
+was replayed matters at any rate, as DCGM has it."""
 _AWAY_MS = 180_000
 
 
@@ -24,7 +30,7 @@ class LinkErrors(Columns):
     `at` the last reading; `has` which counters it had, a bit each; `fatal` looks in a row with so many errors that DCGM
     calls them a failure; `retrained_at` the first recovery since `signs` was last asked, `retrained_last` the last;
     `retrained` recoveries since then; `reset_at` when the counters last began anew, or the GPU came back from a
-    silence.
+    silence; `replays` as last read, and when there were more, `replayed_at`.
     """
 
     axis = "dcgm"
@@ -35,6 +41,8 @@ class LinkErrors(Columns):
     retrained_at: IntArray = column(-1)
     retrained_last: IntArray = column(-1)
     reset_at: IntArray = column(-1)
+    replays: FloatArray = column(np.nan)
+    replayed_at: IntArray = column(-1)
 
     def __init__(self, tails: Tails, budget: float) -> None:
         super().__init__()
@@ -58,6 +66,10 @@ class LinkErrors(Columns):
             known = np.isfinite(value)
             total += value if np.count_nonzero(known) == len(known) else np.where(known, value, 0.0)
             has |= known.astype(np.int8) << bit
+            if name == _REPLAY:
+                more = gpus[value > self.replays.take(gpus)]
+                self.replayed_at[more] = self.at[more]
+                self.replays[gpus[known]] = value[known]
         # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
         lacks = (has & had) != had
         total[lacks | (has == 0)] = np.nan
@@ -67,7 +79,8 @@ class LinkErrors(Columns):
         self.has[gpus[other]] |= has[other]
         fell = (total < counter.value.take(gpus)) | away
         counter.take(gpus, at, total)
-        recovery = reported(batch, _RECOVERY, tick, here)
+        recovery, newer = reported(batch, _RECOVERY, tick, here), reported(batch, _RECOVERIES_5, tick, here)
+        recovery = np.where(np.isnan(newer), recovery, newer)
         fell |= recovery < self.recoveries.value.take(gpus)
         self.reset_at[gpus[fell]] = at[fell]
         grown = self.recoveries.take(gpus, at, recovery)
@@ -92,7 +105,9 @@ class LinkErrors(Columns):
             failed = np.flatnonzero(self.fatal >= 2)
             if 2 * len(failed) > max(int(np.count_nonzero(bursts.counter.at >= 0)), 4):
                 failed = failed[:0]
-            for gpu in np.union1d(bursts.beyond_chance(), failed).tolist():
+            many = bursts.beyond_chance()
+            harm = (bursts.now[many] >= _HARM) | (now - self.replayed_at[many] <= 2 * LOOK_MS)
+            for gpu in np.union1d(many[harm], failed).tolist():
                 began = int(bursts.evidence.since[gpu])
                 since.setdefault(gpu, (began if began >= 0 else now) - LOOK_MS)
         return np.array(sorted(since), np.int64), np.array([since[gpu] for gpu in sorted(since)], np.int64)

@@ -15,7 +15,6 @@ _FATAL = re.compile(r"(?<!non-)(?<!non)\bfatal\b.{0,40}?\berror\b|\berror\b.{0,4
 _ABORTS = re.compile(r"aborting fabric manager|fabric manager .{0,40}(?:abort|terminat)", re.IGNORECASE)
 _ABOUT = re.compile(r"NVSwitch|NVLink|fabric", re.IGNORECASE)
 _ON_GPU = re.compile(r"\bGPU\b[^,;]{0,30}?\b([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f])?)\b")
-_NON_FATAL_LEVEL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 _LINK = re.compile(r"\blink\s+(-?\d+)", re.IGNORECASE)
 # REG0 of XID 74, as NVSentinel decodes it.
 _REGISTER = re.compile(r"link\s+\d+\s*\((0x[0-9a-fA-F]+)", re.IGNORECASE)
@@ -46,17 +45,6 @@ def fabric_line(record: LogRecord) -> FabricLine | None:
         return None
     on_gpu = _ON_GPU.search(message)
     return FabricLine(message.strip()[:200], normal_address(on_gpu[1]) if on_gpu else None, None)
-
-
-def is_fatal(text: str) -> bool:
-    """Return whether an NVLink 5 XID is fatal by its text; where it doesn't say, it is.
-
-    >>> is_fatal("NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
-    True
-    >>> is_fatal("RLW_CTRL Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
-    False
-    """
-    return _NON_FATAL_LEVEL.search(text) is None
 
 
 def details(text: str) -> dict[str, float | int | str]:

@@ -33,6 +33,7 @@ from detectors.tape import Tape, play
 TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 MEMORY = "DCGM_FI_PROF_DRAM_ACTIVE"
+RECOVERIES_5 = "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS"
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
@@ -233,6 +234,13 @@ def test_a_node_that_dies_while_its_links_err_does_not_fire_again_when_it_is_for
     ]
 
 
+@pytest.mark.parametrize(("field", "alerts"), [(CRC, 0), (REPLAY, 1)])
+def test_a_few_crc_errors_cost_nothing_and_a_few_replays_matter(field: str, alerts: int) -> None:
+    cluster = replace(WIDE, minutes=24)
+    tape = cluster.tape(counting(cluster, links(cluster), field, 2, (420, 9999), 0.4))
+    assert len([finding for finding in run(tape) if finding.state == "firing"]) == alerts
+
+
 def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
     cluster = replace(WIDE, minutes=70, interval_s=15)
     columns = links(cluster)
@@ -269,6 +277,38 @@ def test_nvlink_5_says_itself_whether_it_is_fatal() -> None:
     fatal = xid_line(100, 0, 1, 149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
     mild = xid_line(100, 0, 2, 145, "RLW_CTRL Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)")
     assert fired(CLUSTER.tape(links(), logs=[fatal, mild])) == [gpu(0, 1)]
+
+
+def test_a_fatal_line_is_not_hidden_by_a_mild_one_of_the_same_code_just_before() -> None:
+    mild = xid_line(101, 0, 1, 145, "RLW_RXPIPE Nonfatal XC0 i0 Link 08 (0x00000006 0x00000008)")
+    fatal = xid_line(102, 0, 1, 145, "RLW_SRC_TRACK Fatal XC0 i0 Link 08 (0x00000007 0x00000001)")
+    assert fired(CLUSTER.tape(links(), logs=[mild, fatal])) == [gpu(0, 1)]
+
+
+@pytest.mark.parametrize("scraped_s", [101.0, 104.0, 112.0])
+def test_the_gauge_makes_nothing_graver_than_its_line(scraped_s: float) -> None:
+    """A link fails on one GPU, the others miss its packets; their gauges show the code after or beside the line."""
+    codes = {0: 149, **dict.fromkeys(range(1, 8), 145)}
+    columns = links()
+    for place, code in codes.items():
+        columns[XID][CLUSTER.at_s[:, place] >= scraped_s, place] = code
+    lines = [xid_line(100.5, 0, 0, 149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 14 (0x02500011 0x00000000)")]
+    mild = "RLW_SRC_TRACK Nonfatal XC1 i0 Link 03 (0x00000007 0x00000004)"
+    lines += [xid_line(100.8, place // 4, place % 4, 145, mild) for place in range(1, 8)]
+    assert fired(CLUSTER.tape(columns, logs=lines)) == [gpu(0, 0)]
+    # Without a line nothing says that it is mild.
+    assert {str(entity["node"]) for entity in fired(CLUSTER.tape(columns))} == {name(0), name(1)}
+
+
+def test_recoveries_of_nvlink_5_are_those_of_older_links() -> None:
+    cluster = replace(WIDE, minutes=28)
+    columns = counting(cluster, links(cluster), RECOVERY, 2, (420, 670), 0.2)
+    newer = columns | {RECOVERIES_5: columns[RECOVERY], RECOVERY: cluster.steady(np.nan)}
+    of_both = [
+        [(one.state, dict(one.entity), one.detected_at) for one in run(cluster.tape(c))] for c in (columns, newer)
+    ]
+    assert of_both[0] == of_both[1]
+    assert of_both[0][0][:2] == ("firing", gpu(0, 2))
 
 
 def test_the_switch_drivers_line_needs_its_node() -> None:

@@ -58,7 +58,7 @@ _MOST_CLIENTS = 0.6
 _UNKNOWN_LOAD = 1.6
 """Where clients report no bytes a burst looks like a slow server: the rise (of the logarithm) must be more."""
 _LASTING_WINDOWS = 4
-"""Two minutes: a policy. A burst of a minute, of a checkpoint or of other systems, is over before anybody reads of it."""
+"""Two minutes: a policy. A burst of a minute, of a checkpoint or of others, is over before anybody reads of it."""
 _STARVING_WINDOWS = 5
 """150 s: the first steps of a job wait for cold caches."""
 _WIDE = 0.6

@@ -22,6 +22,8 @@ TOGETHER_INTERVALS: Final = 1.5
 """What was last heard within one interval, with room for jitter, stopped in the same instant."""
 MOST: Final = 0.5
 """An exporter that hangs freezes all GPUs of its node; half suffice, as they need not be seen at the same reading."""
+_HALF: Final = 0.5
+"""From half of what is too long on it is looked whether anything moves that could be counted."""
 _FORGET_MS: Final = 86_400_000
 """What has been silent for a day was taken out of service."""
 _MISSED_BEFORE_MS: Final = 180_000
@@ -58,7 +60,7 @@ class Case:
 class Cases(Kept):
     """Finds the cases of one moment."""
 
-    KEPT = ("excused",)
+    KEPT = ("excused", "quiet")
 
     def __init__(
         self,
@@ -76,10 +78,19 @@ class Cases(Kept):
         self._job_of: dict[str, str] = {}
         self.excused: list[str] = []
         """Nodes that are dark, and that the scheduler has spoken of since: what they were away for is known."""
+        self.quiet: dict[str, Instant] = {}
+        """By switch that counts nothing: when last no NIC on it had moved data either."""
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on with the state of a version that did not know which switches were quiet."""
+        if name != "quiet":
+            super().begin_afresh(name)
 
     def go_on_with(self, survivors: Survivors) -> None:
-        """Forget who of those that are gone was accounted for."""
-        self.excused = [name for name in self.excused if name not in survivors.names("machine")]
+        """Forget who of those that are gone was accounted for, or quiet."""
+        gone = survivors.names("machine")
+        self.excused = [name for name in self.excused if name not in gone]
+        self.quiet = {name: at for name, at in self.quiet.items() if name not in gone}
 
     def excuse(self, now: Instant) -> None:
         """Note which of the dark nodes the scheduler accounts for; it may take a node back before it is heard."""
@@ -97,7 +108,7 @@ class Cases(Kept):
         yield from self._silent_nodes(now)
         yield from self._frozen_gpus(now)
         yield from self._silent_switches(now)
-        yield from self._frozen_switches()
+        yield from self._frozen_switches(now)
 
     def _silent_nodes(self, now: Instant) -> Iterator[Case]:
         streams, names = self._streams, self._streams.nodes.names
@@ -211,20 +222,26 @@ class Cases(Kept):
         going = sorted(job for job in jobs if self._progress.goes_on(job, since, now))
         return f"steps of job {going[0]}" if going else ""
 
-    def _frozen_switches(self) -> Iterator[Case]:
+    def _frozen_switches(self, now: Instant) -> Iterator[Case]:
         ports, streams = self._ports, self._streams
-        frozen = ports.frozen(streams.of["switch"].heard.readings.last[: len(ports)])
-        if not np.count_nonzero(frozen):
-            return
-        owner = streams.switches.owners("switch", len(ports))
-        for switch in sorted(set(owner[frozen].tolist()), key=streams.switches.names.__getitem__):
+        last = streams.of["switch"].heard.readings.last[: len(ports)]
+        stands, frozen = ports.frozen(last, _HALF), ports.frozen(last)
+        owner, quiet = streams.switches.owners("switch", len(ports)), self.quiet
+        self.quiet = {}
+        for switch in sorted(set(owner[stands].tolist()), key=streams.switches.names.__getitem__):
             own = streams.ports_of(switch)
-            stuck = own[frozen[own]]
+            stuck = own[stands[own]]
             since, usual = int(ports.since[stuck].max()), ports.usual(int(stuck[0]))
             if (ports.since[own] > since + usual).any():
                 continue  # one port that still counts shows that the switch is read
-            name = streams.switches.names[switch]
-            if busy := self._traffic(name, since + int(self._config.least_s * 500)):
+            name, ripe = streams.switches.names[switch], bool(frozen[stuck].all())
+            busy = self._traffic(name, since + int(_HALF * (1.0 if ripe else _HALF) * self._config.least_s * 1000))
+            # Where nothing moved, the switch had nothing to count: it has as long to show what moves from now on.
+            if not busy:
+                self.quiet[name] = now
+            elif name in quiet:
+                self.quiet[name] = quiet[name]
+            if ripe and busy and now - quiet.get(name, 0) >= self._config.least_s * 1000:
                 yield Case("switch", name, -1, "frozen", "switch", since, usual, 0, busy, frozenset([name]))
 
     def _traffic(self, switch: str, since: Instant) -> str:

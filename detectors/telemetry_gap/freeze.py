@@ -105,11 +105,11 @@ class Freeze(Kept):
         """Return how often an entity's readings usually change, ms."""
         return float(self._changed.usual[entity])
 
-    def frozen(self, last: IntArray) -> BoolArray:
-        """Return which entities, last heard at `last`, have repeated themselves for too long."""
+    def frozen(self, last: IntArray, part: float = 1.0) -> BoolArray:
+        """Return which entities, last heard at `last`, have repeated themselves for too long, or for `part` of that."""
         config, counts = self._config, self._counts
-        enough = (counts.changes > _LEARNT) & (counts.repeats >= config.least_readings)
-        least = np.fmax(config.least_s * 1000, config.least_readings * self._changed.usual)
+        enough = (counts.changes > _LEARNT) & (counts.repeats >= part * config.least_readings)
+        least = part * np.fmax(config.least_s * 1000, config.least_readings * self._changed.usual)
         return np.asarray(enough & (last - self.since >= least))
 
     def moved_since(self, entities: IntArray, since: Instant) -> int:

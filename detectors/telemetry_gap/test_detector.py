@@ -179,6 +179,14 @@ def test_a_switch_is_frozen_when_no_port_counts_while_nics_on_it_move_data() -> 
     assert entities(tape) == [{"switch": "leaf-1"}], "a port that carries nothing does not show that the switch is read"
 
 
+@pytest.mark.parametrize("pause_s", [295.0, 700.0])
+def test_a_switch_that_has_had_nothing_to_count_is_not_frozen_when_its_nics_move_data_again(pause_s: float) -> None:
+    tape = frozen(tape_of(replace(WHOLE, minutes=18)), "nic", ("port_xmit_data", "port_rcv_data"), AT_S, AT_S + pause_s)
+    octets = ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS")
+    read = AT_S + pause_s + 45  # the switch is read more seldom than its NICs
+    assert entities(frozen(tape, "switch", octets, AT_S, read, switch="leaf-1")) == []
+
+
 def test_all_switches_silent_are_one_gap() -> None:
     (fired,) = firing(without(tape_of(replace(WHOLE, nics=2)), "switch", AT_S, switch=["leaf-1", "leaf-2", "spine-1"]))
     assert dict(fired.entity) == {"switch": "leaf-1"}

@@ -1,16 +1,18 @@
 """`hindcast fit` and `hindcast novelty`: a model of healthy GPUs, and what it finds unlike them."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.named import RecordingDir, recordings_of
 from services.kit.errors import UserError
-from services.kit.times import format_time, parse_time
+from services.kit.times import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from detectors.contract import Finding
     from services.model.artefact import Model
     from services.model.novelty import Novelty
 
@@ -79,9 +81,10 @@ def _describe(model: "Model") -> None:
     )
 
 
-def _findings(path: Path) -> list[dict[str, Any]]:
+def _findings(path: Path) -> "list[Finding]":
     """Return the firing findings of a file. UserError names the line that is none."""
-    import json
+    from services.kit.findings import finding_in
+    from services.kit.wire import WireError
 
     found = []
     try:
@@ -90,18 +93,15 @@ def _findings(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: cannot be read: {error}", remedy="give a readable file", exit_code=2) from None
     for number, line in enumerate(lines, start=1):
         try:
-            one = json.loads(line)
-            entry = {"at": parse_time(one["detected_at"]), "entity": dict(one["entity"]), "fault": str(one["fault"])}
-        except (ValueError, KeyError, TypeError, UserError) as error:
+            found.append(finding_in(line))
+        except WireError as error:
             raise UserError(
-                f"{path}: line {number}: no finding: {error}", remedy="write it with `hindcast run --findings`"
+                f"{path}: line {number}: {error}", remedy="write it with `hindcast run --findings`"
             ) from None
-        if one.get("state") == "firing":
-            found.append(entry)
-    return found
+    return [one for one in found if one.state == "firing"]
 
 
-def _print_agreement(found: "Sequence[Novelty]", raised: Sequence[dict[str, Any]]) -> None:
+def _print_agreement(found: "Sequence[Novelty]", raised: "Sequence[Finding]") -> None:
     """Say which findings a novelty supports, and which novelties no finding is about."""
     from services.score.matching import same_place
 
@@ -112,13 +112,13 @@ def _print_agreement(found: "Sequence[Novelty]", raised: Sequence[dict[str, Any]
         support = [
             other
             for other in begun
-            if other.started_at - _AROUND_MS <= one["at"] <= ends.get(other.id, other.detected_at) + _AROUND_MS
-            and same_place(one["entity"], other.entity)
+            if other.started_at - _AROUND_MS <= one.detected_at <= ends.get(other.id, other.detected_at) + _AROUND_MS
+            and same_place(one.entity, other.entity)
         ]
         explained |= {other.id for other in support}
-        where = " ".join(f"{key}={value}" for key, value in sorted(one["entity"].items(), reverse=True))
+        where = " ".join(f"{key}={value}" for key, value in sorted(one.entity.items(), reverse=True))
         words = f"supported by {support[0].summary}" if support else "not seen by the model"
-        typer.echo(f"{one['fault']} {where}: {words}")
+        typer.echo(f"{one.fault} {where}: {words}")
     for other in begun:
         if other.id not in explained:
             typer.echo(f"no finding explains: {other.summary}")

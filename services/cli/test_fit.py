@@ -7,8 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from detectors.contract import Finding
 from services.cli import fit
 from services.kit.errors import UserError
+from services.kit.times import parse_time
 from services.model.conftest import Slow, write_recording
 
 
@@ -39,17 +41,20 @@ def test_what_it_was_fitted_on_is_printed(fitted: Path) -> None:
 
 
 def test_what_is_novel_is_printed_beside_what_was_found(fitted: Path, tmp_path: Path) -> None:
-    finding = {"state": "firing", "fault": "straggler", "detected_at": "2024-04-01T08:43:00.000Z"}
+    at = parse_time("2024-04-01T08:43:00.000Z")
     findings, out = tmp_path / "findings.jsonl", tmp_path / "novelties.jsonl"
-    lines = [finding | {"entity": {"node": "n2", "gpu": 3}}, finding | {"entity": {"node": "n1", "gpu": 0}}]
-    findings.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [
+        Finding("0", "straggler", "straggler", {"node": node, "gpu": gpu}, "firing", at, at, "ticket", 1.0, "slow", "")
+        for node, gpu in (("n2", 3), ("n1", 0))
+    ]
+    findings.write_text("".join(f"{line.to_json()}\n" for line in lines))
     common = ("novelty", str(fitted / "slow"), "--model", str(fitted / "gpus.model"))
     result = invoke(*common, "--findings", str(findings), "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "straggler node=n2 gpu=3: supported by n2 GPU 3 is unlike its peers" in result.output
     assert "straggler node=n1 gpu=0: not seen by the model" in result.output
     assert [json.loads(line)["kind"] for line in out.read_text().splitlines()] == ["novelty", "novelty"]
-    findings.write_text(json.dumps(lines[1]) + "\n")
+    findings.write_text(f"{lines[1].to_json()}\n")
     assert "no finding explains: n2 GPU 3" in invoke(*common, "--findings", str(findings)).output
 
 

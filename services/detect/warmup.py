@@ -6,12 +6,13 @@ at that time, as it was found: with the time it was detected at. Of an incident 
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from detectors.contract import Finding, Instant
 from detectors.incidents.report import Incident
 from services.kit import topics
-from services.kit.times import format_time
+from services.kit.findings import finding_in
 from services.kit.wire import CLOSED, INCIDENT, SHADOW
 
 _OPEN = frozenset({"firing", "open"})
@@ -38,9 +39,9 @@ def finding_line(finding: Finding, *, incident: str | None = None, shadow: bool 
 
 def closed_line(line: Line, at_ms: Instant, words: str) -> Line:
     """Return a firing finding's line as that of its end at `at_ms`, by hand: `words` say whose and why."""
-    body = json.loads(line.body) | {"state": "resolved", "detected_at": format_time(at_ms)}
+    over = replace(finding_in(line.body), state="resolved", detected_at=at_ms)
     headers = (*line.headers, (CLOSED, words))
-    return line._replace(state="resolved", at_ms=at_ms, body=json.dumps(body).encode(), headers=headers)
+    return line._replace(state="resolved", at_ms=at_ms, body=over.to_json().encode(), headers=headers)
 
 
 def incident_line(incident: Incident) -> Line:

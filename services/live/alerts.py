@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.detect.warmup import Line, lines_of, rows_of
+from services.kit.findings import FindingRecord, finding_record_of, placed
 from services.kit.wire import Origin
 from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
 from services.notify.delivery import Delivery
-from services.notify.finding_record import FindingRecord, finding_record_of, placed
 from services.notify.ledger import Ledger, Offsets
 from services.notify.payload import Labels, labels_of
 from services.notify.settings import NotifySettings

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detectors.contract import Finding
 from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.errors import UserError
@@ -13,7 +14,6 @@ from services.kit.wire import Origin
 from services.live.alerts import alerted, finding_record
 from services.live.api_server import Collection, Entrance
 from services.live.follower import News
-from services.notify.finding_record import FindingLine
 from services.recording.importers.parts.matrix import words_of
 from services.recording.importers.parts.objects import part, parts, text
 from services.recording.importers.parts.pods import name_of
@@ -51,7 +51,7 @@ class NodeConditions:
         self, access: Entrance, origin: Origin, wall_ms: Callable[[], int], kept: Sequence[Line] | None = None
     ) -> None:
         self._access, self._origin, self._wall_ms = access, origin, wall_ms
-        self._open: dict[str, FindingLine] = {}
+        self._open: dict[str, Finding] = {}
         self._known: dict[str, dict[str, Condition]] = {}
         self._nodes = Collection(_NODES, self._known, self._take_node)
         self._begun = kept is not None
@@ -101,7 +101,7 @@ class NodeConditions:
 
     def _differences(self) -> dict[str, dict[str, Condition]]:
         """Return by node the conditions that are not as they should be; a node that is not there has none."""
-        wanted: dict[str, dict[str, list[FindingLine]]] = {}
+        wanted: dict[str, dict[str, list[Finding]]] = {}
         for finding in sorted(self._open.values(), key=lambda one: (one.started_at, one.id)):
             wanted.setdefault(str(finding.entity["node"]), {}).setdefault(type_of(finding.fault), []).append(finding)
         differences: dict[str, dict[str, Condition]] = {}
@@ -132,7 +132,7 @@ def _camel(fault: str) -> str:
     return "".join(word.capitalize() for word in fault.split("_"))
 
 
-def _condition(found: list[FindingLine]) -> Condition:
+def _condition(found: list[Finding]) -> Condition:
     """Return the condition of a fault that is found once or more on a node, the earliest first."""
     first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     # The server is given what it gives back: as `text` reads it.

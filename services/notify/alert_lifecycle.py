@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.notify.finding_record import FindingKey, FindingRecord
+from services.kit.findings import FindingKey, FindingRecord
 from services.notify.payload import LIVE, Labels
 
 State = Literal["firing", "resolved"]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from services.kit.findings import FindingKey, FindingRecord
 from services.kit.replays import ReplayState
 from services.notify.alert_lifecycle import ENDS_AFTER_RESENDS, AlertLifecycle, Policy, State
-from services.notify.finding_record import FindingKey, FindingRecord
 from services.notify.ledger import Ledger
 from services.notify.payload import Labels, alert, annotations_of, labels_of
 

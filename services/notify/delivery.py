@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import Counter, Gauge
 
+from services.kit.findings import FindingRecord
 from services.notify.alert_store import AlertStore, Post
 from services.notify.alertmanager import Alerting
-from services.notify.finding_record import FindingRecord
 
 _log = logging.getLogger(__name__)
 SENT = Counter("hindcast_notify_alerts_sent_total", "Alerts accepted by Alertmanager, repeats included.", ["state"])

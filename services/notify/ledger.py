@@ -8,7 +8,7 @@ after a crash, a firing record before that offset is never sent again, so that n
 
 from typing import NamedTuple
 
-from services.notify.finding_record import Position
+from services.kit.findings import Position
 
 
 class Offsets(NamedTuple):

@@ -6,8 +6,8 @@ Alertmanager knows an alert by its labels alone. Whatever differs from one momen
 
 from collections.abc import Mapping
 
+from services.kit.findings import FindingRecord
 from services.kit.times import format_time
-from services.notify.finding_record import FindingRecord
 
 Labels = tuple[tuple[str, str], ...]
 LIVE = "live"

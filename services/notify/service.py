@@ -12,6 +12,7 @@ from prometheus_client import Counter, Gauge
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
+from services.kit.findings import FindingRecord, Position, finding_record_of, placed
 from services.kit.kafka import KafkaSettings, Record, consumer, producer, reached
 from services.kit.replays import ReplayDirectory
 from services.kit.times import wall_ms
@@ -19,7 +20,6 @@ from services.kit.wire import WireError
 from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
 from services.notify.delivery import Delivery
-from services.notify.finding_record import FindingRecord, Position, finding_record_of, placed
 from services.notify.ledger import Ledger, Offsets
 from services.notify.settings import NotifySettings
 

@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
+from services.kit.findings import finding_record_of
 from services.kit.replays import ReplayState
 from services.notify.alert_lifecycle import Policy
 from services.notify.alert_store import AlertStore, Post
 from services.notify.conftest import Make
-from services.notify.finding_record import finding_record_of
 from services.notify.ledger import Ledger, Offsets
 
 POLICY = Policy(resend_s=30, hold_s=6, keep_s=300)

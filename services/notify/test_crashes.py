@@ -13,12 +13,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.kit.findings import FindingRecord, finding_record_of
 from services.notify.alert_lifecycle import Policy
 from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Answer
 from services.notify.conftest import MadeRecord, made
 from services.notify.delivery import Delivery
-from services.notify.finding_record import FindingRecord, finding_record_of
 from services.notify.ledger import Ledger, Offsets
 
 WALL = 1_800_000_000.0

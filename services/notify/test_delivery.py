@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from services.kit.errors import UserError
+from services.kit.findings import finding_record_of
 from services.kit.settings import load
 from services.notify.alert_lifecycle import Policy
 from services.notify.alert_store import AlertStore
 from services.notify.alertmanager import Alertmanager
 from services.notify.conftest import Make
 from services.notify.delivery import Delivery
-from services.notify.finding_record import finding_record_of
 from services.notify.ledger import Ledger, Offsets
 from services.notify.settings import NotifySettings
 

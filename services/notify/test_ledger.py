@@ -1,4 +1,4 @@
-from services.notify.finding_record import Position
+from services.kit.findings import Position
 from services.notify.ledger import Ledger, Offsets
 
 

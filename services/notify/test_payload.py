@@ -1,8 +1,5 @@
-import pytest
-
-from services.kit.wire import WireError
-from services.notify.conftest import MadeRecord, Make
-from services.notify.finding_record import finding_record_of
+from services.kit.findings import finding_record_of
+from services.notify.conftest import Make
 from services.notify.payload import annotations_of, labels_of
 
 
@@ -53,30 +50,3 @@ def test_a_live_alert_has_one_time_only(make: Make) -> None:
     annotations = annotations_of(finding_record_of(make(1, replay="live")), runbook_base_url=None)
     assert "started_at" in annotations
     assert not [name for name in annotations if name.endswith("_shifted") or name == "runbook_url"]
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (b"not json", "Invalid JSON"),
-        (b"", "no value"),
-        (b"{}", "id: Field required"),
-        (b'{"started_at": "yesterday"}', "started_at: Value error, 'yesterday' is not an RFC 3339 time"),
-        (b'{"started_at": 5}', "started_at: Value error, not a time as text"),
-        (b'{"fault": "gremlins"}', "fault: Value error, no such fault"),
-    ],
-)
-def test_an_unreadable_finding_is_named(make: Make, value: bytes, reason: str) -> None:
-    record = MadeRecord(value, make(1).headers, 1)
-    with pytest.raises(WireError, match=reason):
-        finding_record_of(record)
-
-
-def test_a_finding_that_ends_before_it_began_is_refused(make: Make) -> None:
-    with pytest.raises(WireError, match="before started_at"):
-        finding_record_of(make(1, at_ms=1))
-
-
-def test_a_record_without_origin_is_refused(make: Make) -> None:
-    with pytest.raises(WireError, match="unknown schema"):
-        finding_record_of(MadeRecord(make(1).value, [], 1))

@@ -10,28 +10,12 @@ stays so, as it does in the record.
 from collections.abc import Iterator
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from services.kit.errors import UserError
-from services.kit.kafka import Record
+from services.kit.findings import FindingRecord
 from services.kit.series import FindingSeries, Labels
-from services.kit.times import parse_time
-from services.kit.wire import SHADOW, Origin, WireError
+from services.kit.wire import WireError
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples
 from services.sink.pages import Catalogue
-
-
-class FindingBody(BaseModel):
-    """Of a finding what becomes labels and samples; the rest of its line is for people."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-    detector: str
-    fault: str
-    severity: str
-    entity: dict[str, str | int]
-    state: str
-    started_at: str
-    detected_at: str
 
 
 class FindingWriter:
@@ -42,34 +26,25 @@ class FindingWriter:
         self._catalogue = catalogue
         self._numbers: dict[tuple[tuple[str, str], ...], int] = {}
 
-    def samples(self, origin: Origin, record: Record) -> Iterator[Samples]:
+    def samples(self, one: FindingRecord) -> Iterator[Samples]:
         """Yield the samples of one record of the findings topic; none of what alerts nobody.
 
         That is what a detector in shadow says, and what is of severity info: dashboards show what is wrong.
-        Raises WireError with the reason if it is no finding.
+        Raises WireError where Prometheus cannot hold its time.
         """
-        if dict(record.headers).get(SHADOW) == b"1":
+        finding = one.finding
+        if one.shadow or finding.severity == "info":
             return
-        try:
-            finding = FindingBody.model_validate_json(record.value or b"")
-            started_ms, detected_ms = (
-                parse_time(text) + origin.shift_ms for text in (finding.started_at, finding.detected_at)
-            )
-        except ValidationError as error:
-            raise WireError(f"not a finding: {error.error_count()} fields are missing or wrong") from None
-        except UserError as error:
-            raise WireError(f"not a finding: {error.message}") from None
-        if finding.severity == "info":
-            return
-        if finding.state not in ("firing", "resolved") or not EARLIEST_MS <= detected_ms <= LATEST_MS:
-            raise WireError(f"not a finding: state {finding.state!r} at {finding.detected_at}")
-        labels = self._labels(origin, finding)
+        if not EARLIEST_MS <= one.reported_ms <= LATEST_MS:
+            raise WireError(f"not a time that Prometheus can hold: {one.reported_ms} ms")
+        labels = self._labels(one)
         fires = finding.state == "firing"
-        yield self._sample(self._series.active, labels, detected_ms, 1.0 if fires else 0.0)
+        yield self._sample(self._series.active, labels, one.reported_ms, 1.0 if fires else 0.0)
         if fires:
-            yield self._sample(self._series.started, labels, detected_ms, started_ms / 1000)
+            yield self._sample(self._series.started, labels, one.reported_ms, one.onset_ms / 1000)
 
-    def _labels(self, origin: Origin, finding: FindingBody) -> Labels:
+    def _labels(self, one: FindingRecord) -> Labels:
+        finding, origin = one.finding, one.origin
         return {name: str(value) for name, value in finding.entity.items() if str(value)} | {
             "fault": finding.fault,
             "severity": finding.severity,

@@ -165,7 +165,7 @@ class Intake:
         unit = self._unit(origin)
         self.last[unit.name] = record
         try:
-            return [(unit, unit.found(origin, record))]
+            return [(unit, unit.found(record))]
         except WireError:
             return []
 

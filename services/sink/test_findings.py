@@ -1,17 +1,17 @@
 """What a finding leaves: a 1 when it fires and a 0 when it is resolved, under labels that stay the same."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.contract import Finding, State, finding_id
+from services.kit.findings import FindingRecord
 from services.kit.series import table
 from services.kit.wire import SHADOW, Origin, WireError
+from services.sink.encode import EARLIEST_MS
 from services.sink.findings import FindingWriter
 from services.sink.pages import Catalogue
 
@@ -21,31 +21,33 @@ NAMES = table().findings
 
 
 @dataclass
-class Found:
+class Written:
     value: bytes | None
+    headers: Iterable[tuple[str, bytes]]
     topic: str = "findings"
     partition: int = 0
     offset: int = 0
     timestamp: int = 0
     key: bytes | None = None
-    headers: Iterable[tuple[str, bytes]] = ()
 
 
-def finding(state: State, at_ms: int, entity: dict[str, str | int]) -> Found:
+def finding(
+    state: State, at_ms: int, entity: dict[str, str | int], headers: Iterable[tuple[str, bytes]] = ()
+) -> FindingRecord:
     finding = Finding(
         finding_id("power_throttle", entity, ONSET), "power_throttle", "power_throttle", entity, state, ONSET, at_ms,
         "page", 0.9, "the brake is on", "look at the supply",
     )  # fmt: skip
-    return Found(finding.to_json().encode())
+    return FindingRecord(ORIGIN, finding, Written(None, headers))
 
 
-def written(*records: Found) -> list[tuple[dict[str, str], int, float]]:
+def written(*records: FindingRecord) -> list[tuple[dict[str, str], int, float]]:
     catalogue = Catalogue("v2")
     writer = FindingWriter(NAMES, catalogue)
     return [
         (dict(catalogue.labels(int(block.series[0]))), int(block.times[0, 0]), float(block.values[0, 0]))
         for record in records
-        for block in writer.samples(ORIGIN, record)
+        for block in writer.samples(record)
     ]
 
 
@@ -74,26 +76,14 @@ def test_a_series_is_named_once() -> None:
     catalogue = Catalogue("v2")
     writer = FindingWriter(NAMES, catalogue)
     for at_ms in (FIRED, FIRED + 60_000):
-        list(writer.samples(ORIGIN, finding("firing", at_ms, {"node": "v001"})))
+        list(writer.samples(finding("firing", at_ms, {"node": "v001"})))
     assert catalogue.size == 2
 
 
-@pytest.mark.parametrize(
-    "change", [{"state": "perhaps"}, {"detected_at": "soon"}, {"detected_at": "1969-01-01T00:00:00Z"}, {"entity": 3}]
-)
-def test_what_is_no_finding_is_refused_with_a_reason(change: dict[str, Any]) -> None:
-    body = json.loads(finding("firing", FIRED, {"node": "v001"}).value or b"") | change
-    with pytest.raises(WireError, match="not a finding"):
-        written(Found(json.dumps(body).encode()))
+def test_a_time_that_prometheus_cannot_hold_is_refused_with_a_reason() -> None:
+    with pytest.raises(WireError, match="not a time that Prometheus can hold"):
+        written(finding("firing", EARLIEST_MS - SHIFT - 1, {"node": "v001"}))
 
 
 def test_a_detector_in_shadow_leaves_nothing() -> None:
-    shadowed = finding("firing", FIRED, {"node": "v001"})
-    shadowed.headers = ((SHADOW, b"1"),)
-    assert written(shadowed) == []
-
-
-@pytest.mark.parametrize("value", [None, b"", b"\x00", b"[]"])
-def test_what_cannot_be_read_is_refused(value: bytes | None) -> None:
-    with pytest.raises(WireError, match="not a finding"):
-        written(Found(value))
+    assert written(finding("firing", FIRED, {"node": "v001"}, [(SHADOW, b"1")])) == []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from kafka import TopicPartition
 
+from services.kit.findings import finding_record_of
 from services.kit.kafka import Record
 from services.kit.replays import ReplayState, Topology
 from services.kit.series import table
@@ -177,10 +178,10 @@ class Unit:
         self._topology = topology
         self._findings = FindingWriter(table().findings, catalogue)
 
-    def found(self, origin: Origin, record: Record) -> Outcome:
+    def found(self, record: Record) -> Outcome:
         """Return the samples of a record of the findings topic. Raises WireError with the reason if it is none."""
         outcome = Outcome()
-        outcome.add(self._findings.samples(origin, record))
+        outcome.add(self._findings.samples(finding_record_of(record)))
         return outcome
 
     def stream(self, name: str, origin: Origin, place: TopicPartition) -> Stream:

@@ -190,7 +190,7 @@ class DcgmModel:
             "DCGM_FI_PROF_NVLINK_TX_BYTES": _coarse(linked, 1e7),
             "DCGM_FI_PROF_NVLINK_RX_BYTES": _coarse(linked * uneven, 1e7),
         }
-        for field, counted in nvlink.errors(self._effects, at, interval, rng).items():
+        for field, counted in nvlink.errors(self._effects, at, interval, rng, gpu.nvlink_gen).items():
             values[field] = self._counted(field, counted)
         values["DCGM_FI_DEV_GPU_UTIL"][~held] = 0.0
         return values

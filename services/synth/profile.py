@@ -46,13 +46,19 @@ class GpuProfile(Strict):
     hbm_kelvin_per_w: float
     thermal_time_constant_s: float
     hbm_time_constant_s: float
-    first_pci_buses: list[str]
+    first_pci_buses: list[str] = Field(description="of a node's GPUs: bus, or domain:bus where it is not domain 0")
     max_op_c: float = Field(default=85.0, description="the driver starts to lower clocks here (DCGM's MAX_OP_TEMP)")
     slowdown_c: float = Field(default=89.0, description="the hardware halves clocks here")
     hbm_max_op_c: float = 95.0
     pcie_idle_gen: int | None = Field(default=None, description="a link with no process trains down to this")
     nvlinks: int = Field(default=12, ge=0, description="links of one GPU; 0: PCIe only")
     nvlink_gb_s_per_link: float = Field(default=25.8, gt=0, description="of one link and direction")
+    nvlink_gen: int = Field(default=4, ge=1, description="from 5 on DCGM counts recoveries in a field of their own")
+
+    def pci_address(self, gpu: int) -> str:
+        """Return domain, bus and device of a node's GPU, as the kernel writes them."""
+        bus = self.first_pci_buses[gpu % len(self.first_pci_buses)]
+        return f"{bus if ':' in bus else f'0000:{bus}'}:00"
 
 
 class NodeProfile(Strict):
@@ -154,6 +160,7 @@ class ClusterProfile(Strict):
     node_name: str
     nodes_per_rack: int = Field(gt=0)
     racks_per_pod: int = Field(gt=0)
+    nvlink_domain_nodes: int = Field(default=1, gt=0, description="nodes whose GPUs share one NVLink fabric")
     pdus_per_rack: int = Field(default=2, gt=0, description="every node hangs on all of its rack's")
     mount: str
     mount_kind: str
@@ -253,11 +260,10 @@ class ClusterProfile(Strict):
     def _gpu(self, node: str, gpu: int) -> Gpu:
         digest = hashlib.sha256(f"{self.name}/{node}/{gpu}".encode()).hexdigest()
         uuid = "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
-        buses = self.gpu.first_pci_buses
         return Gpu(
             gpu=gpu,
             uuid=f"GPU-{uuid}",
-            pci_bus_id=f"00000000:{buses[gpu % len(buses)]}:00.0",
+            pci_bus_id=f"0000{self.gpu.pci_address(gpu)}.0",
             pcie_gen=self.gpu.pcie_gen,
             pcie_width=self.gpu.pcie_width,
             power_limit_w=self.gpu.power_limit_w,

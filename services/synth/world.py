@@ -118,7 +118,13 @@ class World:
 
     def rack_of(self, node: int) -> list[int]:
         """Return the indices of all nodes in a node's rack."""
-        size = self.profile.nodes_per_rack
+        return self._block(node, self.profile.nodes_per_rack)
+
+    def nvlink_domain_of(self, node: int) -> list[int]:
+        """Return the indices of all nodes that a node's GPUs reach over NVLink, itself among them."""
+        return self._block(node, self.profile.nvlink_domain_nodes)
+
+    def _block(self, node: int, size: int) -> list[int]:
         first = node // size * size
         return list(range(first, min(first + size, self.profile.nodes)))
 

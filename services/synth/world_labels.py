@@ -76,7 +76,7 @@ _CODES = {
     "ecc_uncorrectable": {48, 63, 64, 94, 95},
     "ecc_correctable_storm": {92},
     "row_remap_pending": {63},
-    "nvlink_fault": {74},
+    "nvlink_fault": {74, 149},
 }
 """The XIDs that state a fault; the gauge shows the last one of a scrape only."""
 

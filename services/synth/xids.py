@@ -24,15 +24,17 @@ TEXTS = {
     95: "Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No",
     119: "Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 (GSP_RM_CONTROL) "
     "(0x20801348 0x410).",
+    145: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 03 (0x00000007 0x00000004 0x00000000 0x00000000 0x00000000 0x00000000)",
+    149: "NETIR_LINK_DOWN Fatal XC0 i0 Link 14 (0x02500011 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
 }
+_OF_A_LINK = {145, 149}
 _ABOUT_A_PROCESS = {13, 31, 43, 45, 94}
 _NOTES = {43, 45, 63, 92}
 
 
 def bus_address(world: World, gpu: int) -> str:
     """Return the address of a node's GPU as the kernel writes it: domain, bus, device."""
-    buses = world.profile.gpu.first_pci_buses
-    return f"0000:{buses[gpu % world.profile.node.gpus % len(buses)].lower()}:00"
+    return world.profile.gpu.pci_address(gpu % world.profile.node.gpus).lower()
 
 
 def xid_line(world: World, logs: Logs, place: tuple[int, int], at: float, code: int) -> Event:
@@ -42,7 +44,8 @@ def xid_line(world: World, logs: Logs, place: tuple[int, int], at: float, code: 
     if code in _ABOUT_A_PROCESS:
         who = f"pid={41200 + 7 * gpu}, name=python3"
     text = TEXTS[code].replace(_ROW, f"{(node * 7919 + gpu * 104729 + int(at) * 31) % 0xFFFFFF:016x}")
-    line = f"NVRM: Xid (PCI:{bus_address(world, gpu)}): {code}, {who}, {text}"
+    about = text if code in _OF_A_LINK else f"{who}, {text}"
+    line = f"NVRM: Xid (PCI:{bus_address(world, gpu)}): {code}, {about}"
     return logs.kernel(node, at, "warning" if code in _NOTES else "error", line)
 
 

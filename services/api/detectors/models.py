@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from services.api.models import Asked
-from services.recording.faults import FaultName
+from services.kit.findings import FaultName
 
 
 class Setting(BaseModel):

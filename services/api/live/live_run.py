@@ -53,9 +53,9 @@ class LiveRun:
         with self._lock:
             for finding in news.step.findings:
                 shadow = finding.detector in self._run.feed.engine.shadow
-                self._notes.hear(json.loads(finding.to_json()), is_incident=False, shadow=shadow)
+                self._notes.hear_finding(finding, shadow=shadow)
             for incident in news.step.incidents:
-                self._notes.hear(json.loads(incident.to_json()), is_incident=True, shadow=False)
+                self._notes.hear_incident(json.loads(incident.to_json()))
             self._notes.event_ms, self._error = news.step.at, None
             self._notes.write()
 

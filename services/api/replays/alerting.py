@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from services.api.replays.findings_consumer import Update
 from services.api.replays.generations import Generation
 from services.api.runs.models import Alert
 from services.api.runs.writer import RunWriter
 from services.api.store import now_ms
 from services.kit.errors import UserError
+from services.kit.findings import FindingRecord
 from services.kit.times import format_time, parse_time
-from services.notify.payload import Labels
+from services.notify.payload import Labels, labels_of
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 5.0
@@ -46,17 +46,17 @@ class Alerts:
         self._known: dict[Generation, dict[Labels, Alert]] = {}
         self._away = False
 
-    def fired(self, one: Generation, update: Update) -> None:
-        """Note that a finding fires, so that its alert is looked for."""
-        if update.labels is None or update.shadow or update.body["severity"] == "info":
+    def take(self, one: Generation, found: FindingRecord) -> None:
+        """Look for the alert of a finding from when it fires on."""
+        finding, labels = found.finding, labels_of(found)
+        if finding.state == "resolved" or found.shadow or finding.severity == "info":
             return
-        known = self._fired.setdefault(one, {}).get(update.labels)
+        known = self._fired.setdefault(one, {}).get(labels)
         if known is None:
-            body = update.body
-            first = _Fired([str(body["id"])], str(body["severity"]), str(body["detected_at"]), update.at_ms)
-            self._fired[one][update.labels] = first
-        elif update.body["id"] not in known.findings:
-            known.findings.append(str(update.body["id"]))
+            detected_at, reported_ms = format_time(finding.detected_at), found.record.timestamp
+            self._fired[one][labels] = _Fired([finding.id], finding.severity, detected_at, reported_ms)
+        elif finding.id not in known.findings:
+            known.findings.append(finding.id)
 
     def restore(self, one: Generation, alerts: list[Alert]) -> None:
         """Take the alerts that were known of a generation before."""

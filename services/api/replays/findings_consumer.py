@@ -1,8 +1,6 @@
 """What the services behind Kafka say of replays: findings, incidents, which there are, and how far detect has come."""
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
@@ -12,23 +10,10 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer, reached
 from services.kit.replays import ReplayDirectory, ReplayState, Topology
 from services.kit.wire import Origin, WireError, origin_of
-from services.notify.finding_record import finding_record_of, placed
-from services.notify.payload import Labels, labels_of
 
 _DETECT_GROUP = "hindcast-detect"
 _FOUND = (topics.FINDINGS, topics.INCIDENTS)
 Offsets = dict[TopicPartition, int]
-
-
-class Update(NamedTuple):
-    """A record of the topics findings or incidents: whose it is, and its JSON; of a finding the alert's labels."""
-
-    origin: Origin
-    body: Mapping[str, Any]
-    labels: Labels | None
-    shadow: bool
-    at_ms: int
-    """Wall time at which Kafka had it."""
 
 
 class Topics:
@@ -97,32 +82,13 @@ class Topics:
         self._directory.close()
 
 
-def generation_of(record: Record) -> tuple[Generation, Origin] | None:
-    """Return whose a record is; None for a tombstone, and for what cannot be read (notify sends it to dead-letter)."""
-    if not record.value:
-        return None
-    try:
-        origin = origin_of(list(record.headers))
-    except WireError:
-        return None
-    return Generation(origin.unit, origin.generation, origin.shift_ms), origin
-
-
-def update_in(record: Record, origin: Origin, topologies: Mapping[str, Topology]) -> Update | None:
-    """Return what a record says; None where it cannot be read. `topologies` are those of the replays, by unit."""
-    try:
-        if record.topic == topics.FINDINGS:
-            one = placed(finding_record_of(record), topologies)
-            return Update(origin, json.loads(record.value or b""), labels_of(one), one.shadow, record.timestamp)
-        body = json.loads(record.value or b"")
-        return Update(origin, body, None, False, record.timestamp) if isinstance(body, dict) else None
-    except (WireError, ValueError):
-        return None
-
-
 def owned(records: list[Record]) -> Iterator[tuple[Record, Generation, Origin]]:
-    """Yield the records that say whose they are."""
+    """Yield the records that say whose they are; no tombstones, and not what notify sends to dead-letter for it."""
     for record in records:
-        whose = generation_of(record)
-        if whose is not None:
-            yield record, *whose
+        if not record.value:
+            continue
+        try:
+            origin = origin_of(list(record.headers))
+        except WireError:
+            continue
+        yield record, Generation(origin.unit, origin.generation, origin.shift_ms), origin

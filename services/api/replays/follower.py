@@ -4,6 +4,7 @@ One thread. It asks the replay service where its replays are, and only while tha
 servers the API does nothing here. The topics are read from their start each time, and what is known changes nothing.
 """
 
+import json
 import logging
 import threading
 import time
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING
 from kafka.errors import KafkaError
 
 from services.api.replays.alerting import Alerts
-from services.api.replays.findings_consumer import Offsets, Topics, owned, update_in
+from services.api.replays.findings_consumer import Offsets, Topics, owned
 from services.api.replays.generations import Generation, Generations, Running
 from services.api.replays.replays import Replays
 from services.api.runs.runs import Runs
 from services.api.runs.writer import RunWriter
 from services.kit.errors import UserError
+from services.kit.findings import finding_record_of, placed
 from services.kit.kafka import KafkaSettings
 from services.kit.problems import RefusedError
 from services.kit.replays import ReplayState
 from services.kit.times import parse_time
+from services.kit.topics import INCIDENTS
 
 if TYPE_CHECKING:
     from services.replay.status import ReplayStatus
@@ -151,13 +154,15 @@ class Follower:
                 if one not in self._followed:
                     self._strange.add(one)
             followed = self._followed.get(one)
-            update = update_in(record, origin, topics.topologies) if followed is not None else None
-            if followed is None or update is None:
+            if followed is None:
                 continue
             try:
-                if update.body["state"] == "firing":
-                    alerts.fired(one, update)
-                followed.notes.hear(update.body, is_incident=update.labels is None, shadow=update.shadow)
+                if record.topic == INCIDENTS:
+                    followed.notes.hear_incident(json.loads(record.value or b""))
+                    continue
+                found = placed(finding_record_of(record), topics.topologies)
+                alerts.take(one, found)
+                followed.notes.hear_finding(found.finding, shadow=found.shadow)
             except (ValueError, KeyError, TypeError) as error:
                 _log.warning("passed over topic=%s offset=%d error=%s", record.topic, record.offset, error)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from detectors.contract import Finding
 from detectors.registry import choose
 from services.api.conftest import SMALL, settings_at
 from services.api.recordings.library import Library
@@ -19,16 +20,17 @@ from services.recording.reader import Recording
 
 BRAKE = SMALL / "vela-power-brake"
 ONE = Generation("vela/again", 0, 1000)
-Update = list[tuple[bool, dict[str, Any]]]
+Updates = list[Finding | dict[str, Any]]
+"""Findings, and incidents as JSON."""
 
 
 @pytest.fixture(scope="module")
-def updates() -> Update:
-    """All that the engine says of the power brake, each with whether it is of an incident."""
-    found: Update = []
+def updates() -> Updates:
+    """All that the engine says of the power brake."""
+    found: Updates = []
     for step in steps(Recording.open(BRAKE), choose()):
-        found += [(False, json.loads(finding.to_json())) for finding in step.findings]
-        found += [(True, json.loads(incident.to_json())) for incident in step.incidents]
+        found += step.findings
+        found += [json.loads(incident.to_json()) for incident in step.incidents]
     return found
 
 
@@ -40,12 +42,15 @@ def place(tmp_path: Path) -> tuple[Store, Generations, Runs]:
     return store, Generations(store, library), Runs(store, library, settings)
 
 
-def hear(notes: RunWriter, updates: Update) -> None:
-    for is_incident, body in updates:
-        notes.hear(body, is_incident=is_incident, shadow=False)
+def hear(notes: RunWriter, updates: Updates) -> None:
+    for one in updates:
+        if isinstance(one, Finding):
+            notes.hear_finding(one, shadow=False)
+        else:
+            notes.hear_incident(one)
 
 
-def test_what_comes_again_changes_nothing(place: tuple[Store, Generations, Runs], updates: Update) -> None:
+def test_what_comes_again_changes_nothing(place: tuple[Store, Generations, Runs], updates: Updates) -> None:
     _, generations, runs = place
     assert generations.opened(ONE, str(BRAKE), {})
     assert runs.one(ONE.run).recording == "vela-power-brake"
@@ -61,10 +66,10 @@ def test_what_comes_again_changes_nothing(place: tuple[Store, Generations, Runs]
     hear(again, updates[:half])
     assert not again.unwritten
     found = runs.findings(ONE.run).items
-    raised = [body for is_incident, body in updates if not is_incident and body["state"] == "firing"]
-    assert [one.id for one in found] == [body["id"] for body in raised]
+    raised = [one for one in updates if isinstance(one, Finding) and one.state == "firing"]
+    assert [one.id for one in found] == [one.id for one in raised]
     assert {one.state for one in found} == {"resolved"}
-    latest = {body["id"]: body for is_incident, body in updates if is_incident and body["state"] != "joined"}
+    latest = {one["id"]: one for one in updates if not isinstance(one, Finding) and one["state"] != "joined"}
     assert {one.id: one for one in runs.incidents(ONE.run).items} == {
         name: Incident.model_validate({"run": ONE.run, **body}) for name, body in latest.items()
     }
@@ -73,7 +78,7 @@ def test_what_comes_again_changes_nothing(place: tuple[Store, Generations, Runs]
     assert runs.one(ONE.run).state == "done"
 
 
-def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], updates: Update) -> None:
+def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, Runs], updates: Updates) -> None:
     _, generations, runs = place
     generations.opened(ONE, str(BRAKE), {})
     notes = generations.notes(ONE, 0, 1000)
@@ -81,15 +86,15 @@ def test_a_run_that_was_deleted_stays_deleted(place: tuple[Store, Generations, R
     notes.write("done")
     runs.delete(ONE.run)
     assert not generations.opened(ONE, str(BRAKE), {})
-    notes.take_incident(next(body for is_incident, body in updates if is_incident))
+    notes.take_incident(next(one for one in updates if not isinstance(one, Finding)))
     notes.write()
     assert runs.page(None, "again", 0, 10).total == 0
 
 
-def test_what_is_no_finding_is_refused(place: tuple[Store, Generations, Runs]) -> None:
+def test_what_is_no_incident_is_refused(place: tuple[Store, Generations, Runs]) -> None:
     _, generations, _ = place
     notes = generations.notes(ONE, 0, 1000)
-    for is_incident, body in ((True, {"id": "x"}), (True, {"id": "x", "revision": 1, "state": "open"}), (False, {})):
+    for body in ({"id": "x"}, {"id": "x", "revision": 1, "state": "open"}, {}):
         with pytest.raises((ValueError, KeyError, TypeError)):
-            notes.hear(body, is_incident=is_incident, shadow=False)
+            notes.hear_incident(body)
     assert not notes.unwritten

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from detectors.contract import Severity
 from services.api.models import Asked, DetectorSettings, Entity, Name, SettingsTaken, Time
 from services.api.recordings.models import Truth
-from services.recording.faults import FaultName
+from services.kit.findings import FaultName
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 

@@ -53,7 +53,7 @@ def _carry_out(store: Store, run: str) -> None:
     for step in steps(recording, choices, incident_config_of(overrides)):
         notes.event_ms = step.at
         for finding in step.findings:
-            notes.take_finding(json.loads(finding.to_json()), shadow=finding.detector in shadow)
+            notes.take_finding(finding, shadow=finding.detector in shadow)
         for incident in step.incidents:
             notes.take_incident(json.loads(incident.to_json()))
         if time.monotonic() >= due:

@@ -16,7 +16,7 @@ from services.api.recordings.models import Coverage
 from services.api.runs.models import Alert, Finding, Incident, IncidentDetail, Run, RunRequest, Timeline, Verdict
 from services.api.runs.runs import Runs
 from services.api.runs.streams import Streams
-from services.recording.faults import FaultName
+from services.kit.findings import FaultName
 
 RunId = Annotated[str, InPath(max_length=32, description="A run's id.")]
 

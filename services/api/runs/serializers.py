@@ -8,7 +8,8 @@ from detectors import contract
 from services.api.recordings.library import truth
 from services.api.runs.models import Finding, Incident, Run, Score, TimelineEntry
 from services.api.store import Row
-from services.kit.times import format_time, parse_time
+from services.kit.findings import finding_in
+from services.kit.times import format_time
 from services.recording.model import Label
 from services.score.matching import Outcome
 from services.score.tally import tally
@@ -16,20 +17,7 @@ from services.score.tally import tally
 
 def finding_of(found: Finding) -> contract.Finding:
     """Return the finding as the engine reported it when it fired."""
-    return contract.Finding(
-        id=found.id,
-        detector=found.detector,
-        fault=found.fault,
-        entity=found.entity,
-        state="firing",
-        started_at=parse_time(found.started_at),
-        detected_at=parse_time(found.detected_at),
-        severity=found.severity,
-        score=found.score,
-        summary=found.summary,
-        recommended_action=found.recommended_action,
-        evidence=found.evidence,
-    )
+    return finding_in(found.model_copy(update={"state": "firing"}).model_dump_json())
 
 
 def run_of(row: Row) -> Run:

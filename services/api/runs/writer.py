@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from detectors import contract
 from services.api.runs.models import Action, Alert, Finding, Incident
 from services.api.runs.serializers import finding_of
 from services.api.store import Store, now_ms
@@ -13,7 +14,7 @@ from services.score.matching import judge
 
 
 class RunWriter:
-    """Takes findings and incidents as the engine writes them (JSON), and writes them to the store now and then."""
+    """Takes findings, and incidents as the engine writes them (JSON), and writes them to the store now and then."""
 
     def __init__(self, store: Store, run: str, *, start_ms: int, end_ms: int) -> None:
         self.run = run
@@ -53,14 +54,15 @@ class RunWriter:
         """Whether something was found since the last writing."""
         return bool(self._events)
 
-    def take_finding(self, body: Mapping[str, Any], *, shadow: bool) -> None:
+    def take_finding(self, finding: contract.Finding, *, shadow: bool) -> None:
         """Note a finding that fires or is resolved."""
-        found = self._findings.get(body["id"])
-        if body["state"] == "resolved" and found is not None:
-            found = found.model_copy(update={"state": "resolved", "resolved_at": body["detected_at"]})
+        found = self._findings.get(finding.id)
+        if finding.state == "resolved" and found is not None:
+            over = {"state": "resolved", "resolved_at": format_time(finding.detected_at)}
+            found = found.model_copy(update=over)
         else:
             words = {"resolved_at": None, "shadow": shadow, "verdict": None, "truth": None, "delay_s": None}
-            found = Finding.model_validate({"run": self.run, **body, **words})
+            found = Finding.model_validate({"run": self.run, **finding.document(), **words})
         self._note(found)
 
     def act(self, finding: str, action: Action) -> Finding:
@@ -90,19 +92,20 @@ class RunWriter:
             self._incidents[name] = incident.revision
             self._events.append(("incident", incident.model_dump_json()))
 
-    def hear(self, body: Mapping[str, Any], *, is_incident: bool, shadow: bool) -> None:
-        """Note a finding or a revision of an incident, unless that, or what came after it, was taken before.
+    def hear_finding(self, finding: contract.Finding, *, shadow: bool) -> None:
+        """Note a finding, unless that, or what came after it, was taken before."""
+        found = self._findings.get(finding.id)
+        if found is None or (finding.state == "resolved" and found.state == "firing"):
+            self.take_finding(finding, shadow=shadow)
 
-        ValueError, KeyError, TypeError: it is neither.
+    def hear_incident(self, body: Mapping[str, Any]) -> None:
+        """Note a revision of an incident, unless that, or a later one, was taken before.
+
+        ValueError, KeyError, TypeError: it is none.
         """
         name = str(body["id"])
-        if is_incident:
-            if name not in self._joined and self._incidents.get(name, -1) < int(body["revision"]):
-                self.take_incident(body)
-            return
-        found = self._findings.get(name)
-        if found is None or (body["state"] == "resolved" and found.state == "firing"):
-            self.take_finding(body, shadow=shadow)
+        if name not in self._joined and self._incidents.get(name, -1) < int(body["revision"]):
+            self.take_incident(body)
 
     def take_alert(self, alert: Alert) -> None:
         """Note an alert, or what became of it."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from services.cli.demo.clock import EventClock
+from services.kit.findings import finding_in
 from services.kit.times import format_time, parse_time
 from services.recording.model import Label
 
@@ -30,10 +31,9 @@ def timeline(
     `finding` is the Kafka record of the first finding of the root cause, `alert` the alert as Alertmanager first took
     it (None where it was over before anyone looked), `hooks` what the webhook receiver got.
     """
-    found = json.loads(finding.value)
     moments = [
         Moment("fault onset", root.onset, clock.wall_at(root.onset)),
-        Moment("first finding", parse_time(found["detected_at"]), finding.timestamp),
+        Moment("first finding", finding_in(finding.value).detected_at, finding.timestamp),
     ]
     if alert:
         moments.append(Moment("alert sent", clock.event_at(alert["sent_ms"]), alert["sent_ms"]))

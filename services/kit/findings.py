@@ -1,17 +1,55 @@
-"""A finding as it was read from the topic: what it says, whose it is, and where in the topic it lies."""
+"""A finding on the wire: the one reader of what `detectors.contract.Finding.to_json` writes, and whose a record is."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 
-from detectors.contract import Severity, State
-from services.kit.errors import UserError
+from detectors.contract import Finding
+from detectors.faults import faults
 from services.kit.kafka import Record
 from services.kit.replays import Topology
-from services.kit.times import parse_time
+from services.kit.times import parse_instant
 from services.kit.wire import CLOSED, INCIDENT, SHADOW, Origin, WireError, origin_of
-from services.recording.faults import FaultName
+
+
+def _known(name: str) -> str:
+    if name not in faults():
+        raise ValueError(f"no such fault: {name}; there are {', '.join(faults())}")
+    return name
+
+
+FaultName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(faults())})]
+"""A fault where it comes in from outside: only names that some detector has."""
+_Time = Annotated[int, BeforeValidator(parse_instant)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line(Finding):
+    """A finding as a line has it: its times are text, and its fault is one that this version knows."""
+
+    fault: FaultName
+    started_at: _Time
+    detected_at: _Time
+
+
+_LINE = TypeAdapter(_Line)
+
+
+def finding_in(line: str | bytes) -> Finding:
+    """Return the finding that a line of JSON is; raise WireError with all that is wrong if it is none."""
+    try:
+        read = _LINE.validate_json(line)
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}"
+            for item in error.errors(include_input=False, include_url=False)
+        ]
+        raise WireError(f"not a finding: {'; '.join(wrong)}") from None
+    if read.detected_at < read.started_at:
+        raise WireError("not a finding: detected_at lies before started_at")
+    return Finding(*(getattr(read, one.name) for one in fields(Finding)))
 
 
 class Position(NamedTuple):
@@ -19,35 +57,6 @@ class Position(NamedTuple):
 
     partition: int
     offset: int
-
-
-class FindingLine(BaseModel):
-    """One line as `detectors.contract.Finding.to_json` writes it; times are epoch milliseconds of recording time."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    id: str
-    detector: str
-    fault: FaultName
-    entity: dict[str, str | int]
-    state: State
-    started_at: int
-    detected_at: int
-    severity: Severity
-    score: float
-    summary: str
-    recommended_action: str
-    evidence: dict[str, float | int | str]
-
-    @field_validator("started_at", "detected_at", mode="before")
-    @classmethod
-    def _time(cls, value: object) -> int:
-        if not isinstance(value, str):
-            raise ValueError("not a time as text")  # noqa: TRY004 - pydantic turns ValueError into its own
-        try:
-            return parse_time(value)
-        except UserError as error:
-            raise ValueError(error.message) from None
 
 
 class FindingKey(NamedTuple):
@@ -66,7 +75,7 @@ class FindingRecord(NamedTuple):
     """One readable record of the findings topic."""
 
     origin: Origin
-    finding: FindingLine
+    finding: Finding
     record: Record
     rack: str = ""
     """That of its node, where the topology says one."""
@@ -123,14 +132,4 @@ def finding_record_of(record: Record) -> FindingRecord:
     origin = origin_of(list(record.headers))
     if not record.value:
         raise WireError("the record has no value")
-    try:
-        finding = FindingLine.model_validate_json(record.value)
-    except ValidationError as error:
-        wrong = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}"
-            for item in error.errors(include_input=False, include_url=False)
-        ]
-        raise WireError(f"not a finding: {'; '.join(wrong)}") from None
-    if finding.detected_at < finding.started_at:
-        raise WireError("not a finding: detected_at lies before started_at")
-    return FindingRecord(origin, finding, record)
+    return FindingRecord(origin, finding_in(record.value), record)
