@@ -47,7 +47,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await page.goto("about:blank");
     await page.goto(linked);
     await page.waitForSelector("section[aria-label^='Signals of v002'] .uplot");
-    await expect.poll(clock, "a link leads to its moment").toBe(at);
+    await expect.poll(clock, { message: "a link leads to its moment" }).toBe(at);
     expect(wrong).toEqual([]);
   });
 
@@ -105,7 +105,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     await page.goto(`${base}#/compare`);
     await page.getByLabel("the last run of each recording").check();
     const offered = page.locator("fieldset label");
-    await expect.poll(() => offered.count(), "of the others there is no run").toBe(1);
+    await expect.poll(() => offered.count(), { message: "of the others there is no run" }).toBe(1);
     expect(await offered.textContent()).toMatch(/vela-power-brake hindcast \d+\.\d+/);
     await offered.locator("input").check();
     await page.getByRole("button", { name: "Compare", exact: true }).click();
