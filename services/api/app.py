@@ -18,7 +18,6 @@ import services.api.recordings.routes as recordings
 import services.api.replays.routes as replays
 import services.api.review.routes as review
 import services.api.runs.routes as runs
-import services.api.tasks.backtest_routes as backtests
 import services.api.tasks.routes as tasks
 from services.api.detectors.catalogue import Catalogue
 from services.api.http import health
@@ -100,7 +99,6 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     review.add_comparisons(api, Comparisons(store, runs_))
     replays.add(api, replays_, streams, replay_streams)
     tasks.add(api, tasks_, library, runs_, settings)
-    backtests.add(api, tasks_, library, settings)
     app.include_router(api)
     serve_console(app, settings.console_dir)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)

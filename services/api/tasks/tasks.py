@@ -101,12 +101,6 @@ class Tasks:
             raise missing(f"{name} of {kind}", task, "ask for another form")
         return path
 
-    def again(self, task: str, kind: TaskKind) -> tuple[dict[str, Any], dict[str, Any], Path]:
-        """Return what a task was asked and needs, and its folder, for one that is to do the same once more."""
-        self.one(task, kind)
-        (row,) = self._store.all("SELECT asked, needs FROM tasks WHERE id = ?", (task,))
-        return json.loads(row["asked"]), json.loads(row["needs"]), self._folder / task
-
     def cancel(self, task: str) -> Task:
         """End a task that waits or is running."""
         self.one(task)

@@ -119,7 +119,7 @@ interface ChangesProps {
   readonly detectors: readonly Detector[];
 }
 
-export function Changes({ title, changes, set, detectors }: ChangesProps) {
+function Changes({ title, changes, set, detectors }: ChangesProps) {
   const change = (place: number, to: Partial<Change>) => set(changes.map((one, number) => (number === place ? { ...one, ...to } : one)));
   return (
     <div>

@@ -1,7 +1,6 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, AWAY, hasToken, setToken, useAway, useLoaded } from "./api";
-import { BacktestPage } from "./Backtest";
 import { ComparePage } from "./Compare";
 import { CoveragePage } from "./Coverage";
 import { IncidentPage } from "./Incident";
@@ -24,7 +23,6 @@ const PAGES = [
   ["library", "Library"],
   ["compare", "Compare"],
   ["rules", "Rules"],
-  ["backtest", "Backtest"],
   ["score", "Score"],
   ["postmortem", "Postmortem"],
 ] as const;
@@ -32,7 +30,7 @@ const PAGES = [
 const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident", coverage: "Coverage" };
 
 const KEYS = [
-  ["1 to 7", "what is wrong, library, compare, rules, backtest, score, postmortem"],
+  ["1 to 6", "what is wrong, library, compare, rules, score, postmortem"],
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
@@ -66,8 +64,6 @@ function Shown({ route }: { readonly route: Route }) {
       return <ComparePage id={first === "" ? null : first} />;
     case "rules":
       return <RulesPage key={first} id={first === "" ? null : first} query={route.query} />;
-    case "backtest":
-      return <BacktestPage key={first} id={first === "" ? null : first} query={route.query} />;
     case "score":
       return <ScorePage id={first === "" ? null : first} />;
     case "postmortem":
