@@ -33,7 +33,7 @@ from services.replay.settings import ReplaySettings
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 _CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 _EXAMPLES = 8
-_NOT_BY_CHANCE = "^(start_run|start_comparison|start_score|start_postmortem)$"
+_NOT_BY_CHANCE = "^start_(run|comparison|score|postmortem|evaluation)$"
 """Of these every second request would start a process: the tests of each start what is needed."""
 _NEVER_WELL = {"start_replay", "show_replay", "delete_replay", "follow_replay"} | {
     "seek_replay",
@@ -109,8 +109,8 @@ class There:
         return {word: makes[word]()} if order in states and word in makes else {}
 
     def wanted(self, operation: str) -> dict[str, str]:
-        task = {"show_score": "score", "show_postmortem": "postmortem"}.get(operation, "task")
-        return {**self.known, "task": self.known[task], **self.to_be(operation)}
+        task = operation.removeprefix("show_").removesuffix("_report")
+        return {**self.known, "task": self.known.get(task, self.known["task"]), **self.to_be(operation)}
 
 
 _FRAMES = frozenset({"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"})
@@ -150,6 +150,7 @@ def _fill(api: str, recording: str, folder: Path) -> None:
         "comparison": _THERE.comparison(),
         "task": _THERE.task("failed"),
         "postmortem": _THERE.task("done", "postmortem", report_html="x", report_md="x", detectors_yaml="x"),
+        "evaluation": _THERE.task("done", "evaluation", evaluation_json='{"rules":null,"counts":[],"recordings":[]}'),
         "score": _THERE.task("done", "score", score_json=json.dumps(figures | rest)),
     }
 

@@ -149,6 +149,13 @@ class Runs:
         query = f"{_COUNT} runs WHERE recording = ? AND state IN ('queued', 'running')"
         return bool(self._store.all(query, (recording,))[0]["n"])
 
+    def latest(self, recording: str) -> str | None:
+        """Return the last run of a recording that is done, of here, with the detectors as they come."""
+        plain = "detectors = '{}' AND unit IS NULL AND state = 'done'"
+        query = f"SELECT id FROM runs WHERE recording = ? AND {plain} ORDER BY created_ms DESC, rowid DESC LIMIT 1"  # noqa: S608 - ours
+        row = self._store.one(query, (recording,))
+        return None if row is None else str(row["id"])
+
     def page(self, recording: str | None, replay: str | None, after: int, limit: int) -> Page[Run]:
         """Return runs, the latest first."""
         where = "WHERE (?1 IS NULL OR recording = ?1) AND (?2 IS NULL OR unit LIKE '%/' || ?2)"

@@ -1,18 +1,11 @@
 """Which alert rules fire on an incident, by Prometheus' own engine."""
 
 from detectors.contract import Entity
-from services.kit.errors import UserError
-from services.kit.shipped import shipped
+from services.api.tasks.rule_texts import built_evaluator, shipped_rules
 from services.postmortem.case import Case, place, related
 from services.postmortem.rules import Alerts, rules_on
-from services.rules.evaluation import Settings, evaluate
-from services.rules.files import rule_files
+from services.rules.evaluation import Settings, evaluate, evaluator_program
 from services.rules.verdict import entity_of, findings_of, node_names
-from services.stack.build import cached, ensure
-from services.stack.recipes import EVALUATOR
-from services.stack.settings import load_settings
-
-_ALERT_RULES = shipped("alert-rules")
 
 
 def alerts_of(case: Case, *, build: bool = True) -> Alerts:
@@ -20,13 +13,8 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
 
     UserError: there are no rules, the evaluator is not there, or it cannot evaluate them.
     """
-    files = rule_files(_ALERT_RULES)
-    if not files:
-        raise UserError(f"{_ALERT_RULES}: has no rule files", remedy="do without the rules", exit_code=2)
-    cache = load_settings().cache_dir
-    if not build and cached(EVALUATOR, cache) is None:
-        raise UserError("the evaluator of rules is not built here", remedy="hindcast stack build, or leave out rules")
-    evaluator = ensure(cache, (EVALUATOR,))[EVALUATOR] / EVALUATOR
+    files = shipped_rules()
+    evaluator = evaluator_program() if build else built_evaluator()
     begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
     evaluated = evaluate(evaluator, case.recording, files, Settings(about=(begin, end), near=list(rules_on(case))))
     changes = evaluated.changes

@@ -7,11 +7,11 @@ from pydantic import BaseModel, Field
 from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time
 from services.api.runs.models import Rates, RunState
 
-TaskKind = Literal["postmortem", "score", "capture", "import"]
+TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation"]
 
 
 class TaskResult(BaseModel):
-    """What came of a task: of a postmortem its title and incident, of a capture or an import the recording."""
+    """What came of a task: its title, of a postmortem the incident, of a capture or an import the recording."""
 
     title: str | None = None
     incident: str | None = None
@@ -20,9 +20,10 @@ class TaskResult(BaseModel):
 
 
 class Task(BaseModel):
-    """A postmortem, score, capture or import: carried out in a process of its own, in the order they were asked for.
+    """What takes long: carried out in a process of its own, in the order they were asked for.
 
-    `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name}.
+    `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name},
+    GET /evaluations/{task}.
     """
 
     id: str

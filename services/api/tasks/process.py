@@ -1,4 +1,4 @@
-"""One task, in a process of its own: a postmortem, a score, a capture or an import."""
+"""One task, in a process of its own."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ class Work:
         self.folder = store.path.parent / "tasks" / task
         self.scratch = self.folder / "scratch"
         """For what is not whole yet; deleted at the end."""
-        self._store, self._task = store, task
+        self.store, self._task = store, task
         self._doing: str | None = None
         self._progress = 0.0
         self._due = 0.0
@@ -50,7 +50,7 @@ class Work:
             return
         self._due = time.monotonic() + _EVERY_S
         query = "UPDATE tasks SET progress = ?, doing = ? WHERE id = ? AND state = 'running'"
-        with self._store.writing() as db:
+        with self.store.writing() as db:
             db.execute(query, (min(1.0, max(0.0, self._progress)), self._doing, self._task))
 
     def done(self, result: TaskResult) -> None:
@@ -58,16 +58,20 @@ class Work:
         query = (
             "UPDATE tasks SET state = 'done', progress = 1, result = ?, over_ms = ? WHERE id = ? AND state = 'running'"
         )
-        with self._store.writing() as db:
+        with self.store.writing() as db:
             db.execute(query, (result.model_dump_json(), now_ms(), self._task))
 
     def failed(self, words: str) -> None:
         """Write why nothing came of it."""
-        Lifecycle(self._store, "tasks").end(self._task, "failed", self._public(words))
+        Lifecycle(self.store, "tasks").end(self._task, "failed", self._public(words))
 
     def _public(self, words: str) -> str:
         """Return a message without where things lie here, which is nobody's business."""
-        hidden = [str(self.scratch), *(str(self.needs[name]) for name in ("path",) if name in self.needs)]
+        hidden = [
+            str(self.scratch),
+            str(self.folder),
+            *(str(self.needs[name]) for name in ("path",) if name in self.needs),
+        ]
         hidden += [str(value) for name, value in self.needs.get("server", {}).items() if value and name != "user"]
         for text in [*hidden, *self.needs.get("paths", [])]:
             words = words.replace(text, "..." if text == str(self.scratch) else text.rpartition("/")[2])
@@ -220,9 +224,16 @@ def _import(work: Work) -> TaskResult:
     return taken(work, out, report)
 
 
+def _evaluation(work: Work) -> TaskResult:
+    from services.api.tasks.evaluating import carried_out
+
+    return carried_out(work)
+
+
 _KINDS: dict[str, Callable[[Work], TaskResult]] = {
     "postmortem": _postmortem,
     "score": _score,
     "capture": _capture,
     "import": _import,
+    "evaluation": _evaluation,
 }

@@ -1,12 +1,12 @@
-"""Postmortems, scores, captures and imports: asked for, looked at, ended, and what came of them."""
+"""Tasks of all kinds: asked for, looked at, ended, and what came of them."""
 
 import asyncio
-import shutil
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
@@ -27,11 +27,14 @@ from services.api.tasks.models import (
     Task,
     TaskKind,
 )
+from services.api.tasks.rule_texts import built_evaluator, shipped_rules, written
+from services.api.tasks.rules_models import Evaluation, EvaluationRequest, RuleFile
 from services.api.tasks.tasks import Tasks
 from services.detect.choices import choices_of, incident_config_of
 from services.kit.problems import RefusedError, missing
 
 _UPLOADS_AT_A_TIME = 2
+Stored = TypeVar("Stored", bound=BaseModel)
 TaskId = Annotated[str, InPath(max_length=32)]
 _REPORTS = {
     "html": ("report.html", "text/html; charset=utf-8"),
@@ -52,6 +55,7 @@ def add(api: APIRouter, tasks: Tasks, library: Library, runs: Runs, settings: Ap
     _any(api, tasks)
     _postmortems(api, tasks, library, runs)
     _scores(api, tasks, library)
+    _evaluations(api, tasks, library, runs)
     _captures(api, tasks, library, settings)
     _imports(api, tasks, library, settings)
 
@@ -122,11 +126,32 @@ def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
     @api.get("/scores/{task}", operation_id="show_score")
     def score(task: TaskId) -> LibraryScore:
         """Return a score's figures, once it is done."""
-        try:
-            return LibraryScore.model_validate_json(tasks.file(task, "score", "score.json").read_bytes())
-        except ValidationError:
-            remedy = "score again: POST /api/v1/scores"
-            raise RefusedError(410, f"score {task} was made by another version", remedy=remedy) from None
+        return _stored(LibraryScore, tasks.file(task, "score", "score.json"), "score it again")
+
+
+def _evaluations(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> None:
+    @api.get("/rule-files", operation_id="list_rule_files")
+    def files() -> list[RuleFile]:
+        """Return hindcast's own alert rules."""
+        return [RuleFile(name=file.name, text=file.read_text(encoding="utf-8")) for file in shipped_rules()]
+
+    @api.post("/evaluations", status_code=201, operation_id="start_evaluation")
+    def start(asked: EvaluationRequest) -> Task:
+        """Evaluate alert rules over recordings, in event time: what would have fired, beside what detectors found."""
+        names = list(dict.fromkeys(asked.recordings))
+        paths = [str(library.place(name).path.resolve()) for name in names]
+        built_evaluator()
+        shown = asked.model_dump(exclude={"rules"}) | {"recordings": names, "own": asked.rules is not None}
+        needs = {"paths": paths, "runs": [runs.latest(name) for name in names]}
+        with tasks.new_folder() as folder:
+            if asked.rules is not None:
+                written(folder / "rules.yaml", asked.rules)
+            return tasks.start("evaluation", shown, shown | needs, folder)
+
+    @api.get("/evaluations/{task}", operation_id="show_evaluation")
+    def evaluation(task: TaskId) -> Evaluation:
+        """Return what rules would have fired, once it is evaluated."""
+        return _stored(Evaluation, tasks.file(task, "evaluation", "evaluation.json"), "evaluate the rules again")
 
 
 def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
@@ -175,16 +200,20 @@ def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettin
         options = options_of(importer, option)
         await run_in_threadpool(_check_name, library, name)
         await run_in_threadpool(tasks.check)
-        folder = tasks.new_folder()
-        try:
+        with tasks.new_folder() as folder:
             async with receiving:
                 await receive(request, folder / "upload", settings.upload_bytes)
             shown = {"importer": importer, "name": name, "filename": filename, "options": options}
             needs = {"unpacked_bytes": settings.unpacked_bytes, "recordings": str(library.imported.resolve())}
             return await run_in_threadpool(tasks.start, "import", shown, shown | needs, folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+
+
+def _stored(kind: type[Stored], path: Path, remedy: str) -> Stored:
+    """Return what a task has written. RefusedError (410) where another version of hindcast has written it."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError:
+        raise RefusedError(410, "this was made by another version of hindcast", remedy=remedy) from None
 
 
 def _check(detectors: dict[str, Any]) -> None:

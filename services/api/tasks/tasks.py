@@ -1,7 +1,9 @@
-"""Tasks: postmortems, scores, captures and imports, each in a process of its own, with a folder for its files."""
+"""Tasks, such as postmortems, scores and imports, each in a process of its own, with a folder for its files."""
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +50,24 @@ class Tasks:
         with self._store.connection() as db:
             self._lifecycle.check_room(db, 1, self._waiting)
 
-    def new_folder(self) -> Path:
-        """Return a folder for the files of a task to come: its name is that task's id."""
+    @contextmanager
+    def new_folder(self) -> Iterator[Path]:
+        """Give a folder for the files of a task to come, named by that task's id; an error deletes it."""
         folder = self._folder / new_id()
         folder.mkdir(parents=True)
-        return folder
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def start(self, kind: TaskKind, asked: dict[str, Any], needs: dict[str, Any], folder: Path | None = None) -> Task:
         """Have something done. `asked` is shown, `needs` is what the process needs beside it."""
         self.check()
-        task = (folder or self.new_folder()).name
+        if folder is None:
+            with self.new_folder() as empty:
+                return self.start(kind, asked, needs, empty)
+        task = folder.name
         with self._store.writing() as db:
             db.execute(
                 "INSERT INTO tasks (id, kind, asked, needs, state, created_ms) VALUES (?, ?, ?, ?, 'queued', ?)",

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { settingsOf, type Change } from "./changes";
+import { Recordings } from "./Chosen";
 import { latestDone, loadRuns } from "./latest";
 import { Operators } from "./Me";
 import { go, href } from "./route";
@@ -78,7 +79,6 @@ function Form({ recordings, detectors, latest }: FormProps) {
   const [error, setError] = useState<Error | null>(null);
   const offered = recordings.filter((one) => !earlier || latest.has(one.name));
   const asked = offered.filter((one) => chosen.has(one.name)).map((one) => one.name);
-  const choose = (name: string) => setChosen((known) => (known.has(name) ? new Set([...known].filter((one) => one !== name)) : new Set([...known, name])));
   const begin = () => {
     setError(null);
     const first = earlier ? { before_runs: asked.flatMap((name) => latest.get(name)?.id ?? []) } : { recordings: asked, before: settingsOf(before, detectors) };
@@ -99,18 +99,7 @@ function Form({ recordings, detectors, latest }: FormProps) {
         </div>
         <Changes title="Second: as they come, but" changes={after} set={setAfter} detectors={detectors} />
       </div>
-      <fieldset style="border:1px solid var(--line);border-radius:4px;max-height:16rem;overflow:auto;margin:.8rem 0">
-        <legend>On these recordings</legend>
-        {offered.map((one) => (
-          <label key={one.name} class="row" style="flex-wrap:nowrap">
-            <input type="checkbox" checked={chosen.has(one.name)} onChange={() => choose(one.name)} />
-            <span>
-              {one.title} <span class="soft small mono">{one.name}</span>
-              {earlier && <span class="soft small"> {made(latest.get(one.name))}</span>}
-            </span>
-          </label>
-        ))}
-      </fieldset>
+      <Recordings title="On these recordings" offered={offered} chosen={chosen} set={setChosen} more={(name) => earlier && <span class="soft small"> {made(latest.get(name))}</span>} />
       <button type="button" class="main" disabled={asked.length === 0} onClick={begin}>
         Compare
       </button>

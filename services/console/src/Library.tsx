@@ -114,6 +114,9 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
           <a class="small" href={href("coverage", [one.name])} aria-label={`Coverage of ${one.name}`}>
             Coverage
           </a>
+          <a class="small" href={href("rules", [], { recording: one.name })} aria-label={`Rules over ${one.name}`}>
+            Rules
+          </a>
           <Operators>
             <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
               {run === null ? "Replay" : "Run again"}

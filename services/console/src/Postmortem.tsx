@@ -1,11 +1,12 @@
 /** Postmortems: made of an incident, looked at here, and taken away as one file. */
-import { useEffect, useState } from "preact/hooks";
-import { ask, file, path, send, useLoaded } from "./api";
+import { useState } from "preact/hooks";
+import { ask, path, send, useLoaded } from "./api";
+import { Made, One } from "./Made";
 import { Operators } from "./Me";
+import { Report } from "./Report";
 import { go, href } from "./route";
-import { goingOn, useTask } from "./tasks";
-import type { Page, RecordingSummary, Task } from "./types";
-import { Progress, Trouble, When } from "./ui";
+import type { RecordingSummary, Task } from "./types";
+import { Trouble } from "./ui";
 
 interface Props {
   readonly id: string | null;
@@ -13,38 +14,21 @@ interface Props {
 }
 
 export function PostmortemPage({ id, query }: Props) {
-  return id === null ? <Overview query={query} /> : <Report id={id} />;
+  return id === null ? <Overview query={query} /> : (
+    <One id={id} page="postmortem" name="Postmortems" title={(task) => task.result?.title ?? "Postmortem"}>
+      {(task) => <Finished task={task} />}
+    </One>
+  );
 }
 
 function Overview({ query }: Pick<Props, "query">) {
-  const made = useLoaded("postmortems", () => ask<Page<Task>>("tasks", { kind: "postmortem", limit: 100 }));
   return (
     <>
       <h1>Postmortem</h1>
       <Operators>
         <Form run={query["run"] ?? null} incident={query["incident"] ?? null} title={query["title"] ?? null} />
       </Operators>
-      <When loaded={made}>
-        {({ items }) =>
-          items.length === 0 ? (
-            <p class="soft">None has been made yet.</p>
-          ) : (
-            <section class="panel" aria-label="Made before">
-              <h2>Made before</h2>
-              <ul class="feed">
-                {items.map((one) => (
-                  <li key={one.id}>
-                    <a href={href("postmortem", [one.id])}>{one.result?.title ?? subject(one)}</a>{" "}
-                    <span class="soft small">
-                      {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
-                    </span>
-                  </li>
-                ))}
-              </ul>
-            </section>
-          )
-        }
-      </When>
+      <Made page="postmortem" kind="postmortem" subject={(one) => one.result?.title ?? subject(one)} />
     </>
   );
 }
@@ -114,78 +98,18 @@ function Form({ run, incident, title }: FormProps) {
   );
 }
 
-function Report({ id }: { readonly id: string }) {
-  const loaded = useTask(id);
-  const [error, setError] = useState<Error | null>(null);
-  const cancel = () => send<Task>(path("tasks", id, "cancel"), {}).then(loaded.again, (reason: unknown) => setError(reason as Error));
+function Finished({ task }: { readonly task: Task }) {
   return (
-    <>
-      <p class="small">
-        <a href={href("postmortem")}>◂ Postmortems</a>
-      </p>
-      {error !== null && <Trouble error={error} />}
-      <When loaded={loaded}>
-        {(task) => (
-          <>
-            <h1>{task.result?.title ?? "Postmortem"}</h1>
-            {goingOn(task.state) && (
-              <Progress of={task}>
-                <Operators>
-                  <button type="button" onClick={() => void cancel()}>
-                    Cancel
-                  </button>
-                </Operators>
-              </Progress>
-            )}
-            {task.state === "failed" && <p class="sev page">It has failed: {task.error}</p>}
-            {task.state === "cancelled" && <p>It was cancelled.</p>}
-            {task.state === "done" && <Finished task={task} />}
-          </>
-        )}
-      </When>
-    </>
+    <Report url={path("postmortems", task.id, "report")} forms={FORMS} name={`postmortem-${task.result?.recording ?? "report"}-${task.result?.incident ?? task.id}`} title={task.result?.title ?? "Postmortem"}>
+      {typeof task.asked["run"] === "string" && task.result?.incident != null && <a href={href("incident", [task.asked["run"], task.result.incident])}>The incident</a>}
+    </Report>
   );
 }
 
-/** The report stands in a frame that may run nothing; the same file is what is taken away. */
-function Finished({ task }: { readonly task: Task }) {
-  const files = useLoaded(task.id, async () => {
-    const [html, md] = await Promise.all(["html", "md"].map((form) => file(`${path("postmortems", task.id)}/report`, { form })));
-    const [htmlUrl, mdUrl] = [html, md].map((blob) => URL.createObjectURL(blob ?? new Blob()));
-    return { htmlUrl: htmlUrl ?? "", mdUrl: mdUrl ?? "", text: (await html?.text()) ?? "" };
-  });
-  const { htmlUrl, mdUrl } = files.data ?? {};
-  useEffect(
-    () => () => {
-      for (const url of [htmlUrl, mdUrl]) {
-        URL.revokeObjectURL(url ?? "");
-      }
-    },
-    [htmlUrl, mdUrl],
-  );
-  const name = `postmortem-${task.result?.recording ?? "report"}-${task.result?.incident ?? task.id}`;
-  return (
-    <When loaded={files}>
-      {({ text, htmlUrl: html, mdUrl: md }) => (
-        <>
-          <div class="row" style="margin:.4rem 0 .8rem">
-            <a class="button main" href={html} download={`${name}.html`}>
-              Download HTML
-            </a>
-            <a class="button" href={md} download={`${name}.md`}>
-              Download Markdown
-            </a>
-            {typeof task.asked["run"] === "string" && task.result?.incident != null && (
-              <a href={href("incident", [task.asked["run"], task.result.incident])}>The incident</a>
-            )}
-            <span class="soft small">One file, opens offline, prints well.</span>
-          </div>
-          <iframe class="report" title={task.result?.title ?? "Postmortem"} sandbox="" srcdoc={text} />
-        </>
-      )}
-    </When>
-  );
-}
+const FORMS = [
+  ["html", "HTML", "html"],
+  ["md", "Markdown", "md"],
+] as const;
 
 /** What a postmortem that is not done yet will be of. */
 function subject({ asked }: Task): string {

@@ -10,6 +10,7 @@ import { LivePage } from "./Live";
 import { MeContext, type Me } from "./Me";
 import { PostmortemPage } from "./Postmortem";
 import { go, href, useRoute, type Route } from "./route";
+import { RulesPage } from "./Rules";
 import { RunPage } from "./Run";
 import { ScorePage } from "./Score";
 import { useTheme } from "./theme";
@@ -21,6 +22,7 @@ const PAGES = [
   ["", "Wrong now"],
   ["library", "Library"],
   ["compare", "Compare"],
+  ["rules", "Rules"],
   ["score", "Score"],
   ["postmortem", "Postmortem"],
 ] as const;
@@ -28,7 +30,7 @@ const PAGES = [
 const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident", coverage: "Coverage" };
 
 const KEYS = [
-  ["1 to 5", "what is wrong, library, compare, score, postmortem"],
+  ["1 to 6", "what is wrong, library, compare, rules, score, postmortem"],
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
@@ -60,6 +62,8 @@ function Shown({ route }: { readonly route: Route }) {
       return <CoveragePage key={first} name={first} />;
     case "compare":
       return <ComparePage id={first === "" ? null : first} />;
+    case "rules":
+      return <RulesPage key={first} id={first === "" ? null : first} query={route.query} />;
     case "score":
       return <ScorePage id={first === "" ? null : first} />;
     case "postmortem":

@@ -41,6 +41,23 @@ export interface Alert {
   readonly receivers: readonly string[];
 }
 
+/** The alert that answered for a label or, `late`, the first after it was due: such a label counts as missed. */
+export interface Answer {
+  readonly name: string;
+  readonly entity: Readonly<Record<string, string | number>>;
+  readonly at: string;
+  /** From the label's onset. */
+  readonly delay_s: number;
+  readonly late: boolean;
+}
+
+/** A label that asks for an alert; what rules and what detectors had for it, null where they had nothing. */
+export interface AnsweredLabel {
+  readonly label: Truth;
+  readonly rules: Answer | null;
+  readonly detectors: Answer | null;
+}
+
 /** The peers of the first entity: those of its job, the drawn ones left out if enough others are left.
  *
  * `low` and `high` are the median less and plus three robust standard deviations (1.4826 times the median absolute
@@ -179,11 +196,47 @@ export interface Difference {
   readonly after: string | null;
 }
 
+/** What rules would have fired over one recording, beside what the detectors found, in order of time. */
+export interface EvaluatedRecording {
+  readonly name: string;
+  readonly start: string;
+  readonly end: string;
+  readonly labelled: boolean;
+  /** The run whose findings these are; null: they were looked for anew. */
+  readonly run: string | null;
+  readonly rules: Fared;
+  readonly detectors: Fared;
+  readonly labels: readonly AnsweredLabel[];
+  readonly alerts: readonly FiredAlert[];
+  /** So many more alerts there were. */
+  readonly unlisted: number;
+  /** Rules that failed as they were evaluated, with their first error. */
+  readonly failures: Readonly<Record<string, string>>;
+  readonly series: number;
+  readonly samples: number;
+}
+
+/** Alert rules over recordings. `rules`: the file that was sent, null where it was hindcast's own. */
+export interface Evaluation {
+  readonly rules: string | null;
+  readonly counts: readonly RuleCount[];
+  readonly recordings: readonly EvaluatedRecording[];
+}
+
 /** An alert that no label explains. */
 export interface FalseAlarm {
   readonly fault: string;
   readonly entity: Readonly<Record<string, string | number>>;
   readonly summary: string;
+}
+
+/** Alerts against labels; null where nobody has labelled the recording. `repeats`: on what was caught, or late. */
+export interface Fared {
+  readonly fired: number;
+  readonly caught: number | null;
+  readonly missed: number | null;
+  readonly repeats: number | null;
+  readonly false_alarms: number | null;
 }
 
 /** Counts and rates of one fault, of all, or of a control. */
@@ -228,6 +281,26 @@ export interface Finding {
   readonly delay_s: number | null;
   /** Of a live cluster: what people did about it. One closed by hand is resolved. */
   readonly actions: readonly Action[];
+}
+
+/** An alert of a rule, or a finding of a detector. Its times are recording time.
+ *
+ * `verdict` is null where nobody has labelled the recording, and of what is informative or names no part of it. */
+export interface FiredAlert {
+  readonly by: "rules" | "detectors";
+  readonly name: string;
+  readonly entity: Readonly<Record<string, string | number>>;
+  readonly severity: string;
+  /** Since when the condition held, or the fault could be seen. */
+  readonly started_at: string;
+  readonly at: string;
+  readonly resolved_at: string | null;
+  readonly summary: string;
+  /** Of a rule's alert. */
+  readonly labels: Readonly<Record<string, string>>;
+  readonly verdict: "hit" | "late" | "repeat" | "false" | null;
+  /** The label that it is about. */
+  readonly label: string | null;
 }
 
 /** Whether it lives; `checks` says of each thing it needs whether that is well. */
@@ -534,6 +607,22 @@ export interface Replay {
   readonly run: string;
 }
 
+/** One alert rule over all recordings. `fired` 0: it was silent. */
+export interface RuleCount {
+  readonly name: string;
+  readonly fired: number;
+  readonly hits: number;
+  readonly late: number;
+  readonly repeats: number;
+  readonly false_alarms: number;
+}
+
+/** A file of hindcast's own alert rules, as it is. */
+export interface RuleFile {
+  readonly name: string;
+  readonly text: string;
+}
+
 /** One run. `progress` and `event_time` are how far event time has come. */
 export interface Run {
   readonly id: string;
@@ -632,12 +721,13 @@ export interface Stream {
   readonly fields: readonly string[];
 }
 
-/** A postmortem, score, capture or import: carried out in a process of its own, in the order they were asked for.
+/** What takes long: carried out in a process of its own, in the order they were asked for.
  *
- * `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name}. */
+ * `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name},
+ * GET /evaluations/{task}. */
 export interface Task {
   readonly id: string;
-  readonly kind: "postmortem" | "score" | "capture" | "import";
+  readonly kind: "postmortem" | "score" | "capture" | "import" | "evaluation";
   readonly asked: Readonly<Record<string, unknown>>;
   readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
   /** Of a postmortem, that of its first run: trials come after. */
@@ -650,7 +740,7 @@ export interface Task {
   readonly result: TaskResult | null;
 }
 
-/** What came of a task: of a postmortem its title and incident, of a capture or an import the recording. */
+/** What came of a task: its title, of a postmortem the incident, of a capture or an import the recording. */
 export interface TaskResult {
   readonly title: string | null;
   readonly incident: string | null;

@@ -1,0 +1,95 @@
+/** Tasks of one kind that were asked for before, and one of them as it goes on. */
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { ask, path, send, useLoaded } from "./api";
+import { Operators } from "./Me";
+import { href } from "./route";
+import { goingOn, useTask } from "./tasks";
+import type { Page, Task } from "./types";
+import { Progress, Trouble, When } from "./ui";
+
+interface MadeProps {
+  readonly page: string;
+  readonly kind: Task["kind"];
+  readonly subject: (task: Task) => string;
+}
+
+export function Made({ page, kind, subject }: MadeProps) {
+  const made = useLoaded(kind, () => ask<Page<Task>>("tasks", { kind, limit: 100 }));
+  return (
+    <When loaded={made}>
+      {({ items }) =>
+        items.length === 0 ? (
+          <p class="soft">None has been made yet.</p>
+        ) : (
+          <section class="panel" aria-label="Made before">
+            <h2>Made before</h2>
+            <ul class="feed">
+              {items.map((one) => (
+                <li key={one.id}>
+                  <a href={href(page, [one.id])}>{subject(one)}</a>{" "}
+                  <span class="soft small">
+                    {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
+                  </span>
+                </li>
+              ))}
+            </ul>
+          </section>
+        )
+      }
+    </When>
+  );
+}
+
+interface OneProps {
+  readonly id: string;
+  readonly page: string;
+  /** What the page of all is called. */
+  readonly name: string;
+  readonly title: (task: Task) => string;
+  readonly children: (task: Task) => ComponentChildren;
+}
+
+/** A task by its id: how far it is, why it has failed, and what came of it. */
+export function One({ id, page, name, title, children }: OneProps) {
+  const loaded = useTask(id);
+  const [error, setError] = useState<Error | null>(null);
+  const cancel = () => send<Task>(path("tasks", id, "cancel"), {}).then(loaded.again, (reason: unknown) => setError(reason as Error));
+  return (
+    <>
+      <p class="small">
+        <a href={href(page)}>◂ {name}</a>
+      </p>
+      {error !== null && <Trouble error={error} />}
+      <When loaded={loaded}>
+        {(task) => (
+          <>
+            <h1>{title(task)}</h1>
+            {goingOn(task.state) && (
+              <Progress of={task}>
+                <Operators>
+                  <button type="button" onClick={() => void cancel()}>
+                    Cancel
+                  </button>
+                </Operators>
+              </Progress>
+            )}
+            {task.state === "failed" && <p class="sev page">It has failed: {task.error}</p>}
+            {task.state === "cancelled" && <p>It was cancelled.</p>}
+            {task.state === "done" && children(task)}
+          </>
+        )}
+      </When>
+    </>
+  );
+}
+
+/** The recordings that a task was asked for. */
+export function recordingsOf({ asked }: Task): readonly string[] {
+  return Array.isArray(asked["recordings"]) ? asked["recordings"].map(String) : [];
+}
+
+/** Recordings as words: all of a few, the number of many. */
+export function several(names: readonly string[]): string {
+  return names.length > 3 ? `${names.length} recordings` : names.join(", ");
+}
