@@ -3,9 +3,10 @@
 The latency of a mount's median client, in reads and in writes, is compared with the mount's own habit at like
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients for two minutes that is too improbable for chance, by the tail of such differences here, is unusual. It
-alerts where somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise` of their time
-more than they did; requests queue on every client; or, of jobs that report no steps, throughput halves, or each
-client's requests take a twentieth of every second more than they did (Little's law). Else it is of severity info.
+alerts where somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise`
+of their time more than they did; requests queue on every client; or, of jobs that report no steps, throughput halves,
+or each client's requests take a twentieth of every second more than they did (Little's law). Else it is of severity
+info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
