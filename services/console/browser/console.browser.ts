@@ -157,6 +157,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     for (const address of ["", "#/library", `#/run/${run}`, "#/compare", "#/rules", "#/score", "#/postmortem", "#/coverage/vela-power-brake"]) {
       await page.goto(`${base}${address}`);
       await page.locator("main h1, main h2").first().waitFor();
+      await page.waitForLoadState("networkidle"); // what is loaded may be wider than what waits for it
       expect([address, await page.evaluate(() => document.documentElement.scrollWidth)]).toEqual([address, 390]);
     }
     await page.setViewportSize({ width: 1366, height: 820 });
