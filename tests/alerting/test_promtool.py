@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from detectors.registry import discover
 from services.kit.series import table
 from services.rules.evaluation import evaluator_program, reads_of
 from services.stack import build
@@ -51,7 +52,7 @@ def test_the_cases_notice_a_rule_that_is_wrong(tmp_path: Path, was: str, becomes
 
 
 def test_rules_read_what_a_recording_becomes() -> None:
-    """Every metric is one of series.yaml's, one of DCGM's that recordings have, or recorded by another rule."""
+    """Every metric is one of series.yaml's, one of DCGM's that recordings or detectors have, or of another rule."""
     evaluator = evaluator_program()
     files = RULES[:-1]
     recorded = {
@@ -67,6 +68,7 @@ def test_rules_read_what_a_recording_becomes() -> None:
         known |= {metric for metrics in stream.by_unit.values() for metric in metrics.values()}
     small = next((ROOT / "replay-data" / "small").glob("*/dcgm.parquet"))
     known |= {name for name in pq.read_schema(small).names if name.startswith("DCGM_")}
+    known |= {name for detector in discover().values() for name in detector.spec.fields.get("dcgm", ())}
     reads = reads_of(evaluator, files)
     assert not reads.all
     assert reads.names - known == set()
