@@ -202,8 +202,8 @@ def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(degr
     def warmth(seconds: Any, node: Any, _gpu: Any, _values: Any) -> Any:
         return np.where((node == name(2)) & (seconds >= 300), degrees, 55.0 + 3.0 * (np.arange(len(node)) % 3))
 
-    tape = tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False))
-    assert bool(firing(changed(tape, TEMP, warmth))) == braked
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False)
+    assert bool(firing(changed(tape_of(scene), TEMP, warmth))) == braked
 
 
 def test_a_dip_of_twenty_seconds_is_nothing() -> None:
@@ -350,53 +350,6 @@ def test_lines_of_the_event_log(message: str, failed: bool) -> None:
     assert (line is not None and line[0] == "supply" and not line[2]) is failed
 
 
-def limited(tape: Tape, watts: Any) -> Tape:
-    """Return the tape with a power limit of `watts`(seconds, node, gpu) reported."""
-    dcgm = tape.rows[0]
-    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
-    column = np.asarray(watts((dcgm.times - START) / 1000, *keys), float)
-    values = dict(dcgm.values) | {"DCGM_FI_DEV_ENFORCED_POWER_LIMIT": column}
-    valid = dict(dcgm.valid) | {"DCGM_FI_DEV_ENFORCED_POWER_LIMIT": np.ones(len(column), bool)}
-    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
-
-
-def test_a_limit_lowered_on_one_gpu_is_noted_until_it_is_set_back() -> None:
-    def watts(at: Any, node: Any, gpu: Any) -> Any:
-        mine = (node == name(1)) & (gpu == 4) & (at >= 120) & (at < 300)
-        return np.where(mine, 250.0, 400.0)
-
-    def held(share: float) -> Any:
-        return lambda at, node, gpu, values: np.where(watts(at, node, gpu) < 400, share * values, values)
-
-    lowered = limited(tape_of(Scene(seed=4)), watts)
-    assert run(lowered) == [], "a card that draws as much as before is not held by its limit"
-    slower = changed(changed(lowered, CLOCK, held(0.8)), POWER, lambda *at: np.minimum(at[-1], watts(*at[:3])))
-    fired, resolved = run(slower)
-    assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "info")
-    assert START + 120_000 <= fired.started_at <= START + 127_000
-    assert fired.detected_at <= START + 165_000
-    assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_peers_mhz"])
-    assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
-    assert resolved.id == fired.id
-    assert START + 300_000 <= resolved.detected_at <= START + 310_000
-
-
-def test_a_node_whose_limit_is_lower_since_it_was_first_seen_is_somebodys_choice() -> None:
-    (note,) = run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(node == name(1), 250.0, 400.0)))
-    assert (note.state, note.severity, dict(note.entity)) == ("firing", "info", {"node": name(1)})
-
-
-def test_a_limit_lowered_on_all_is_a_decision() -> None:
-    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(at > 120, 300.0, 400.0))) == []
-    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.full(len(at), 300.0))) == []
-
-
-def test_two_models_have_two_limits() -> None:
-    models = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
-    tape = tape_of(Scene(seed=4, models=models))
-    assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []
-
-
 def test_a_clock_that_falls_without_a_reason_is_not_held_by_what_the_cap_counted_before() -> None:
     """A GPU droops by a seventh as the cap lets go of it: its counter of throttled time stands still from then on."""
     tape = tape_of(Scene(minutes=6, missing=0.0))
@@ -404,9 +357,11 @@ def test_a_clock_that_falls_without_a_reason_is_not_held_by_what_the_cap_counted
     def slow(seconds: Any, node: Any, gpu: Any) -> Any:
         return (node == name(1)) & (gpu == 3) & (seconds >= 200)
 
-    counted = tape.rows[0].values[VIOLATION]
-    keys = [np.array(tape.rows[0].keys[key].categories)[tape.rows[0].keys[key].codes] for key in ("node", "gpu")]
-    before = counted[~slow((tape.rows[0].times - START) / 1000, *keys) & (keys[0] == name(1)) & (keys[1] == 3)].max()
-    for field, value in ((CLOCK, 1210.0), (POWER, 310.0), (REASONS, 0.0), (VIOLATION, before)):
+    def stands(seconds: Any, node: Any, gpu: Any, counted: Any) -> Any:
+        before = ~slow(seconds, node, gpu) & (node == name(1)) & (gpu == 3)
+        return np.where(slow(seconds, node, gpu), counted[before].max(), counted)
+
+    tape = changed(tape, VIOLATION, stands)
+    for field, value in ((CLOCK, 1210.0), (POWER, 310.0), (REASONS, 0.0)):
         tape = changed(tape, field, lambda *of, at=value: np.where(slow(*of[:3]), at, of[3]))
     assert firing(tape) == []

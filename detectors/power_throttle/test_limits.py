@@ -1,0 +1,52 @@
+"""power_throttle where power limits are lowered: by a fault on one GPU, by somebody's choice, on all."""
+
+from typing import Any
+
+import numpy as np
+
+from detectors.gpu_tapes import START, name
+from detectors.power_throttle.examples import Scene, tape_of
+from detectors.power_throttle.test_detector import CLOCK, POWER, changed, run
+from detectors.tape import Tape
+
+
+def limited(tape: Tape, watts: Any) -> Tape:
+    """Return the tape with a power limit of `watts`(seconds, node, gpu) reported."""
+    return changed(tape, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", lambda *of: np.asarray(watts(*of[:3]), float))
+
+
+def test_a_limit_lowered_on_one_gpu_is_noted_until_it_is_set_back() -> None:
+    def watts(at: Any, node: Any, gpu: Any) -> Any:
+        mine = (node == name(1)) & (gpu == 4) & (at >= 120) & (at < 300)
+        return np.where(mine, 250.0, 400.0)
+
+    def held(share: float) -> Any:
+        return lambda at, node, gpu, values: np.where(watts(at, node, gpu) < 400, share * values, values)
+
+    lowered = limited(tape_of(Scene(seed=4)), watts)
+    assert run(lowered) == [], "a card that draws as much as before is not held by its limit"
+    slower = changed(changed(lowered, CLOCK, held(0.8)), POWER, lambda *at: np.minimum(at[-1], watts(*at[:3])))
+    fired, resolved = run(slower)
+    assert (fired.state, dict(fired.entity), fired.severity) == ("firing", {"node": name(1), "gpu": 4}, "info")
+    assert START + 120_000 <= fired.started_at <= START + 127_000
+    assert fired.detected_at <= START + 165_000
+    assert float(fired.evidence["sm_clock_mhz"]) < 0.85 * float(fired.evidence["sm_clock_peers_mhz"])
+    assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
+    assert resolved.id == fired.id
+    assert START + 300_000 <= resolved.detected_at <= START + 310_000
+
+
+def test_a_node_whose_limit_is_lower_since_it_was_first_seen_is_somebodys_choice() -> None:
+    (note,) = run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(node == name(1), 250.0, 400.0)))
+    assert (note.state, note.severity, dict(note.entity)) == ("firing", "info", {"node": name(1)})
+
+
+def test_a_limit_lowered_on_all_is_a_decision() -> None:
+    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(at > 120, 300.0, 400.0))) == []
+    assert run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.full(len(at), 300.0))) == []
+
+
+def test_two_models_have_two_limits() -> None:
+    models = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+    tape = tape_of(Scene(seed=4, models=models))
+    assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []
