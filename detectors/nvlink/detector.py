@@ -179,7 +179,7 @@ class Nvlink:
         written = {(event.node, event.gpu, event.code) for event in events if event.seen_in == KERNEL}
         for event in events:
             group = self._catalogue.of(event.code).group
-            # What the gauge shows of a line that was heard, too, is as grave as the line said.
+            # The gauge shows no level: of a code that a line has, too, the line's level counts.
             heard = event.seen_in != KERNEL and (event.again or (event.node, event.gpu, event.code) in written)
             if group == "gpu_lost":
                 self._lost_gpu[event.node] = max(event.at, self._lost_gpu.get(event.node, event.at))

@@ -86,6 +86,7 @@ class _Mounts(Columns):
     axis = REUSED
     BESIDE = ("queue", "moved", "busy")
     looked: IntArray = column(-1)
+    slow: IntArray = column(0, 2)
     starving: IntArray = column(0)
     starving_since: IntArray = column(-1)
 
@@ -164,8 +165,10 @@ class Storage(BaseDetector):
         open_mounts = {str(case.entity["mount"]) for case in self._book.cases()}
         closed = np.array([self._names.names[mount] not in open_mounts for mount in mounts.tolist()], bool)
         calm = closed & ~starves & ~high.any(axis=0)
-        unusual = high & (self._evidence.wealth[entities] >= self._needed())
-        unusual &= self._evidence.looks[entities] >= _LASTING_WINDOWS
+        # A window as usual takes one of them back, so that bursts minutes apart do not add up.
+        slow = np.clip(self._mounts.slow[:, mounts] + np.where(high, 1, -1), 0, _LASTING_WINDOWS)
+        self._mounts.slow[:, mounts] = slow
+        unusual = high & (slow >= _LASTING_WINDOWS) & (self._evidence.wealth[entities] >= self._needed())
         for place, mount in enumerate(mounts.tolist()):
             bad = bool(starves[place] or (rise[:, place] >= 0.6 * math.log1p(self._config.latency_rise)).any())
             found += self._go_on(now, str(self._names.names[mount]), bad=bad)

@@ -42,6 +42,7 @@ class Freeze(Kept):
         self._config = config
         self._fields, self._meter = tuple(fields), meter
         self.kind = kind
+        self._only_growth = kind == "nic"  # its counters say that data move; those that fall began anew with their node
         self._changed = Attendance(kind)
         self._counts = _Counts().along(kind)
         self._seen = np.empty((len(self._fields), 0))
@@ -73,8 +74,9 @@ class Freeze(Kept):
         fine &= np.isfinite(value)
         seen = self._seen[:, where]
         differs = fine & (value != seen)
+        changes = differs & (value > seen) if self._only_growth else differs
         self._seen[:, where] = np.where(differs, value, seen)
-        changed, reports = np.logical_or.reduce(differs), np.logical_or.reduce(fine)
+        changed, reports = np.logical_or.reduce(changes), np.logical_or.reduce(fine)
         moved = those[changed]
         self._changed.readings.heard(moved, at[changed])
         counts.changes[moved] += 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, Kind
-from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
+from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
 from detectors.tape import Tape, play
 from detectors.telemetry_gap.detector import TelemetryGap
@@ -185,6 +185,18 @@ def test_a_switch_that_has_had_nothing_to_count_is_not_frozen_when_its_nics_move
     octets = ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS")
     read = AT_S + pause_s + 45  # the switch is read more seldom than its NICs
     assert entities(frozen(tape, "switch", octets, AT_S, read, switch="leaf-1")) == []
+
+
+def test_nics_whose_counters_begin_anew_move_no_data() -> None:
+    def begins(rows: Any, values: Any) -> Any:
+        at = seconds(rows) - AT_S
+        return np.where(at >= 250, 0.0, np.where(at >= 100, 5.0, values))
+
+    idle = frozen(tape_of(WHOLE), "nic", ("port_xmit_data", "port_rcv_data"))
+    idle = frozen(idle, "switch", ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS"))
+    for field in ("port_xmit_data", "port_rcv_data"):
+        idle = changed(idle, "nic", field, begins)
+    assert entities(idle) == []
 
 
 def test_all_switches_silent_are_one_gap() -> None:

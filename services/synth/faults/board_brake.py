@@ -34,6 +34,6 @@ class BoardBrake(OnNode):
 
     def truths(self, world: World) -> Iterable[Told]:
         """Return the node's label; each of its held GPUs may be named instead."""
-        for told in super().truths(world):
+        for label in super().truths(world):
             gpus = (self._held(world) % world.profile.node.gpus).tolist()
-            yield told.model_copy(update={"also": [{**told.entity, "gpu": gpu} for gpu in gpus]})
+            yield label.model_copy(update={"also": [{**label.entity, "gpu": gpu} for gpu in gpus]})
