@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { Operators } from "./Me";
-import { href } from "./route";
+import { go, href } from "./route";
 import { goingOn, useTask } from "./tasks";
 import type { Page, Task } from "./types";
 import { Progress, Trouble, When } from "./ui";
@@ -39,6 +39,24 @@ export function Made({ page, kind, subject }: MadeProps) {
       }
     </When>
   );
+}
+
+/** What starts a task from a form, and goes to its page; why it could not, and whether it is on its way. */
+export function useStart(page: string) {
+  const [error, setError] = useState<Error | null>(null);
+  const [busy, setBusy] = useState(false);
+  const start = (event: Event, address: string, body: unknown) => {
+    event.preventDefault();
+    setError(null);
+    setBusy(true);
+    send<Task>(address, body)
+      .then(
+        (task) => go(href(page, [task.id])),
+        (reason: unknown) => setError(reason as Error),
+      )
+      .finally(() => setBusy(false));
+  };
+  return { start, error, busy };
 }
 
 interface OneProps {

@@ -1,10 +1,10 @@
 /** Postmortems: made of an incident, looked at here, and taken away as one file. */
 import { useState } from "preact/hooks";
-import { ask, path, send, useLoaded } from "./api";
-import { Made, One } from "./Made";
+import { ask, path, useLoaded } from "./api";
+import { Made, One, useStart } from "./Made";
 import { Operators } from "./Me";
 import { Report } from "./Report";
-import { go, href } from "./route";
+import { href } from "./route";
 import type { RecordingSummary, Task } from "./types";
 import { Trouble } from "./ui";
 
@@ -45,22 +45,11 @@ function Form({ run, incident, title }: FormProps) {
   const [price, setPrice] = useState("");
   const [rules, setRules] = useState(false);
   const [whatIf, setWhatIf] = useState(true);
-  const [error, setError] = useState<Error | null>(null);
-  const [busy, setBusy] = useState(false);
-  const begin = (event: Event) => {
-    event.preventDefault();
-    setError(null);
-    setBusy(true);
-    const of = run === null ? { recording } : { run, incident };
-    send<Task>("postmortems", { ...of, price: price === "" ? null : Number(price), rules, what_if: whatIf })
-      .then(
-        (task) => go(href("postmortem", [task.id])),
-        (reason: unknown) => setError(reason as Error),
-      )
-      .finally(() => setBusy(false));
-  };
+  const { start, error, busy } = useStart("postmortem");
+  const of = run === null ? { recording } : { run, incident };
+  const asked = { ...of, price: price === "" ? null : Number(price), rules, what_if: whatIf };
   return (
-    <form class="panel" onSubmit={begin} aria-label="Make a postmortem">
+    <form class="panel" onSubmit={(event) => start(event, "postmortems", asked)} aria-label="Make a postmortem">
       {run === null ? (
         <label class="row">
           <span class="soft">Of the costliest incident of</span>

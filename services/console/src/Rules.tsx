@@ -1,11 +1,11 @@
 /** Alert rules over recordings: what they would have fired, in event time, beside what the detectors found. */
 import { useState } from "preact/hooks";
-import { ask, path, send, useLoaded } from "./api";
+import { ask, path, useLoaded } from "./api";
 import { Recordings } from "./Chosen";
 import { Lanes } from "./Lanes";
-import { Made, One, recordingsOf, several } from "./Made";
+import { Made, One, recordingsOf, several, useStart } from "./Made";
 import { Operators } from "./Me";
-import { go, href } from "./route";
+import { href } from "./route";
 import { Table, type Column } from "./Table";
 import { clock, parse, span } from "./time";
 import { words, type AnsweredLabel, type EvaluatedRecording, type Evaluation, type Fared, type FiredAlert, type RecordingSummary, type RuleCount, type RuleFile, type Task } from "./types";
@@ -63,19 +63,7 @@ function Form({ text: before, chosen: first }: FormProps) {
   const [text, setText] = useState(before ?? "");
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set(first));
   const [interval, setInterval] = useState("15s");
-  const [error, setError] = useState<Error | null>(null);
-  const [busy, setBusy] = useState(false);
-  const begin = (event: Event) => {
-    event.preventDefault();
-    setError(null);
-    setBusy(true);
-    send<Task>("evaluations", { recordings: [...chosen], rules: own ? text : null, interval })
-      .then(
-        (task) => go(href("rules", [task.id])),
-        (reason: unknown) => setError(reason as Error),
-      )
-      .finally(() => setBusy(false));
-  };
+  const { start, error, busy } = useStart("rules");
   const take = (name: string) => {
     const file = offered.data?.files.find((one) => one.name === name);
     setOwn(name !== ALL);
@@ -86,7 +74,7 @@ function Form({ text: before, chosen: first }: FormProps) {
   return (
     <When loaded={offered}>
       {({ recordings, files }) => (
-        <form class="panel" onSubmit={begin} aria-label="Evaluate rules">
+        <form class="panel" onSubmit={(event) => start(event, "evaluations", { recordings: [...chosen], rules: own ? text : null, interval })} aria-label="Evaluate rules">
           <div class="row choices" style="margin:0 0 .6rem">
             <label>
               <span class="soft">Rules </span>
