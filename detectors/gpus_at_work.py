@@ -54,9 +54,9 @@ class GpusAtWork(Columns):
     `counted_of` the same of two reasons, `reasons` bits (-1 not reported); `busy`; `job` the start of its job (-1
     none); `held` a finding on it is open, so that nothing is learnt from it; `run` judged readings in a row that were
     held down, `since` the first of them, `before` the reading before it, `free_since` the first of the latest that were
-    free (-1: is not), `ended` when a finding on it was over. Of the last look, at readings up to `looked_at`: `lost`,
-    the logarithm of how far its clock was below usual; of the look to come: `sums` of what is in `USUAL`, at work, over
-    `seen` readings each; `peak` the highest residual of a run of suspicion.
+    free (-1: is not). Of the last look, at readings up to `looked_at`: `lost`, the logarithm of how far its clock was
+    below usual; of the look to come: `sums` of what is in `USUAL`, at work, over `seen` readings each; `peak` the
+    highest residual of a run of suspicion.
     """
 
     axis = "dcgm"
@@ -80,7 +80,6 @@ class GpusAtWork(Columns):
     since: IntArray = column(-1)
     before: IntArray = column(-1)
     free_since: IntArray = column(-1)
-    ended: IntArray = column(-1)
     lost: FloatArray = column(np.nan)
     looked_at: IntArray = column(-1)
     sums: FloatArray = column(0.0, 1)

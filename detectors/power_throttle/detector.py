@@ -55,8 +55,10 @@ _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
-_RETURNS_MS: Final = 230_000
-"""A page must be resolved within five minutes of its end, at scrapes of 60 s too; what is back sooner is the same."""
+_UNSURE_MS: Final = 230_000
+"""Where nobody says that a brake is off, it may be back: as long as a page, resolved within five minutes, allows."""
+_RETURN_MS, _RETURNED_MS = 3_600_000, 1_800_000
+"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _CARRIED_MS: Final = 120_000
 """Firmware brakes within seconds of a supply's failure: two minutes on, the other supplies carry the load."""
 
@@ -76,7 +78,7 @@ class PowerThrottle:
         self._brake = Brake(config, self._gpus)
         self._supplies = BmcAlarms(fleet, ["supply"])
         self._limits = Limits()
-        self._book = CaseBook(self.spec.name)
+        self._book = CaseBook(self.spec.name, _RETURN_MS)
 
     @property
     def tails(self) -> Tails:
@@ -199,8 +201,7 @@ class PowerThrottle:
         )
 
     def _fire(self, now: Instant, entity: Entity, case: Case) -> list[Finding]:
-        gpu, ended = entity.get("gpu"), self._gpus.ended[case.held]
-        returned = bool(((ended >= 0) & (now - ended <= _RETURNS_MS)).any())
+        gpu = entity.get("gpu")
         found = self._book.fire(
             now,
             _FAULT,
@@ -211,7 +212,7 @@ class PowerThrottle:
             summary=summary(self._gpus, case, None if gpu is None else int(gpu)),
             action=action(case),
             evidence=evidence(self._gpus, case),
-            memo={"returned": True} if returned else None,
+            memo={"again": self._book.returned(now, _FAULT, entity)},
         )
         self._hold()
         return found
@@ -232,9 +233,11 @@ class PowerThrottle:
         for case in self._brakes():
             heard = self._members(case) & fresh
             since = self._gpus.free_since[heard]
-            # Where the driver says that the brake is off, it is; else, and where it comes and goes, it may come back.
+            # Where the driver says that the brake is off, it is.
             sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
-            patience = self._config.release_s * 1000 if sure and not case.memo else _RETURNS_MS
+            patience = self._config.release_s * 1000 if sure else _UNSURE_MS
+            if case.memo.get("again"):
+                patience = _RETURNED_MS
             if heard.any() and ((since >= 0) & (now - since >= patience)).all():
                 over.append(self._end(now, case, "clocks and power are free again"))
         return over
@@ -243,8 +246,6 @@ class PowerThrottle:
         members = self._members(case)
         figures = {"power_w": self._gpus.power[members], "sm_clock_mhz": self._gpus.clock[members]}
         over = self._book.resolve(case, now, reason, medians(figures))
-        if not case.aspect:
-            self._gpus.ended[members] = now
         self._hold()
         return over
 

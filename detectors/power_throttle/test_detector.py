@@ -215,8 +215,15 @@ def test_a_brake_that_flutters_is_one_finding() -> None:
     tape = tape_of(replace(DEFAULT, brakes=brakes, minutes=22))
     tape = replace(tape, logs=[line for line in tape.logs if line.message.endswith("| Asserted")])
     assert [finding.state for finding in run(tape) if finding.severity == "page"] == ["firing", "resolved"]
-    told = tape_of(replace(UNTOLD, brakes=[Brake(2, at, at + 60) for at in range(200, 1300, 180)], minutes=30))
-    assert [finding.state for finding in run(told)] == ["firing", "resolved"] * 2, "once it came back it is one finding"
+
+
+@pytest.mark.parametrize("every_s", [180, 600, 1500])
+def test_a_brake_that_is_back_within_the_hour_is_one_finding_from_then_on(every_s: int) -> None:
+    brakes = [Brake(2, at, at + 60) for at in range(200, 200 + 4 * every_s, every_s)]
+    found = run(tape_of(replace(UNTOLD, brakes=brakes, minutes=(brakes[-1].until_s + 2000) / 60)))
+    assert [finding.state for finding in found] == ["firing", "resolved"] * 2
+    last = brakes[-1].until_s
+    assert last + 1800 <= (found[-1].detected_at - START) / 1000 <= last + 1830
 
 
 def test_a_brake_of_36_hours_is_one_finding_until_its_end() -> None:
