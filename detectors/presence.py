@@ -118,21 +118,25 @@ class Attendance(Columns):
             return
         if owner is None:
             since = gap_since(self.last, readings.last)
-            self.gap = np.where(fresh, np.fmin(readings.gap, since, out=since), np.nan)
+            interval = self.gap = np.where(fresh, np.fmin(readings.gap, since, out=since), np.nan)
             np.maximum(self.last, readings.last, out=self.last)
         else:
             own, at = owner[fresh], readings.last[fresh]
-            since = gap_since(self.last.take(own), at)
-            # The rest of a scrape whose first readings came before the last look is no second scrape.
-            since[np.isnan(self.usual.take(own))] = np.nan
-            self.gap = np.full(owners, np.nan)
-            np.fmin.at(self.gap, own, np.fmin(readings.gap[fresh], since))
+            gaps, since = readings.gap[fresh], gap_since(self.last.take(own), at)
+            usual = self.usual.take(own)
+            since[np.isnan(usual)] = np.nan
+            self.gap, interval = np.full(owners, np.nan), np.full(owners, np.nan)
+            np.fmin.at(self.gap, own, np.fmin(gaps, since))
+            # How often an owner is read is how often its entities are: the rest of a scrape that a look divides is no
+            # second scrape; who is back later than others of its owner says nothing of it.
+            gaps[(gaps > LATE * usual) & ~(since > LATE * usual)] = np.nan
+            np.fmin.at(interval, own, gaps)
             np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
         late = missed > LATE
         self.late = np.where(late, missed, np.nan)
         self.back_at[late] = self.last[late]
-        self.usual = learnt_interval(self.usual, self.gap, _STEP)
+        self.usual = learnt_interval(self.usual, interval, _STEP)
         readings.gap[fresh] = np.nan
 
     def silent(self, now: Instant) -> FloatArray:
