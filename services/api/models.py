@@ -6,7 +6,7 @@ The routes are in docs/openapi.json. Errors are a Problem, as application/proble
 what only one of them says or takes is in its own models.py.
 """
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,11 @@ class Asked(BaseModel):
     """What somebody asks for, and nothing else."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def one_of(*names: str) -> dict[str, Any]:
+    """Return what a request's schema says where just one of some properties must be given, not null and not empty."""
+    return {"oneOf": [{"required": [one], "properties": {one: {"not": {"enum": [None, []]}}}} for one in names]}
 
 
 class Health(BaseModel):

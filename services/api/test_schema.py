@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import requests
 import schemathesis
@@ -220,3 +221,35 @@ def test_no_answer_is_a_defect(case: Case[Any], url: str, statuses: dict[str, se
     response = case.call(base_url=url, timeout=300)
     statuses.setdefault(case.operation.definition.raw["operationId"], set()).add(response.status_code)
     case.validate_response(response, checks=_CHECKS)
+
+
+_THIS = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("route", "schema_name", "rest", "first", "second"),
+    [
+        ("labels", "LabelRequest", {"run": _THIS, "mark": "right"}, {"finding": _THIS}, {"incident": _THIS}),
+        ("postmortems", "PostmortemRequest", {}, {"run": _THIS}, {"recording": "gone"}),
+        ("comparisons", "ComparisonRequest", {}, {"recordings": ["gone"]}, {"before_runs": [_THIS]}),
+    ],
+)
+def test_where_one_of_two_must_be_given_the_document_says_so(
+    url: str, route: str, schema_name: str, rest: dict[str, Any], first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    document = json.loads(_DOCUMENT.read_text())
+    stated = {"$ref": f"#/components/schemas/{schema_name}", "components": document["components"]}
+    empty: dict[str, Any] = {key: [] if isinstance(value, list) else None for key, value in first.items()}
+    for given, right in [(first, True), (second, True), (empty | second, True), ({}, False), (first | second, False)]:
+        body = rest | given
+        answer = requests.post(f"{url}/api/v1/{route}", json=body, timeout=300)
+        assert (answer.status_code == 400) is not right, answer.text  # 404: what is named is not there
+        assert jsonschema_rs.is_valid(stated, body) is right
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2024-04-01T08:00:00", ""])
+def test_a_capture_of_no_time_is_refused_at_once(url: str, time: str) -> None:
+    asked = {"source": "here", "name": "captured", "from": "2024-04-01T08:00:00Z", "to": time}
+    answer = requests.post(f"{url}/api/v1/captures", json=asked, timeout=300)
+    assert answer.status_code == 400
+    assert "to" in answer.text

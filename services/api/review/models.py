@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from services.api.models import Asked, DetectorSettings, Entity, Id, Name, SettingsTaken, Time
+from services.api.models import Asked, DetectorSettings, Entity, Id, Name, SettingsTaken, Time, one_of
 from services.api.runs.models import Score
 from services.score.comparison import Change
 
@@ -14,6 +14,7 @@ Judgement = Literal["right", "wrong", "unsure"]
 class LabelRequest(Asked):
     """What a person says of a finding or of an incident of a run: give one of the two."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("finding", "incident"))
     run: Id
     finding: Id | None = None
     incident: Id | None = None
@@ -50,6 +51,7 @@ class ComparisonRequest(Asked):
     whichever version, each of another recording.
     """
 
+    model_config = ConfigDict(json_schema_extra=one_of("recordings", "before_runs"))
     recordings: list[Name] = Field(default=[], max_length=50)
     before: DetectorSettings = Field(default={})
     before_runs: list[Id] = Field(default=[], max_length=50)

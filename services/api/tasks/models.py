@@ -1,13 +1,23 @@
 """What the API says and takes of tasks: what takes long and is no run."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time
+from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time, one_of
 from services.api.runs.models import Rates, RunState
+from services.kit.times import parse_instant
 
 TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation"]
+
+
+def _readable(time: str) -> str:
+    parse_instant(time)
+    return time
+
+
+AskedTime = Annotated[Time, Field(max_length=40), AfterValidator(_readable)]
+"""A time that somebody gives: refused at once where it is none."""
 
 
 class TaskResult(BaseModel):
@@ -42,6 +52,7 @@ class Task(BaseModel):
 class PostmortemRequest(Asked):
     """Write the postmortem of an incident of a run, of here or of a replay, or of a recording: give one of the two."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("run", "recording"))
     run: Id | None = None
     recording: Name | None = None
     detectors: DetectorSettings = Field(default={}, description="With `recording` only: a run has its own.")
@@ -64,8 +75,8 @@ class CaptureRequest(Asked):
 
     source: str = Field(max_length=100)
     name: Name = Field(description="The recording's name.")
-    from_: str = Field(alias="from", max_length=40, description="First instant, RFC 3339.")
-    to: str = Field(max_length=40, description="Last instant, RFC 3339.")
+    from_: AskedTime = Field(alias="from", description="First instant.")
+    to: AskedTime = Field(description="Last instant.")
     cluster: str | None = Field(default=None, max_length=100, description="Only series with this label.")
     replay: str | None = Field(default=None, max_length=63, description="Only those of one replay.")
     shift_s: float = Field(default=0.0, allow_inf_nan=False, description="Taken off all times: what a replay added.")
