@@ -14,7 +14,7 @@ from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 
-Said = Literal["out", "back", "suspect", "down"]
+Said = Literal["out", "back", "suspect", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
 """For so long "not responding" does not take the place of "down"."""
@@ -49,6 +49,9 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
 _FORMS = tuple((said, re.compile(form.replace("NODES", _NODES), re.IGNORECASE)) for said, form in _WORDINGS)
 _ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
                       r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
+_KUBELET = re.compile(r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
+                      r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b")  # fmt: skip
+"""Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
 _RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
 _MOST_NODES = 100_000
 
@@ -69,6 +72,9 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, Said]]:
             yield record.node, "out"
         return
     if record.source != "scheduler":
+        return
+    if record.node and _KUBELET.search(record.message):
+        yield record.node, "alive"
         return
     for said, form in _FORMS:
         found = form.search(record.message)
@@ -101,12 +107,18 @@ class Scheduler:
         self._fleet = fleet
         self._purpose: dict[str, Word] = {}
         self._fate: dict[str, Word] = {}
+        self._alive: dict[str, Word] = {}
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
             for node, said in words_of(record):
                 word = Word(said, record.at, record.message[:200])
+                if said == "alive":
+                    self._alive[node] = word
+                    continue
+                if said == "out" and self.on_purpose(node, record.at):
+                    continue  # it was out before: a drain, then the reboot
                 if said in {"out", "back"}:
                     self._purpose[node] = word
                     if said == "back":
@@ -134,13 +146,18 @@ class Scheduler:
         word = self._fate.get(node)
         return word if word is not None and word.at >= since else None
 
+    def alive(self, node: str, since: Instant) -> Word | None:
+        """Return what the node's own kubelet has said after `since`."""
+        word = self._alive.get(node)
+        return word if word is not None and word.at > since else None
+
     def said_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
         """Return the nodes that were said to be down after `since`."""
         return [(node, word) for node, word in self._fate.items() if word.said == "down" and word.at > since]
 
     def go_on_with(self, survivors: Survivors) -> None:
         """Forget what is known of nodes that are gone."""
-        for words in (self._purpose, self._fate):
+        for words in (self._purpose, self._fate, self._alive):
             for node in survivors.names("machine") & words.keys():
                 del words[node]
 
@@ -149,9 +166,11 @@ class Scheduler:
         return {
             "purpose": {node: asdict(word) for node, word in self._purpose.items()},
             "fate": {node: asdict(word) for node, word in self._fate.items()},
+            "alive": {node: asdict(word) for node, word in self._alive.items()},
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
         self._purpose = {node: Word(**word) for node, word in state["purpose"].items()}
         self._fate = {node: Word(**word) for node, word in state["fate"].items()}
+        self._alive = {node: Word(**word) for node, word in state.get("alive", {}).items()}

@@ -52,6 +52,40 @@ def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert said("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator(0f3c)",
+        "Started container trainer",
+        "Created container: trainer",
+        "Stopping container trainer",
+        "Readiness probe failed: HTTP probe failed with statuscode: 503",
+        'Successfully pulled image "nvcr.io/x:1" in 2.1s',
+    ],
+)
+def test_events_of_a_kubelet_say_that_its_node_is_alive(message: str) -> None:
+    assert said(message, node="bv017") == [("bv017", "alive")]
+    assert said(message) == []
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "scheduler", message, node="bv017")])
+    assert scheduler.alive("bv017", AT - 1)
+    assert not scheduler.alive("bv017", AT)
+    assert not scheduler.alive("bv018", AT - 1)
+
+
+def test_a_reboot_of_a_node_that_was_drained_leaves_it_out_since_the_drain() -> None:
+    scheduler = Scheduler(Fleet())
+    drained = "update_node: node v1 state set to DRAINED"
+    scheduler.take([LogRecord(AT, "scheduler", drained)])
+    scheduler.take([LogRecord(AT + 90_000, "kernel", "systemd-shutdown[1]: Rebooting.", node="v1")])
+    word = scheduler.on_purpose("v1", AT + 100_000)
+    assert word is not None
+    assert word.at == AT
+    week_ms = 7 * 86_400_000
+    scheduler.take([LogRecord(AT + week_ms + 1, "scheduler", drained)])
+    assert scheduler.on_purpose("v1", AT + week_ms + 2) is not None
+
+
 def test_short_forms_of_node_names() -> None:
     assert expand("v[001-003,007],w1") == ["v001", "v002", "v003", "v007", "w1"]
 

@@ -19,7 +19,7 @@ from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.kept import Kept
 from detectors.core.residuals import Habit, group_medians
 from detectors.core.tails import Tails, learn_events
-from detectors.statistics import clamp, known_or
+from detectors.statistics import clamp, known_or, median_of
 
 LOOK_MS: Final = 20_000
 _WHOLE: Final = 0.9
@@ -37,9 +37,12 @@ _COOLING: Final = 0.5
 _FRESH_MS: Final = 150_000
 _IDLE_PER_S: Final = 1e6
 """Bytes or words a second: management traffic stays far below it, work does not."""
+_NO_WAIT: Final = 1e-15
+"""Of the strength that each word waits: a trace of what matters, at any traffic that there is."""
 _ODD: Final = 0.01
 JUDGED: Final = len(SIGNALS) - 1
 """All signals but traffic."""
+_WAIT: Final = SIGNALS.index("wait")
 WAITS: Final = ("rx", "tx", "drop", "wait", "retry")
 """What makes somebody wait; marks alone are how a RoCE fabric works."""
 _PARTS_OF_TIME: Final = [SIGNALS.index(signal) for signal in ("rx", "tx", "wait")]
@@ -47,9 +50,11 @@ _PARTS_OF_TIME: Final = [SIGNALS.index(signal) for signal in ("rx", "tx", "wait"
 
 class Looks(Columns):
     """By port: `strength` at the last look (signals, n), its `change` against its habit (ln), the `odds` of each by
-    chance, for how many seconds it has been `hot` (calm ones taken off), since when and until when;
-    its `busiest` traffic, by how much the last one was a `surge` over it (ln); `burst` the largest residual of what is
-    not known yet to be a burst or a fault.
+    chance, for how many seconds it has been `hot` (calm ones taken off), since when and until when; what it `carried`
+    over `carried_s` seconds, by how much the last traffic was a `surge` over it (ln); `burst` the largest residual of
+    what is not known yet to be a burst or a fault; `per_word` the strength of its waiting for each word that it sent,
+    NaN where it sent none to speak of, and `expected` what that comes to at its traffic by its own habit, else by its
+    like.
     """
 
     strength: FloatArray = column(np.nan, JUDGED)
@@ -60,15 +65,18 @@ class Looks(Columns):
     hot_s: FloatArray = column(0.0)
     hot_since: IntArray = column(-1)
     last_hot: IntArray = column(-1)
+    per_word: FloatArray = column(np.nan)
+    expected: FloatArray = column(0.0)
     surge: FloatArray = column(np.nan)
     carried: FloatArray = column(np.nan)
     carried_s: FloatArray = column(0.0)
-    BESIDE = ("evidence", "habits")
+    BESIDE = ("evidence", "habits", "usual_per_word")
 
     def __init__(self) -> None:
         super().__init__()
         self.evidence = Evidence()
         self.habits = [Habit(_HABIT_S) for _ in range(JUDGED)]
+        self.usual_per_word = Habit(_HABIT_S)
 
 
 class Flows(Kept):
@@ -108,11 +116,15 @@ class Flows(Kept):
         looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
         self._load(now, ports, rates[JUDGED], peers)
+        self._expect(now, ports, rates[JUDGED])
         level = np.log(looks.strength[:, ports] + TRACE)
         for row in self._judged:
             habit = self.habits[row]
             usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
             looks.change[row, ports] = level[row] - usual
+        # Who sends more waits more: what a port waits at its traffic is no change.
+        beyond = level[_WAIT] - np.log(looks.expected[ports] + TRACE)
+        looks.change[_WAIT, ports] = np.minimum(looks.change[_WAIT, ports], beyond)
         residual = self._residuals(now, ports, peers)
         for row in self._judged:
             looks.odds[row, ports] = self.tails[self._name(row)].odds(residual[row])
@@ -138,6 +150,19 @@ class Flows(Kept):
         looks.carried[ports[loaded]], looks.carried_s[ports[loaded]] = np.nan, 0.0
         looks.hot_s[ports[loaded]] = 0.0
         self.evidence.forget(ports[loaded])
+
+    def _expect(self, now: Instant, ports: IntArray, traffic: FloatArray) -> None:
+        """Note how much each of `ports`, with `traffic` (n,) words a second, would wait if each word waited as usual.
+
+        A port that has only begun to send has no habit of its own: there it is the median of those of its kind.
+        """
+        looks = self.looks
+        sent = np.where(traffic > _IDLE_PER_S, traffic, np.nan)
+        looks.per_word[ports] = looks.strength[_WAIT, ports] / sent
+        alike = median_of(looks.per_word[(now - looks.at <= _FRESH_MS) & np.isfinite(looks.per_word)])
+        own = looks.usual_per_word
+        usual = np.where(own.learnt_s[ports] >= _HABIT_LEAST_S, np.exp(own.level[ports]), alike)
+        looks.expected[ports] = known_or(usual * sent, 0.0)
 
     def _name(self, row: int) -> str:
         return f"{self._kind}.{SIGNALS[row]}"
@@ -180,6 +205,7 @@ class Flows(Kept):
         come twice where links err, too: of retransmissions only those count that come with marked packets.
         """
         usual = np.nan_to_num(self.usual()[:, ports])
+        usual[_WAIT] = np.maximum(usual[_WAIT], self.looks.expected[ports])
         left = np.full(usual.shape, np.inf)
         left[_PARTS_OF_TIME] = 1 / self._config.waiting_share - usual[_PARTS_OF_TIME]
         more = np.nan_to_num(self.looks.strength[:, ports]) - usual
@@ -208,6 +234,8 @@ class Flows(Kept):
         # In eighths: sums of these are exact, in whatever order they are added up.
         weight = np.clip(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
         self._carry(ports[steady], traffic[steady], spent_s[steady])
+        per_word = np.log(np.maximum(looks.per_word[ports], _NO_WAIT))
+        looks.usual_per_word.learn(ports[steady], per_word[steady], spent_s[steady])
         for row in self._judged:
             tail, burst = self.tails[self._name(row)], looks.burst[row]
             self.habits[row].learn(ports[steady], level[row][steady], spent_s[steady])

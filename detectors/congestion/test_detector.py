@@ -25,7 +25,7 @@ from detectors.congestion.examples import (
 )
 from detectors.contract import Finding
 from detectors.laws import deterministic_however_handled, whole
-from detectors.scene import START, Scene, changed, growing, seconds, tape_of, without
+from detectors.scene import START, Scene, changed, growing, seconds, tape_of, where, without
 from detectors.spec import configure
 from detectors.tape import Handling, Tape, play
 
@@ -152,6 +152,22 @@ def test_what_a_port_waits_at_more_load_than_it_learnt_its_habit_at_is_load() ->
     (fired,) = [one for one in run(growing(tape, "switch", WAITS, 3e7, 1500, 2400, **PORT)) if one.severity != "info"]
     assert dict(fired.entity) == PORT
     assert 0 < (fired.detected_at - START) / 1000 - 1500 <= 200
+
+
+def test_a_nic_waits_in_proportion_to_what_it_sends_until_it_waits_more_for_each_word() -> None:
+    """A node is idle, works, and is idle again, in turns of five minutes; each NIC waits for two words in a hundred."""
+    moved, one = np.cumsum([0, *([300 * 5e4, 300 * 1.2e9] * 5)]), {"node": "v003", "nic": "mlx5_0"}
+
+    def sent(rows: Any, values: Any) -> Any:
+        return np.where(where(rows, 0, 1e9, **one), np.interp(seconds(rows), np.arange(11) * 300.0, moved), values)
+
+    tape = changed(tape_of(replace(SCENE, nodes=8, minutes=50, kinds=("nic",))), "nic", "port_xmit_data", sent)
+    for node in ("v001", "v002", "v004", "v005", "v006", "v007", "v008"):
+        tape = growing(tape, "nic", WAITS, 5e7, 0, 3000, node=node)
+    for begin in range(300, 3000, 600):
+        tape = growing(tape, "nic", WAITS, 2.5e7, begin, begin + 300, **one)
+    assert entities(tape) == []
+    assert entities(growing(tape, "nic", WAITS, 1e8, 2100, 2400, **one)) == [PORT]
 
 
 def test_bursts_are_nothing_short_or_everywhere() -> None:

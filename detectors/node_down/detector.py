@@ -215,6 +215,9 @@ class NodeDown(BaseDetector):
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:
+        if self._scheduler.alive(case.node, case.last + int(case.usual)):
+            self._excused[case.node] = case.last  # its kubelet outlived its telemetry
+            return True
         if case.job_id is None or not self._progress.lives_by(case.job_id, case.last + int(case.usual), now):
             return False
         if self._progress.lives_by(case.job_id, case.last + int(self._config.least_readings * case.usual), now):

@@ -140,6 +140,19 @@ def test_what_the_scheduler_took_out_before_is_maintenance() -> None:
     assert firing(dead(tape_of(replace(SCENE, logs=[reboot])), [CULPRIT], until_s=260)) == []
 
 
+def test_a_reboot_that_is_logged_after_the_last_reading_is_part_of_the_drain_before_it() -> None:
+    rebooting = line(DIES_S + 12, "kernel", "systemd-shutdown[1]: Rebooting.", node=CULPRIT, severity="info")
+    assert firing(dead(tape_of(replace(SCENE, logs=[DRAINED, rebooting])), [CULPRIT])) == []
+
+
+def test_a_node_whose_kubelet_outlives_its_telemetry_is_not_down() -> None:
+    words = "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"
+    event = line(DIES_S + 40, "scheduler", words, node=CULPRIT)
+    tape = idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S)
+    assert named(tape) == [CULPRIT]
+    assert firing(replace(tape, logs=[event])) == []
+
+
 def test_a_drain_after_the_crash_excuses_nothing() -> None:
     late = line(DIES_S + 8, "scheduler", f"slurmctld: update_node: node {CULPRIT} state set to DRAIN")
     assert named(dead(tape_of(replace(SCENE, logs=[late])), [CULPRIT])) == [CULPRIT]

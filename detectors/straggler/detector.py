@@ -54,6 +54,9 @@ _HARMLESS_LOOKS: Final = 15
 _HARMLESS: Final = "harmless"
 _SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
+_EXPLAINS: Final = 1.5
+"""A job waits no longer than its culprit works longer, as far as that is measured: what it lost beyond is another's.
+Work that is longer by itself may be its share of that; a slow clock is the GPU's own."""
 _MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
 """More that are odd at once have something in common that is not a machine's."""
 
@@ -297,7 +300,8 @@ class Straggler(Kept):
             active = one.ratio(TENSOR, MEMORY)
             waits = active - 1 >= one.lag / 2 if np.isfinite(active) else one.ratio(POWER) < 1
             return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and waits)
-        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / _SAME_ORDER
+        beyond = _SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS
+        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / beyond
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
         return bool(felt and explained and max(one.lag, effect.slower) >= share)
 

@@ -284,6 +284,13 @@ def test_readings_that_only_look_like_it_alert_nobody(training: Training) -> Non
     assert [finding for finding in run(training) if finding.severity != "info"] == []
 
 
+@pytest.mark.parametrize(("felt", "severity"), [("clock", "ticket"), ("memory", "info")])
+def test_a_job_that_lost_far_more_than_a_gpus_longer_work_is_slow_for_another_reason(felt: str, severity: str) -> None:
+    alone = replace(SEEN, felt=felt, minutes=40, slow=[Slow([FIRST], 600, factor=1.12)])
+    assert [finding.severity for finding in run(alone)] == ["ticket"]
+    assert [finding.severity for finding in run(replace(alone, uniform=[(600, 1e9, 1.12)]))] == [severity]
+
+
 def test_what_is_odd_and_slows_nobody_is_told_once_as_information() -> None:
     odd = replace(SEEN, felt="clock", minutes=60, dcgm={DRAM: from_to(0.42, 600, 1e9, [FIRST])})
     (told,) = run(odd)

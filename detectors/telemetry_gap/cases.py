@@ -138,6 +138,8 @@ class Cases(Kept):
         A BMC lives on when its node dies: it speaks for nodes only where several stopped in the same instant and no
         job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting.
         """
+        if self._scheduler.alive(name, since + int(usual_ms)):
+            return "its kubelet"
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)
         if job is not None and (shown := self._progress.lives_by(job, waited, now)):

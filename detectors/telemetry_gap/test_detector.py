@@ -66,6 +66,27 @@ def test_an_exporter_that_is_restarted_again_and_again_is_one_gap() -> None:
     assert 1940 < (resolved.detected_at - START) / 1000 <= 1940 + 300
 
 
+def test_with_the_whole_agent_gone_an_event_of_its_kubelet_shows_that_the_node_lives() -> None:
+    words = "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"
+    event = line(AT_S + 40, "scheduler", words, node=NODE)
+    quiet = replace(SCENE, kinds=("nic", "dcgm"), working=False)
+    gone = without(without(tape_of(quiet), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
+    assert firing(gone) == []
+    (fired,) = firing(replace(gone, logs=[event]))
+    assert dict(fired.entity) == {"node": NODE}
+    assert fired.evidence["alive_by"] == "its kubelet"
+
+
+def test_a_bmc_whose_sensors_are_read_one_after_the_other_is_read_once_a_minute() -> None:
+    def swept(rows: Any) -> Any:
+        sensors = np.unique(rows.keys["sensor"], return_inverse=True)[1]
+        return replace(rows, times=rows.times + 4_000 * sensors)
+
+    tape = tape_of(replace(SCENE, minutes=40))
+    late = replace(tape, rows=[swept(rows) if rows.kind == "bmc" else rows for rows in tape.rows])
+    assert firing(late) == []
+
+
 def test_with_the_whole_agent_gone_the_steps_show_that_the_node_lives() -> None:
     tape = without(without(tape_of(SCENE), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
     (fired,) = firing(tape)
