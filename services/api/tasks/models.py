@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time
 from services.api.runs.models import Rates, RunState
 
-TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation"]
+TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation", "backtest"]
 
 
 class TaskResult(BaseModel):
@@ -23,7 +23,7 @@ class Task(BaseModel):
     """What takes long: carried out in a process of its own, in the order they were asked for.
 
     `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name},
-    GET /evaluations/{task}.
+    GET /evaluations/{task}, GET /backtests/{task}.
     """
 
     id: str
