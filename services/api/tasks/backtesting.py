@@ -57,9 +57,9 @@ def checked(folder: Path, asked: BacktestRequest) -> None:
         built_evaluator()
         if rules.rules is not None:
             path = _rules(folder, number)
-            with _said_as(path.name, f"rules {rules.name!r}"):
+            with _named_as(path.name, f"rules {rules.name!r}"):
                 written(path, rules.rules)
-    with _said_as("--timezone", "time zone"):
+    with _named_as("--timezone", "time zone"):
         zone_of(asked.timezone)
     if asked.tickets is not None:
         (folder / _TICKETS).write_text(asked.tickets, encoding="utf-8", newline="")
@@ -100,12 +100,12 @@ def _tickets(folder: Path, timezone: str) -> list[Ticket] | None:
     path = folder / _TICKETS
     if not path.is_file():
         return None
-    with _said_as(str(path), "tickets"):
+    with _named_as(str(path), "tickets"):
         return read_tickets(path, zone_of(timezone))
 
 
 @contextmanager
-def _said_as(what: str, words: str) -> Iterator[None]:
+def _named_as(what: str, words: str) -> Iterator[None]:
     """Have errors name something by the words that whoever asked knows it by."""
     try:
         yield

@@ -20,14 +20,14 @@ def settings_in(name: str, text: str) -> dict[str, Any]:
         if alias is not None:
             raise _wrong(name, alias.start_mark.line + 1, "has an alias (*)", "write it out")
         node = yaml.compose(text, yaml.SafeLoader)
-        said = {} if node is None else yaml.safe_load(text)
+        content = {} if node is None else yaml.safe_load(text)
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         reason = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
         raise _wrong(name, None if mark is None else mark.line + 1, f"not YAML: {reason}", _REMEDY) from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise _wrong(name, None, "not a mapping of detectors to their settings", _REMEDY)
-    settings = {str(key): value for key, value in said.items()}
+    settings = {str(key): value for key, value in content.items()}
     lines = dict(_lines(node))
     if CALIBRATION in settings:
         remedy = "leave the line out; `hindcast backtest --config` takes a file with it"
