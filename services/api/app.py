@@ -18,6 +18,7 @@ import services.api.recordings.routes as recordings
 import services.api.replays.routes as replays
 import services.api.review.routes as review
 import services.api.runs.routes as runs
+import services.api.tasks.backtest_routes as backtests
 import services.api.tasks.routes as tasks
 from services.api.detectors.catalogue import Catalogue
 from services.api.http import health
@@ -42,12 +43,14 @@ from services.kit.counting import Counting
 from services.kit.durable import watch_room
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
-from services.kit.middleware import Middleware
+from services.kit.middleware import MIB, Middleware
 
 _REQUESTS = Counter("hindcast_api_requests_total", "Requests answered.", ["method", "route", "status"])
 _SECONDS = Histogram("hindcast_api_request_seconds", "Seconds until an answer began.", ["route"])
 _RUNS = Gauge("hindcast_api_runs", "Runs, by state.", ["state"])
 _STATES = ("queued", "running", "done", "failed", "cancelled")
+_TICKETS = {"/api/v1/backtests": 16 * MIB}
+"""Where a year of tickets is sent, which is more than what else is asked."""
 _UPLOADS = re.compile(r"/api/v1/(recordings|imports/[a-z-]+)")
 
 
@@ -99,10 +102,11 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     review.add_comparisons(api, Comparisons(store, runs_))
     replays.add(api, replays_, streams, replay_streams)
     tasks.add(api, tasks_, library, runs_, settings)
+    backtests.add(api, tasks_, library, settings)
     app.include_router(api)
     serve_console(app, settings.console_dir)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    app.add_middleware(Middleware, settings=settings, page=_is_page, large=_is_upload)
+    app.add_middleware(Middleware, settings=settings, page=_is_page, large=_is_upload, larger=_TICKETS)
     app.add_middleware(Counting, note=_count)
     return app
 

@@ -34,7 +34,7 @@ from services.replay.settings import ReplaySettings
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 _CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 _EXAMPLES = 8
-_NOT_BY_CHANCE = "^start_(run|comparison|score|postmortem|evaluation)$"
+_NOT_BY_CHANCE = "^(start_(run|comparison|score|postmortem|evaluation|backtest)|repeat_backtest)$"
 """Of these every second request would start a process: the tests of each start what is needed."""
 _NEVER_WELL = {"start_replay", "show_replay", "delete_replay", "follow_replay"} | {
     "seek_replay",
@@ -51,6 +51,9 @@ for kind in ("application/zip", "application/gzip"):
 schema = schemathesis.openapi.from_path(
     _DOCUMENT, config=Config.from_dict({"phases": {"coverage": {"enabled": False}}})
 )
+
+_NOTHING_FOUND = {"weeks": 0, "node_days": 0, "tickets_of_other_times": 0, "assumptions": {}, "worked": 0}
+_BACKTEST = json.dumps(_NOTHING_FOUND | {"from": "", "to": "", "truth": "labels", "subjects": []})
 
 
 class There:
@@ -152,6 +155,7 @@ def _fill(api: str, recording: str, folder: Path) -> None:
         "task": _THERE.task("failed"),
         "postmortem": _THERE.task("done", "postmortem", report_html="x", report_md="x", detectors_yaml="x"),
         "evaluation": _THERE.task("done", "evaluation", evaluation_json='{"rules":null,"counts":[],"recordings":[]}'),
+        "backtest": _THERE.task("done", "backtest", report_html="x", matches_csv="x", backtest_json=_BACKTEST),
         "score": _THERE.task("done", "score", score_json=json.dumps(figures | rest)),
     }
 

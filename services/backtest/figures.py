@@ -28,11 +28,11 @@ class Subject:
 
 
 def weeks_of(parts: Sequence[Part]) -> float:
-    """Return how long the history is; time that several recordings cover counts once."""
+    """Return how long the history is: time that several recordings cover counts once, what none has not at all."""
     covered, upto = 0, 0
-    for part in parts:
-        covered += max(0, part.end - max(part.begin, upto))
-        upto = max(upto, part.end)
+    for window in sorted((piece.window for part in parts for piece in part.pieces), key=lambda one: one.begin):
+        covered += max(0, window.end - max(window.begin, upto))
+        upto = max(upto, window.end)
     return covered / WEEK_MS
 
 

@@ -22,8 +22,18 @@ def sheets(told: Mapping[str, Any]) -> list[Sheet]:
 def html(told: Mapping[str, Any]) -> str:
     """Return the page, with every match and every alert that nothing explains."""
     lists = [sheet for one in told["subjects"] for sheet in (match_sheet(one), wolf_sheet(one))]
-    lead = f"{told['from']} to {told['to']}: {told['weeks']:.1f} weeks, {told['node_days']:,.0f} node-days."
+    lead = f"{told['from']} to {told['to']}: {_length(told['weeks'])}, {_amount(told['node_days'])} node-days."
     return page_of("Would we have caught it?", lead, [*sheets(told), *lists, assumption_sheet(told)])
+
+
+def _length(weeks: float) -> str:
+    """Return how long a history is, in what it is a few of."""
+    days = weeks * 7
+    return f"{weeks:,.1f} weeks" if weeks >= 1 else f"{days:.1f} days" if days >= 1 else f"{_amount(days * 24)} hours"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def summary_sheet(told: Mapping[str, Any]) -> Sheet:
@@ -56,6 +66,9 @@ def _notes(told: Mapping[str, Any]) -> list[str]:
     notes = []
     if not all(one["known"] for one in told["subjects"]):
         notes.append("What really happened is not known: give --incidents, or recordings with labels.")
+    if told["tickets_of_other_times"]:
+        count = told["tickets_of_other_times"]
+        notes.append(f"opened at a time that this history does not have, and left out: {count} of the tickets")
     for what, words in (
         ("unclear", "whose words name no fault of ours, with no alert at their place: neither caught nor missed"),
         ("outside", "that name no machine of the cluster, or are set apart by hand"),

@@ -84,6 +84,7 @@ def backtest(
         "weeks": weeks_of(parts),
         "node_days": node_days_of(parts, results),
         "truth": "labels" if asked.tickets is None else "tickets",
+        "tickets_of_other_times": judge.of_other_times,
         "assumptions": asdict(asked.assumed),
         "notes": _NOTES.splitlines(),
         "worked": len(work),
@@ -99,9 +100,12 @@ class _Judge:
         self._parts = parts
         self._places = [Places(part.topology) for part in parts]
         self._tickets: list[list[Ticket]] = [[] for _ in parts]
+        self.of_other_times = 0
+        """Tickets that were opened when the history has nothing."""
         for ticket in asked.tickets or ():
             at = [number for number, part in enumerate(parts) if part.begin <= ticket.opened_at < part.end]
             correction = asked.corrections.get(ticket.id, Correction())
+            self.of_other_times += not at
             named = [number for number in at if self._places[number].of(ticket, correction)]
             for number in (named or at)[:1]:
                 self._tickets[number].append(ticket)

@@ -2,13 +2,19 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.contract import Finding, finding_id
+from services.backtest.figures import weeks_of
+from services.backtest.pages import WEEK_MS
+from services.backtest.pieces import Part, Piece
 from services.backtest.stitch import stitched
 from services.backtest.windows import TAIL_MS, Cuts, Window, windows
+from services.recording.reader import Recording
 
 _HOUR = 3_600_000
 
@@ -30,6 +36,30 @@ def test_a_longer_history_has_the_same_windows_again() -> None:
     short, long = windows(cuts, held, (_HOUR // 2, 3 * _HOUR - 1)), windows(cuts, held, (_HOUR // 2, 7 * _HOUR - 1))
     assert short[:-1] == long[: len(short) - 1]
     assert windows(cuts, held, (20 * _HOUR, 30 * _HOUR)) == []
+
+
+def test_a_history_is_as_long_as_its_recordings_whatever_lies_between_them() -> None:
+    small = Path(__file__).parents[2] / "replay-data" / "small"
+    recordings = {
+        name: Recording.open(small / name) for name in ("vela-healthy", "vela-power-brake", "sakuraone-job-hang")
+    }
+    lengths = {name: one.manifest.end + 1 - one.manifest.start for name, one in recordings.items()}
+
+    def part(*names: str) -> Part:
+        pieces = [
+            Piece(recordings[name], name, window)
+            for name in names
+            for window in windows(
+                Cuts(_HOUR, 0), (recordings[name].manifest.start, recordings[name].manifest.end), (0, 2**60)
+            )
+        ]
+        return Part("one", pieces)
+
+    earlier, later = part("vela-healthy", "vela-power-brake"), part("sakuraone-job-hang")
+    assert weeks_of([later, earlier]) * WEEK_MS == pytest.approx(sum(lengths.values()))
+    assert weeks_of([earlier, earlier]) * WEEK_MS == pytest.approx(
+        lengths["vela-healthy"] + lengths["vela-power-brake"]
+    )
 
 
 def alarm(at: int, started: int | None = None, node: str = "n1") -> Finding:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -55,7 +56,7 @@ def read_tickets(path: Path, zone: tzinfo = UTC) -> list[Ticket]:
             found = [_ticket(path, rows.line_num, row, columns, zone) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read: {error}", remedy="give a CSV in UTF-8", exit_code=2) from None
-    twice = {one.id for one in found if sum(other.id == one.id for other in found) > 1}
+    twice = {name for name, count in Counter(one.id for one in found).items() if count > 1}
     if twice:
         raise UserError(f"{path}: ticket {min(twice)} is there twice", remedy="leave one of them out", exit_code=2)
     return sorted(found, key=lambda one: (one.opened_at, one.id))
@@ -97,7 +98,7 @@ def _ticket(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str,
         given.get("host", ""),
         " ".join(" ".join(texts).split()),
         fault,
-        parse_entity(given["entity"]) if given.get("entity") else None,
+        parse_entity(given["entity"], where) if given.get("entity") else None,
         _number(where, given["gpu_hours_lost"]) if given.get("gpu_hours_lost") else None,
     )
 

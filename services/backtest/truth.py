@@ -56,9 +56,9 @@ def read_corrections(path: Path) -> dict[str, Correction]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             for row in rows:
-                words = (row.get("correct") or "").split()
-                if words:
-                    found[str(row.get("ticket"))] = _correction(f"{path}: line {rows.line_num}", words)
+                words = row.get("correct") or ""
+                if words.strip():
+                    found[str(row.get("ticket"))] = correction_of(words, f"{path}: line {rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(
             f"{path}: cannot be read: {error}", remedy="give matches.csv of a backtest", exit_code=2
@@ -66,13 +66,14 @@ def read_corrections(path: Path) -> dict[str, Correction]:
     return found
 
 
-def _correction(where: str, words: Sequence[str]) -> Correction:
+def correction_of(words: str, where: str) -> Correction:
+    """Return what a person has written of a ticket, as `read_corrections`; `where` is named by what cannot be read."""
     made = Correction()
-    for word in words:
+    for word in words.split():
         if word == "none":
             made = replace(made, apart=True)
         elif "=" in word:
-            made = replace(made, entity=parse_entity(word))
+            made = replace(made, entity=parse_entity(word, where))
         elif word in faults():
             made = replace(made, fault=word)
         else:

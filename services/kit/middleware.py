@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,8 +39,9 @@ class Middleware:
     """The outermost layer: what it lets through comes from somebody with the role that method and path need.
 
     Looking needs a viewer, all else an operator. `senders`: where a sender may post, too. `page`: which paths are
-    files of a page that asks for a token itself. `large`: where a body may be more than `largest_body`, as the
-    route counts it. Who asks is in the request's `state.caller`.
+    files of a page that asks for a token itself. `larger`: by path, how many bytes a body may have that may be more
+    than `largest_body`. `large`: where it may be more, as the route counts it. Who asks is in the request's
+    `state.caller`.
     """
 
     def __init__(
@@ -52,13 +53,15 @@ class Middleware:
         largest_body: int = MIB,
         page: Callable[[str], bool] = _no,
         large: Callable[[str], bool] = _no,
+        larger: Mapping[str, int] | None = None,
     ) -> None:
         """Raise ValueError where the tokens file is none, or the file of the audit trail cannot be written."""
         self._app = app
         self._gate = Gate(settings.tokens_file)
         self._trail = Trail(settings.audit_file, access_log=settings.access_log)
         self._names = frozenset(name.lower() for name in (*LOOPBACK, settings.host, *settings.host_names))
-        self._senders, self._page, self._large, self._largest_body = senders, page, large, largest_body
+        self._senders, self._page, self._large = senders, page, large
+        self._largest_body, self._larger = largest_body, larger or {}
 
     def role(self, method: str, path: str) -> Role | None:
         """Return which role a request needs, None: anybody may."""
@@ -90,7 +93,8 @@ class Middleware:
             await refusal(scope, receive, answer)
             return
         large = method == "POST" and self._large(path)
-        await self._app(scope, _bounded(receive, None if large else self._largest_body), answer)
+        most = None if large else self._larger.get(path, self._largest_body)
+        await self._app(scope, _bounded(receive, most), answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

@@ -75,15 +75,15 @@ def remove_label(directory: Path, label_id: str) -> None:
         _replace(directory, labels)
 
 
-def parse_entity(text: str) -> dict[str, str | int]:
-    """Return the entity of ``node=v041,gpu=3``. UserError where it is not written so."""
+def parse_entity(text: str, where: str = "") -> dict[str, str | int]:
+    """Return the entity of ``node=v041,gpu=3``. UserError where it is not written so; `where` says what it is in."""
     entity: dict[str, str | int] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         number = key in _INTEGERS and value.isascii() and value.isdecimal() and len(value) < 6
         if not equals or not key or not value or key in entity or (key in _INTEGERS and not number):
             raise UserError(
-                f"{text!r} is no entity",
+                f"{where}: {text!r} is no entity" if where else f"{text!r} is no entity",
                 remedy="write it as node=v041,gpu=3 or switch=leaf-1,port=Ethernet8",
                 exit_code=2,
             )

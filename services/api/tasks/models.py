@@ -8,7 +8,7 @@ from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time,
 from services.api.runs.models import Rates, RunState
 from services.kit.times import parse_instant
 
-TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation"]
+TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation", "backtest"]
 
 
 def _readable(time: str) -> str:
@@ -33,7 +33,7 @@ class Task(BaseModel):
     """What takes long: carried out in a process of its own, in the order they were asked for.
 
     `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name},
-    GET /evaluations/{task}.
+    GET /evaluations/{task}, GET /backtests/{task}.
     """
 
     id: str

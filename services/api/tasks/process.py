@@ -230,10 +230,17 @@ def _evaluation(work: Work) -> TaskResult:
     return carried_out(work)
 
 
+def _backtest(work: Work) -> TaskResult:
+    from services.api.tasks.backtesting import carried_out
+
+    return carried_out(work)
+
+
 _KINDS: dict[str, Callable[[Work], TaskResult]] = {
     "postmortem": _postmortem,
     "score": _score,
     "capture": _capture,
     "import": _import,
     "evaluation": _evaluation,
+    "backtest": _backtest,
 }

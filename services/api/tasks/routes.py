@@ -43,7 +43,7 @@ _REPORTS = {
 }
 _REPORT: dict[str, Any] = {"text/html": {}, "text/markdown": {}, "application/yaml": {}}
 # A report is a page of its own: it runs nothing, loads nothing, and the console may show it in a frame.
-_REPORT_HEADERS = {
+REPORT_HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline';"
     " frame-ancestors 'self'",
     "X-Frame-Options": "SAMEORIGIN",
@@ -108,7 +108,7 @@ def _postmortems(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> 
     def report(task: TaskId, form: Annotated[Literal["html", "md", "detectors"], Query()] = "html") -> FileResponse:
         """Return a postmortem's report; `detectors`: the settings it was made with, where they are not the defaults."""
         name, kind = _REPORTS[form]
-        return FileResponse(tasks.file(task, "postmortem", name), media_type=kind, headers=_REPORT_HEADERS)
+        return FileResponse(tasks.file(task, "postmortem", name), media_type=kind, headers=REPORT_HEADERS)
 
 
 def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
@@ -126,7 +126,7 @@ def _scores(api: APIRouter, tasks: Tasks, library: Library) -> None:
     @api.get("/scores/{task}", operation_id="show_score")
     def score(task: TaskId) -> LibraryScore:
         """Return a score's figures, once it is done."""
-        return _stored(LibraryScore, tasks.file(task, "score", "score.json"), "score it again")
+        return stored(LibraryScore, tasks.file(task, "score", "score.json"), "score it again")
 
 
 def _evaluations(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> None:
@@ -151,7 +151,7 @@ def _evaluations(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> 
     @api.get("/evaluations/{task}", operation_id="show_evaluation")
     def evaluation(task: TaskId) -> Evaluation:
         """Return what rules would have fired, once it is evaluated."""
-        return _stored(Evaluation, tasks.file(task, "evaluation", "evaluation.json"), "evaluate the rules again")
+        return stored(Evaluation, tasks.file(task, "evaluation", "evaluation.json"), "evaluate the rules again")
 
 
 def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
@@ -208,7 +208,7 @@ def _imports(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettin
             return await run_in_threadpool(tasks.start, "import", shown, shown | needs, folder)
 
 
-def _stored(kind: type[Stored], path: Path, remedy: str) -> Stored:
+def stored(kind: type[Stored], path: Path, remedy: str) -> Stored:
     """Return what a task has written. RefusedError (410) where another version of hindcast has written it."""
     try:
         return kind.model_validate_json(path.read_bytes())

@@ -101,6 +101,10 @@ class Tasks:
             raise missing(f"{name} of {kind}", task, "ask for another form")
         return path
 
+    def asked(self, task: str, kind: TaskKind) -> tuple[dict[str, Any], Path]:
+        """Return what a task was asked, and its folder, for one that is to do the same once more."""
+        return self.one(task, kind).asked, self._folder / task
+
     def cancel(self, task: str) -> Task:
         """End a task that waits or is running."""
         self.one(task)

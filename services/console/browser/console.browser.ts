@@ -154,7 +154,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     const { page, base } = served;
     await page.setViewportSize({ width: 390, height: 844 });
     const run = await page.evaluate(async () => ((await (await fetch("api/v1/runs")).json()) as { items: { id: string }[] }).items[0]?.id);
-    for (const address of ["", "#/library", `#/run/${run}`, "#/compare", "#/rules", "#/score", "#/postmortem", "#/coverage/vela-power-brake"]) {
+    for (const address of ["", "#/library", `#/run/${run}`, "#/compare", "#/rules", "#/backtest", "#/score", "#/postmortem", "#/coverage/vela-power-brake"]) {
       await page.goto(`${base}${address}`);
       await page.locator("main h1, main h2").first().waitFor();
       await page.waitForLoadState("networkidle"); // what is loaded may be wider than what waits for it

@@ -50,7 +50,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await page.locator("article").first().waitFor();
     expect(await page.locator("article button:not(.small), section[aria-label=Import]").count()).toBe(0);
     expect(await inspected(page, "library-viewer")).toEqual([]);
-    for (const at of ["compare", "rules", "score", "postmortem"]) {
+    for (const at of ["compare", "rules", "backtest", "score", "postmortem"]) {
       await page.goto(`${base}#/${at}`);
       await page.locator("h1").waitFor();
       expect(await page.locator("main button, main form").count(), at).toBe(0);
@@ -116,7 +116,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
   it("says that the server is away, and goes on by itself when it is back", async () => {
     const { page } = served;
     await page.context().setOffline(true);
-    await page.keyboard.press("5");
+    await page.keyboard.press("6");
     await page.getByText("The hindcast server does not answer").waitFor();
     expect(await inspected(page, "away")).toEqual([]);
     await page.context().setOffline(false);

@@ -117,6 +117,9 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
           <a class="small" href={href("rules", [], { recording: one.name })} aria-label={`Rules over ${one.name}`}>
             Rules
           </a>
+          <a class="small" href={href("backtest", [], { recording: one.name })} aria-label={`Backtest of ${one.name}`}>
+            Backtest
+          </a>
           <Operators>
             <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
               {run === null ? "Replay" : "Run again"}

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { arranged, clicked } from "./arranged";
+import { apart, EMPTY, nameOf, requestOf, textOf } from "./backtestRequest";
 import { settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
@@ -263,5 +264,35 @@ describe("a table", () => {
   it("shows the rows that have all the words, in whichever column", () => {
     expect(names(arranged(rows, columns, null, "DOWN never"))).toEqual(["link_down"]);
     expect(names(arranged(rows, columns, null, "down 4"))).toEqual([]);
+  });
+});
+
+describe("a backtest", () => {
+  const filled = { ...EMPTY, recordings: ["autumn"], tickets: "id,created\n", configurations: [{ name: "stricter", text: "a: {}" }], rules: [{ name: "ours", text: "groups: []" }] };
+
+  it("is asked for with what was filled in, and nothing else", () => {
+    expect(requestOf({ ...EMPTY, recordings: ["autumn"] })).toEqual({ recordings: ["autumn"], tickets: null, timezone: "UTC", before: "2h", configurations: [], rules: [], grid_s: 5 });
+    expect(requestOf(filled)).toMatchObject({ tickets: "id,created\n", configurations: [{ name: "defaults" }, { name: "stricter", yaml: "a: {}" }], rules: [{ name: "ours", rules: "groups: []" }] });
+    expect(requestOf({ ...filled, usual: false, ownRules: true })).toMatchObject({ configurations: [{ name: "stricter" }], rules: [{ name: "hindcast rules" }, { name: "ours" }] });
+  });
+
+  it("of a server names its time, and no recordings", () => {
+    const asked = requestOf({ ...filled, source: "thanos", from: "2026-03-01T00:00", to: "2026-04-01T00:00:00" });
+    expect(asked).toMatchObject({ of: { source: "thanos", from: "2026-03-01T00:00Z", to: "2026-04-01T00:00:00Z", cluster: null } });
+    expect(asked).not.toHaveProperty("recordings");
+  });
+
+  it("names files as the API takes names, each of its own", () => {
+    expect(["stricter.yaml", "été (2).yml", "..yaml", "x".repeat(99)].map((file) => nameOf(file, []))).toEqual(["stricter", "t- -2-", "mine", "x".repeat(56)]);
+    expect(nameOf("stricter.yaml", ["stricter", "stricter 2"])).toBe("stricter 3");
+  });
+
+  it("reads files of UTF-8, and says so of others", async () => {
+    expect(await textOf(new File(["\ufeffid,été"], "a.csv"))).toBe("id,été");
+    await expect(textOf(new File([new Uint8Array([0xe9, 0x2c])], "b.csv"))).rejects.toThrow("b.csv is no text in UTF-8");
+  });
+
+  it("says on which side of its ticket an alert was", () => {
+    expect([-90, 0, 7200].map(apart)).toEqual(["90 s before", "at once", "2 h 00 after"]);
   });
 });

@@ -1,6 +1,7 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, AWAY, hasToken, setToken, useAway, useLoaded } from "./api";
+import { BacktestPage } from "./Backtest";
 import { ComparePage } from "./Compare";
 import { CoveragePage } from "./Coverage";
 import { IncidentPage } from "./Incident";
@@ -23,6 +24,7 @@ const PAGES = [
   ["library", "Library"],
   ["compare", "Compare"],
   ["rules", "Rules"],
+  ["backtest", "Backtest"],
   ["score", "Score"],
   ["postmortem", "Postmortem"],
 ] as const;
@@ -30,7 +32,7 @@ const PAGES = [
 const TITLES: Readonly<Record<string, string>> = { run: "Replay", replay: "Live replay", incident: "Incident", coverage: "Coverage" };
 
 const KEYS = [
-  ["1 to 6", "what is wrong, library, compare, rules, score, postmortem"],
+  ["1 to 7", "what is wrong, library, compare, rules, backtest, score, postmortem"],
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
@@ -64,6 +66,8 @@ function Shown({ route }: { readonly route: Route }) {
       return <ComparePage id={first === "" ? null : first} />;
     case "rules":
       return <RulesPage key={first} id={first === "" ? null : first} query={route.query} />;
+    case "backtest":
+      return <BacktestPage key={first} id={first === "" ? null : first} query={route.query} />;
     case "score":
       return <ScorePage id={first === "" ? null : first} />;
     case "postmortem":

@@ -58,6 +58,35 @@ export interface AnsweredLabel {
   readonly detectors: Answer | null;
 }
 
+/** What is not in the telemetry, and what GPU-hours are counted by. */
+export interface Assumed {
+  /** Minutes between a job's checkpoints. */
+  readonly checkpoint_min: number;
+  /** Minutes until a stopped job works again. */
+  readonly restart_min: number;
+  /** Minutes until an alert is acted on. */
+  readonly reaction_min: number;
+  /** Hours that a drained node is away. */
+  readonly repair_h: number;
+  /** Nodes that idle, ready to take another's place. */
+  readonly spares: number;
+}
+
+/** A backtest's figures; GET /backtests/{task}/report has all of them. */
+export interface Backtest {
+  readonly from: string;
+  readonly to: string;
+  readonly weeks: number;
+  readonly node_days: number;
+  readonly truth: "labels" | "tickets";
+  /** Tickets opened when the history has nothing: left out. */
+  readonly tickets_of_other_times: number;
+  readonly assumptions: Assumed;
+  /** Tasks that were worked on; the rest was known from before. */
+  readonly worked: number;
+  readonly subjects: readonly Subject[];
+}
+
 /** The peers of the first entity: those of its job, the drawn ones left out if enough others are left.
  *
  * `low` and `high` are the median less and plus three robust standard deviations (1.4826 times the median absolute
@@ -303,6 +332,14 @@ export interface FiredAlert {
   readonly label: string | null;
 }
 
+/** What all that was wrong cost, and what acting on each alert would have saved of it. */
+export interface GpuHours {
+  readonly lost: number;
+  readonly saved: number;
+  /** Troubles of which nobody knows what they cost: left out. */
+  readonly of_unknown_cost: number;
+}
+
 /** Whether it lives; `checks` says of each thing it needs whether that is well. */
 export interface Health {
   readonly status: "ok" | "not ready";
@@ -465,6 +502,29 @@ export interface LogLine {
 export interface LogLines {
   readonly items: readonly LogLine[];
   readonly more: boolean;
+}
+
+/** A ticket or label, by what it was matched, and the alert that answered for it. */
+export interface Match {
+  readonly ticket: string;
+  readonly at: string;
+  readonly fault: string;
+  readonly entity: Readonly<Record<string, string | number>>;
+  readonly words: string;
+  readonly verdict: "caught" | "missed" | "unclear" | "outside" | "not required";
+  readonly how: string;
+  readonly against_s: number | null;
+  readonly alert: MatchedAlert | null;
+}
+
+/** An alert of a detector or a rule. */
+export interface MatchedAlert {
+  readonly detector: string;
+  readonly fault: string;
+  readonly entity: Readonly<Record<string, string | number>>;
+  readonly at: string;
+  readonly severity: string;
+  readonly summary: string;
 }
 
 /** Who is asking. */
@@ -721,13 +781,36 @@ export interface Stream {
   readonly fields: readonly string[];
 }
 
+/** What one configuration or one set of rules came to. `known`: whether there is anything to hold it against. */
+export interface Subject {
+  readonly name: string;
+  readonly kind: "detectors" | "rules";
+  readonly known: boolean;
+  readonly truths: number;
+  readonly caught: number;
+  readonly missed: number;
+  readonly unclear: number;
+  readonly outside: number;
+  readonly by_time_and_host_alone: number;
+  readonly before_the_ticket: number;
+  readonly against_ticket_p50_s: number | null;
+  readonly false: number;
+  readonly false_a_week: number;
+  /** Alerts of rules that are informative or name no machine: left out. */
+  readonly alerts_apart: number;
+  /** By team, pages and tickets; `all` is their sum. */
+  readonly sent_a_week: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  readonly gpu_hours: GpuHours;
+  readonly matches: readonly Match[];
+}
+
 /** What takes long: carried out in a process of its own, in the order they were asked for.
  *
  * `asked` is what was asked for. Results: GET /postmortems/{task}/report, GET /scores/{task}, GET /recordings/{name},
- * GET /evaluations/{task}. */
+ * GET /evaluations/{task}, GET /backtests/{task}. */
 export interface Task {
   readonly id: string;
-  readonly kind: "postmortem" | "score" | "capture" | "import" | "evaluation";
+  readonly kind: "postmortem" | "score" | "capture" | "import" | "evaluation" | "backtest";
   readonly asked: Readonly<Record<string, unknown>>;
   readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
   /** Of a postmortem, that of its first run: trials come after. */
