@@ -49,8 +49,10 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
 _FORMS = tuple((said, re.compile(form.replace("NODES", _NODES), re.IGNORECASE)) for said, form in _WORDINGS)
 _ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
                       r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
-_KUBELET = re.compile(r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
-                      r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b")  # fmt: skip
+_KUBELET = re.compile(
+    r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
+    r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
+)
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
 _RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
 _MOST_NODES = 100_000
