@@ -39,6 +39,9 @@ _LINK, _REPLAYS, _BANDWIDTH, _XID = "link", "replays", "bandwidth", "xid"
 _SCORE = {_LINK: 0.9, _REPLAYS: 0.7, _BANDWIDTH: 0.7, _XID: 1.0}
 _LEAST = 1e9
 """bytes/s: below what a lane of generation 3 carries, a slow link costs nothing, and rates are chatter."""
+_FULL = 5e7
+"""bytes/s: a link that holds up the work is full, and one lane of generation 1 carries 250 MB/s; a fifth, as rates are
+means in which the work also computes. Who moves less has nothing to move."""
 _CONTENTION_LOOKS = 60
 """Half an hour; somebody's copy over a shared switch lasts some minutes."""
 _RELEASE_MS, _RELEASE_LOOKS = 120_000, 5
@@ -138,7 +141,8 @@ class PcieDegradation:
                 signs.setdefault(gpu, []).append(_REPLAYS)
         layout = self._layout
         if self._moved.look(now, layout.jobs(), layout.gpu, layout.node, held, _CONTENTION_LOOKS):
-            for gpu in self._moved.beyond_chance().tolist():
+            low = self._moved.beyond_chance()
+            for gpu in low[self._moved.now[low] >= _FULL].tolist():
                 signs.setdefault(gpu, []).append(_BANDWIDTH)
         for gpu, seen in sorted(signs.items()):
             found += self._found(now, gpu, seen)

@@ -250,6 +250,13 @@ def test_gpus_that_work_each_on_their_own_are_low_by_chance_and_a_bad_link_lasts
     assert firing(each_on_its_own(bad, 0.05)) == [gpu(1, 2)]
 
 
+def test_a_gpu_that_moves_next_to_nothing_has_nothing_to_move() -> None:
+    """The narrowest link that holds up the work is full."""
+    narrow, none = (replace(SLOW, bad=[replace(SLOW.bad[0], gb_s=gb_s)]) for gb_s in (0.25, 0.002))
+    assert len(firing(tape_of(narrow))) == 1
+    assert firing(tape_of(none)) == []
+
+
 def test_little_traffic_is_no_measure() -> None:
     assert quiet(replace(SLOW, gb_s=0.3, bad=[Bad(1, 2, 515, 1000, gb_s=0.05)]))
 
