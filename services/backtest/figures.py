@@ -39,7 +39,7 @@ def weeks_of(parts: Sequence[Part]) -> float:
 def figures(
     subject: Subject, parts: Sequence[Part], ledgers: Sequence[Ledger], policies: Sequence[Policy] = POLICIES
 ) -> dict[str, Any]:
-    """Return all that is told of a subject; `ledgers` has the jobs of each part."""
+    """Return all that is reported of a subject; `ledgers` has the jobs of each part."""
     whole = Judged()
     sent: list[Notice] = []
     for part, one in zip(parts, subject.judged, strict=True):

@@ -72,9 +72,9 @@ def work_off(
     work: Sequence[Work],
     pool: concurrent.futures.Executor,
     results: Results,
-    told: Callable[[Work], None] = lambda _: None,
+    heard: Callable[[Work], None] = lambda _: None,
 ) -> None:
-    """Do the work and keep each result as it comes; `told` hears of each piece.
+    """Do the work and keep each result as it comes; `heard` is called with each piece.
 
     UserError: a recording or a rule is wrong, or a worker was killed; what was done until then is kept.
     """
@@ -83,7 +83,7 @@ def work_off(
         for future in concurrent.futures.as_completed(waiting):
             for key, value in future.result().items():
                 results.put(key, value)
-            told(waiting.pop(future))
+            heard(waiting.pop(future))
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, as one that takes too much memory is",

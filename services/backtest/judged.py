@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass
 class Judged:
-    """All that one subject said, and what it is worth; `false` is None where nobody knows what was true."""
+    """All that one subject raised, and what it is worth; `false` is None where nobody knows what was true."""
 
     findings: list[Finding] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Who is told how often: alerts as Alertmanager would send them on, by team, and the parts that come back."""
+"""Who is alerted how often: alerts as Alertmanager would send them on, by team, and the parts that come back."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from services.recording.model import Topology
 
 WEEK_MS = 7 * 86_400_000
 NOBODY = "no route"
-"""Of rules' alerts that name no fault of ours: who is told is in their own routes."""
+"""Of rules' alerts that name no fault of ours: who gets them is in their own routes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def notices(findings: Sequence[Finding], topology: Topology) -> list[Notice]:
 
 
 def team_of(fault: str) -> str:
-    """Return who is told of a fault."""
+    """Return who is alerted of a fault."""
     return faults()[fault].team if fault in faults() else NOBODY
 
 
@@ -69,7 +69,7 @@ def pages_a_week(sent: Sequence[Notice], weeks: float) -> dict[str, dict[str, fl
 
 
 def offenders(sent: Sequence[Notice], most: int = 20) -> list[dict[str, Any]]:
-    """Return the machines that somebody was told of on several days, those of most days first."""
+    """Return the machines that somebody was alerted of on several days, those of most days first."""
     days: dict[str, set[int]] = {}
     times: Counter[str] = Counter()
     kinds: dict[str, set[str]] = {}

@@ -76,8 +76,10 @@ def backtest(
         for name, choices in asked.configurations.items()
     ]
     for name, rules in asked.rule_sets.items():
-        told = [fired(part, rules, results) for part in parts]
-        subjects.append(Subject(name, "rules", judge([found for found, _ in told]), sum(apart for _, apart in told)))
+        alerts = [fired(part, rules, results) for part in parts]
+        subjects.append(
+            Subject(name, "rules", judge([found for found, _ in alerts]), sum(apart for _, apart in alerts))
+        )
     return {
         "from": format_instant(min(part.begin for part in parts)),
         "to": format_instant(max(part.end for part in parts)),

@@ -2,7 +2,7 @@
 
 A finding belongs to the window in which it was detected. What is open at a cut goes on under the identity it has, if
 the next window finds it too, be it in its warm-up; if that window never does, it counts as over at the cut. What only
-the warm-up has found, and is still open at the cut, is told then, as a detector that was started there would tell it.
+the warm-up has found, and is still open at the cut, is reported then, as by a detector that was started there.
 """
 
 from collections.abc import Iterable
@@ -62,7 +62,7 @@ class _Joint:
         return self._own + over
 
     def _warmed(self) -> None:
-        """Let what is open at the cut go on, or tell it, once."""
+        """Let what is open at the cut go on, or report it, once."""
         for one in self._warm.values():
             self._fire(one)
         self._warm.clear()

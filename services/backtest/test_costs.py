@@ -1,4 +1,4 @@
-"""Who is told how often, what troubles cost, and what policies would have saved: by figures worked out by hand."""
+"""Who is alerted how often, what troubles cost, and what policies would have saved: by figures worked out by hand."""
 
 from typing import Any
 
@@ -88,15 +88,15 @@ def test_policies_are_named(text: str, policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("text", ["drain", "drain-after", "drain-after 0", "drain-after x"])
-def test_what_is_no_policy_is_said(text: str) -> None:
+def test_what_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no policy"):
         policy_of(text)
 
 
 def outcome(pages: int, labels: list[Label], raised: list[Finding], jobs: list[Job] | None = None) -> PolicyOutcome:
     truths: list[Truth] = of_labels(labels)
-    told: list[Judged] = [judged(raised, truths)]
-    return outcome_of(Policy("p", pages), told, [Ledger([JOB] if jobs is None else jobs, TOPOLOGY, ASSUMED)])
+    subjects: list[Judged] = [judged(raised, truths)]
+    return outcome_of(Policy("p", pages), subjects, [Ledger([JOB] if jobs is None else jobs, TOPOLOGY, ASSUMED)])
 
 
 def test_doing_nothing_costs_what_the_faults_cost() -> None:

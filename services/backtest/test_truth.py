@@ -44,7 +44,7 @@ def test_what_pagerduty_and_jira_write_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("id,title\n1,x\n", "no column says when a ticket was opened; there are id, title"),
         ("id,opened\n1,2026-03-04T09:12:00Z\n2,yesterday\n", "line 3: 'yesterday' is not a time"),
@@ -54,8 +54,8 @@ def test_what_pagerduty_and_jira_write_is_read(tmp_path: Path) -> None:
         ("id,opened,gpu_hours_lost\n1,2026-03-04T09:12:00Z,lots\n", "line 2: 'lots' is no number"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
         read_tickets(written(tmp_path, text), UTC)
 
 
@@ -75,7 +75,7 @@ def test_words_name_a_fault(text: str, fault: str | None) -> None:
     assert next(iter(faults_in(text)), None) == fault
 
 
-def test_every_fault_is_told_to_whom_alertmanager_routes_it() -> None:
+def test_every_fault_goes_to_whom_alertmanager_routes_it() -> None:
     text = (Path(__file__).parents[2] / "alert-rules" / "alertmanager.yaml").read_text(encoding="utf-8")
     live = next(one for one in yaml.safe_load(text)["route"]["routes"] if one["receiver"] == "tickets")
     (pages,) = (one for one in live["routes"] if one["matchers"] == ['severity="page"'])

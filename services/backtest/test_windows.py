@@ -92,7 +92,7 @@ def test_what_the_next_window_never_sees_is_over_at_the_cut() -> None:
     assert stitched([(FIRST, [raised])]) == [raised]
 
 
-def test_what_only_the_warm_up_found_and_is_open_is_told() -> None:
+def test_what_only_the_warm_up_found_and_is_open_is_reported() -> None:
     gone, stays = alarm(75_000), alarm(80_000, node="n2")
     assert stitched([(FIRST, []), (SECOND, [gone, over(gone, 90_000), stays])]) == [stays]
 

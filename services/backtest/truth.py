@@ -2,8 +2,9 @@
 
 A ticket has a place where it names a machine of the cluster, and faults where its words are those that detectors'
 faults.yaml have. Of the alerts at its place, from some time before it was opened until it was closed, the one on a
-fault of its words counts, else the nearest in time, which is said. A ticket whose words name no fault, and at whose
-place nothing was found, is unclear, and neither caught nor missed; one that names nothing of the cluster is outside.
+fault of its words counts, else the nearest in time, and the report says so. A ticket whose words name no fault, and at
+whose place nothing was found, is unclear, and neither caught nor missed; one that names nothing of the cluster is
+outside.
 """
 
 import csv
@@ -129,7 +130,7 @@ _OF_XID: Mapping[str, str] = {
     "remap_failed": "row_remap_failure", "correctable_memory": "ecc_correctable_storm", "gpu_lost": "gpu_lost",
     "pcie": "pcie_degraded", "nvlink": "nvlink_fault", "nvlink_leveled": "nvlink_fault",
 }  # fmt: skip
-"""By the class of a code (detectors/xid.yaml): the fault that it tells of."""
+"""By the class of a code (detectors/xid.yaml): the fault that it stands for."""
 
 
 def of_labels(labels: Iterable[Label]) -> list[Truth]:

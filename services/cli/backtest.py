@@ -1,4 +1,4 @@
-"""`hindcast backtest`: what detectors and rules would have said over months, against the tickets that there were."""
+"""`hindcast backtest`: what detectors and rules would have raised over months, against the tickets that there were."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ def backtest(
     tenant: Tenant = None,
     strict: Strict = False,
 ) -> None:
-    """Say what would have been caught, missed and cried wolf over in weeks to years, and what it would have saved.
+    """Report what would have been caught, missed and raised falsely in weeks to years, and what it would have saved.
 
     Broken off, it goes on where it was; after a change of one detector only that one is run again.
     """
@@ -101,9 +101,9 @@ def backtest(
             pieces = lambda pool: captured(server, cuts, span, folder / "captured", pool, moved)  # noqa: E731
         else:
             pieces = lambda _: _pieces(recordings or (), cuts, span, strict=strict)  # noqa: E731
-        told = run(pieces, asked, results, executor_of(workers, ray=ray, dask=dask), heard)
-    _write(out, told)
-    _print(told, out)
+        report = run(pieces, asked, results, executor_of(workers, ray=ray, dask=dask), heard)
+    _write(out, report)
+    _print(report, out)
 
 
 def _configurations(given: Sequence[Path] | None) -> "dict[str, Sequence[Choice]]":
@@ -204,13 +204,13 @@ def _progress() -> "Iterator[tuple[Heard, Callable[[float], None]]]":
         )
 
 
-def _write(out: Path, told: Mapping[str, Any]) -> None:
+def _write(out: Path, report: Mapping[str, Any]) -> None:
     from services.backtest.page import html, matches_csv
 
     texts = {
-        "report.html": html(told),
-        "backtest.json": json.dumps(told, indent=1, allow_nan=False) + "\n",
-        "matches.csv": matches_csv(told),
+        "report.html": html(report),
+        "backtest.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
+        "matches.csv": matches_csv(report),
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -220,14 +220,14 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
         raise UserError(f"{out}: cannot be written: {error.strerror}", remedy="--out FOLDER", exit_code=2) from None
 
 
-def _print(told: Mapping[str, Any], out: Path) -> None:
+def _print(report: Mapping[str, Any], out: Path) -> None:
     from rich.console import Console
 
     from services.backtest.page import sheets
     from services.cli.sheets import print_sheet
 
     console = Console()
-    for sheet in sheets(told):
+    for sheet in sheets(report):
         print_sheet(console, sheet)
-    console.print(f"\n{told['worked']} tasks were worked on; the rest was there already.", highlight=False)
+    console.print(f"\n{report['worked']} tasks were worked on; the rest was there already.", highlight=False)
     console.print(f"{out}: report.html, backtest.json, matches.csv", highlight=False, markup=False)

@@ -91,18 +91,18 @@ def run(night: Path, *more: str, folder: Path) -> dict[str, Any]:
     cut = ("--window", "1h", "--warm-up", "15m", "--grid", "30s")
     done = invoke(str(night), *cut, "--work", str(folder / "work"), "--out", str(folder / "out"), *more)
     assert done.exit_code == 0, done.output
-    told: dict[str, Any] = json.loads((folder / "out" / "backtest.json").read_text())
-    return told
+    report: dict[str, Any] = json.loads((folder / "out" / "backtest.json").read_text())
+    return report
 
 
 def figures_in(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "out" / "backtest.json").read_text())
-    return told
+    report: dict[str, Any] = json.loads((folder / "out" / "backtest.json").read_text())
+    return report
 
 
 def test_its_figures_are_those_of_the_labels(night: Path, first: Path) -> None:
-    told = figures_in(first)
-    (one,) = told["subjects"]
+    report = figures_in(first)
+    (one,) = report["subjects"]
     counts = {name: one[name] for name in ("truths", "caught", "missed", "unclear", "outside", "false")}
     assert counts == {"truths": 6, "caught": 3, "missed": 1, "unclear": 1, "outside": 1, "false": 0}
     labels = {label.id: label for label in Recording.open(night).labels() if not label.distractor}
@@ -118,10 +118,10 @@ def test_its_figures_are_those_of_the_labels(night: Path, first: Path) -> None:
     assert (one["offenders"][0]["machine"], one["offenders"][0]["days"]) == ("v001", 2)
     hours = HOURS + 1 / HOUR / 1000
     assert one["sent_a_week"]["hardware"]["page"] == pytest.approx(3 / (hours / 24 / 7), rel=1e-6)
-    assert told["node_days"] == pytest.approx(3 * HOURS / 24, rel=0.01)
+    assert report["node_days"] == pytest.approx(3 * HOURS / 24, rel=0.01)
     drained = next(policy for policy in one["policies"] if policy["policy"] == "drain-on-page")
     assert (drained["drains"], drained["false_drains"]) == (2, 0), "v001 is away at its second page"
-    assert told["worked"] == 2 * WINDOWS
+    assert report["worked"] == 2 * WINDOWS
 
 
 def test_two_processes_come_to_the_same(night: Path, tickets: Path, config: Path, first: Path) -> None:
@@ -168,16 +168,16 @@ def test_a_match_is_corrected_in_the_file_that_a_run_wrote(
 def test_without_tickets_the_labels_count_and_the_page_needs_nothing_else(
     night: Path, config: Path, first: Path
 ) -> None:
-    told = run(night, "--config", str(config), folder=first)
-    (one,) = told["subjects"]
-    assert (told["truth"], told["worked"], one["truths"], one["caught"], one["false"]) == ("labels", 0, 3, 3, 0)
+    report = run(night, "--config", str(config), folder=first)
+    (one,) = report["subjects"]
+    assert (report["truth"], report["worked"], one["truths"], one["caught"], one["false"]) == ("labels", 0, 3, 3, 0)
     page = (first / "out" / "report.html").read_text()
     assert "power_throttle" in page
     assert "http" not in page.replace("<!doctype html>", "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         ((), "name recordings, or a server by --url"),
         (("--url", "http://localhost:1"), "--url needs --from and --to"),
@@ -189,11 +189,13 @@ def test_without_tickets_the_labels_count_and_the_page_needs_nothing_else(
         (("NIGHT", "--incidents", "no-such.csv"), "no-such.csv: cannot be read"),
     ],
 )
-def test_what_cannot_be_done_is_said(night: Path, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    night: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
     given = [str(night) if one == "NIGHT" else one for one in arguments]
     done = invoke(*given, "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out"))
     assert isinstance(done.exception, UserError)
-    assert said in str(done.exception)
+    assert words in str(done.exception)
 
 
 def test_a_detector_alone_finds_what_it_finds_beside_the_others_where_jobs_must_be_found(
