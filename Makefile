@@ -9,10 +9,10 @@ WAITING := --numprocesses $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 # The tests start hundreds of processes: each module is compiled by the first of them alone, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-slurm test-console up down doctor setup console servers lint generate bench fuzz clean
+.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-slurm test-compliance test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
 	@$(BIN)/hindcast demo
@@ -20,10 +20,10 @@ demo: setup ## Replay the Vela power-brake incident through the real servers and
 test: setup ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
 	@$(MAKE) --no-print-directory -j2 lint test-core  # mypy has use for one core only
 	@$(MAKE) --no-print-directory servers test-console
-	@$(BIN)/pytest services tests -m "not (compose or kubernetes or slurm)" $(WAITING)
+	@$(BIN)/pytest services tests -m "not (compose or kubernetes or slurm or compliance)" $(WAITING)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
-	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or kubernetes or slurm or install)" $(PARALLEL)
+	@HINDCAST_LAW_EXAMPLES=$${HINDCAST_LAW_EXAMPLES:-2} $(BIN)/pytest -m "not (integration or compose or kubernetes or slurm or compliance or install)" $(PARALLEL)
 
 test-core: setup ## The detectors' tests and laws, where nothing but the core's dependencies is installed
 	@PYTHONPATH=. $(BIN)/uv run --quiet --isolated --locked --only-group core-test pytest detectors $(PARALLEL)
@@ -36,6 +36,9 @@ test-kubernetes: setup ## Install the Helm chart into a real control plane, buil
 
 test-slurm: setup ## Look at two versions of Slurm with hindcast live, of Debian's packages, fetched the first time (root)
 	@$(BIN)/pytest -m slurm tests/slurm
+
+test-compliance: setup ## Run Prometheus' own compliance tests of remote-write receivers on the gateway, fetched and built the first time
+	@$(BIN)/pytest -m compliance tests/compliance
 
 up: setup servers ## Start the stack and leave it running
 	@$(BIN)/hindcast stack up

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -34,13 +35,29 @@ def sample(at_ms: int, value: float, *, backwards: bool = False, started: int | 
     return b"".join(reversed(parts) if backwards else parts)
 
 
-def histogram(schema: int = 3, spans: tuple[int, ...] = (2, 1), buckets: int = 3) -> bytes:
-    """A native histogram of whole numbers, with positive buckets only, as Prometheus lays it out."""
+def histogram(
+    schema: int = 3,
+    spans: tuple[int, ...] = (2, 1),
+    counts: Sequence[int] = (100, 101, 103),
+    *,
+    more: int = 0,
+    total: float = 9.5,
+) -> bytes:
+    """A native histogram of whole numbers, one in its zero bucket, the others positive, as Prometheus lays it out.
+
+    `more`: observations in no bucket.
+    """
     shape = b"".join(chunk(11, b"\x08\x02" + b"\x10" + varint(length)) for length in spans)
-    count, total, zero = b"\x08" + varint(7), b"\x19" + struct.pack("<d", 9.5), b"\x29" + struct.pack("<d", 1e-128)
-    zigzag = varint(2 * schema if schema >= 0 else -2 * schema - 1)
-    deltas = chunk(12, b"".join(varint(2 * number) for number in range(100, 100 + buckets)))
-    return count + total + b"\x20" + zigzag + zero + b"\x30\x01" + shape + deltas + b"\x70\x00\x78" + varint(1 << 40)
+    count, summed = b"\x08" + varint(1 + sum(counts) + more), b"\x19" + struct.pack("<d", total)
+    zero = b"\x29" + struct.pack("<d", 1e-128)
+    deltas = [number - before for before, number in pairwise([0, *counts])]
+    buckets = chunk(12, b"".join(map(_zigzag, deltas)))
+    later = b"\x70\x00\x78" + varint(1 << 40)
+    return count + summed + b"\x20" + _zigzag(schema) + zero + b"\x30\x01" + shape + buckets + later
+
+
+def _zigzag(number: int) -> bytes:
+    return varint(2 * number if number >= 0 else -2 * number - 1)
 
 
 @dataclass

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import math
+import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from prometheus_client import REGISTRY
 from services.gateway.__main__ import topology_of
 from services.gateway.conftest import CONTENT, Client, Series, histogram, packed, written
 from services.kit.errors import UserError
+from services.kit.varint import varint
 
 NOW = 1_763_650_000_000
 GPU = [("Hostname", "v001"), ("__name__", "DCGM_FI_DEV_SM_CLOCK"), ("gpu", "0")]
@@ -74,7 +77,11 @@ def test_a_malformed_request_is_refused_with_the_reason_and_kept(client: Client,
     [
         (histogram(schema=9), "schema 9"),
         (histogram(spans=(2, 2)), "positive spans of 4 buckets, and 3 of them"),
-        (histogram(buckets=4), "positive spans of 3 buckets, and 4 of them"),
+        (histogram(counts=(100, 101, 103, 104)), "positive spans of 3 buckets, and 4 of them"),
+        (histogram(more=1), "305 observations in its buckets, and says that it has 306"),
+        (histogram(more=-1), "305 observations in its buckets, and says that it has 304"),
+        (histogram(more=-1, total=math.nan), "305 observations in its buckets, and says that it has 304"),
+        (histogram(counts=(100, -1, 103)), "a bucket of -1 observations"),
         (histogram() + b"\x82\x01\x08" + bytes(8), "bounds of its own, and schema 3"),
     ],
 )
@@ -87,6 +94,27 @@ def test_a_histogram_that_is_not_valid_is_refused_and_not_counted_as_written(
     assert words in answer.json()["detail"]
     assert answer.headers[WRITTEN] == answer.headers["X-Prometheus-Remote-Write-Histograms-Written"] == "1"
     assert len(client.outlet.rows("dcgm")) == 1
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        histogram(more=2, total=math.nan),  # NaN was observed twice
+        histogram(counts=(3 << 40, 0, 1)),
+        histogram(spans=(), counts=()),
+        histogram(more=9) + b"\x11" + struct.pack("<d", 7.0),  # of broken numbers: their sum is not exact
+    ],
+)
+def test_a_histogram_that_is_valid_is_counted_as_written(client: Client, right: bytes) -> None:
+    answer = client.write("v2", packed(written("v2", [Series([("__name__", "a")], [], histogram=right)])))
+    assert (answer.status_code, answer.headers["X-Prometheus-Remote-Write-Histograms-Written"]) == (204, "1")
+
+
+@pytest.mark.parametrize("buckets", [b"\x80", b"\x80" * 10 + b"\x01", b"\x02\x80"])
+def test_buckets_that_are_no_numbers_are_malformed(client: Client, buckets: bytes) -> None:
+    broken = histogram() + b"\x62" + varint(len(buckets)) + buckets
+    answer = client.write("v2", packed(written("v2", [Series([("__name__", "b")], [], histogram=broken)])))
+    assert (answer.status_code, "cut off or too long" in answer.json()["detail"]) == (400, True)
 
 
 def test_a_histogram_that_is_no_message_is_malformed(client: Client) -> None:
