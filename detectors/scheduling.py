@@ -114,7 +114,8 @@ class Scheduler:
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
-            for node, said in words_of(record):
+            for named, said in words_of(record):
+                node = self._known(named, record.node)
                 word = Word(said, record.at, record.message[:200])
                 if said == "alive":
                     self._alive[node] = word
@@ -127,6 +128,11 @@ class Scheduler:
                         self._fate.pop(node, None)
                 elif said == "down" or not self._lately_down(node, record.at):
                     self._fate[node] = word
+
+    def _known(self, named: str, source: str | None) -> str:
+        """Return which node a line means: the one it names, but if only the one it is recorded with is known, that."""
+        nodes = self._fleet.nodes
+        return source if source in nodes and named not in nodes else named
 
     def _lately_down(self, node: str, now: Instant) -> bool:
         word = self._fate.get(node)

@@ -73,6 +73,14 @@ def test_events_of_a_kubelet_say_that_its_node_is_alive(message: str) -> None:
     assert not scheduler.alive("bv018", AT - 1)
 
 
+def test_a_name_that_nobody_knows_gives_way_to_the_node_the_line_is_recorded_with() -> None:
+    scheduler = Scheduler(Fleet({"nodes": [{"name": "ip-10-8-0-12", "gpus": []}, {"name": "v2", "gpus": []}]}))
+    words = "NodeNotReady: Node {} status is now: NodeNotReady"
+    lines = [("ip-10-8-0-012", "ip-10-8-0-12"), ("v2", "ip-10-8-0-12"), ("v3", "controller"), ("v4", None)]
+    scheduler.take([LogRecord(AT, "scheduler", words.format(name), node=node) for name, node in lines])
+    assert [node for node, _ in scheduler.said_down(AT - 1)] == ["ip-10-8-0-12", "v2", "v3", "v4"]
+
+
 def test_a_reboot_of_a_node_that_was_drained_leaves_it_out_since_the_drain() -> None:
     scheduler = Scheduler(Fleet())
     drained = "update_node: node v1 state set to DRAINED"

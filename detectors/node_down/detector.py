@@ -211,7 +211,7 @@ class NodeDown(BaseDetector):
             needed = max(needed, self._config.reboot_s * 1000)
         if now - case.last < needed or not self._silence.at_once(case.number):
             return False
-        draws_on = case.job_id is None and self._watts.held(case.number, case.last)
+        draws_on = case.stopped is not True and self._watts.held(case.number, case.last)
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:

@@ -203,6 +203,14 @@ def test_power_at_idle_beside_the_silence_decides_sooner() -> None:
     assert float(fired.evidence["node_power_w"]) < 700 < 4000 < float(fired.evidence["node_power_before_w"])
 
 
+def test_a_node_that_draws_what_it_did_lives_unless_the_steps_of_its_job_have_stopped() -> None:
+    served = tape_of(replace(SCENE, minutes=16, kinds=("bmc", "dcgm")))
+    alone = [replace(event, job=replace(event.job, nodes=(CULPRIT,))) for event in served.jobs]
+    assert firing(without(replace(served, jobs=alone), "dcgm", DIES_S, node=CULPRIT)) == []
+    trained = tape_of(replace(SCENE, minutes=16, kinds=("bmc", "steps", "dcgm")))
+    assert named(without(without(trained, "dcgm", DIES_S, node=CULPRIT), "steps", DIES_S)) == [CULPRIT]
+
+
 def test_an_idle_node_that_draws_what_it_did_is_not_down_until_the_scheduler_misses_it() -> None:
     scene = replace(SCENE, working=False, kinds=("bmc", "nic", "dcgm"))
     assert firing(silenced(tape_of(scene), [CULPRIT])) == []

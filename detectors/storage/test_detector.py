@@ -8,7 +8,7 @@ import pytest
 
 from detectors.contract import Finding
 from detectors.registry import choose
-from detectors.scene import START
+from detectors.scene import START, changed, seconds
 from detectors.storage.detector import Storage
 from detectors.storage.examples import MOUNTS, NFS, SERVERS, Site, Slow, tape_of
 from detectors.storage.habit import LoadHabit
@@ -95,6 +95,18 @@ def test_cadences(interval_s: float) -> None:
 )
 def test_the_mount_is_named_with_less_to_go_on(site: Site) -> None:
     assert [dict(finding.entity) for finding in firing(tape_of(site))] == [{"mount": "/scale"}]
+
+
+@pytest.mark.parametrize(("says", "severity"), [(0.05, "info"), (np.nan, "ticket")], ids=["waits known", "unknown"])
+def test_steps_that_take_longer_are_no_effect_of_a_slow_mount_where_the_job_waits_no_longer_for_data(
+    says: float, severity: str
+) -> None:
+    tape = tape_of(replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)]))
+    tape = changed(
+        tape, "steps", "step_time_s", lambda rows, values: np.where(seconds(rows) >= 480, 2 * values, values)
+    )
+    tape = changed(tape, "steps", "data_wait_s", lambda _, values: np.full(values.shape, says))
+    assert [one.severity for one in firing(tape)] == [severity]
 
 
 def test_a_mount_on_which_every_clients_requests_wait_is_slow_though_no_job_waits_for_it() -> None:

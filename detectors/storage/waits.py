@@ -16,7 +16,8 @@ _LASTS_MS = 120_000
 _DEVIATIONS = 4.0
 """Mean absolute deviations: three standard deviations of a normal distribution."""
 _SLOWER = 3.0
-"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data."""
+"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and for nothing
+where the job says for how long it waits."""
 
 
 class Waits(Columns):
@@ -83,5 +84,5 @@ class Waits(Columns):
 
     def felt(self, now: Instant) -> FloatArray:
         """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
-        rise = np.maximum(self.wait_rise, self.step_rise / _SLOWER)
+        rise = np.where(np.isfinite(self.share), self.wait_rise, self.step_rise / _SLOWER)
         return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)
