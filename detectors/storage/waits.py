@@ -16,8 +16,8 @@ _LASTS_MS = 120_000
 _DEVIATIONS = 4.0
 """Mean absolute deviations: three standard deviations of a normal distribution."""
 _SLOWER = 3.0
-"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and for nothing
-where the job says for how long it waits."""
+"""Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and not at all
+where the job reports how long it waits."""
 
 
 class Waits(Columns):
