@@ -55,8 +55,8 @@ _HARMLESS: Final = "harmless"
 _SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
 _EXPLAINS: Final = 1.5
-"""A job waits no longer than its culprit works longer, as far as that is measured: what it lost beyond is another's.
-Work that is longer by itself may be its share of that; a slow clock is the GPU's own."""
+"""A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
+clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
 _MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
 """More that are odd at once have something in common that is not a machine's."""
 
