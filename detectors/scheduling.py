@@ -155,7 +155,7 @@ class Scheduler:
         return word if word is not None and word.at >= since else None
 
     def alive(self, node: str, since: Instant) -> Word | None:
-        """Return what the node's own kubelet has said after `since`."""
+        """Return the last event of the node's own kubelet, if it came after `since`."""
         word = self._alive.get(node)
         return word if word is not None and word.at > since else None
 

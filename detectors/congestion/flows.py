@@ -53,8 +53,7 @@ class Looks(Columns):
     chance, for how many seconds it has been `hot` (calm ones taken off), since when and until when; what it `carried`
     over `carried_s` seconds, by how much the last traffic was a `surge` over it (ln); `burst` the largest residual of
     what is not known yet to be a burst or a fault; `per_word` the strength of its waiting for each word that it sent,
-    NaN where it sent none to speak of, and `expected` what that comes to at its traffic by its own habit, else by its
-    like.
+    NaN where it sent none to speak of.
     """
 
     strength: FloatArray = column(np.nan, JUDGED)
@@ -66,7 +65,6 @@ class Looks(Columns):
     hot_since: IntArray = column(-1)
     last_hot: IntArray = column(-1)
     per_word: FloatArray = column(np.nan)
-    expected: FloatArray = column(0.0)
     surge: FloatArray = column(np.nan)
     carried: FloatArray = column(np.nan)
     carried_s: FloatArray = column(0.0)
@@ -91,6 +89,8 @@ class Flows(Kept):
         self.looks = Looks().along(kind)
         self.evidence, self.habits = self.looks.evidence, self.looks.habits
         self._matters: FloatArray = np.empty(0)
+        self._expected: FloatArray = np.empty(0)
+        """How much each port of this look would wait at its traffic, in strengths, if each word waited as usual."""
 
     def __len__(self) -> int:
         return len(self.looks)
@@ -116,14 +116,14 @@ class Flows(Kept):
         looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
         self._load(now, ports, rates[JUDGED], peers)
-        self._expect(now, ports, rates[JUDGED])
+        self._expected = self._at_traffic(now, ports, rates[JUDGED])
         level = np.log(looks.strength[:, ports] + TRACE)
         for row in self._judged:
             habit = self.habits[row]
             usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
             looks.change[row, ports] = level[row] - usual
         # Who sends more waits more: what a port waits at its traffic is no change.
-        beyond = level[_WAIT] - np.log(looks.expected[ports] + TRACE)
+        beyond = level[_WAIT] - np.log(self._expected + TRACE)
         looks.change[_WAIT, ports] = np.minimum(looks.change[_WAIT, ports], beyond)
         residual = self._residuals(now, ports, peers)
         for row in self._judged:
@@ -151,8 +151,8 @@ class Flows(Kept):
         looks.hot_s[ports[loaded]] = 0.0
         self.evidence.forget(ports[loaded])
 
-    def _expect(self, now: Instant, ports: IntArray, traffic: FloatArray) -> None:
-        """Note how much each of `ports`, with `traffic` (n,) words a second, would wait if each word waited as usual.
+    def _at_traffic(self, now: Instant, ports: IntArray, traffic: FloatArray) -> FloatArray:
+        """Return how much each of `ports`, with `traffic` (n,) words a second, would wait if each word waited as usual.
 
         A port that has only begun to send has no habit of its own: there it is the median of those of its kind.
         """
@@ -162,7 +162,7 @@ class Flows(Kept):
         alike = median_of(looks.per_word[(now - looks.at <= _FRESH_MS) & np.isfinite(looks.per_word)])
         own = looks.usual_per_word
         usual = np.where(own.learnt_s[ports] >= _HABIT_LEAST_S, np.exp(own.level[ports]), alike)
-        looks.expected[ports] = known_or(usual * sent, 0.0)
+        return known_or(usual * sent, 0.0)
 
     def _name(self, row: int) -> str:
         return f"{self._kind}.{SIGNALS[row]}"
@@ -205,7 +205,7 @@ class Flows(Kept):
         come twice where links err, too: of retransmissions only those count that come with marked packets.
         """
         usual = np.nan_to_num(self.usual()[:, ports])
-        usual[_WAIT] = np.maximum(usual[_WAIT], self.looks.expected[ports])
+        usual[_WAIT] = np.maximum(usual[_WAIT], self._expected)
         left = np.full(usual.shape, np.inf)
         left[_PARTS_OF_TIME] = 1 / self._config.waiting_share - usual[_PARTS_OF_TIME]
         more = np.nan_to_num(self.looks.strength[:, ports]) - usual

@@ -228,6 +228,7 @@ def test_no_answer_is_a_defect(case: Case[Any], url: str, statuses: dict[str, se
 
 
 _THIS = "0123456789abcdef"
+_STRETCH = {"source": "gone", "from": "2024-04-01T08:00:00Z", "to": "2024-04-01T09:00:00Z"}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,7 @@ _THIS = "0123456789abcdef"
         ("labels", "LabelRequest", {"run": _THIS, "mark": "right"}, {"finding": _THIS}, {"incident": _THIS}),
         ("postmortems", "PostmortemRequest", {}, {"run": _THIS}, {"recording": "gone"}),
         ("comparisons", "ComparisonRequest", {}, {"recordings": ["gone"]}, {"before_runs": [_THIS]}),
+        ("backtests", "BacktestRequest", {}, {"recordings": ["gone"]}, {"of": _STRETCH}),
     ],
 )
 def test_where_one_of_two_must_be_given_the_document_says_so(

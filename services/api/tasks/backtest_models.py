@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from services.api.models import Asked, Entity, Name
+from services.api.models import Asked, Entity, Name, Time, one_of
+from services.api.tasks.models import AskedTime
 from services.api.tasks.rules_models import RuleText
 from services.backtest.losses import Assumptions
 
@@ -33,8 +34,8 @@ class Stretch(Asked):
     """A stretch of time of a server that HINDCAST_API_SOURCES names."""
 
     source: str = Field(max_length=100)
-    from_: str = Field(alias="from", max_length=40, description="First instant, RFC 3339.")
-    to: str = Field(max_length=40, description="Last instant, RFC 3339.")
+    from_: AskedTime = Field(alias="from", description="First instant.")
+    to: AskedTime = Field(description="Last instant.")
     cluster: str | None = Field(default=None, max_length=100, description="Only series with this label.")
 
 
@@ -54,6 +55,7 @@ class BacktestRequest(Asked):
     Over recordings of the library, or a stretch of time of a server: give one of the two.
     """
 
+    model_config = ConfigDict(json_schema_extra=one_of("recordings", "of"))
     recordings: list[Name] = Field(default=[], max_length=1000)
     of: Stretch | None = None
     tickets: str | None = Field(
@@ -88,7 +90,7 @@ class MatchedAlert(BaseModel):
     detector: str
     fault: str
     entity: Entity
-    at: str
+    at: Time
     severity: str
     summary: str
 
@@ -97,7 +99,7 @@ class Match(BaseModel):
     """A ticket or label, by what it was matched, and the alert that answered for it."""
 
     ticket: str
-    at: str
+    at: Time
     fault: str
     entity: Entity
     words: str
@@ -140,8 +142,8 @@ class Subject(BaseModel):
 class Backtest(BaseModel):
     """A backtest's figures; GET /backtests/{task}/report has all of them."""
 
-    from_: str = Field(alias="from")
-    to: str
+    from_: Time = Field(alias="from")
+    to: Time
     weeks: float
     node_days: float
     truth: Literal["labels", "tickets"]

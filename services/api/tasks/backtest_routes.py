@@ -10,9 +10,9 @@ from services.api.settings import ApiSettings
 from services.api.tasks.backtest_models import AgainRequest, Backtest, BacktestRequest
 from services.api.tasks.backtesting import checked, checked_again
 from services.api.tasks.models import Task
-from services.api.tasks.routes import REPORT_HEADERS, TaskId, stored
+from services.api.tasks.routes import REPORT_HEADERS, TaskId, source_of, stored
 from services.api.tasks.tasks import Tasks
-from services.kit.problems import RefusedError, missing
+from services.kit.problems import RefusedError
 
 _REPORTS = {
     "html": ("report.html", "text/html; charset=utf-8"),
@@ -29,11 +29,7 @@ def add(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -
         """Return where the history lies that was asked for."""
         if shown["of"] is None:
             return {"paths": [str(library.place(name).path.resolve()) for name in shown["recordings"]]}
-        source = settings.sources.get(shown["of"]["source"])
-        if source is None:
-            remedy = "GET /api/v1/sources lists those of HINDCAST_API_SOURCES"
-            raise missing("source", shown["of"]["source"], remedy)
-        return {"server": source.model_dump(mode="json")}
+        return {"server": source_of(settings, shown["of"]["source"]).model_dump(mode="json")}
 
     @api.post("/backtests", status_code=201, operation_id="start_backtest")
     def start(asked: BacktestRequest) -> Task:

@@ -15,7 +15,7 @@ from services.api.http.paging import After, Limit
 from services.api.models import Name, Page
 from services.api.recordings.library import Library
 from services.api.runs.runs import Runs
-from services.api.settings import ApiSettings
+from services.api.settings import ApiSettings, SourceSettings
 from services.api.tasks.importers import importers, options_of
 from services.api.tasks.models import (
     CaptureRequest,
@@ -154,6 +154,13 @@ def _evaluations(api: APIRouter, tasks: Tasks, library: Library, runs: Runs) -> 
         return stored(Evaluation, tasks.file(task, "evaluation", "evaluation.json"), "evaluate the rules again")
 
 
+def source_of(settings: ApiSettings, name: str) -> SourceSettings:
+    """Return a server that can be captured from; RefusedError (404) where none has that name."""
+    if name not in settings.sources:
+        raise missing("source", name, "GET /api/v1/sources lists those of HINDCAST_API_SOURCES")
+    return settings.sources[name]
+
+
 def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSettings) -> None:
     @api.get("/sources", operation_id="list_sources")
     def sources() -> list[Source]:
@@ -163,9 +170,7 @@ def _captures(api: APIRouter, tasks: Tasks, library: Library, settings: ApiSetti
     @api.post("/captures", status_code=201, operation_id="start_capture")
     def start(asked: CaptureRequest) -> Task:
         """Capture a stretch of time from a server, as a recording."""
-        source = settings.sources.get(asked.source)
-        if source is None:
-            raise missing("source", asked.source, "GET /api/v1/sources lists those of HINDCAST_API_SOURCES")
+        source = source_of(settings, asked.source)
         _check_name(library, asked.name)
         shown = asked.model_dump(by_alias=True)
         needs = shown | {"server": source.model_dump(mode="json"), "recordings": str(library.imported.resolve())}

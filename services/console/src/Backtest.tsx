@@ -57,7 +57,7 @@ function Result({ task }: { readonly task: Task }) {
           <Figures of={found} />
           <Matches task={task} of={found} />
           <Report url={path("backtests", task.id, "report")} forms={FORMS} name={`backtest-${task.id}`} title="Backtest">
-            <span class="soft small">The report has more: who is told how often, what draining nodes would have saved, which machines came back, each false alarm.</span>
+            <span class="soft small">The report has more: who is alerted how often, what draining nodes would have saved, which machines came back, each false alarm.</span>
           </Report>
         </>
       )}
@@ -150,7 +150,7 @@ function notes(of: Backtest): readonly string[] {
     }
     return of.subjects.map((one) => `${what(one)} (${one.name})`).join(", ");
   };
-  const told: readonly (readonly [what: string, counts: string, words: string])[] = [
+  const leftOut: readonly (readonly [what: string, counts: string, words: string])[] = [
     ["Opened at a time that this history does not have", of.tickets_of_other_times === 0 ? "" : String(of.tickets_of_other_times), "They are left out; a wrong year or zone is a reason."],
     ["Unclear", counted((one) => one.unclear), "The words name no fault, and nothing was raised at the place. Neither caught nor missed."],
     ["Outside", counted((one) => one.outside), "No machine of the cluster is named, or it was set apart by hand. Neither caught nor missed."],
@@ -161,6 +161,6 @@ function notes(of: Backtest): readonly string[] {
   return [
     ...(of.subjects.every((one) => one.known) ? [] : ["What really happened is not known: give tickets, or label the recordings."]),
     ...(of.weeks < 1 ? ["The history is shorter than a week: what it says of a week is counted up from little."] : []),
-    ...told.filter(([, counts]) => counts !== "").map(([what, counts, words]) => `${what}: ${counts}. ${words}`),
+    ...leftOut.filter(([, counts]) => counts !== "").map(([what, counts, words]) => `${what}: ${counts}. ${words}`),
   ];
 }
