@@ -62,6 +62,8 @@ class GpusAtWork(Columns):
     axis = "dcgm"
     USUAL: ClassVar[tuple[str, ...]] = ("clock",)
     """What is learnt of each GPU; its clock first."""
+    MATES: ClassVar[bool] = True
+    """Whether the GPUs of a job that is on one node are each other's peers; else all of their model are."""
 
     at: IntArray = column(-1)
     taken: IntArray = column(-1)
@@ -188,7 +190,8 @@ class GpusAtWork(Columns):
         ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
             mine = self._gpus_of(job)
-            self._of_job[mine], start[mine] = number, job.start
+            self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
+            start[mine] = job.start
         other = (start != self.job) & ~self.held
         for habit in self.usual.values():
             habit.forget(other)
@@ -305,6 +308,8 @@ class GpusAtWork(Columns):
         lost = usual - np.log(means[0])
         self.lost[those] = lost
         relative = np.full(self.count, np.nan)
+        if self._own_past:  # where scrapes are far apart, a look may be of one node: the others as they were last seen
+            np.copyto(relative, self.lost, where=now - self.looked_at <= STALE_MS)
         relative[those] = lost if self._own_past else -np.log(means[0])
         own, least = relative[those], self.among_peers(relative, np.isfinite(relative), 0.25)[those]
         residual = np.where(np.isfinite(least), own - least, lost) / _STEP

@@ -24,6 +24,7 @@ _CALM_MS = 240_000
 RETURN_MS = 3_600_000
 """A storm that is back within the hour is the same trouble, and must stay away for `_RETURNED_CALM_MS` then."""
 _RETURNED_CALM_MS = 1_800_000
+_CALM_LOOKS = _CALM_MS // LOOK_MS
 _HABIT = "habit"
 _HABIT_LOOKS = 180
 """After an hour, what a GPU always had is its habit."""
@@ -33,25 +34,29 @@ class Bouts(Columns):
     """What GPUs came back from by themselves: errors a look, kept up for three looks as a storm's are.
 
     By GPU: the errors of its last two looks (`before`); the most that it kept up in the bout that goes on (`highest`),
-    and in those that were over and no storm (`usual`). As many again say nothing that is new of it.
+    and in those that were over and no storm (`usual`). As many again say nothing that is new of it. A bout is over
+    once a GPU has kept up half as many at most for as many looks (`calm`) as end a storm: a lull is none.
     """
 
     axis = "dcgm"
     before: NDArray[np.float32] = column(0.0, 2, dtype=np.float32)
     highest: NDArray[np.float32] = column(0.0, dtype=np.float32)
     usual: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    calm: NDArray[np.int32] = column(0, dtype=np.int32)
 
     def look(self, gpus: IntArray, errors: NDArray[np.float32], held: BoolArray) -> None:
-        """Take a look at `gpus` (n,), and their `errors` (n,): a bout is over when it keeps up half as many at most.
+        """Take a look at `gpus` (n,), and their `errors` (n,).
 
-        Nothing is learnt of those that are `held` (all GPUs,), of which a storm is told.
+        Nothing is learnt of those that are `held` (all GPUs,), of which a storm is found.
         """
         kept_up = np.minimum(errors, self.before[:, gpus].min(axis=0))
         self.before[:, gpus] = self.before[1, gpus], errors
-        highest, told = self.highest[gpus], held[gpus]
-        over = ~told & (kept_up <= highest / 2)
+        highest, known = self.highest[gpus], held[gpus]
+        calm = np.where(~known & (kept_up <= highest / 2), self.calm[gpus] + 1, 0)
+        over = calm >= _CALM_LOOKS
         self.usual[gpus[over]] = np.maximum(self.usual[gpus[over]], highest[over])
-        self.highest[gpus] = np.where(told, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
+        self.highest[gpus] = np.where(known, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
+        self.calm[gpus] = np.where(over, 0, calm)
 
 
 class Storms:

@@ -224,6 +224,16 @@ def test_bouts_as_a_gpu_has_them_by_habit_are_no_storm_and_what_exceeds_them_is(
     assert float(fire.evidence["single_bit_errors_per_min_in_bouts_before"]) > 10
 
 
+def test_a_storm_with_lulls_is_no_bout_that_is_over() -> None:
+    cluster = Cluster(nodes=9, minutes=40, interval_s=15)
+    columns = memory(cluster)
+    steps = np.resize([10, 4, 9, 13, 2, 5, 2, 6, 13, 2, 3, 2, 3, 6, 2, 4, 2], cluster.ticks)
+    columns[SBE][:, 5] += np.cumsum(np.where(cluster.at_s[:, 5] >= 900, steps, 0))
+    fire = run(cluster.tape(columns))[0]
+    assert (fire.fault, dict(fire.entity)) == ("ecc_correctable_storm", gpu(1, 1))
+    assert fire.detected_at <= START + 900_000 + 240_000
+
+
 @pytest.mark.parametrize(("an_hour", "interval_s", "within_s"), [(80, 60, 1500), (140, 10, 900)])
 def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_s: float, within_s: float) -> None:
     cluster = Cluster(nodes=9, minutes=140, interval_s=interval_s)

@@ -9,8 +9,8 @@ and are no warmer than their peers. GPUs that wait for a braked one lose power b
 on them. A power limit below that of the others of its model is a ticket where it binds, and a note where it harms
 nobody; so is a supply whose load the others carry.
 
-It is wrong where a whole node's clocks are set lower in the middle of a job that no job list tells of, and blind,
-without bits and BMC, to a brake that takes less, or that was on before the node was first seen.
+It is wrong where a whole node's clocks are set lower in the middle of a job that has no other, and blind, without bits
+and BMC, to a brake that takes less, or that was on before the node was first seen.
 """
 
 from collections.abc import Sequence

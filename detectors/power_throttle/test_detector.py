@@ -197,6 +197,24 @@ def test_on_default_fields_without_a_word_of_any_supply_it_takes_evidence(gpus: 
     assert "years" in str(fired.evidence["by_chance"])
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 30.0, 60.0])
+@pytest.mark.parametrize("supply_lines", [True, False])
+def test_on_default_fields_a_brake_of_the_only_node_of_a_job_is_found(interval_s: float, supply_lines: bool) -> None:
+    brakes = [Brake(2, 60 * interval_s, 80 * interval_s)]
+    scene = replace(
+        DEFAULT, nodes=12, interval_s=interval_s, minutes=1.6 * interval_s, brakes=brakes, supply_lines=supply_lines
+    )
+    tape = tape_of(scene)
+    jobs = [
+        replace(event, job=replace(event.job, job_id=node, nodes=(node,)))
+        for event in tape.jobs
+        for node in event.job.nodes
+    ]
+    (fired,) = firing(replace(tape, jobs=jobs))
+    assert dict(fired.entity) == {"node": name(2)}
+    assert fired.detected_at <= START + (60 * interval_s + max(6 * interval_s, 60)) * 1000
+
+
 @pytest.mark.parametrize(("degrees", "braked"), [(45.0, True), (84.0, False)])
 def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(degrees: float, braked: bool) -> None:
     def warmth(seconds: Any, node: Any, _gpu: Any, _values: Any) -> Any:

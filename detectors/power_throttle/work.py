@@ -19,6 +19,7 @@ class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity."""
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
+    MATES: ClassVar[bool] = False  # what brakes a node brakes all of a job that has no other
 
     sums: FloatArray = column(0.0, 3)
     seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)

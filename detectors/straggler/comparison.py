@@ -37,7 +37,7 @@ step after a checkpoint last for a step or two. Published systems ask for four m
 _LATELY: Final = np.uint64(0xFFFF)
 """What is odd again within sixteen looks has been so since it first was."""
 _RISE_LOOKS: Final = 2
-_DUTY: Final = 0.2
+DUTY: Final = 0.2
 """What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
 
 
@@ -185,15 +185,16 @@ class Comparison(Columns):
         """Judge residuals `apart`, in deviations `z`, from what is `usual` of an entity now, all (rows, n)."""
         raise NotImplementedError
 
-    def over(self, who: IntArray, enough: float, look_s: float) -> IntArray:
+    def over(self, who: IntArray, enough: float, look_s: float, duty: float | FloatArray = DUTY) -> IntArray:
         """Return the places in `who` of those that are odd now, with evidence enough, and for long enough.
 
-        There is a look every `look_s` seconds.
+        There is a look every `look_s` seconds; `duty` (n,) is the least share of the looks since the first odd one that
+        are odd.
         """
         windows = self.run[who]
         bits = self.odd[who]
         since = bits & _newest(windows)
-        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), _DUTY * windows)
+        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), duty * windows)
         return np.flatnonzero((bits & np.uint64(1) > 0) & (self.wealth(who) >= enough) & long)
 
     def drop(self, who: IntArray) -> None:

@@ -332,6 +332,17 @@ def test_a_starved_host_is_found_at_slow_cadences(interval_s: float) -> None:
     assert (dict(fired.entity), 900 < since(fired) <= 1500) == ({"node": name(1)}, True)
 
 
+def test_pauses_that_the_scrapes_of_one_node_miss_are_no_evidence_against_it() -> None:
+    def paused(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        others = (np.arange(values.shape[1]) // 8 != 1)[None, :]
+        for begin, left in ((2160, 0.01), (2460, 0.85), (2760, 0.6)):
+            values = np.where(others & (at_s >= begin) & (at_s < begin + 60), left * values, values)
+        return values
+
+    steady = replace(SEEN, minutes=60, felt="memory", interval_s=60.0, dcgm={TENSOR: paused, DRAM: paused})
+    assert [finding for finding in without_steps(steady) if finding.severity != "info"] == []
+
+
 def test_a_node_that_does_less_is_not_starved() -> None:
     less = {
         field: from_to(value, 900, 1e9, range(8, 16)) for field, value in ((UTIL, 70.0), (TENSOR, 0.25), (DRAM, 0.2))

@@ -15,7 +15,7 @@ from detectors.core.residuals import group_medians
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout
-from detectors.straggler.comparison import Look
+from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import MOST_FELT, History
 from detectors.straggler.readings import (
@@ -86,11 +86,15 @@ class Watch(Kept):
             return None
         self.extend()
         cast = self._cast = self._casting()
+        # A reading is a moment: of pauses, some nodes' scrapes see several in a row that others' do not. What rests on
+        # few readings a window has to be odd in more of the windows.
+        duty = np.fmax(1 / (1 + self.sums.read.max(axis=0)), DUTY)
         means = self.sums.means()
         x = logarithms(means)
         begun = now - 1000 * WINDOW_S
         self._end_histories(cast, means, histories)
-        return self._gpus_look(cast, x, begun, histories, held) + self._nodes_look(cast, x, begun, histories, held)
+        found = self._gpus_look(cast, x, duty, begun, histories, held)
+        return found + self._nodes_look(cast, x, duty, begun, histories, held)
 
     def stands_out(self, gpus: IntArray) -> int | None:
         """Return which one of a node's GPUs its own readings make the culprit; None where none does."""
@@ -119,7 +123,13 @@ class Watch(Kept):
         return _Cast(jobs, job_of, mates, len(names), many, model, alone)
 
     def _gpus_look(
-        self, cast: _Cast, x: FloatArray, begun: Instant, histories: Mapping[str, History], held: IntArray
+        self,
+        cast: _Cast,
+        x: FloatArray,
+        duty: FloatArray,
+        begun: Instant,
+        histories: Mapping[str, History],
+        held: IntArray,
     ) -> list[Suspect]:
         who = np.flatnonzero(cast.job >= 0)
         if not len(who):
@@ -128,10 +138,16 @@ class Watch(Kept):
         look = Look(who, cast.number[who], mates, cast.groups, x[:, who], np.isin(who, held), begun, WINDOW_S, WINDOW_S)
         # Among many mates, a GPU does not move the median of its node.
         sizes = np.where(cast.many[who], np.inf, np.bincount(mates, minlength=cast.groups)[mates])
-        return self._suspects(self.gpus, look, cast.job[who], sizes, cast, histories)
+        return self._suspects(self.gpus, look, duty[who], cast.job[who], sizes, cast, histories)
 
     def _nodes_look(
-        self, cast: _Cast, x: FloatArray, begun: Instant, histories: Mapping[str, History], held: IntArray
+        self,
+        cast: _Cast,
+        x: FloatArray,
+        duty: FloatArray,
+        begun: Instant,
+        histories: Mapping[str, History],
+        held: IntArray,
     ) -> list[Suspect]:
         layout, nodes = self._layout, len(self._layout.names)
         member = np.flatnonzero((cast.job >= 0) & cast.alone[layout.node])
@@ -146,10 +162,11 @@ class Watch(Kept):
         teaches_not = np.isin(who, layout.node[held])
         look = Look(who, number[who], group, len(groups), signals, teaches_not, begun, WINDOW_S, WINDOW_S)
         sizes = np.bincount(group)[group].astype(float)
-        return self._suspects(self.nodes, look, job[who], sizes, cast, histories)
+        duty = group_medians(duty[member], node, nodes)[0][who]
+        return self._suspects(self.nodes, look, duty, job[who], sizes, cast, histories)
 
     def _suspects(
-        self, comparison: Readings, look: Look, job: IntArray, sizes: FloatArray, cast: _Cast,
+        self, comparison: Readings, look: Look, duty: FloatArray, job: IntArray, sizes: FloatArray, cast: _Cast,
         histories: Mapping[str, History],
     ) -> list[Suspect]:  # fmt: skip
         comparison.look(look)
@@ -159,7 +176,7 @@ class Watch(Kept):
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
         found = []
-        for place in comparison.over(who, enough - MOST_FELT, WINDOW_S).tolist():
+        for place in comparison.over(who, enough - MOST_FELT, WINDOW_S, duty).tolist():
             entity, running = int(who[place]), cast.jobs[job[place]]
             gpus = np.flatnonzero((cast.job >= 0) & (layout.node == entity)) if whole else np.array([entity])
             bits, looks = comparison.bits(entity)

@@ -17,6 +17,8 @@ _LEAK: Final = 0.5
 """Time held down leaks away half as fast: throttling that pauses between steps adds up."""
 _ALARMED_RATIO: Final = 0.98
 """Of its own clock, two steps of 15 MHz at 1980: at its limit, in air that its BMC calls too warm, heat holds it."""
+_CAPPED: Final = 0.9
+"""Of its power limit, at least: so much draws a GPU whose clock a power cap takes (A100: 360 to 400 of 400 W)."""
 _IDLE_MS: Final = 240_000
 """An idle GPU cannot show that it is free: it counts as free in part, so that a finding is over within five minutes."""
 
@@ -72,8 +74,9 @@ class Heat(Columns):
         # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
         sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled_in_ns(those))
         told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
-        # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not.
-        harder = gpus.power[those] > peers_power
+        # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not. It does
+        # so at the power limit: far below that it may work harder, but keeps its clock.
+        harder = (gpus.power[those] > peers_power) & ~(gpus.power[those] < _CAPPED * gpus.limit[those])
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
         by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
         shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))

@@ -293,10 +293,19 @@ def test_the_same_tape_gives_the_same_findings() -> None:
     assert lines(run(tape_of(FAN))) == lines(run(tape_of(FAN)))
 
 
-@pytest.mark.parametrize(("watts", "expected"), [(450.0, []), (320.0, [{"node": name(0), "gpu": 3}])])
-def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load(watts: float, expected: list[Any]) -> None:
+HOT = [{"node": name(0), "gpu": 3}]
+
+
+@pytest.mark.parametrize(
+    ("watts", "limit_w", "expected"), [(450.0, None, []), (450.0, 480.0, []), (450.0, 700.0, HOT), (320.0, None, HOT)]
+)
+def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load_at_the_limit(
+    watts: float, limit_w: float | None, expected: list[Any]
+) -> None:
     """Of inference, without throttle reasons: the GPU with the longest queue is the warmest, at the lowest clock."""
     quiet = tape_of(without(Scene(bmc=False), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))
+    limits = {} if limit_w is None else {"gpus": [{"gpu": gpu, "power_limit_w": limit_w} for gpu in range(4)]}
+    quiet = replace(quiet, topology={"nodes": [node | limits for node in quiet.topology["nodes"]]})
 
     def while_loaded(value: float) -> Any:
         return lambda at, node, gpu, was: np.where((at >= 150) & (node == name(0)) & (gpu == 3), value, was)
