@@ -67,14 +67,14 @@ def test_a_scenario_has_its_labels_at_any_scale_and_seed(name: str, scale: float
         nodes = {node.name: node for node in world.profile.topology().nodes}
         for happening in loaded.happenings:
             list(happening.effects(world))
-            for told in happening.truths(world):
-                assert 0 <= told.span[0] < told.span[1]
-                assert told.span[0] < loaded.duration
-                assert set(told.entity) in [set(shape) for shape in FAULTS[told.truth.fault]]
-                if "gpu" in told.entity:
-                    assert told.entity["gpu"] in range(len(nodes[str(told.entity["node"])].gpus))
-                elif "nic" in told.entity:
-                    assert told.entity["nic"] in [nic.nic for nic in nodes[str(told.entity["node"])].nics]
+            for placed in happening.truths(world):
+                assert 0 <= placed.span[0] < placed.span[1]
+                assert placed.span[0] < loaded.duration
+                assert set(placed.entity) in [set(shape) for shape in FAULTS[placed.truth.fault]]
+                if "gpu" in placed.entity:
+                    assert placed.entity["gpu"] in range(len(nodes[str(placed.entity["node"])].gpus))
+                elif "nic" in placed.entity:
+                    assert placed.entity["nic"] in [nic.nic for nic in nodes[str(placed.entity["node"])].nics]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,7 +123,7 @@ def _is_open(path: Path) -> bool:
 def short(name: str) -> Variant:
     """Small, and no longer than needed to see each fault begin."""
     loaded, world = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(scale=0.1))
-    onsets = [told.span[0] for happening in loaded.happenings for told in happening.truths(world)]
+    onsets = [placed.span[0] for happening in loaded.happenings for placed in happening.truths(world)]
     return Variant(scale=0.1, interval_s=30, duration_s=min(scenario(name).duration, max(onsets, default=3600) + 600))
 
 
