@@ -220,7 +220,8 @@ class DetectorSpec(BaseModel):
     """Promised delay from the fault's beginning to `detected_at`, on readings every 5 s."""
     defaults: Mapping[str, Default]
     budget_share: float = PydanticField(default=0.0, ge=0, le=1)
-    """The part of the false alarms allowed to all detectors that this one may use; 0: it tells what is stated only."""
+    """The part of the false alarms allowed to all detectors that this one may use, less in proportion where the parts
+    of all add up to more than 1 (`registry.allowances`); 0: it reports only what is stated."""
     state: StateSpec | None = None
     """None: no version goes on with the state of another."""
     ladders: Mapping[Fault, tuple[Rung, ...]] = {}

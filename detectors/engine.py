@@ -221,7 +221,8 @@ class Engine:
 
     def calibration(self) -> dict[str, dict[str, Any]]:
         """Return what is usual here, by detector that learns it: what `choose` takes as a calibration."""
-        tails = {detector.spec.name: getattr(detector, "tails", None) for detector in self._detectors}
+        learning = (detector for detector in self._detectors if detector.spec.budget_share)
+        tails = {detector.spec.name: getattr(detector, "tails", None) for detector in learning}
         return {name: known.document() for name, known in tails.items() if isinstance(known, Tails)}
 
     def incident_of(self, finding: Finding) -> str | None:

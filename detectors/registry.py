@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import math
-import pkgutil
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
@@ -34,18 +33,21 @@ def discover() -> dict[str, type[Detector]]:
     """Return every detector by name. Raises RegistryError listing every folder that is not what it should be."""
     found: dict[str, type[Detector]] = {}
     problems: list[str] = []
-    for module in pkgutil.iter_modules(detectors.__path__):
-        package = f"detectors.{module.name}"
-        if not module.ispkg or not (resources.files(package) / "detector.yaml").is_file():
+    for folder in sorted(resources.files(detectors).iterdir(), key=lambda one: one.name):
+        package = f"detectors.{folder.name}"
+        if not (folder / "detector.yaml").is_file():
+            continue
+        if not (folder / "__init__.py").is_file():
+            problems.append(f"{package}: it has a detector.yaml and no __init__.py: make an empty one")
             continue
         try:
             kind = _detector_in(package)
         except (ImportError, ValueError) as error:
             problems.append(f"{package}: {error}")
             continue
-        wrong = _disagreements(module.name, kind)
+        wrong = _disagreements(folder.name, kind)
         problems += [f"{package}: {problem}" for problem in wrong]
-        found[module.name] = kind
+        found[folder.name] = kind
     if problems:
         raise RegistryError(problems)
     return found
@@ -115,6 +117,17 @@ BUDGET = "false_alarms_per_100_node_days"
 BUDGET_DEFAULT = 0.5
 
 
+def allowances(budget: float) -> dict[str, float]:
+    """Return what each detector that infers may use of a budget, by name.
+
+    The shares of the detectors that come with hindcast add up to 1. One that is added takes its share of all of
+    theirs in proportion, so that no other's detector.yaml has to change and the budget is kept.
+    """
+    shares = {name: kind.spec.budget_share for name, kind in discover().items() if kind.spec.budget_share}
+    whole = max(1.0, round(math.fsum(shares.values()), 9))
+    return {name: budget * share / whole for name, share in shares.items()}
+
+
 def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str, Any] | None = None) -> list[Choice]:
     """Return the detectors to run with their configuration: all of them, by name.
 
@@ -130,6 +143,7 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
     problems = [] if allowed else [f"{BUDGET}: {budget!r} is no number above 0"]
     there = f"; there are {', '.join(sorted(known))}"
     problems += [f"{name}: no such detector{meant(name, known) or there}" for name in overrides if name not in known]
+    allowed_each = allowances(budget) if allowed else {}
     choices: list[Choice] = []
     for name, kind in sorted(known.items()):
         given = overrides.get(name) or {}
@@ -137,8 +151,8 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
             problems.append(f"{name}: {given!r} is not a mapping of settings")
             continue
         settings = dict(given)
-        if allowed and kind.spec.budget_share:
-            settings.setdefault(BUDGET, budget * kind.spec.budget_share)
+        if name in allowed_each:
+            settings.setdefault(BUDGET, allowed_each[name])
         if calibration and name in calibration:
             settings.setdefault("calibration", calibration[name])
         enabled = settings.pop("enabled", True)

@@ -1,3 +1,5 @@
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +22,35 @@ def test_the_defaults_are_those_of_detector_yaml() -> None:
 
 def test_the_budget_is_shared_out_among_the_detectors() -> None:
     shares = [kind.spec.budget_share for kind in discover().values()]
-    assert sum(shares) == pytest.approx(1.0)
-    choices = dict(choose({BUDGET: 2}))
-    assert choices[PowerThrottle].false_alarms_per_100_node_days == 2 * PowerThrottle.spec.budget_share
+    assert sum(shares) >= 1 - 1e-9, "part of the budget is nobody's"
+    shared = [config for kind, config in choose({BUDGET: 2}) if kind.spec.budget_share]
+    assert sum(config.false_alarms_per_100_node_days for config in shared) == pytest.approx(2)
     with pytest.raises(RegistryError, match=BUDGET):
         choose({BUDGET: 0})
+
+
+def test_what_a_new_detector_takes_of_the_budget_is_taken_from_all_in_proportion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = registry.allowances(2)
+
+    class New(PowerThrottle):
+        spec = PowerThrottle.spec.model_copy(update={"budget_share": 0.25})
+
+    known = {**discover(), "new": New}
+    monkeypatch.setattr(registry, "discover", lambda: known)
+    after = registry.allowances(2)
+    assert sum(after.values()) == pytest.approx(sum(before.values())) == pytest.approx(2)
+    assert after.pop("new") == pytest.approx(2 * 0.25 / 1.25)
+    assert after == {name: pytest.approx(share / 1.25) for name, share in before.items()}
+
+
+def test_a_folder_that_python_does_not_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "detector.yaml").write_text("name: new\n", encoding="utf-8")
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
+    with pytest.raises(RegistryError, match=r"detectors\.new: .*make an empty one"):
+        discover.__wrapped__()
 
 
 def test_an_override_counts_and_a_detector_can_be_left_out() -> None:

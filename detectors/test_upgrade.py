@@ -164,7 +164,10 @@ def test_a_version_that_changes_the_state_declares_it(choice: Choice) -> None:
     lines = sorted({line for tape in laws.examples_of(kind).tapes for line in _kept_on(choice, tape)})
     layout = sha256("\n".join(lines).encode()).hexdigest()[:8]
     declared = kind.spec.state
-    assert declared is not None
+    assert declared is not None, (
+        f"{kind.spec.name}/detector.yaml: add `state: {{since: {kind.spec.version}, layout: '{layout}'}}`, so that an "
+        "upgrade of hindcast goes on with what is open"
+    )
     assert declared.since <= kind.spec.version
     assert declared.layout == layout, (
         f"{kind.spec.name}/detector.yaml: the state is not as it was: set layout to {layout!r}, and since to its "

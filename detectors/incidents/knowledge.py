@@ -1,11 +1,16 @@
-"""causes.yaml as data: what can cause what over which relation, and the settings, each with unit and source."""
+"""causes.yaml as data: what can cause what over which relation, and the settings, each with unit and source.
+
+A detector's folder may have a causes.yaml of its own, with the rows of its faults; they come after those here.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+import detectors
 from detectors import yaml_text
 from detectors.contract import Default, Fault
 
@@ -127,9 +132,28 @@ class Knowledge(BaseModel):
         return IncidentConfig.model_validate(defaults | dict(given))
 
 
+_ROWS = TypeAdapter(list[Row])
+
+
 def _load() -> Knowledge:
     text = (resources.files(__package__ or "") / "causes.yaml").read_text(encoding="utf-8")
-    return Knowledge.model_validate(yaml_text.load(text))
+    table = Knowledge.model_validate(yaml_text.load(text))
+    return table.model_copy(update={"rows": (*table.rows, *_rows_of_detectors())})
+
+
+def _rows_of_detectors() -> list[Row]:
+    """Return the rows that detectors' folders add, by name; ValueError naming the file where they are wrong."""
+    rows: list[Row] = []
+    for folder in sorted(resources.files(detectors).iterdir(), key=lambda one: one.name):
+        file = folder / "causes.yaml"
+        if folder.name == "incidents" or not file.is_file():
+            continue
+        try:
+            own: Any = yaml_text.load(file.read_text(encoding="utf-8"))
+            rows += _ROWS.validate_python(own)
+        except (ValidationError, yaml.YAMLError) as error:
+            raise ValueError(f"detectors/{folder.name}/causes.yaml: {error}") from error
+    return rows
 
 
 TABLE = _load()

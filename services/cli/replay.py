@@ -56,7 +56,7 @@ def _register_start(group: typer.Typer) -> None:
 
 def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
     """Return what a detectors.yaml and a calibration say, as the control API takes it; UserError (exit code 2)."""
-    from detectors.registry import BUDGET, discover
+    from detectors.registry import BUDGET, allowances
     from services.detect.choices import CALIBRATION, calibration_of, choices_of, incident_config_of, overrides_in
 
     overrides = overrides_in(config)
@@ -67,9 +67,8 @@ def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
     incident_config_of(overrides, config)
     overrides.pop(CALIBRATION, None)
     if (budget := overrides.pop(BUDGET, None)) is not None:  # each detector's share: a replay has settings of detectors
-        for name, kind in discover().items():
-            if kind.spec.budget_share:
-                overrides[name] = {BUDGET: budget * kind.spec.budget_share, **(overrides.get(name) or {})}
+        for name, share in allowances(budget).items():
+            overrides[name] = {BUDGET: share, **(overrides.get(name) or {})}
     return {"detectors": overrides, "calibration": tails}
 
 

@@ -109,7 +109,7 @@ def anonymise_recording(
         )
     report.notes.append(
         "read title, summary, notes and some messages before you share it: a name that nothing lists, "
-        "and that has no form to tell it by, cannot be found"
+        "and that has no form of its own, cannot be found"
     )
     return report
 

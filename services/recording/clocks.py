@@ -32,7 +32,7 @@ _SELF_TEST_MS = 10 * 60_000
 _FARTHEST_MS = 14 * 3_600_000
 """What is further apart is not the same event: no zone is further from UTC."""
 _NEAR_MS = 3_600_000
-"""An offset that one event alone tells is believed up to here, or where it is one that zones have."""
+"""An offset that one event alone gives is believed up to here, or where it is one that zones have."""
 _GAP = 5
 """Readings in a row that are missing: a reboot; fewer are lost scrapes."""
 _MOST = 100
@@ -133,7 +133,7 @@ def _of_line(event: Event) -> Sighting | None:
 
 
 def _of_telemetry(recording: Recording, nodes: set[str]) -> Iterator[tuple[str, Sighting]]:
-    """Yield what the series of some nodes' GPUs tell of reboots, XIDs and lost GPUs."""
+    """Yield what the series of some nodes' GPUs show of reboots, XIDs and lost GPUs."""
     names = _columns_of(recording)
     wanted = pa.array(sorted(nodes))
     tables = []

@@ -58,7 +58,7 @@ class StreamDiff:
     only_a: int = 0
     only_b: int = 0
     empty_a: int = 0
-    """Of `only_a`: rows without any value, which no sample could tell of; `empty_b` likewise."""
+    """Of `only_a`: rows without any value, which no sample could show; `empty_b` likewise."""
     empty_b: int = 0
     examples: list[str] = field(default_factory=list)
     columns: dict[str, ColumnDiff] = field(default_factory=dict)

@@ -33,7 +33,7 @@ _BMC_NAME = re.compile(
 _LARGEST_FILE = 1 << 20
 _OF_JOBS = 2
 _COUNTED = re.compile(r"(?:.+-)?node-\d+")
-"""What the importer of training logs calls nodes of which the log does not tell the names."""
+"""What the importer of training logs calls nodes of which the log does not give the names."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Identity:
         notes = [f"{alias} is {name}: {self.why[alias]}" for alias, name in sorted(self.names.items())]
         moved = Counter(self.name(node) for part in self.gpus for (node, old), new in part.items() if old != new)
         return notes + [
-            f"{count} GPUs of {node} have another number in some files: they are told apart by UUID"
+            f"{count} GPUs of {node} have another number in some files: they are distinguished by UUID"
             for node, count in sorted(moved.items())
         ]
 
@@ -87,7 +87,7 @@ def identify(
     aliases: Mapping[str, Sequence[str]],
     hosts: Iterable[tuple[str, ...]] = (),
 ) -> Identity:
-    """Return which names are one machine's, by all that tells it; `hosts` are names of one machine, as files say.
+    """Return which names are one machine's, by all that shows it; `hosts` are names of one machine, as files say.
 
     Of several names the machine keeps that under which jobs or GPUs are known, else the shortest that is no address.
     """

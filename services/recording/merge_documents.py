@@ -16,7 +16,7 @@ _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED"}
 
 
 def merged_topology(recordings: Sequence[Part], report: Report) -> Topology:
-    """Return all machines and cables: what one recording leaves open, another may tell."""
+    """Return all machines and cables: what one recording leaves open, another may give."""
     _note_machines(recordings, report)
     return united_topology(((recording.manifest.name, recording.topology) for recording in recordings), report)
 
@@ -33,7 +33,7 @@ def united_topology(topologies: Iterable[tuple[str, Topology]], report: Report) 
     return Topology.model_validate(united)
 
 
-# list in a topology -> the keys that tell one entry from another
+# list in a topology -> the keys that distinguish entries
 _IDENTITY: dict[str, tuple[str, ...]] = {
     "nodes": ("name",),
     "switches": ("name",),

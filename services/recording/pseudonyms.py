@@ -1,6 +1,6 @@
 """New names for old ones: the same name always gets the same one, in a field or in the middle of a log line.
 
-Names are known (they stand in the topology, the jobs, the streams) or told by their form (addresses, UUIDs, GUIDs,
+Names are known (they stand in the topology, the jobs, the streams) or known by their form (addresses, UUIDs, GUIDs,
 serial numbers, paths, mail addresses). New ones have the form of the old, so that whatever parses a line still does.
 Without the salt they cannot be computed from the old ones.
 """
@@ -194,7 +194,7 @@ class Pseudonyms:
                 place += 1
         return "".join(pieces)
 
-    # -- names told by their form --------------------------------------------------------------------------------
+    # -- names known by their form --------------------------------------------------------------------------------
 
     def _formed(self, kind: str, match: re.Match[str]) -> str | None:
         """Return what stands instead of something of that form; None where it is none after all."""

@@ -204,7 +204,7 @@ class Recording:
 
     @property
     def labelled(self) -> bool:
-        """Whether somebody has said what was wrong in it, be it nothing: without that nobody knows."""
+        """Whether somebody has written down what was wrong in it, be it nothing: without that nobody knows."""
         return (self.path / "labels.jsonl").exists()
 
     def truth(self) -> list[Label] | None:

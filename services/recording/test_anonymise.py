@@ -142,7 +142,7 @@ def written(folder: Path, parts: dict[str, Any]) -> Recording:
             "cut_of": {"name": "zqwhole", "manifest_sha256": "ab"},
             "source": source,
         }
-        writer.finish({**header("small"), "title": f"What befell {hosts[0]}", **extra}, topology)
+        writer.finish({**header("small"), "title": f"What happened to {hosts[0]}", **extra}, topology)
     return Recording.open(folder / "small")
 
 
@@ -192,7 +192,7 @@ def test_no_name_survives_anywhere(parts: dict[str, Any], salt: bytes | None) ->
         ]
         for name in known:
             assert name.lower() not in left, name
-        assert "seen by zqops on n" in left, "zqops is listed nowhere and has no form to tell it by"
+        assert "seen by zqops on n" in left, "zqops is listed nowhere and has no form of its own"
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -274,7 +274,7 @@ def test_a_salt_makes_several_recordings_fit_together_and_another_one_does_not()
     assert first.text("10.1.2.3") != other.text("10.1.2.3")
 
 
-def test_common_words_are_replaced_in_fields_and_told() -> None:
+def test_common_words_are_replaced_in_fields_and_reported() -> None:
     made = names()
     assert made.text("x gpu 1234") == "x gpu 1234"
     assert all(made.name(name) != name for name in ("x", "gpu", "1234"))

@@ -1,4 +1,4 @@
-"""A recording of which a file is damaged: it is said what is wrong with it, and what can be read of it still is."""
+"""A recording of which a file is damaged: what is wrong with it is reported, and what can be read of it still is."""
 
 from contextlib import suppress
 from pathlib import Path

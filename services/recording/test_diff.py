@@ -99,7 +99,7 @@ def test_a_column_that_one_lacks_counts_where_it_has_values(made: Path, other: P
     assert compare(made, other).same
 
 
-def test_a_row_without_any_value_is_told_apart(made: Path, other: Path) -> None:
+def test_a_row_without_any_value_is_distinguished(made: Path, other: Path) -> None:
     def emptied(table: pa.Table) -> pa.Table:
         index = table.column_names.index("port_xmit_data")
         values = [None, *table.column("port_xmit_data").to_pylist()[1:]]

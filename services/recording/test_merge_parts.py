@@ -169,7 +169,7 @@ def test_clocks_are_moved_only_when_that_is_asked_for(tmp_path: Path) -> None:
     assert last.timestamp - first.timestamp == 1802_000
 
 
-def test_a_bmcs_clock_is_told_by_a_reboot_and_written_down(tmp_path: Path) -> None:
+def test_a_bmcs_clock_is_known_by_a_reboot_and_written_down(tmp_path: Path) -> None:
     gpus = telemetry(tmp_path, series(gap=(1200, 1500)))
     boot = "1 | 04/01/2024 | 09:00:00 | System Boot Initiated #0x14 | Initiated by warm reset | Asserted"
     result, _ = merged(

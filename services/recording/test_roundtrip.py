@@ -215,7 +215,7 @@ def test_only_the_columns_asked_for_are_read(made: Path) -> None:
         list(Recording.open(made).batches("dcgm", columns=["DCGM_FI_DEV_POWER_USAGE"]))
 
 
-def test_broken_recordings_are_told_apart(small: Path, tmp_path: Path) -> None:
+def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such recording"):
         Recording.open(tmp_path / "nowhere")
     path = small / "dcgm.parquet"

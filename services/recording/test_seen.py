@@ -79,10 +79,10 @@ def test_the_matrix_has_every_fault_and_those_that_are_switched_off(
         PowerThrottle, "spec", PowerThrottle.spec.model_copy(update={"ladders": {"power_throttle": (rung,)}})
     )
     seen = seen_in(Recording.open(made))
-    told = coverage_json(coverage_of(choose({"storage": {"enabled": False}}), seen), seen)
-    by_fault = {one["fault"]: one for one in told["faults"]}
+    shown = coverage_json(coverage_of(choose({"storage": {"enabled": False}}), seen), seen)
+    by_fault = {one["fault"]: one for one in shown["faults"]}
     assert len(by_fault) == 19
     assert by_fault["storage_slow"]["verdict"] == "off"
     assert by_fault["power_throttle"]["verdict"] == "partly"
     assert by_fault["power_throttle"]["blind_share"] == 0.5
-    assert any("power_throttle" in line for line in told["closing"])
+    assert any("power_throttle" in line for line in shown["closing"])

@@ -89,12 +89,14 @@ def _manifest(directory: Path, manifest: Manifest, topology: Topology) -> Iterat
     if manifest.origin == "synthetic" and manifest.seed is None:
         yield Violation(file, "seed", "is missing from a synthetic recording", "write the seed it was made with")
     gpus = sum(len(node.gpus) for node in topology.nodes)
-    for name, said, there in (
+    for name, stated, there in (
         ("nodes", manifest.cluster.nodes, len(topology.nodes)),
         ("gpus", manifest.cluster.gpus, gpus),
     ):
-        if said != there:
-            yield Violation(file, f"cluster.{name}", f"is {said}, and topology.json has {there}", "correct the number")
+        if stated != there:
+            yield Violation(
+                file, f"cluster.{name}", f"is {stated}, and topology.json has {there}", "correct the number"
+            )
     for name in manifest.streams:
         if name not in STREAMS:
             remedy = f"the format has {', '.join(STREAMS)}"

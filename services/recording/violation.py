@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_PROBLEMS = 1000  # that are told apart in one file
+_MOST_PROBLEMS = 1000  # that are listed one by one in one file
 _MOST_RANGES = 50  # of one check in one file; beyond it only a count helps
 
 

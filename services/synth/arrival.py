@@ -48,7 +48,7 @@ class Arrival:
 
     @property
     def names_jobs(self) -> bool:
-        """Whether anything tells which job is on which nodes: the list of jobs, or the steps of ranks."""
+        """Whether anything says which job is on which nodes: the list of jobs, or the steps of ranks."""
         return self._conditions.yes("jobs") or self._conditions.values["steps"] == "ranks"
 
     def skew_s(self, node: str) -> float:

@@ -1,4 +1,4 @@
-"""How telemetry is gathered: each node on its own beat, now and then a scrape missing or an old value again.
+"""How telemetry is gathered: each node at times of its own, now and then a scrape missing or an old value again.
 
 A machine that does not run gives nothing in band; where only its collector fails, its log lines still come through.
 """
@@ -45,7 +45,7 @@ def beats(
 ) -> Beats:
     """Return the sampling times of a whole recording: one tick per interval and node, at the node's own offset.
 
-    `jitter_s` is the standard deviation of a scrape around its beat.
+    `jitter_s` is the standard deviation of a scrape around its own times.
     """
     ticks = int(duration_s // interval_s)
     margin = min(max(_MARGIN_S, _MARGIN_JITTERS * jitter_s), interval_s / 10)

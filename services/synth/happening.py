@@ -57,13 +57,13 @@ class Happening(Strict):
         del world, logs
         return ()
 
-    def truths(self, world: World) -> Iterable["Told"]:
+    def truths(self, world: World) -> Iterable["PlacedTruth"]:
         """Return its labels: whom to name, from when to when."""
         del world
         return ()
 
 
-class Told(Strict):
+class PlacedTruth(Strict):
     """One label to be: the entity (keys of labels.jsonl), the span in seconds, and what the scenario says of it.
 
     `nodes` are the indices of the nodes whose jobs feel it (their steps give the impact); `jobs` names them instead.
@@ -108,12 +108,12 @@ class OnNode(Lasting):
 
     node: str
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label of the node."""
         if self.truth is not None:
             index = world.node(self.node)
             entity: dict[str, str | int] = {"node": world.names[index]}
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
 
 
 class OnGpu(Lasting):
@@ -122,9 +122,9 @@ class OnGpu(Lasting):
     node: str
     gpu: int = Field(ge=0)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label of the GPU."""
         if self.truth is not None:
             index = world.node(self.node)
             entity: dict[str, str | int] = {"node": world.names[index], "gpu": self.gpu % world.profile.node.gpus}
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from services.recording.model import Label
-from services.synth.happening import Told
+from services.synth.happening import PlacedTruth
 from services.synth.job import Run
 from services.synth.profile import GpuProfile
 from services.synth.scenario import Scenario
@@ -26,15 +26,17 @@ def labels_of(
     throttles nothing, unless the recording was over before it could.
     """
     for happening in scenario.happenings:
-        for told in happening.truths(world):
-            if told.span[0] >= scenario.duration:
+        for placed in happening.truths(world):
+            if placed.span[0] >= scenario.duration:
                 continue  # made shorter than it was written
-            seen_whole = hot is not None and told.span[1] <= scenario.duration
-            if told.truth.fault == "thermal_throttle" and seen_whole and not set(told.nodes) & set(hot or ()):
+            seen_whole = hot is not None and placed.span[1] <= scenario.duration
+            if placed.truth.fault == "thermal_throttle" and seen_whole and not set(placed.nodes) & set(hot or ()):
                 continue
-            mount = told.entity.get("mount")
+            mount = placed.entity.get("mount")
             feeling = runs if mount is None else [run for run in runs if mount in _mounts(run, world)]
-            yield _fault(scenario, told, feeling, world.profile.gpu, _DUE_SCRAPES * world.profile.collector_interval_s)
+            yield _fault(
+                scenario, placed, feeling, world.profile.gpu, _DUE_SCRAPES * world.profile.collector_interval_s
+            )
     for run in runs:
         yield from _of_life(scenario, run)
     for declared in scenario.distractors:
@@ -104,29 +106,31 @@ def _draws(run: Run, card: GpuProfile) -> float:
     )
 
 
-def _fault(scenario: Scenario, told: Told, runs: Sequence[Run], card: GpuProfile, soonest_s: float) -> Label:
-    truth, (start, end) = told.truth, told.span
+def _fault(scenario: Scenario, placed: PlacedTruth, runs: Sequence[Run], card: GpuProfile, soonest_s: float) -> Label:
+    truth, (start, end) = placed.truth, placed.span
     hit = [
         run
         for run in runs
-        if (run.spec.id in told.jobs or set(told.nodes) & set(run.nodes)) and run.spec.start < end and run.end > start
+        if (run.spec.id in placed.jobs or set(placed.nodes) & set(run.nodes))
+        and run.spec.start < end
+        and run.end > start
     ]
     fields: dict[str, object] = {
         "id": truth.id,
         "fault": truth.fault,
-        "entity": dict(told.entity),
+        "entity": dict(placed.entity),
         "onset": _ms(scenario, start),
         "end": _ms(scenario, end),
         "within_s": max(truth.within_s, soonest_s),
     }
-    if told.also:
-        fields["also"] = [dict(entity) for entity in told.also]
+    if placed.also:
+        fields["also"] = [dict(entity) for entity in placed.also]
     for name in ("cause", "note", "incident", "root", "optional"):
         if value := getattr(truth, name):
             fields[name] = value
-    if told.in_traffic and not any(set(run.nodes) - set(told.nodes) for run in hit):
+    if placed.in_traffic and not any(set(run.nodes) - set(placed.nodes) for run in hit):
         fields["optional"] = True
-    if told.allows_w is not None and not any(_draws(run, card) > told.allows_w for run in hit):
+    if placed.allows_w is not None and not any(_draws(run, card) > placed.allows_w for run in hit):
         fields["optional"] = True
     if hit:
         fields["job_id"] = hit[0].spec.id

@@ -71,7 +71,7 @@ class Variant:
 
     @property
     def suffix(self) -> str:
-        """Return what tells its recording from the scenario's own, as part of a name; empty if nothing differs."""
+        """Return what its recording has otherwise than the scenario's own, as part of a name; empty if nothing."""
         parts = {
             "seed": self.seed,
             "scale": None if self.scale == 1.0 else self.scale,
@@ -164,7 +164,7 @@ def make_recording(
 ) -> Path:
     """Make the recording of a scenario file in ``out`` and return ``out``.
 
-    The same scenario, profile, variant and code give the same bytes. ``progress`` is told the share done, 0 to 1.
+    The same scenario, profile, variant and code give the same bytes. ``progress`` is given the share done, 0 to 1.
     UserError: the scenario is wrong, or ``out`` exists already.
     """
     scenario, world = scenario_and_world(scenario_path, variant)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from services.recording.model import Event
 from services.synth.effects import Ints
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -40,13 +40,13 @@ class OnCable(Lasting):
         """Return the cable's index as an effect's columns."""
         return np.array([self.cable(world)])
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label: the lower end, or just as well the upper."""
         if self.truth is not None:
             cable = self.cable(world)
             lower, upper = world.fabric.ends(cable)
             nodes = world.fabric.nodes_on(cable)
-            yield Told(truth=self.truth, entity=lower, also=[upper], span=(self.at, self.until), nodes=nodes)
+            yield PlacedTruth(truth=self.truth, entity=lower, also=[upper], span=(self.at, self.until), nodes=nodes)
 
 
 class OnSwitch(Lasting):
@@ -58,13 +58,13 @@ class OnSwitch(Lasting):
         """Return the switch's index. UserError: there is none of that name."""
         return world.switch(self.switch)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label of the switch."""
         if self.truth is not None:
             index = self.index(world)
             entity: dict[str, str | int] = {"switch": world.fabric.switches[index]}
             nodes = world.fabric.nodes_at(index)
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=nodes)
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=nodes)
 
 
 def link_lines(world: World, logs: Logs, cable: int, at: float, *, up: bool) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from services.synth.thermal import ThermalModel
 
 _STEP_S = 1.0
 _CHUNK_S = 600.0  # so much is looked at at a time, so that long disturbances take no memory
-_TOLD_EVERY_S = 10.0  # the hold is told this often
+_NOTED_EVERY_S = 10.0  # the hold is noted this often
 _AFTERMATH_S = 900.0  # so long after a disturbance nothing is hot any more
 _TAKEN_BACK, _GIVEN = 0.0015, 0.0006  # of a GPU's power, a second and kelvin too hot or too cool
 _MOST = 0.012  # of a GPU's power, a second, either way
@@ -106,8 +106,8 @@ class _Drivers:
         """Return (time, limits, reasons) every now and then from ``begin`` to ``end``."""
         gpu = self._profile.gpu
         keep = np.exp(-_STEP_S / gpu.thermal_time_constant_s)
-        every = round(_TOLD_EVERY_S / _STEP_S)
-        told: list[tuple[float, Floats, Ints]] = []
+        every = round(_NOTED_EVERY_S / _STEP_S)
+        noted: list[tuple[float, Floats, Ints]] = []
         for chunk in np.arange(begin, end, _CHUNK_S):
             at = np.arange(chunk, min(chunk + _CHUNK_S, end), _STEP_S)
             coarse = np.append(at[::every], at[-1] + _STEP_S)
@@ -128,6 +128,6 @@ class _Drivers:
                     held = np.where(self._limit < 0.995 * self._full, SW_THERMAL, 0)
                     reasons = np.where(self._slowed, HW_SLOWDOWN | HW_THERMAL, held)
                     limit = np.where(reasons > 0, np.round(drawn), np.round(self._full))
-                    told.append((float(now), limit, reasons.astype(np.int64)))
-        told.append((end, np.round(self._full), np.zeros(len(self._gpus), dtype=np.int64)))
-        return told
+                    noted.append((float(now), limit, reasons.astype(np.int64)))
+        noted.append((end, np.round(self._full), np.zeros(len(self._gpus), dtype=np.int64)))
+        return noted

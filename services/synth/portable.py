@@ -2,7 +2,7 @@
 
 NumPy's `exp`, `log` and `power` differ in the last bit between machines with AVX-512 and without, as each uses the
 widest instructions it finds (NumPy's "CPU dispatch"); a step that ends a millisecond later is another recording. What
-may be used can be said only before NumPy is loaded, and so by a process of its own.
+may be used can be set only before NumPy is loaded, and so by a process of its own.
 """
 
 import json
@@ -47,11 +47,11 @@ def make_portably(
         assert child.stdout is not None  # noqa: S101 - asked for above
         refused = None
         for line in child.stdout:
-            said = json.loads(line)
-            if isinstance(said, dict):
-                refused = UserError(said["message"], remedy=said["remedy"], exit_code=said["exit_code"])
+            answer = json.loads(line)
+            if isinstance(answer, dict):
+                refused = UserError(answer["message"], remedy=answer["remedy"], exit_code=answer["exit_code"])
             elif progress is not None:
-                progress(said)
+                progress(answer)
     if refused is not None:
         raise refused
     if child.returncode:

@@ -18,7 +18,7 @@ from services.synth.scatter import Scatter
 
 _COPY_W = 28.0  # what a copy engine at full tilt adds to a resident process, estimated
 _WORK_NOISE = 0.02  # relative: layers differ in how hot they run; of a 1 s mean
-_BEAT_NOISE = 0.09  # relative to the swing between working and waiting, where a second holds some of both
+_SWING_NOISE = 0.09  # relative to the swing between working and waiting, where a second holds some of both
 _METER_NOISE_W = 0.9  # of the board's power meter, standard deviation
 _STEADY_DUTY = 0.94  # of a step's main part a healthy rank computes; the limit is held over that mean
 _CAP_BAND_W = 12.0  # a GPU whose demand is this far over its limit is held there all the time it computes
@@ -125,8 +125,8 @@ class PowerModel:
         """Return the sensors' values at ``times`` (ticks, nodes); ``activity`` is of the ``window`` before them."""
         gpu, shape = self._gpu, activity.busy.shape
         work = 1 + self._noise * _WORK_NOISE * scatter.normal("work", shape)
-        beat = np.sqrt(activity.busy * (1 - activity.busy)) * scatter.normal("beat", shape)
-        work += self._noise * _BEAT_NOISE * beat
+        swing = np.sqrt(activity.busy * (1 - activity.busy)) * scatter.normal("beat", shape)
+        work += self._noise * _SWING_NOISE * swing
         still, dynamic = self._still(activity), self._dynamic(activity, work)
         room = np.divide(gpu.power_limit_w - still, dynamic, out=np.full(shape, 9.0), where=dynamic > 1.0)
         clock = self.clock_within(np.minimum(room, 1.0))

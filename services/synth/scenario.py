@@ -61,7 +61,7 @@ class Training(Strict):
     intensity: float = Field(default=1.0, gt=0, description="dynamic power while computing, relative to dense training")
     read_mb_per_step: float = Field(default=6.0, ge=0, description="of one rank")
     checkpoint_gb: float = Field(default=0.5, ge=0, description="of one rank: weights and optimiser state")
-    reads_from: str | None = Field(default=None, description="a mount; the profile's first if not said")
+    reads_from: str | None = Field(default=None, description="a mount; the profile's first if not given")
     checkpoints_to: str | None = None
 
     @property
@@ -174,7 +174,7 @@ class Scenario(Strict):
     distractors: list[Distractor] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _jobs_are_told_apart(self) -> "Scenario":
+    def _jobs_have_ids_of_their_own(self) -> "Scenario":
         ids = [spec.id for spec in self.jobs]
         for number, spec in enumerate(self.jobs):
             if spec.id in ids[:number]:

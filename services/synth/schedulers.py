@@ -52,7 +52,7 @@ class Slurm:
         if run.ended is None:
             return
         at, state = run.ended.at, run.ended.state
-        told: dict[str, tuple[str, Severity]] = {
+        endings: dict[str, tuple[str, Severity]] = {
             "COMPLETED": (f"_job_complete: JobId={job} WEXITSTATUS 0", "info"),
             "FAILED": (f"_job_complete: JobId={job} WEXITSTATUS 1", "info"),
             "CANCELLED": (f"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId={job} uid {_uid(spec.user)}", "info"),
@@ -60,7 +60,7 @@ class Slurm:
             "OUT_OF_MEMORY": (f"_job_complete: JobId={job} OOM failure", "warning"),
             "NODE_FAIL": (f"Killing JobId={job} on failed node {self._failed(run)}", "error"),
         }
-        message, severity = told.get(state, (f"_job_complete: JobId={job} {state}", "info"))
+        message, severity = endings.get(state, (f"_job_complete: JobId={job} {state}", "info"))
         yield self._line(logs, at, message, job, severity)
         if state == "CANCELLED":
             yield self._line(logs, at + _TERM_DELAY_S, f"_job_complete: JobId={job} WTERMSIG 15", job)
@@ -101,7 +101,7 @@ class Lsf:
         yield logs.scheduler(spec.start, dispatched, job=job)
         if run.ended is None:
             return
-        told: dict[str, tuple[str, Severity]] = {
+        endings: dict[str, tuple[str, Severity]] = {
             "COMPLETED": ("Done successfully", "info"),
             "FAILED": ("Exited with exit code 1", "info"),
             "CANCELLED": ("Exited; TERM_OWNER: job killed by owner", "info"),
@@ -109,7 +109,7 @@ class Lsf:
             "OUT_OF_MEMORY": ("Exited; TERM_MEMLIMIT: job killed after reaching LSF memory usage limit", "warning"),
             "NODE_FAIL": ("Exited; TERM_EXTERNAL_SIGNAL: job killed because its execution host is down", "error"),
         }
-        message, severity = told.get(run.ended.state, (f"Exited; {run.ended.state}", "info"))
+        message, severity = endings.get(run.ended.state, (f"Exited; {run.ended.state}", "info"))
         yield logs.scheduler(run.ended.at, f"{head}: {message}.", job=job, severity=severity)
 
     def closed(self, logs: Writes, node: int, at: float, reason: str) -> Event:

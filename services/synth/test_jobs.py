@@ -1,4 +1,4 @@
-"""Whether jobs do what effects and their own ways tell them to: slow down, stand still, end, diverge, evaluate."""
+"""Whether jobs do what effects and their own ways make them: slow down, stand still, end, diverge, evaluate."""
 
 import re
 from itertools import pairwise

@@ -9,6 +9,7 @@ import pytest
 from services.recording.faults import FAULTS
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from services.synth import faults
 from services.synth.faults.registry import kinds
 from services.synth.happening import Lasting, Truth
 from services.synth.library import LIBRARY, scenario_paths
@@ -32,24 +33,24 @@ def truths(name: str) -> list[Truth]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scenario_says_where_it_comes_from_and_what_is_ours(name: str) -> None:
     loaded = scenario(name)
-    assert loaded.name == name
+    assert loaded.name == name, "a scenario is called as its folder"
     for key in SOURCE:
         assert str(loaded.source.get(key, "")).strip(), f"source: {key} is missing"
-    assert len(loaded.title) <= 110
-    assert loaded.summary.count(". ") >= 1
+    assert len(loaded.title) <= 110, "a title is one line of `hindcast list`"
+    assert loaded.summary.count(". ") >= 1, "a summary is two sentences or more"
     longest_h = 12 if loaded.interval_s is None else 48  # a long one needs a long cadence
-    assert 3600 <= loaded.duration <= longest_h * 3600
+    assert 3600 <= loaded.duration <= longest_h * 3600, f"a scenario lasts an hour to {longest_h} hours"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scenario_has_incidents_with_one_root_each_and_distractors(name: str) -> None:
     found = truths(name)
-    assert bool(found) != (name in HEALTHY)
+    assert bool(found) != (name in HEALTHY), "a scenario has a fault (a `truth`), or is named healthy"
     roots = Counter(truth.incident for truth in found if truth.root)
     assert set(roots.values()) <= {1}
-    assert {truth.incident for truth in found if not truth.optional} <= set(roots)
+    assert {truth.incident for truth in found if not truth.optional} <= set(roots), "an incident needs a `root: true`"
     assert len({truth.id for truth in found}) == len(found)
-    assert len(scenario(name).distractors) >= 2
+    assert len(scenario(name).distractors) >= 2, "a detector is tested by what looks wrong and is not, too: add some"
     for distractor in scenario(name).distractors:
         assert 0 <= distractor.at < distractor.until <= scenario(name).duration
         assert distractor.note
@@ -66,14 +67,14 @@ def test_a_scenario_has_its_labels_at_any_scale_and_seed(name: str, scale: float
         nodes = {node.name: node for node in world.profile.topology().nodes}
         for happening in loaded.happenings:
             list(happening.effects(world))
-            for told in happening.truths(world):
-                assert 0 <= told.span[0] < told.span[1]
-                assert told.span[0] < loaded.duration
-                assert set(told.entity) in [set(shape) for shape in FAULTS[told.truth.fault]]
-                if "gpu" in told.entity:
-                    assert told.entity["gpu"] in range(len(nodes[str(told.entity["node"])].gpus))
-                elif "nic" in told.entity:
-                    assert told.entity["nic"] in [nic.nic for nic in nodes[str(told.entity["node"])].nics]
+            for placed in happening.truths(world):
+                assert 0 <= placed.span[0] < placed.span[1]
+                assert placed.span[0] < loaded.duration
+                assert set(placed.entity) in [set(shape) for shape in FAULTS[placed.truth.fault]]
+                if "gpu" in placed.entity:
+                    assert placed.entity["gpu"] in range(len(nodes[str(placed.entity["node"])].gpus))
+                elif "nic" in placed.entity:
+                    assert placed.entity["nic"] in [nic.nic for nic in nodes[str(placed.entity["node"])].nics]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,7 +92,8 @@ def test_a_culprit_is_in_the_jobs_that_it_is_written_in_on_a_small_cluster_too(n
 
 def test_every_fault_occurs_in_at_least_two_scenarios() -> None:
     found = Counter(fault for name in NAMES for fault in {truth.fault for truth in truths(name)})
-    assert {fault: found[fault] for fault in FAULTS if found[fault] < 2} == {}
+    rare = {fault: found[fault] for fault in FAULTS if found[fault] < 2}
+    assert rare == {}, "add scenarios with them (replay-data/README.md): what occurs nowhere is never scored"
 
 
 def test_faults_come_suddenly_gradually_and_now_and_then() -> None:
@@ -121,7 +123,7 @@ def _is_open(path: Path) -> bool:
 def short(name: str) -> Variant:
     """Small, and no longer than needed to see each fault begin."""
     loaded, world = scenario_and_world(LIBRARY / name / "scenario.yaml", Variant(scale=0.1))
-    onsets = [told.span[0] for happening in loaded.happenings for told in happening.truths(world)]
+    onsets = [placed.span[0] for happening in loaded.happenings for placed in happening.truths(world)]
     return Variant(scale=0.1, interval_s=30, duration_s=min(scenario(name).duration, max(onsets, default=3600) + 600))
 
 
@@ -176,3 +178,10 @@ def test_a_power_limit_binds_on_another_card_too() -> None:
     ]
     assert limits
     assert all(440 / 700 <= limit / world.profile.gpu.power_limit_w <= 500 / 700 for limit in limits)
+
+
+def test_a_module_of_another_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd_one.py").write_text('"""It has no class."""\n', encoding="utf-8")
+    monkeypatch.setattr(faults, "__path__", [str(tmp_path)])
+    with pytest.raises(TypeError, match=r'faults\.odd_one: .*kind: Literal\["odd_one"\]'):
+        kinds.__wrapped__()

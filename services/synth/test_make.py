@@ -47,12 +47,12 @@ def test_a_process_of_its_own_makes_it_whatever_instructions_there_are(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = write({"duration": "+00:07:00", "happenings": []})
-    told: list[float] = []
-    first = contents(make_portably(scenario, tmp_path / "a" / "tiny-brake", progress=told.append))
+    shares: list[float] = []
+    first = contents(make_portably(scenario, tmp_path / "a" / "tiny-brake", progress=shares.append))
     monkeypatch.setenv("NPY_DISABLE_CPU_FEATURES", "X86_V3")
     again = contents(make_portably(scenario, tmp_path / "b" / "tiny-brake"))
     assert first == again
-    assert told[-1] == 1
+    assert shares[-1] == 1
     with pytest.raises(UserError, match="exists already") as caught:
         make_portably(scenario, tmp_path / "a" / "tiny-brake")
     assert "--out" in caught.value.remedy
@@ -66,8 +66,8 @@ def test_a_recording_whose_command_ends_while_it_is_made_is_deleted(
     script.write_text(_COMMAND.format(scenario=str(write({"duration": "+01:00:00"})), out=str(out)))
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     with (
-        errors.open("w") as told,
-        subprocess.Popen([sys.executable, script], stderr=told, env=environment) as command,
+        errors.open("w") as complaints,
+        subprocess.Popen([sys.executable, script], stderr=complaints, env=environment) as command,
     ):
         until(lambda: out.parent.exists() and list(out.parent.iterdir()), timeout_s=300, what="the first file")
         command.send_signal(how)
@@ -133,17 +133,17 @@ def test_a_gpu_that_a_smaller_node_has_not_is_another_one_in_the_truth_too() -> 
 
 def test_a_fan_that_fails_where_nothing_gets_hot_is_no_fault() -> None:
     scenario, world = scenario_and_world(LIBRARY / "vela-fan-failure" / "scenario.yaml")
-    nodes = [told.nodes for happening in scenario.happenings for told in happening.truths(world)]
+    nodes = [placed.nodes for happening in scenario.happenings for placed in happening.truths(world)]
     assert len(nodes) == 2
-    told = [label for label in labels_of(scenario, world, [], hot=nodes[0]) if not label.distractor]
-    assert [label.entity["node"] for label in told] == [world.names[nodes[0][0]]]
+    found = [label for label in labels_of(scenario, world, [], hot=nodes[0]) if not label.distractor]
+    assert [label.entity["node"] for label in found] == [world.names[nodes[0][0]]]
 
 
 def test_progress_rises_to_one(write: Write, tmp_path: Path) -> None:
-    told: list[float] = []
-    make_recording(write({"happenings": []}), tmp_path / "out", progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1
+    shares: list[float] = []
+    make_recording(write({"happenings": []}), tmp_path / "out", progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_a_second_make_is_a_cache_hit_until_something_changes(

@@ -117,7 +117,7 @@ def test_counters_never_go_back(quiet: Telemetry) -> None:
                 assert (np.diff(values[names == name]) >= 0).all(), (column, name)
 
 
-def test_both_ends_of_a_cable_tell_of_the_same_bytes(quiet: Telemetry) -> None:
+def test_both_ends_of_a_cable_count_the_same_bytes(quiet: Telemetry) -> None:
     nics = {node.name: node.nics for node in quiet.recording.topology.nodes}
     for node in ("t01", "t04"):
         for nic in nics[node]:

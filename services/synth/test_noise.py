@@ -29,7 +29,7 @@ def test_readings_and_steps_scatter_so_many_times_as_much(write: Write, tmp_path
     assert spreads[0] < spreads[1] < spreads[2]
 
 
-def test_a_recording_tells_that_it_was_made_with_noise(write: Write) -> None:
+def test_a_recording_says_that_it_was_made_with_noise(write: Write) -> None:
     scenario = write()
     assert Variant(noise=2.0).suffix == "-noise-2"
     assert AS_WRITTEN.suffix == ""

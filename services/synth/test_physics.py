@@ -70,7 +70,7 @@ def test_the_others_wait_busy_but_cool(brake: Telemetry) -> None:
     assert CAP_W + 30 < others[POWER] < 0.7 * healthy[POWER]
     assert 0.25 < others[TENSOR] / healthy[TENSOR] < 0.45
     assert 0.25 < others[DRAM] / healthy[DRAM] < 0.55
-    # The culprit's tensor pipe is busy almost every one of its few cycles: it is told by its clock, not by idleness.
+    # The culprit's tensor pipe is busy almost every one of its few cycles: it shows by its clock, not by idleness.
     assert brake.dcgm(TENSOR, *UNDER_BRAKE, BRAKED).mean() > 2 * others[TENSOR]
 
 
@@ -135,7 +135,7 @@ def test_counters_never_fall_and_agree_with_their_gauges(brake: Telemetry) -> No
     assert throttled == pytest.approx(1.0, rel=0.06)
 
 
-def test_the_bmc_tells_of_the_supply_and_of_no_other(brake: Telemetry) -> None:
+def test_the_bmc_reports_the_supply_and_no_other(brake: Telemetry) -> None:
     table, seconds = brake.table("bmc"), brake.seconds("bmc")
     nodes, sensors = (np.array(table[name].to_pylist()) for name in ("node", "sensor"))
     reading, state = brake.column("bmc", "reading"), brake.column("bmc", "state")
@@ -173,8 +173,8 @@ def test_the_trainer_logs_as_megatron_does(brake: Telemetry) -> None:
     lines = [event for event in brake.recording.events() if "elapsed time per iteration" in event.message]
     assert {event.rank for event in lines} == {NODES * GPUS - 1}
     step = brake.column("steps", "step_time_s")[brake.column("steps", "rank") == -1]
-    told = float(lines[1].message.split("elapsed time per iteration (ms): ")[1].split(" ")[0])
-    assert told == pytest.approx(1000 * step[5:10].mean(), abs=1)
+    logged = float(lines[1].message.split("elapsed time per iteration (ms): ")[1].split(" ")[0])
+    assert logged == pytest.approx(1000 * step[5:10].mean(), abs=1)
     loss = [value for value in brake.table("steps")["loss"].to_pylist() if value is not None]
     assert float(lines[1].message.split("lm loss: ")[1].split(" ")[0]) == pytest.approx(loss[9], abs=1e-5)
 

@@ -47,7 +47,7 @@ def gained(telemetry: Telemetry, name: str, begin: float, end: float, mount: str
     return total
 
 
-def test_counters_tell_what_jobs_read_and_write(write: Write, tmp_path: Path) -> None:
+def test_counters_count_what_jobs_read_and_write(write: Write, tmp_path: Path) -> None:
     telemetry = made(write, tmp_path, jobs=[job(training={"read_mb_per_step": 40, "checkpoint_gb": 0.5})])
     (first, *_) = [label for label in telemetry.recording.labels() if "checkpoint" in label.id]
     begin = (first.onset - telemetry.recording.manifest.start) / 1000

@@ -69,10 +69,10 @@ def test_the_same_world_gives_the_same_bytes_and_another_gives_others(write: Wri
 def test_a_recording_of_any_world_is_valid_and_says_which_it_is(write: Write, tmp_path: Path, world: int) -> None:
     made = make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world))
     assert validate_recording(made) == []
-    told = Telemetry(made)
-    assert (told.recording.manifest.model_extra or {})["world"] == draw(world).document()
-    assert told.recording.manifest.streams["dcgm"].interval_s == draw(world).values["cadence.dcgm_s"]
-    required = [label for label in told.recording.labels() if not label.distractor]
+    seen = Telemetry(made)
+    assert (seen.recording.manifest.model_extra or {})["world"] == draw(world).document()
+    assert seen.recording.manifest.streams["dcgm"].interval_s == draw(world).values["cadence.dcgm_s"]
+    required = [label for label in seen.recording.labels() if not label.distractor]
     assert [label.fault for label in required] == ["power_throttle"]
     assert not required[0].optional
     assert required[0].within_s >= 6 * draw(world).number("cadence.dcgm_s")
@@ -80,19 +80,19 @@ def test_a_recording_of_any_world_is_valid_and_says_which_it_is(write: Write, tm
 
 def test_what_is_not_gathered_is_not_there(write: Write, tmp_path: Path) -> None:
     world = world_with(fields="default", steps="job", jobs=False, bmc=False, logs__scheduler=False)
-    told = Telemetry(make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world)))
+    seen = Telemetry(make_recording(write(), tmp_path / "out" / "tiny-brake", Variant(world=world)))
     fields = fields_of(draw(world))
     assert fields is not None
     whole = Telemetry(make_recording(write(), tmp_path / "whole" / "tiny-brake"))
     there = set(whole.table("dcgm").column_names) & (fields | {"timestamp", "node", "gpu"})
-    assert set(told.table("dcgm").column_names) == there
+    assert set(seen.table("dcgm").column_names) == there
     assert len(there) == 20 + 3
     assert fields == exporters().dcgm_default
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in fields
-    assert (told.column("steps", "rank") == -1).all()
-    assert "bmc" not in told.recording.streams()
-    assert not (told.recording.path / "jobs.jsonl").exists()
-    sources = {event.source for event in told.recording.events()}
+    assert (seen.column("steps", "rank") == -1).all()
+    assert "bmc" not in seen.recording.streams()
+    assert not (seen.recording.path / "jobs.jsonl").exists()
+    sources = {event.source for event in seen.recording.events()}
     assert "scheduler" not in sources
     without = {name for name in ("kernel", "sel", "fabricmanager", "job") if not draw(world).yes(f"logs.{name}")}
     assert not sources & without
@@ -109,8 +109,8 @@ def test_scrapes_are_lost_in_runs_as_they_were_drawn(write: Write, tmp_path: Pat
     outages = outages_of(placed, scenario.seed)
     runs = [span for span in outages.by_stream["dcgm"] if span.entity is not None]
     assert runs
-    told = Telemetry(make_recording(path, tmp_path / "out" / "tiny-brake", Variant(world=world)))
-    seconds, nodes = told.seconds("dcgm"), np.array(told.column("dcgm", "node"))
+    seen = Telemetry(make_recording(path, tmp_path / "out" / "tiny-brake", Variant(world=world)))
+    seconds, nodes = seen.seconds("dcgm"), np.array(seen.column("dcgm", "node"))
     for span in runs:
         assert 14 <= span.end - span.begin <= 60
         mine = seconds[nodes == placed.names[span.entity or 0]]
@@ -171,11 +171,11 @@ def test_what_else_goes_on_keeps_clear_of_the_story() -> None:
     )
     plain, _ = scenario_and_world(path)
     scenario, placed = scenario_and_world(path, Variant(world=world))
-    told, more = scenario.happenings[: len(plain.happenings)], scenario.happenings[len(plain.happenings) :]
-    assert [one.kind for one in told] == [one.kind for one in plain.happenings]
+    given, more = scenario.happenings[: len(plain.happenings)], scenario.happenings[len(plain.happenings) :]
+    assert [one.kind for one in given] == [one.kind for one in plain.happenings]
     assert {one.kind for one in more} == {"node_reboot", "user_crash"}
     assert all(one.truth is None for one in more)
-    story = {placed.node(one.node) for one in told if hasattr(one, "node")}
+    story = {placed.node(one.node) for one in given if hasattr(one, "node")}
     story |= {node for spec in scenario.jobs for node in placed.nodes(spec.nodes)}
     reboots = {placed.node(one.node) for one in more if isinstance(one, NodeReboot)}
     crashes = {placed.node(one.node) for one in more if isinstance(one, UserCrash)}
@@ -185,7 +185,7 @@ def test_what_else_goes_on_keeps_clear_of_the_story() -> None:
     assert not reboots & beside, "nobody's job is on a node that is rebooted on purpose"
 
 
-def test_a_reboot_that_nothing_tells_from_a_crash_may_be_told(write: Write, tmp_path: Path) -> None:
+def test_a_reboot_that_nothing_distinguishes_from_a_crash_may_be_reported(write: Write, tmp_path: Path) -> None:
     reboot = {"kind": "node_reboot", "node": "t04", "at": "+00:02:00", "until": "+00:06:00"}
     path = write({"jobs": [], "happenings": [reboot]})
     for logs, found in ((True, []), (False, ["node_down"])):
@@ -200,22 +200,22 @@ def test_unused_ports_are_there_and_down(tmp_path: Path) -> None:
     path = LIBRARY / "sakuraone-pfc-storm" / "scenario.yaml"
     world = next(number for number in count(1) if draw(number).number("ports.spare_share") > 0.3)
     variant = Variant(world=world, scale=0.08, duration_s=1200)
-    told = Telemetry(make_recording(path, tmp_path / "out" / "sakuraone-pfc-storm", variant))
+    seen = Telemetry(make_recording(path, tmp_path / "out" / "sakuraone-pfc-storm", variant))
     _, placed = scenario_and_world(path, variant)
-    ports = np.array(told.column("switch", "switch")), np.array(told.column("switch", "port"))
+    ports = np.array(seen.column("switch", "switch")), np.array(seen.column("switch", "port"))
     wired = set(
         zip([placed.fabric.switches[s] for s in placed.fabric.port_switch], placed.fabric.port_names, strict=True)
     )
     unused = np.array([pair not in wired for pair in zip(*ports, strict=True)])
     assert 0.15 < len({pair for pair in zip(*ports, strict=True) if pair not in wired}) / len(wired) < 0.5
-    assert (told.column("switch", "oper_up")[unused] == 0).mean() > 0.9
-    assert not told.column("switch", "SAI_PORT_STAT_IF_IN_OCTETS")[unused].any()
+    assert (seen.column("switch", "oper_up")[unused] == 0).mean() > 0.9
+    assert not seen.column("switch", "SAI_PORT_STAT_IF_IN_OCTETS")[unused].any()
 
 
 def test_unused_ports_have_names_of_their_own_in_a_part_of_a_cluster(tmp_path: Path) -> None:
     path = LIBRARY / "blue-vela-healthy-day" / "scenario.yaml"
     world = next(number for number in count(1) if draw(number).number("ports.spare_share") > 0.3)
     variant = Variant(world=world, scale=0.3, profile=LIBRARY / "profiles" / "sierra.yaml", duration_s=600)
-    told = Telemetry(make_recording(path, tmp_path / "out" / "blue-vela-healthy-day", variant))
-    rows = list(zip(*(told.column("switch", name).tolist() for name in ("timestamp", "switch", "port")), strict=True))
+    seen = Telemetry(make_recording(path, tmp_path / "out" / "blue-vela-healthy-day", variant))
+    rows = list(zip(*(seen.column("switch", name).tolist() for name in ("timestamp", "switch", "port")), strict=True))
     assert len(rows) == len(set(rows))

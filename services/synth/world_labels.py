@@ -11,7 +11,7 @@ from services.recording.model import Event, Label
 from services.synth.arrival import Arrival
 from services.synth.effects import Effect
 from services.synth.faults.node_reboot import NodeReboot
-from services.synth.happening import Happening, Told
+from services.synth.happening import Happening, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.outages import Outages
 from services.synth.profile import ClusterProfile
@@ -89,7 +89,7 @@ class _Case:
         self.effects: Sequence[Effect] = list(happening.effects(world))
         logs = Logs(world.profile, scenario.start, scenario.duration, generator(scenario.seed, "logs"))
         self.lines: Sequence[Event] = list(happening.lines(world, logs))
-        self.truths: Sequence[Told] = list(happening.truths(world))
+        self.truths: Sequence[PlacedTruth] = list(happening.truths(world))
 
 
 def labels_in_world(
@@ -100,7 +100,7 @@ def labels_in_world(
         yield from labels
         return
     cases = [_Case(happening, scenario, world) for happening in scenario.happenings]
-    by_id = {told.truth.id: (case, told) for case in cases for told in case.truths}
+    by_id = {placed.truth.id: (case, placed) for case in cases for placed in case.truths}
     for label in labels:
         fields = label.model_dump(exclude_unset=True)
         if not arrival.has("jobs"):
@@ -108,9 +108,9 @@ def labels_in_world(
         if "job_id" in label.entity and not arrival.names_jobs:
             fields["also"] = [*label.also, *_without_a_name(str(label.entity["job_id"]), scenario, world)]
         if label.id in by_id and not label.distractor:
-            case, told = by_id[label.id]
-            fields |= _due(label, case, told, world, outages, arrival)
-            if told.allows_w is not None and not arrival.has(*_STATES_A_LIMIT):
+            case, placed = by_id[label.id]
+            fields |= _due(label, case, placed, world, outages, arrival)
+            if placed.allows_w is not None and not arrival.has(*_STATES_A_LIMIT):
                 fields["fault"] = "straggler"
             if (why := _unseen(label, case, world, arrival)) is not None:
                 fields |= {"optional": True, "note": f"{label.note}; {why}".lstrip("; ")}
@@ -125,12 +125,12 @@ def _without_a_name(job_id: str, scenario: Scenario, world: World) -> list[dict[
 
 
 def _due(
-    label: Label, case: _Case, told: Told, world: World, outages: Outages, arrival: Arrival
+    label: Label, case: _Case, placed: PlacedTruth, world: World, outages: Outages, arrival: Arrival
 ) -> dict[str, int | float]:
     """Return a label's onset, end and `within_s` by the cadences, clocks and outages of its world."""
     stream = "switch" if "switch" in label.entity else _STREAM.get(label.fault, "dcgm")
     every, usual = _every(world.profile, stream), _every(world.written_for, stream)
-    within = told.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
+    within = placed.truth.within_s + _DUE_READINGS * max(0.0, every - usual)
     gathered = [line for line in case.lines if arrival.has(f"logs.{line.source}")]
     if not gathered and (case.lines or not arrival.whole):
         within = max(within, _UNSTATED_S, _DUE_READINGS * every)
@@ -142,7 +142,7 @@ def _due(
     off = [arrival.skew_s(line.node) for line in gathered if line.node is not None]
     late, early = max([0.0, *off]), -min([0.0, *off])
     begin = (label.onset - world.start_ms) / 1000
-    away = outages.away_s(stream, _places(label, told, world), begin, begin + within)
+    away = outages.away_s(stream, _places(label, placed, world), begin, begin + within)
     onset = max(world.start_ms, label.onset - round(1000 * early))
     end = min(world.start_ms + round(1000 * world.duration_s), label.end + round(1000 * late))
     return {"onset": onset, "end": end, "within_s": round(within + early + late + away, 1)}
@@ -154,11 +154,11 @@ def _every(profile: ClusterProfile, stream: str) -> float:
     return profile.storage_interval_s if stream == "storage" else profile.collector_interval_s
 
 
-def _places(label: Label, told: Told, world: World) -> set[int]:
+def _places(label: Label, placed: PlacedTruth, world: World) -> set[int]:
     """Return the nodes that a label is of, or its switch, by index."""
     if (switch := label.entity.get("switch")) is not None:
         return {world.fabric.switches.index(str(switch))}
-    return set(told.nodes)
+    return set(placed.nodes)
 
 
 def _shows(effect: Effect, fault: str, case: _Case, every: float, arrival: Arrival) -> bool:
@@ -203,7 +203,7 @@ def _unseen(label: Label, case: _Case, world: World, arrival: Arrival) -> str | 
 
 
 def _unexplained(scenario: Scenario, world: World, arrival: Arrival) -> Iterator[Label]:
-    """Yield what may be told though it was on purpose: a reboot of which no line is gathered looks like a crash."""
+    """Yield what may be reported though it was on purpose: a reboot of which no line is gathered looks like a crash."""
     for number, happening in enumerate(scenario.happenings):
         if not isinstance(happening, NodeReboot) or happening.until >= scenario.duration:
             continue

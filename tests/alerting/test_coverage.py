@@ -54,7 +54,7 @@ by_name = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_every_detector_has_rules() -> None:
     named = {path.stem for path in (ALERT_RULES / "detectors").glob("*.yaml")}
     assert named == {path.parent.name for path in (ROOT / "detectors").glob("*/rules.yaml")}
-    assert set(discover()) == named
+    assert set(discover()) == named, "a detector needs a rules.yaml; then run `hindcast generate`"
 
 
 def test_names_are_given_once() -> None:

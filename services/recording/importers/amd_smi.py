@@ -35,14 +35,14 @@ def convert(
     *,
     node: Annotated[str, "the node; else the file's or folder's name"] = "",
     timezone: Annotated[str, "time zone of times in names: UTC, Europe/Zurich, +02:00"] = "UTC",
-    start: Annotated[str, "time of the first print (RFC 3339), where neither rows nor names tell it"] = "",
+    start: Annotated[str, "time of the first print (RFC 3339), where neither rows nor names give it"] = "",
     every: Annotated[float, "seconds between prints, with --start"] = 0.0,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
     """Convert what was printed into a recording at ``out``.
 
-    UserError: the source does not exist, an option is malformed, prints whose time nothing tells, nothing could be
+    UserError: the source does not exist, an option is malformed, prints whose time nothing gives, nothing could be
     imported, or ``out`` exists.
     """
     report = Report()

@@ -33,7 +33,7 @@ from services.recording.spool import Spool
 from services.recording.writer import RecordingWriter
 
 Progress = Callable[[float], None]
-"""Told how far the work is, 0 to 1."""
+"""Called with how far the work is, 0 to 1."""
 
 
 def silent(_share: float) -> None:
@@ -156,7 +156,7 @@ class Draft:
         self._jobs.extend(jobs)
 
     def add_labels(self, labels: Iterable[Label]) -> None:
-        """Take labels: only where the source itself tells the truth."""
+        """Take labels: only where the source itself gives the truth."""
         self._labels.extend(labels)
 
     def finish(self, header: Mapping[str, Any], topology: Topology) -> Manifest:

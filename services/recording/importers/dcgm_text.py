@@ -73,7 +73,7 @@ class _Import:
     wide: dict[str, Wide] = field(default_factory=dict)
     places: dict[tuple[str, str], Place | str] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
-    told_by: Counter[str] = field(default_factory=Counter)
+    timed_by: Counter[str] = field(default_factory=Counter)
     latest: int = 0
 
 
@@ -109,10 +109,10 @@ def convert(
         if repeated:
             reason = "another sample had that reading already (dcgm-exporter repeats it for every job on a GPU)"
             report.skip(reason, files.root.name, repeated)
-        told = {
+        notes = {
             "option": "files' times are counted from --start",
             "name": f"files' times are those in their names ({timezone})",
-            "mtime": "files' times are those of their last change: nothing else tells them",
+            "mtime": "files' times are those of their last change: nothing else gives them",
         }
         header = imported(
             out,
@@ -120,7 +120,7 @@ def convert(
             title=f"Scrapes of {len(topology.nodes)} nodes",
             summary="Saved scrapes of dcgm-exporter. What was wrong, if anything, is not known.",
             document="dcgm-exporter, text of /metrics",
-            notes=[*(words for kind, words in told.items() if work.told_by[kind]), *work.census.notes()],
+            notes=[*(words for kind, words in notes.items() if work.timed_by[kind]), *work.census.notes()],
         )
         draft.finish(header, topology)
     return report
@@ -146,9 +146,9 @@ def _file(work: _Import, path: Path) -> None:
     work.report.read["samples"] += scrape.samples
     moment = 0
     if scrape.timeless:
-        moment, told_by = work.clock.of(path, work.taken[scrape.node])
+        moment, timed_by = work.clock.of(path, work.taken[scrape.node])
         work.taken[scrape.node] += 1
-        work.told_by[told_by] += 1
+        work.timed_by[timed_by] += 1
     if not plausible(moment):
         work.report.skip("a file whose time cannot be", where(path))
         return

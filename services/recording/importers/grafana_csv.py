@@ -1,6 +1,6 @@
 """Imports CSV files of Grafana: a panel's data with series joined by time, each column named by its series.
 
-A column is read where its name tells metric and labels (`DCGM_FI_DEV_GPU_TEMP{Hostname="n1", gpu="0"}`, the default
+A column is read where its name gives metric and labels (`DCGM_FI_DEV_GPU_TEMP{Hostname="n1", gpu="0"}`, the default
 legend); one with a legend of its own is counted and left out: what it is would be a guess.
 """
 
@@ -125,7 +125,7 @@ def _rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sequence[str]
 
 
 def _series(name: str, node: str) -> tuple[str, dict[str, str]] | None:
-    """Return metric and labels that a column's name tells; None where it tells neither."""
+    """Return metric and labels that a column's name gives; None where it gives neither."""
     match = _SERIES.fullmatch(name.strip())
     if match is None:
         return None

@@ -92,7 +92,7 @@ def convert(
 
 @dataclass(frozen=True)
 class Options:
-    """What importers are told: of all files, and of those in a folder that says itself whose it is."""
+    """What importers are given: for all files, and for those in a folder that says itself whose it is."""
 
     all: dict[str, Any]
     own: dict[Path, dict[str, str]]
@@ -104,7 +104,7 @@ class Options:
 
 
 def _imported(heap: Sorted, scratch: Path, options: Options, report: Report, progress: Progress) -> list[_Part]:
-    """Import each group on its own; those that need a year, once others have told it."""
+    """Import each group on its own; those that need a year, once others have given it."""
     parts: list[_Part] = []
     late: list[tuple[Group, str]] = []
     for number, group in enumerate(heap.groups):
@@ -170,8 +170,8 @@ def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, An
     report.first.update(merged.first)
     # That no machine is in all of them is as it should be in a heap.
     kept = [note for note in merged.notes if not note.startswith(("no node is in all", "clock of "))]
-    told = [skew.words(corrected=how["align_clocks"]) for found in skews.values() for skew in found]
-    report.notes += [*identity.notes(), *told, *kept]
+    clocks = [skew.words(corrected=how["align_clocks"]) for found in skews.values() for skew in found]
+    report.notes += [*identity.notes(), *clocks, *kept]
     for number, (part, recording) in enumerate(zip(parts, same, strict=True)):
         report.files.append(_row(part, recording, skews.get(number, [])))
     report.files.sort(key=lambda row: row.name)

@@ -1,7 +1,7 @@
 """Imports InfiniBand: ibdiagnet, perfquery, ibqueryerrors, ibstat, sysfs of nodes, ibnetdiscover for the wiring.
 
 Ports of nodes become rows of nic under sysfs's names, ports of switches rows of switch under the same names and, where
-SONiC counts the same, under SONiC's too. Whose port it is, the LID and GUID tell with ibnetdiscover output beside; of
+SONiC counts the same, under SONiC's too. Whose port it is, the LID and GUID say with ibnetdiscover output beside; of
 ibdiagnet's output ibdiagnet2.db_csv is read, which has it all, and each run of it is a moment.
 """
 
@@ -37,7 +37,7 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node, for sysfs trees, ibstat and ports that no wiring names"] = "",
-    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
+    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not give it"] = "",
     every: Annotated[float, "seconds between dumps that have different times in their names, with --start"] = 0.0,
     timezone: Annotated[str, "time zone of times in names: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
@@ -63,7 +63,7 @@ def convert(
         for index, (path, run) in enumerate(runs.items()):
             work.run(path, run, index)
         for path in covered:
-            report.skip("a file of ibdiagnet beside its ibdiagnet2.db_csv, which tells the same", where(path))
+            report.skip("a file of ibdiagnet beside its ibdiagnet2.db_csv, which has the same", where(path))
         done = {*discovered, *runs, *covered}
         for index, snapshot in enumerate(snapshots(files, done, clock.zone), start=len(runs)):
             work.snapshot(files, snapshot, index)
@@ -153,7 +153,7 @@ class _Import:
 
     def snapshot(self, files: SourceFiles, paths: list[Path], index: int) -> None:
         """Take the dumps of one moment, or of several where a file has lines of the time between its dumps."""
-        at, how = max((self._clock.of(path, index) for path in paths), key=lambda told: told[0])
+        at, how = max((self._clock.of(path, index) for path in paths), key=lambda timed: timed[0])
         if how == "mtime":
             self._note("dumps whose names have no time are given that of their last change")
         moment = _Moment()
@@ -261,7 +261,7 @@ class _Import:
         self._switch_rows.finish()
 
     def topology(self) -> Topology:
-        """Return the wiring, with the nodes, NICs and switches that only counters tell of."""
+        """Return the wiring, with the nodes, NICs and switches that only counters name."""
         nodes = {node.name: node for node in self._wired.nodes}
         for name, nics in self.nics.items():
             known = nodes.get(name, Node(name=name))

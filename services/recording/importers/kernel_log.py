@@ -129,7 +129,7 @@ class _Fleet:
         self._numbers: dict[tuple[str, str], int] = {}
 
     def take(self, node: str, message: str) -> None:
-        """Note what a line tells. An address alone tells no number: numbers are left out rather than guessed."""
+        """Note what a line says. An address alone gives no number: numbers are left out rather than guessed."""
         self._nodes.setdefault(node)
         if not message.startswith("NVRM: "):
             return

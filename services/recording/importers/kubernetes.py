@@ -1,4 +1,4 @@
-"""Imports what Kubernetes tells of jobs: `kubectl get pods,events -A -o json`, or either, or `-o json` of a Job's pods.
+"""Imports what Kubernetes says of jobs: `kubectl get pods,events -A -o json`, or either, or `-o json` of a Job's pods.
 
 Which pods are a job `parts.pods` says. What ended a pod other than its own success, and what the control plane says of
 nodes, become scheduler events.
@@ -34,7 +34,7 @@ _NODE_WORDS = {
 class _Seen:
     pods: Pods = field(default_factory=Pods)
     jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """By ``namespace/name`` of a job: when its controller said that it is over, and how."""
+    """By ``namespace/name`` of a job: when its controller reported that it is over, and how."""
     nodes: dict[str, None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ def convert(
             out,
             cluster,
             title=f"Pods and events of {cluster}",
-            summary=f"{count} jobs on {len(nodes)} nodes, as Kubernetes tells them.",
+            summary=f"{count} jobs on {len(nodes)} nodes, as Kubernetes reports them.",
             document="Kubernetes pods and events",
             notes=["a job is the owner of its pods; events are kept for an hour by most clusters"],
         )

@@ -82,5 +82,5 @@ def _found(files: SourceFiles, path: Path, zone: tzinfo, year: int | None) -> It
             if found is not None:
                 yield where(path, number), found
     else:
-        for number, told in reported(files.lines(path), zone, year):
-            yield where(path, number), told
+        for number, found in reported(files.lines(path), zone, year):
+            yield where(path, number), found

@@ -56,7 +56,7 @@ class _Series:
 
 @dataclass
 class _JobLog:
-    """What the job's output tells."""
+    """What the job's output says."""
 
     job_id: str = ""
     system: dict[str, str] = field(default_factory=dict)
@@ -321,7 +321,7 @@ def _header(
     benchmark = _text(log.facts.get("submission_benchmark", "a benchmark"))
     notes = ["the power files number the nodes; which host each is, they do not say"]
     if copies:
-        notes.append("a node file that is a byte-for-byte copy of another tells nothing of its own node: left out")
+        notes.append("a node file that is a byte-for-byte copy of another says nothing of its own node: left out")
     others = sorted(path.name for path in distinct[0].parent.iterdir() if not _NODE_FILE.fullmatch(path.name))
     notes.extend(f"{name} is not imported: it is no node's series" for name in others)
     machines = f"{system.get('submitter', 'unknown')} {system.get('system_name', 'unknown')}"

@@ -41,7 +41,7 @@ def convert(
 ) -> Report:
     """Convert what was printed into a recording at ``out``.
 
-    UserError: the source does not exist, an option is malformed, rows whose time nothing tells, nothing could be
+    UserError: the source does not exist, an option is malformed, rows whose time nothing gives, nothing could be
     imported, or ``out`` exists.
     """
     report = Report()

@@ -30,7 +30,7 @@ _KILLED = {
 }  # fmt: skip
 _WALLTIME = re.compile(r"walltime .* exceeded limit", re.IGNORECASE)
 _TERMINATED = (256 + 15, 128 + 15)
-"""Exit status of who was told to end: by qdel, or by Torque at the end of its wall time."""
+"""Exit status of what was made to end: by qdel, or by Torque at the end of its wall time."""
 
 
 @dataclass
@@ -142,13 +142,13 @@ def _add(jobs: _Jobs, job_id: str, fields: dict[str, str], state: str, place: st
     if (end is None) != (state == "RUNNING") or (end is not None and end < start):
         jobs.report.skip("the job is over, and its end is missing or before its start", place)
         return
-    gpus, told = _gpus(fields, len(hosts))
+    gpus, known = _gpus(fields, len(hosts))
     job = Job(
         job_id=job_id,
         name=fields.get("jobname", ""),
         user=fields.get("user", ""),
         nodes=hosts,
-        gpus_per_node=gpus if told else None,
+        gpus_per_node=gpus if known else None,
         submit=min(submit, start) if submit is not None else None,
         start=start,
         end=end,
@@ -159,7 +159,7 @@ def _add(jobs: _Jobs, job_id: str, fields: dict[str, str], state: str, place: st
 
 
 def _gpus(fields: dict[str, str], hosts: int) -> tuple[int, bool]:
-    """Return how many GPUs of each host a job had, and whether anything tells."""
+    """Return how many GPUs of each host a job had, and whether anything says so."""
     chunks = [dict(_pairs(chunk["chunk"])) for chunk in _VNODE.finditer(fields.get("exec_vnode", ""))]
     total = sum(int(chunk.get("ngpus", 0)) for chunk in chunks) or number_of(fields.get("Resource_List.ngpus", ""))
     if total is None:

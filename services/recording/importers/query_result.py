@@ -149,19 +149,19 @@ def _events(item: Mapping[str, Any], fallback: str, report: Report, place: str) 
         report.read["lines"] += 1
         text = clean(entry[1])
         read = LogLines(UTC, 2000, 0).read(text)
-        told = read if isinstance(read, LogLine) else LogLine(at, None, None, text)
-        if "fabricmanager" in writer or told.source == "fabricmanager":
+        written = read if isinstance(read, LogLine) else LogLine(at, None, None, text)
+        if "fabricmanager" in writer or written.source == "fabricmanager":
             source = "fabricmanager"
         else:
             source = "scheduler" if _SCHEDULERS.search(writer) else "kernel"
-        priority = told.priority if told.priority is not None else _PRIORITIES.get(level)
+        priority = written.priority if written.priority is not None else _PRIORITIES.get(level)
         yield Event.model_validate(
             {
                 "timestamp": at,
                 "source": source,
-                "node": host or told.host or fallback,
-                "severity": severity_of(told.message, priority),
-                "message": told.message,
+                "node": host or written.host or fallback,
+                "severity": severity_of(written.message, priority),
+                "message": written.message,
             }
         )
 

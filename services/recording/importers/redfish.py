@@ -26,7 +26,7 @@ from services.recording.importers.parts.stream_rows import StreamRows, Value
 from services.recording.model import Event, Gpu, Node, Topology
 
 _MAX_DEPTH = 6  # of members within collections within collections
-_CLOCK_UNSET = 946_684_800_000  # 2000-01-01: a BMC that shows less has not been told the time yet
+_CLOCK_UNSET = 946_684_800_000  # 2000-01-01: a BMC that shows less has not been given the time yet
 _TOP = {"Chassis", "Systems", "Managers", "redfish", "SessionService", "UpdateService", "TelemetryService"}
 _CHASSIS = re.compile(r"/(?:Chassis|Systems)/([^/]+)/")
 _OF_HOST = re.compile(r"/Systems/(?!HGX)")
@@ -38,7 +38,7 @@ def convert(
     out: Path,
     *,
     node: Annotated[str, "the node, where all is of one (else the name of the tree's folder)"] = "",
-    start: Annotated[str, "time of the first tree (RFC 3339), where names and Date headers do not tell it"] = "",
+    start: Annotated[str, "time of the first tree (RFC 3339), where names and Date headers do not give it"] = "",
     every: Annotated[float, "seconds between trees of a node, with --start"] = 0.0,
     timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     clock_skew_s: Annotated[float, "seconds by which the BMC's clock is ahead of the collector's"] = 0.0,
@@ -67,7 +67,7 @@ def convert(
         header = imported(
             out,
             cluster,
-            title=f"Redfish readings of {len(work.told)} machine(s)",
+            title=f"Redfish readings of {len(work.taken)} machine(s)",
             summary="What management controllers measured and logged. What was wrong, if anything, is not known.",
             document="Redfish resources",
             notes=notes,
@@ -115,10 +115,10 @@ class _Import:
     def __init__(self, draft: Draft, report: Report, clock: DumpClock) -> None:
         self.nodes: dict[str, _Machine] = {}
         self.with_log: set[str] = set()
-        self.told: dict[str, int] = {}
+        self.taken: dict[str, int] = {}
         self._draft, self._report, self._clock = draft, report, clock
         self._bmc, self._dcgm = StreamRows(draft, "bmc"), StreamRows(draft, "dcgm")
-        self._told_by: set[str] = set()
+        self._timed_by: set[str] = set()
         self._entries: set[int] = set()
         self._unset = 0
 
@@ -169,13 +169,13 @@ class _Import:
         entries: list[tuple[LogEntry, Path]],
     ) -> None:
         node = snapshot.node
-        index = self.told.get(node, 0)
-        self.told[node] = index + 1
-        told = [found for path in snapshot.paths if (found := self._clock.told(path, index)) is not None]
-        if not told:
-            told = [(dated, "date")] if dated is not None else [self._clock.of(path, index) for path in snapshot.paths]
-        at, how = max(told)
-        self._told_by.add(how)
+        index = self.taken.get(node, 0)
+        self.taken[node] = index + 1
+        times = [found for path in snapshot.paths if (found := self._clock.stated(path, index)) is not None]
+        if not times:
+            times = [(dated, "date")] if dated is not None else [self._clock.of(path, index) for path in snapshot.paths]
+        at, how = max(times)
+        self._timed_by.add(how)
         for sensor, reading in readings.items():
             values: dict[str, Value] = {"reading": reading.reading, "unit": reading.unit, "state": reading.state}
             self._bmc.add(at, (node, sensor), values)
@@ -214,14 +214,14 @@ class _Import:
         notes = []
         if self._unset:
             notes.append(f"{self._unset} log entries from before the BMC's clock was set have their tree's time")
-        if "mtime" in self._told_by:
+        if "mtime" in self._timed_by:
             notes.append("a tree whose names have no time is given that of its files' last change")
         return notes
 
     def topology(self) -> Topology:
         """Return the machines that gave anything, with their GPUs."""
         nodes = []
-        for name in sorted(self.told):
+        for name in sorted(self.taken):
             known = self.nodes[name].gpus
             models = sorted({facts["model"] for facts in known.values() if "model" in facts})
             gpus = [
@@ -291,7 +291,7 @@ def _sensor_name(machine: _Machine, reading: Reading) -> str:
 
 
 def _fill(known: dict[str, Any], more: Mapping[str, Any], before: bool) -> None:
-    """Add what is told of a GPU. A host shows its baseboard's GPUs too, and may know less of them."""
+    """Add what is reported of a GPU. A host shows its baseboard's GPUs too, and may know less of them."""
     for name, value in more.items():
         if before or name not in known:
             known[name] = value

@@ -34,7 +34,7 @@ def convert(
     node: Annotated[str, "the node, for lines without a host before them (else the file's name)"] = "",
     clock_skew_s: Annotated[float, "seconds by which the BMC's clock is ahead of the collector's"] = 0.0,
     timezone: Annotated[str, "time zone of the BMC's clock and of file names: UTC, Europe/Zurich, +02:00"] = "UTC",
-    start: Annotated[str, "time of the first sensor dump (RFC 3339), where its name and date do not tell it"] = "",
+    start: Annotated[str, "time of the first sensor dump (RFC 3339), where its name and date do not give it"] = "",
     every: Annotated[float, "seconds between sensor dumps, with --start"] = 0.0,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
@@ -85,7 +85,7 @@ class _Import:
         self._draft, self._report, self._clock = draft, report, clock
         self._undated = 0
         self._dumps: dict[str, int] = {}
-        self._told_by: set[str] = set()
+        self._timed_by: set[str] = set()
         self._known: set[int] = set()
 
     def file(self, files: SourceFiles, path: Path, name: str) -> None:
@@ -111,10 +111,10 @@ class _Import:
                 logs.setdefault(host, []).append(found)
                 continue
             if moment is None:
-                moment, told = self._clock.of(path, self._dumps.get(host, 0))
+                moment, how = self._clock.of(path, self._dumps.get(host, 0))
                 self._dumps[host] = self._dumps.get(host, 0) + 1
-                self._told_by.add(told)
-            # Some BMCs give several sensors one name: their order tells them apart.
+                self._timed_by.add(how)
+            # Some BMCs give several sensors one name: their order distinguishes them.
             seen[host, found.sensor] += 1
             times = seen[host, found.sensor]
             sensor = found.sensor if times == 1 else f"{found.sensor} #{times}"
@@ -160,7 +160,7 @@ class _Import:
     def notes(self) -> list[str]:
         """Return what was assumed about times."""
         notes = [f"{self._undated} log records were {_UNDATED}"] if self._undated else []
-        if "mtime" in self._told_by:
+        if "mtime" in self._timed_by:
             notes.append("sensor dumps whose name has no time are given that of their file's last change")
         return notes
 

@@ -2,7 +2,7 @@
 
 Jobs become jobs.jsonl, their nodes the topology, and what ended a job other than its own success a scheduler event.
 Steps (``123.batch``) are folded into their job. The fields JobID, State, Start, End, NodeList are needed;
-AllocTRES tells the GPUs. Which GPUs of a node a job had, only `scontrol show job -d` and squeue's JSON say.
+AllocTRES gives the GPUs. Which GPUs of a node a job had, only `scontrol show job -d` and squeue's JSON say.
 """
 
 import re

@@ -29,7 +29,7 @@ def convert(
     out: Path,
     *,
     switch: Annotated[str, "name of the switch, where all dumps are of one"] = "",
-    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not tell it"] = "",
+    start: Annotated[str, "time of the first dump (RFC 3339), where its name and date do not give it"] = "",
     every: Annotated[float, "seconds between dumps of a switch, with --start"] = 0.0,
     timezone: Annotated[str, "time zone of times in file names: UTC, Europe/Zurich, +02:00"] = "UTC",
     cluster: Annotated[str, "name of the cluster"] = "imported",
@@ -52,7 +52,7 @@ def convert(
                 work.take(path, dump, switch or dump.host or switch_by_path(path, files.root))
         work.finish()
         notes = ["explicit congestion marks are summed over a port's queues where only queues count them"]
-        if "mtime" in work.told_by:
+        if "mtime" in work.timed_by:
             notes.append("a dump whose name has no time is given that of its file's last change")
         header = imported(
             out,
@@ -90,7 +90,7 @@ class _Import:
 
     def __init__(self, rows: StreamRows, report: Report, clock: DumpClock) -> None:
         self.switches: dict[str, _SwitchState] = {}
-        self.told_by: set[str] = set()
+        self.timed_by: set[str] = set()
         self._rows, self._report, self._clock = rows, report, clock
 
     def take(self, path: Path, dump: SwitchDump, name: str) -> None:
@@ -110,7 +110,7 @@ class _Import:
         if state.open_dump is None or repeats or other_time:
             self._close(name.replace(":", "_"), state)
             state.open_dump, state.at, state.path = dump, at, path
-            self.told_by.add(how)
+            self.timed_by.add(how)
         else:
             state.open_dump.merge(dump)
 

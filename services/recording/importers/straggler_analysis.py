@@ -1,7 +1,7 @@
 """Imports per-operation traces as ByteDance's StragglerAnalysis artifact has them: steps per rank.
 
 Reads ``trace-NAME.parquet`` (one operation a row) with ``meta-NAME.yaml`` (how the job was laid out) and, where it is
-there, ``result-NAME.json`` (the what-if analysis), which tells whether one worker was slow: the label. Only one rank
+there, ``result-NAME.json`` (the what-if analysis), which says whether one worker was slow: the label. Only one rank
 of each tensor-parallel group was traced; rows are of that rank.
 """
 
@@ -67,7 +67,7 @@ def convert(
     *,
     trial: Annotated[str | None, "NAME of the trace, where the folder has several"] = None,
     start: Annotated[str, "when the first step began; the traces carry no wall time"] = "2025-01-01T00:00:00Z",
-    gpus_per_node: Annotated[int, "GPUs of a node; the traces do not tell"] = 8,
+    gpus_per_node: Annotated[int, "GPUs of a node; the traces do not say it"] = 8,
     keep_gaps: Annotated[bool, "leave the time that the steps between the traced ones took"] = False,
     progress: Progress = silent,
 ) -> Report:
@@ -258,7 +258,7 @@ def _notes(layout: _Layout, keep_gaps: bool, start: str) -> Iterator[str]:
     if keep_gaps:
         yield "the steps between the traced ones were taken to last as long as the median step"
     else:
-        yield "not every step was traced; the traced ones lie back to back, and `iteration` tells which they are"
+        yield "not every step was traced; the traced ones lie back to back, and `iteration` says which they are"
     yield (
         f"the trace names no hosts: ranks were laid on nodes of {layout.gpus_per_node} in their order, and rank to "
         "stage and replica follows the meta file (tensor-parallel ranks next to each other, then data, then stages)"
@@ -298,7 +298,7 @@ def _labels(path: Path, layout: _Layout, span: tuple[int, int], step_s: float, r
             cause="slow_worker",
             note=(
                 f"replica {data} of stage {stage} alone makes the job {slowdown:.2f} times slower, by the artifact's "
-                f"{path.name}; which GPU of its tensor-parallel group, it does not tell"
+                f"{path.name}; which GPU of its tensor-parallel group, it does not say"
             ),
         )
     elif stage is not None:

@@ -77,7 +77,7 @@ def test_a_scrape_of_amds_exporter_is_read_under_dcgms_names(tmp_path: Path, pre
     assert [job.job_id for job in recording.jobs()] == ["130"]
 
 
-def test_partitions_of_a_gpu_are_told_apart_from_it(tmp_path: Path) -> None:
+def test_partitions_of_a_gpu_are_distinguished_from_it(tmp_path: Path) -> None:
     whole = "gpu_gfx_activity{" + GPU.format(gpu=0) + "} 90\n"
     (row,) = rows(tmp_path, whole.replace('partition_id="0"', 'partition_id="1"').replace(" 90", " 7") + whole)
     assert row["DCGM_FI_DEV_GPU_UTIL"] == 90

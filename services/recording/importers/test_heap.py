@@ -60,7 +60,7 @@ def packed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("as_archive", [False, True])
-def test_every_file_of_a_heap_is_found_out_imported_and_told_of(tmp_path: Path, as_archive: bool) -> None:
+def test_every_file_of_a_heap_is_found_out_imported_and_reported(tmp_path: Path, as_archive: bool) -> None:
     heap = heap_of(tmp_path, FILES)
     report = convert(packed(heap) if as_archive else heap, tmp_path / "out")
     assert validate_recording(tmp_path / "out") == []
@@ -204,7 +204,7 @@ def test_a_sosreport_is_read_by_its_machines_name_zone_and_boot(tmp_path: Path, 
     assert {row.nodes for row in report.files if row.rows} == ({"gpu02"} if alone else {"gpu01", "gpu02"})
 
 
-def test_what_zstd_packed_is_bounded_and_damage_is_told(tmp_path: Path) -> None:
+def test_what_zstd_packed_is_bounded_and_damage_is_reported(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.zst"
     bomb.write_bytes(pa.Codec("zstd").compress(b"0" * 50_000_000, asbytes=True))
     assert bomb.stat().st_size < 10_000

@@ -166,17 +166,17 @@ def test_several_folders_are_a_series_and_a_lost_link_is_seen(tmp_path: Path) ->
     assert row.kind == "infiniband: a fabric as ibdiagnet found it"
 
 
-def test_files_beside_it_tell_nothing_new_and_runs_without_times_are_not_made_one(tmp_path: Path) -> None:
+def test_files_beside_it_add_nothing_new_and_runs_without_times_are_not_made_one(tmp_path: Path) -> None:
     files = {
         f"{run}/ibdiagnet2.{kind}": db_csv(QUIET) if kind == "db_csv" else "x"
         for run in "ab"
         for kind in ("db_csv", "log")
     }
     source = written(tmp_path, files)
-    with pytest.raises(UserError, match="neither lines nor names tell when they were taken"):
+    with pytest.raises(UserError, match="neither lines nor names say when they were taken"):
         convert(source, tmp_path / "out")
     report = convert(source, tmp_path / "out", start="2024-04-01T08:00:00Z", every=60)
-    assert report.skipped["a file of ibdiagnet beside its ibdiagnet2.db_csv, which tells the same"] == 2
+    assert report.skipped["a file of ibdiagnet beside its ibdiagnet2.db_csv, which has the same"] == 2
     assert Recording.open(tmp_path / "out").manifest.streams["nic"].rows == 2
 
 

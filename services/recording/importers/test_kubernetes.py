@@ -10,7 +10,7 @@ from tests.mangled import fuzzed, survives
 
 
 def pod(name: str, node: str, phase: str, **status: Any) -> dict[str, Any]:
-    """Return a pod as `kubectl get pods -o json` prints it, cut to what tells something."""
+    """Return a pod as `kubectl get pods -o json` prints it, cut to what says something."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +55,7 @@ ITEMS = [
 LIST = json.dumps({"apiVersion": "v1", "kind": "List", "items": ITEMS})
 
 
-def test_pods_of_one_owner_are_a_job_and_events_tell_of_others(tmp_path: Path) -> None:
+def test_pods_of_one_owner_are_a_job_and_events_name_others(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(LIST)
     report = convert(tmp_path / "all.json", tmp_path / "out")
     assert validate_recording(tmp_path / "out") == []

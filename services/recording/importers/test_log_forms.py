@@ -99,7 +99,7 @@ def test_every_form_of_a_kernels_log_is_read(form: str, lines: list[Line]) -> No
     assert sorted(event.message for event in events) == sorted(line.text for line in lines)
     assert {event.node for event in events} == {"g7"}
     assumed = any("name no zone" in note for note in report.notes)
-    assert assumed == ("timezone" in options), "what was assumed is said, and only then"
+    assert assumed == ("timezone" in options), "what was assumed is reported, and only then"
 
 
 VENDORS: dict[str, Callable[[Line], dict[str, Any]]] = {

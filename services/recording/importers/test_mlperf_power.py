@@ -85,7 +85,7 @@ def test_a_result_becomes_a_valid_recording(result: Path, tmp_path: Path) -> Non
     assert recording.manifest.cluster.gpus == 24
 
 
-def test_copies_and_what_is_no_node_are_told(result: Path, tmp_path: Path) -> None:
+def test_copies_and_what_is_no_node_are_reported(result: Path, tmp_path: Path) -> None:
     convert(result, tmp_path / "mine")
     source = Recording.open(tmp_path / "mine").manifest.source
     assert source["copies_left_out"] == {"node_2": ["node_10"]}

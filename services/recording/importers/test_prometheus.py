@@ -201,7 +201,7 @@ def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
         ((200, b"<html>hello</html>", {}), "no query result", 3),
     ],
 )
-def test_a_refusal_is_told_with_what_to_do(
+def test_a_refusal_is_reported_with_what_to_do(
     server: Server, tmp_path: Path, script: Answer, message: str, code: int
 ) -> None:
     server.script = [script]
@@ -338,7 +338,7 @@ def test_an_empty_stretch_is_answered_with_what_the_server_holds(tmp_path: Path)
         server.close()
 
 
-def test_a_server_without_series_that_we_know_is_told_by_what_it_has(tmp_path: Path) -> None:
+def test_a_server_without_series_that_we_know_is_described_by_what_it_has(tmp_path: Path) -> None:
     for held, words in (([gpu("up"), gpu("go_threads")], "it holds go_threads, up"), ([], "it holds no series at all")):
         server = Server(held)
         try:

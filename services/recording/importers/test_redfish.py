@@ -165,7 +165,7 @@ def test_gpus_of_a_baseboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reasons", "skipped"), [(["NA"], 0), (["HWSlowdown", "Gremlins"], 1), ([], 0), ("x", 0)])
-def test_reasons_that_tell_nothing_are_null(tmp_path: Path, reasons: Any, skipped: int) -> None:
+def test_reasons_that_say_nothing_are_null(tmp_path: Path, reasons: Any, skipped: int) -> None:
     metrics = {**METRICS, "Oem": {"Nvidia": {"ThrottleReasons": reasons}}}
     report, recording = imported(tmp_path, {"a-20240401T080000Z.json": metrics})
     columns = [name for batch in recording.batches("dcgm") for name in batch.schema.names]

@@ -153,7 +153,7 @@ def test_dumps_that_only_options_date(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_skew_of_a_clock_is_said_and_not_corrected(tmp_path: Path) -> None:
+def test_the_skew_of_a_clock_is_reported_and_not_corrected(tmp_path: Path) -> None:
     _, recording = imported(tmp_path, {"v041.sel": SEL}, clock_skew_s=-12.5)
     assert recording.manifest.model_dump()["clock_skew_s"] == {"v041": -12.5}
     assert format_instant(events_of(recording)[3].timestamp) == "2024-04-01T08:41:07Z"

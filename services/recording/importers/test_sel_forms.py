@@ -157,7 +157,7 @@ def test_an_ilo_record_and_sensors_behind_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("zone", "reason"), [("CST", "CST, which is several zones"), ("XYZ", "zone that is not known")]
 )
-def test_a_zone_that_cannot_be_told_is_said(tmp_path: Path, zone: str, reason: str) -> None:
+def test_a_zone_that_cannot_be_known_is_reported(tmp_path: Path, zone: str, reason: str) -> None:
     (tmp_path / "v1.txt").write_text(f"1 | 04/01/2024 | 10:17:29 AM {zone} | Fan #0x30 | Failure detected | Asserted\n")
     with pytest.raises(UserError, match=reason):
         convert(tmp_path / "v1.txt", tmp_path / "out")

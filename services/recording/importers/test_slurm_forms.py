@@ -201,7 +201,7 @@ def test_sacct_is_read_with_any_delimiter_in_names_too(runs: list[Run], delimite
 
 @given(runs=schedules(), release=st.sampled_from([20, 21, 22, 23, 24, 25]), one_line=st.booleans())
 @FUZZ
-def test_scontrol_is_read_and_tells_the_gpus(runs: list[Run], release: int, one_line: bool) -> None:
+def test_scontrol_is_read_and_names_the_gpus(runs: list[Run], release: int, one_line: bool) -> None:
     check(jobs_of(scontrol(runs, release, one_line)), runs, parts=True)
 
 
@@ -226,7 +226,7 @@ def test_a_bar_in_a_name_is_part_of_it_where_the_other_fields_say_so(tmp_path: P
     assert dict(report.skipped) == {"a line with more or fewer fields than its header": 1}
 
 
-def test_jobs_that_share_a_node_have_the_gpus_that_scontrol_tells(tmp_path: Path) -> None:
+def test_jobs_that_share_a_node_have_the_gpus_that_scontrol_names(tmp_path: Path) -> None:
     runs = [RUNS[0]._replace(state="RUNNING"), RUNS[1]._replace(node=1, state="RUNNING")]
     recording, _ = imported(tmp_path, scontrol(runs))
     found = {job.job_id: job.gpus for job in recording.jobs()}
@@ -234,7 +234,7 @@ def test_jobs_that_share_a_node_have_the_gpus_that_scontrol_tells(tmp_path: Path
     assert len(recording.topology.nodes[0].gpus) == 6
 
 
-def test_gpus_that_two_jobs_are_said_to_have_at_once_are_unknown(tmp_path: Path) -> None:
+def test_gpus_that_two_jobs_seem_to_have_at_once_are_unknown(tmp_path: Path) -> None:
     runs = [RUNS[0]._replace(state="RUNNING"), RUNS[1]._replace(node=1, gpus=(1,), state="RUNNING")]
     recording, _ = imported(tmp_path, scontrol(runs))
     assert [job.gpus for job in recording.jobs()] == [{"gpu001": [], "gpu002": []}] * 2

@@ -191,9 +191,9 @@ def test_real_traces_are_valid_and_as_long_as_their_analysis_says(real: tuple[st
     assert validate_recording(directory) == []
     rows = steps_of(directory)
     whole = rows["rank"] == -1
-    told = json.loads((REAL / f"result-{name}.json").read_text())["step_t_base"]
+    published = json.loads((REAL / f"result-{name}.json").read_text())["step_t_base"]
     ours = dict(zip(rows["iteration"][whole].tolist(), rows["step_time_s"][whole].tolist(), strict=True))
-    assert ours == pytest.approx({int(step): seconds for step, seconds in told.items()}, abs=1e-3)
+    assert ours == pytest.approx({int(step): seconds for step, seconds in published.items()}, abs=1e-3)
     covered = rows["compute_s"][~whole] + rows["comm_wait_s"][~whole]
     assert np.all(covered <= rows["step_time_s"][~whole] * 1.001)
 

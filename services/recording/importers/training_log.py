@@ -37,7 +37,7 @@ from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column
 
 _BATCH_ROWS = 20_000
-_MOST_EVENTS = 20_000  # of one job: a crash that every rank prints tells nothing new after that
+_MOST_EVENTS = 20_000  # of one job: a crash that every rank prints says nothing new after that
 _REMEDY = "give the log of a training job that reports its steps: Megatron, NeMo or modded-nanoGPT"
 _GAP_MS = 1
 _OF_SLURM = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)")
@@ -71,7 +71,7 @@ def convert(
     start: Annotated[str, "when the job began, for a log without wall time (RFC 3339)"] = "",
     timezone: Annotated[str, "time zone of the log's own times: UTC, Europe/Zurich, +02:00"] = "UTC",
     job_id: Annotated[str | None, "take all files as parts of this one job"] = None,
-    gpus_per_node: Annotated[int, "GPUs of a node, where the log does not tell"] = 8,
+    gpus_per_node: Annotated[int, "GPUs of a node, where the log does not say it"] = 8,
     cluster: Annotated[str, "name of the cluster"] = "imported",
     progress: Progress = silent,
 ) -> Report:
@@ -95,24 +95,24 @@ def convert(
                 done += 1
                 progress(0.5 + 0.5 * done / files)
             if job.now is None:
-                report.skip("the job tells no time and --start is not given", str(job.files[0].path))
-        told = [job for job in jobs if job.now is not None]
-        if not told:
+                report.skip("the job's log has no time and --start is not given", str(job.files[0].path))
+        timed = [job for job in jobs if job.now is not None]
+        if not timed:
             raise UserError(
                 f"{source}: the log has no wall time", remedy="give --start, such as --start 2024-04-01T08:00:00Z"
             )
-        draft.add_jobs(_records(told))
-        report.notes += _notes(told, timezone)
-        dialects = sorted({name for job in told for file in job.files for name in file.dialects})
+        draft.add_jobs(_records(timed))
+        report.notes += _notes(timed, timezone)
+        dialects = sorted({name for job in timed for file in job.files for name in file.dialects})
         header = {
             "name": out.resolve().name,
-            "title": f"Steps of {len(told)} training job(s), from {', '.join(dialects)} logs",
+            "title": f"Steps of {len(timed)} training job(s), from {', '.join(dialects)} logs",
             "summary": f"What the training loop itself reported: {report.read['steps']} reports of steps.",
             "origin": "imported",
             "source": {"document": f"training log ({', '.join(dialects)})", "section": source.name},
             "cluster": {"name": cluster},
         }
-        nodes = {node.name: node for job in told for node in job.nodes}
+        nodes = {node.name: node for job in timed for node in job.nodes}
         draft.finish(header, Topology(nodes=list(nodes.values())))
     return report
 
@@ -141,7 +141,7 @@ def _jobs(paths: list[Path], job_id: str | None, report: Report, progress: Progr
     ids = {file.key: file.job_id for file in files if file.job_id is not None}
     groups: dict[str, list[LogFile]] = defaultdict(list)
     for file in files:
-        slurms = _OF_SLURM.fullmatch(file.key)  # what sbatch calls a job's output, unless it is told otherwise
+        slurms = _OF_SLURM.fullmatch(file.key)  # what sbatch calls a job's output, unless it is given another name
         groups[job_id or file.job_id or ids.get(file.key) or (slurms[1] if slurms else file.key)].append(file)
     jobs = []
     for name, group in groups.items():

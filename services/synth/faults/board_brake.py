@@ -12,7 +12,7 @@ from pydantic import Field
 
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect, Ints
-from services.synth.happening import OnNode, Told
+from services.synth.happening import OnNode, PlacedTruth
 from services.synth.world import World
 
 
@@ -32,7 +32,7 @@ class BoardBrake(OnNode):
         node = world.node(self.node)
         return np.unique(np.concatenate([world.gpus(node, gpu) for gpu in self.gpus]))
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the node's label; each of its held GPUs may be named instead."""
         for label in super().truths(world):
             gpus = (self._held(world) % world.profile.node.gpus).tolist()

@@ -7,7 +7,7 @@ import numpy as np
 
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import Told
+from services.synth.happening import PlacedTruth
 from services.synth.logs import Logs
 from services.synth.on_cable import OnSwitch
 from services.synth.world import World
@@ -23,9 +23,9 @@ class EcnMisconfigured(OnSwitch):
         world.needs_ethernet(self.kind)
         yield Effect("switch.unmarked", np.array([self.index(world)]), 1.0, self.course())
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label of the switch."""
-        return [told.model_copy(update={"in_traffic": True}) for told in super().truths(world)]
+        return [placed.model_copy(update={"in_traffic": True}) for placed in super().truths(world)]
 
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:
         """Return the lines of the two changes."""

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from services.synth.effects import Effect
-from services.synth.happening import Told
+from services.synth.happening import PlacedTruth
 from services.synth.on_cable import OnSwitch
 from services.synth.world import World
 
@@ -34,12 +34,12 @@ class ElephantFlows(OnSwitch):
         for way in ("up", "down") if self.direction == "both" else (self.direction,):
             yield Effect("cable.extra_gbps", taken, total / len(taken), self.course(), {"direction": way})
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label: the leaf, or just as well the spines, whose ports down to it are as full."""
         fabric = world.fabric
-        for told in super().truths(world):
+        for placed in super().truths(world):
             links = fabric.uplinks(self.index(world)) - fabric.hosts
             spines = np.unique(fabric.up_spine[links[: self.flows]])
             if self.direction == "up":
                 spines = spines[:0]
-            yield told.model_copy(update={"also": [{"switch": fabric.spines[int(spine)]} for spine in spines]})
+            yield placed.model_copy(update={"also": [{"switch": fabric.spines[int(spine)]} for spine in spines]})

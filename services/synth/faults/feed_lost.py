@@ -9,7 +9,7 @@ from pydantic import Field
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -44,11 +44,11 @@ class FeedLost(Lasting):
             yield logs.sel(node, self.until, "info", supply, "Power Supply AC lost", "Deasserted")
             yield logs.sel(node, self.until + 0.2, "info", "Power Unit #0x01", "Fully Redundant", "Asserted")
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return one label for the one event: any node of the rack names it."""
         if self.truth is not None:
             first = world.node(self.node)
             rack = world.rack_of(first)
             names: list[dict[str, str | int]] = [{"node": world.names[node]} for node in rack if node != first]
             span = (self.at, self.until + world.profile.node.brake_delay_s)
-            yield Told(truth=self.truth, entity={"node": world.names[first]}, span=span, also=names, nodes=rack)
+            yield PlacedTruth(truth=self.truth, entity={"node": world.names[first]}, span=span, also=names, nodes=rack)

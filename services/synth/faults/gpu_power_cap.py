@@ -7,7 +7,7 @@ from pydantic import Field
 
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.effects import Effect
-from services.synth.happening import OnGpu, Told
+from services.synth.happening import OnGpu, PlacedTruth
 from services.synth.world import World
 
 
@@ -31,7 +31,7 @@ class GpuPowerCap(OnGpu):
             bits = {"reasons": HW_SLOWDOWN | HW_POWER_BRAKE}
             yield Effect("gpu.power_cap_w", gpu, cap_w, self.course(), bits)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the GPU's label; of a limit, with what it allows: it shows only on a card that draws more."""
-        for told in super().truths(world):
-            yield told.model_copy(update={"allows_w": world.watts(self.cap_w) if self.by == "limit" else None})
+        for placed in super().truths(world):
+            yield placed.model_copy(update={"allows_w": world.watts(self.cap_w) if self.by == "limit" else None})

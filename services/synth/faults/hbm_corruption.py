@@ -1,4 +1,4 @@
-"""A GPU's memory gives wrong bits and no sign of it: only the loss of its job tells, which rises and stays high."""
+"""A GPU's memory gives wrong bits and no sign of it: only the loss of its job shows it, which rises and stays high."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from services.synth.effects import Effect
-from services.synth.happening import OnGpu, Told
+from services.synth.happening import OnGpu, PlacedTruth
 from services.synth.world import World
 
 
@@ -29,9 +29,9 @@ class HbmCorruption(OnGpu):
         if self.grad_factor != 1:
             yield Effect("job.grad_factor", node, self.grad_factor, self.course(), detail)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the job's label."""
         del world
         if self.truth is not None:
             entity: dict[str, str | int] = {"job_id": self.job}
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), jobs=[self.job])
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), jobs=[self.job])

@@ -9,7 +9,7 @@ from pydantic import Field
 from services.recording.model import Event
 from services.synth.bmc import INLET_CRITICAL_C, INLET_WARNING_C
 from services.synth.effects import Course, Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -61,11 +61,11 @@ class HotAir(Lasting):
         for at, node, severity, text, asserted in sorted(passed):
             yield logs.sel(node, at, severity, _SENSOR, f"{text} going high", asserted)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return one label for the one event: the node where it begins, and those that get most of it."""
         if self.truth is not None:
             first = world.node(self.node)
             near = [node for node, rise, _ in self._rises(world) if rise >= _NAMED_SHARE * self.rise_k]
             names: list[dict[str, str | int]] = [{"node": world.names[node]} for node in near if node != first]
             span = (self.at, self.until)
-            yield Told(truth=self.truth, entity={"node": world.names[first]}, span=span, also=names, nodes=near)
+            yield PlacedTruth(truth=self.truth, entity={"node": world.names[first]}, span=span, also=names, nodes=near)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from services.recording.model import Event
 from services.synth.effects import Course, Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -60,9 +60,9 @@ class JobHang(Lasting):
         text = f"[rank0]:[E ProcessGroupNCCL.cpp:1182] [Rank 0] Process group watchdog thread terminated. {_TORN}"
         yield logs.trainer(self._torn_down + 1.2, self.job, text, severity="critical", rank=0)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the job's label: until it goes on or is ended."""
         del world
         if self.truth is not None:
             end = self.until if self._torn_down is None else self._torn_down + _LAUNCHER_S
-            yield Told(truth=self.truth, entity={"job_id": self.job}, span=(self.at, end), jobs=[self.job])
+            yield PlacedTruth(truth=self.truth, entity={"job_id": self.job}, span=(self.at, end), jobs=[self.job])

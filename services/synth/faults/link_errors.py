@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from services.synth.effects import Effect
-from services.synth.happening import Told
+from services.synth.happening import PlacedTruth
 from services.synth.on_cable import OnCable
 from services.synth.world import World
 
@@ -29,8 +29,8 @@ class LinkErrors(OnCable):
         if self.speed_share < 1.0:
             yield Effect("cable.speed_share", columns, self.speed_share, self.course())
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label: the end that sees the errors, or just as well the other."""
-        for told in super().truths(world):
-            swapped = {"entity": told.also[0], "also": [told.entity]}
-            yield told.model_copy(update=swapped) if self.end == "upper" else told
+        for placed in super().truths(world):
+            swapped = {"entity": placed.also[0], "also": [placed.entity]}
+            yield placed.model_copy(update=swapped) if self.end == "upper" else placed

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from services.synth.effects import Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.world import World
 
 
@@ -35,8 +35,10 @@ class LossAnomaly(Lasting):
         if self.grad_factor != 1.0:
             yield Effect("job.grad_factor", nowhere, self.grad_factor, course, job)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the job's label."""
         del world
         if self.truth is not None:
-            yield Told(truth=self.truth, entity={"job_id": self.job}, span=(self.at, self.until), jobs=[self.job])
+            yield PlacedTruth(
+                truth=self.truth, entity={"job_id": self.job}, span=(self.at, self.until), jobs=[self.job]
+            )

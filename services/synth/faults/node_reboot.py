@@ -17,7 +17,7 @@ _STOPS_AFTER_S, _OPENS_AFTER_S = 20.0, 60.0
 class NodeReboot(OnNode):
     """From the drain at `at` to the first sign of life at `until`; no job may be on the node.
 
-    Not `drained`: nobody told the scheduler.
+    Not `drained`: the scheduler does not know.
     """
 
     kind: Literal["node_reboot"]

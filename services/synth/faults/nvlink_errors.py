@@ -46,5 +46,5 @@ class NvlinkErrors(OnGpu):
         if self.xid:
             node, at = world.node(self.node), self.at + self.xid_after_s
             yield xid_line(world, logs, (node, self.gpu), at, 74)
-            told = f"NVLink fatal error on GPU {bus_address(world, self.gpu)}.0, link 6; link is inactive"
-            yield logs.fabric_manager(node, at + 0.3, "error", told)
+            line = f"NVLink fatal error on GPU {bus_address(world, self.gpu)}.0, link 6; link is inactive"
+            yield logs.fabric_manager(node, at + 0.3, "error", line)

@@ -36,8 +36,8 @@ class NvswitchFatal(OnNode):
         node = world.node(self.node)
         fatal = f"nvidia-nvswitch3: SXid (PCI:{_SWITCH}.0): 12028, Fatal, Link 37 egress non-posted PRIV error"
         yield logs.kernel(node, self.at, "critical", fatal)
-        told = f"detected NVSwitch fatal error 12028 on fid 0 on NVSwitch pci bus id {_PCI} physical id 10 port 37"
-        yield logs.fabric_manager(node, self.at + 0.2, "critical", told)
+        line = f"detected NVSwitch fatal error 12028 on fid 0 on NVSwitch pci bus id {_PCI} physical id 10 port 37"
+        yield logs.fabric_manager(node, self.at + 0.2, "critical", line)
         for gpu in range(world.profile.node.gpus):
             yield xid_line(world, logs, (node, gpu), self.at + 0.4 + _SPREAD_S * gpu, 74)
         aborting = "NVSwitch fatal error: all CUDA jobs on this partition are aborted, new ones are not allowed"

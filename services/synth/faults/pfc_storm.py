@@ -8,7 +8,7 @@ from pydantic import Field
 
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -40,14 +40,14 @@ class PfcStorm(Lasting):
             text = f"swss#orchagent: :- report_pfc_restored: PFC Watchdog storm restored {queue}"
             yield logs.switch(leaf, end + _RESTORED_S, "info", text)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label: the leaf's port that is paused."""
         if self.truth is not None:
             cable = self._cable(world)
             lower, port = world.fabric.ends(cable)
             del lower
             nodes = world.fabric.nodes_at(int(world.fabric.host_leaf[cable]))
-            yield Told(truth=self.truth, entity=port, span=(self.at, self.until), nodes=nodes)
+            yield PlacedTruth(truth=self.truth, entity=port, span=(self.at, self.until), nodes=nodes)
 
     def _cable(self, world: World) -> int:
         return world.fabric.host_cable(world.node(self.node), self.nic)

@@ -9,7 +9,7 @@ from pydantic import Field
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import OnNode, Told
+from services.synth.happening import OnNode, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -48,7 +48,7 @@ class PowerBrake(OnNode):
         yield logs.sel(node, self.until, "info", supply, "Failure detected", "Deasserted")
         yield logs.sel(node, self.until + 0.2, "info", "Power Unit #0x01", "Fully Redundant", "Asserted")
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the node's label: until the brake is off, which is a little after the supply is back."""
-        for told in super().truths(world):
-            yield told.model_copy(update={"span": (self.at, self.until + world.profile.node.brake_delay_s)})
+        for placed in super().truths(world):
+            yield placed.model_copy(update={"span": (self.at, self.until + world.profile.node.brake_delay_s)})

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -21,12 +22,15 @@ def kinds() -> dict[str, type[Happening]]:
         if module.name == "registry" or module.name.startswith("test_"):
             continue
         loaded = importlib.import_module(f"{faults.__name__}.{module.name}")
-        (kind,) = [
+        own = [
             kind
             for _, kind in inspect.getmembers(loaded, inspect.isclass)
             if issubclass(kind, Happening) and kind.__module__ == loaded.__name__
         ]
-        found[module.name] = kind
+        if [get_args(kind.model_fields["kind"].annotation) for kind in own] != [(module.name,)]:
+            wanted = f'one subclass of Happening, with `kind: Literal["{module.name}"]`'
+            raise TypeError(f"{loaded.__name__}: a module of this folder has {wanted}")
+        found[module.name] = own[0]
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from services.recording.model import Event
 from services.synth.effects import Effect
@@ -14,13 +14,14 @@ from services.synth.xids import xid_gauge, xid_line
 
 
 class RowRemap(OnGpu):
-    """Pending until a reset at `until`, or `failed`; `told`: the driver logs XID 63 or 64. Jobs feel nothing of it."""
+    """Pending until a reset at `until`, or `failed`; if `logged`, the driver logs XID 63 or 64. No job feels it."""
 
     kind: Literal["row_remap"]
     failed: bool = False
     rows: int = Field(default=1, gt=0)
     uncorrectable: bool = False
-    told: bool = True
+    logged: bool = Field(default=True, validation_alias=AliasChoices("logged", "told"))
+    """Scenario files of before have the key "told"."""
 
     def effects(self, world: World) -> Iterable[Effect]:
         """Set the flags, count the rows."""
@@ -30,10 +31,10 @@ class RowRemap(OnGpu):
         if not self.failed:
             detail = {"uncorrectable": self.uncorrectable}
             yield Effect("gpu.rows_remapped", gpu, float(self.rows), self.course(), detail)
-        if self.told:
+        if self.logged:
             yield xid_gauge(world, (node, self.gpu), self.at, 64 if self.failed else 63)
 
     def lines(self, world: World, logs: Logs) -> Iterable[Event]:
         """Return the driver's line."""
-        if self.told:
+        if self.logged:
             yield xid_line(world, logs, (world.node(self.node), self.gpu), self.at, 64 if self.failed else 63)

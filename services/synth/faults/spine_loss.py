@@ -8,7 +8,7 @@ from pydantic import Field
 
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import Told
+from services.synth.happening import PlacedTruth
 from services.synth.logs import Logs
 from services.synth.on_cable import OnSwitch, link_lines
 from services.synth.world import World
@@ -37,12 +37,12 @@ class SpineLoss(OnSwitch):
                         lines = link_lines(world, logs, int(cable), at + 0.004 * number, up=up)
                         yield from (line for line in lines if line.node != name)
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return one label for its links, whichever end of whichever is named; and one of what follows."""
         fabric, index = world.fabric, self.index(world)
-        for told in super().truths(world):
+        for placed in super().truths(world):
             ends = [end for cable in fabric.cables_of(index) for end in fabric.ends(int(cable))]
-            yield told.model_copy(update={"entity": ends[0], "also": ends[1:]})
+            yield placed.model_copy(update={"entity": ends[0], "also": ends[1:]})
             if self.congests and self.truth is not None:
                 others = [name for number, name in enumerate(fabric.switches) if number != index]
                 fields = {
@@ -57,4 +57,4 @@ class SpineLoss(OnSwitch):
                 truth = self.truth.model_copy(update=fields)
                 entity: dict[str, str | int] = {"switch": others[0]}
                 also = [{"switch": name} for name in others[1:]]
-                yield told.model_copy(update={"truth": truth, "entity": entity, "also": also})
+                yield placed.model_copy(update={"truth": truth, "entity": entity, "also": also})

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from services.recording.model import Event
 from services.synth.effects import Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.logs import Logs
 from services.synth.world import World
 
@@ -62,9 +62,9 @@ class StorageSlow(Lasting):
                 )
                 yield logs.kernel(node, at, "warning", f"{text} out for slow reply: {request}")
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the mount's label."""
         if self.truth is not None:
             everyone = list(range(world.profile.nodes))
             entity: dict[str, str | int] = {"mount": world.mount(self.mount)}
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=everyone)
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=everyone)

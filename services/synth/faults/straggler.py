@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from services.synth.effects import Effect
-from services.synth.happening import Lasting, Told
+from services.synth.happening import Lasting, PlacedTruth
 from services.synth.world import World
 
 
@@ -19,18 +19,18 @@ class Straggler(Lasting):
 
     kind: Literal["straggler"]
     node: str
-    gpu: int | None = Field(default=None, ge=0, description="all of the node's if not said")
+    gpu: int | None = Field(default=None, ge=0, description="all of the node's if not given")
     factor: float = Field(gt=1)
 
     def effects(self, world: World) -> Iterable[Effect]:
         """Slow the GPU's work, or that of all of the node's."""
         yield Effect("gpu.work_factor", world.gpus(world.node(self.node), self.gpu), self.factor, self.course())
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label of the GPU, or of the node."""
         if self.truth is not None:
             index = world.node(self.node)
             entity: dict[str, str | int] = {"node": world.names[index]}
             if self.gpu is not None:
                 entity["gpu"] = self.gpu % world.profile.node.gpus
-            yield Told(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from services.synth.effects import Effect
-from services.synth.happening import OnNode, Told
+from services.synth.happening import OnNode, PlacedTruth
 from services.synth.world import World
 
 
@@ -26,8 +26,8 @@ class TelemetryGap(OnNode):
         quantity = "node.unheard" if self.form == "silent" else "node.frozen"
         yield Effect(quantity, np.array(self._nodes(world)), 1.0, self.course())
 
-    def truths(self, world: World) -> Iterable[Told]:
+    def truths(self, world: World) -> Iterable[PlacedTruth]:
         """Return the label: of the node, and of its rack's as well where they share a collector."""
-        for told in super().truths(world):
-            others = [node for node in self._nodes(world) if node not in told.nodes]
-            yield told.model_copy(update={"also": [{"node": world.names[node]} for node in others]})
+        for placed in super().truths(world):
+            others = [node for node in self._nodes(world) if node not in placed.nodes]
+            yield placed.model_copy(update={"also": [{"node": world.names[node]} for node in others]})

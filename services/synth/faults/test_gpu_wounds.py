@@ -20,7 +20,7 @@ HAPPENINGS = [
      "recoveries_per_min": 30, "bandwidth_left": 0.5, "xid": True},
     {"kind": "sbe_storm", "node": "t03", "gpu": 0, **_ACTING, "per_s": 5, "ramp_s": 100, "xid_after_s": 60},
     {"kind": "row_remap", "node": "t03", "gpu": 1, **_ACTING, "rows": 2},
-    {"kind": "row_remap", "node": "t04", "gpu": 0, **_ACTING, "failed": True, "told": False},
+    {"kind": "row_remap", "node": "t04", "gpu": 0, **_ACTING, "failed": True, "told": False},  # a key of before
     {"kind": "double_bit_error", "node": "t04", "gpu": 1, **_ACTING, "job_fails_after_s": None},
     {"kind": "gpu_power_cap", "node": "t02", "gpu": 0, **_ACTING, "cap_w": 250, "by": "limit"},
 ]  # fmt: skip

@@ -95,9 +95,9 @@ def test_hot_air_is_felt_first_where_it_begins(hot: Telemetry) -> None:
     assert 29 < second.mean() < 36
     assert set(sensor(hot, "t03", "inlet_temp", "state", 240, 410)) == {2}
     assert sensor(hot, "t01", "inlet_temp", "reading", 240, 410).max() < 29
-    said = [(event.node, event.message) for event in hot.recording.events() if "Temperature" in event.message]
-    assert ("Upper Critical going high | Asserted" in said[1][1], said[1][0]) == (True, "t03")
-    assert {node for node, _ in said} == {"t03"}
+    lines = [(event.node, event.message) for event in hot.recording.events() if "Temperature" in event.message]
+    assert ("Upper Critical going high | Asserted" in lines[1][1], lines[1][0]) == (True, "t03")
+    assert {node for node, _ in lines} == {"t03"}
 
 
 def test_steps_go_at_the_hottest_gpus_pace(hot: Telemetry) -> None:
@@ -119,8 +119,8 @@ def test_a_lost_feed_brakes_the_rack_within_seconds_and_no_other(fed: Telemetry)
     for node in ("t03", "t04"):
         assert not np.any(of(fed, REASONS, node, 0, 300, 460).astype(int) & HW_POWER_BRAKE)
         assert set(sensor(fed, node, "psu2_status", "state", 0, 600)) == {0}
-    told = [event.node for event in fed.recording.events() if "AC lost | Asserted" in event.message]
-    assert sorted(name for name in told if name) == ["t01", "t02"]
+    nodes = [event.node for event in fed.recording.events() if "AC lost | Asserted" in event.message]
+    assert sorted(name for name in nodes if name) == ["t01", "t02"]
     (label,) = [label for label in fed.recording.labels() if label.id == "f1"]
     assert [dict(entity) for entity in label.also or []] == [{"node": "t01"}]
 
@@ -144,6 +144,6 @@ def test_corruption_shows_in_the_loss_alone(fed: Telemetry) -> None:
     assert not of(fed, DEV + "ECC_DBE_VOL_TOTAL", "t04", 0, 0, 600).any()
 
 
-def test_a_limit_that_no_job_reaches_is_not_owed(fed: Telemetry) -> None:
+def test_a_limit_that_no_job_reaches_is_not_due(fed: Telemetry) -> None:
     optional = {label.id: label.optional for label in fed.recording.labels()}
     assert (bool(optional["f3"]), optional["f4"]) == (False, True)

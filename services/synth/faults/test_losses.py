@@ -102,11 +102,11 @@ def test_a_dead_node_is_silent_in_band_and_its_controller_lives(lost: Telemetry)
     assert "setting DOWN" in lines(lost, "scheduler", "t03")[1][1]
 
 
-def test_the_memory_module_told_of_itself_before(lost: Telemetry) -> None:
-    told = [(at, text) for at, text in lines(lost, "sel", "t03") if "Memory" in text]
-    waits = np.diff([at for at, text in told if "Correctable ECC |" in text])
+def test_the_memory_module_is_logged_before(lost: Telemetry) -> None:
+    errors = [(at, text) for at, text in lines(lost, "sel", "t03") if "Memory" in text]
+    waits = np.diff([at for at, text in errors if "Correctable ECC |" in text])
     assert (waits[1:] < waits[:-1]).all()
-    assert "Uncorrectable ECC" in told[-1][1]
+    assert "Uncorrectable ECC" in errors[-1][1]
     sensors, seconds = np.array(lost.table("bmc")["sensor"].to_pylist()), lost.seconds("bmc")
     mine = (np.array(lost.table("bmc")["node"].to_pylist()) == "t03") & (sensors == "dimm_status")
     states = lost.column("bmc", "state")
@@ -126,7 +126,7 @@ def test_what_is_volatile_begins_anew_after_a_boot(lost: Telemetry) -> None:
 
 
 def test_a_reboot_on_purpose_says_so(lost: Telemetry) -> None:
-    said = [text for _, text in lines(lost, "scheduler", "t02")]
-    assert "DRAIN" in said[0]
-    assert "IDLE" in said[-1]
+    words = [text for _, text in lines(lost, "scheduler", "t02")]
+    assert "DRAIN" in words[0]
+    assert "IDLE" in words[-1]
     assert [text for _, text in lines(lost, "kernel", "t02") if "Restarting system" in text]

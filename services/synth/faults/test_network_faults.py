@@ -88,8 +88,8 @@ def infiniband(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
         {"kind": "adaptive_routing_lost", "switch": "tor-01a", "at": 300, "until": 570},
         {"kind": "link_errors", "node": "t04", "nic": 1, "errors_per_s": 40, "at": 600, "until": 870, "ramp_s": 200},
     ]
-    told = [entry | {"truth": truth(n, ("fabric_congestion", "link_errors")[n])} for n, entry in enumerate(faults)]
-    return recording(tmp_path_factory.mktemp("ib"), told, 15, fabric="infiniband", routing="adaptive")
+    given = [entry | {"truth": truth(n, ("fabric_congestion", "link_errors")[n])} for n, entry in enumerate(faults)]
+    return recording(tmp_path_factory.mktemp("ib"), given, 15, fabric="infiniband", routing="adaptive")
 
 
 class Counts:
@@ -164,10 +164,10 @@ def test_a_lost_port_is_down_at_both_ends_and_its_neighbour_carries_twice_as_muc
     assert any("Link down" in line for line in lines(roce, "t02", span(0)))
     assert any("Lost carrier" in line for line in lines(roce, "t02", span(0)))
     assert any("oper state set from up to down" in line for line in lines(roce, port[0], span(0)))
-    told = label(roce, "f0")
-    assert told.entity == {"node": "t02", "nic": "mlx5_1"}
-    assert told.also == [{"switch": port[0], "port": port[1]}]
-    assert told.impact["step_time_factor"] > 1.1
+    found = label(roce, "f0")
+    assert found.entity == {"node": "t02", "nic": "mlx5_1"}
+    assert found.also == [{"switch": port[0], "port": port[1]}]
+    assert found.impact["step_time_factor"] > 1.1
 
 
 def test_a_flapping_port_counts_its_downs_and_comes_back(roce: Telemetry) -> None:
@@ -177,8 +177,8 @@ def test_a_flapping_port_counts_its_downs_and_comes_back(roce: Telemetry) -> Non
     assert 3 <= downs[nic] * (stretch[1] - stretch[0]) <= 8
     assert (downs.but(nic) == 0).all()
     assert 0.5 < Counts(roce, "nic", "state", stretch)[nic] < 1
-    said = lines(roce, "t03", stretch)
-    ups, falls = (sum(text in line for line in said) for text in ("Link up", "Link down"))
+    written = lines(roce, "t03", stretch)
+    ups, falls = (sum(text in line for line in written) for text in ("Link up", "Link down"))
     assert ups == falls >= 3
 
 
@@ -193,8 +193,8 @@ def test_errors_show_at_the_end_that_hears_them(roce: Telemetry) -> None:
 
 
 def test_errors_of_an_uplink_are_corrected_long_before_they_are_lost(roce: Telemetry) -> None:
-    told = label(roce, "f3")
-    port = (told.entity["switch"], told.entity["port"])
+    found = label(roce, "f3")
+    port = (found.entity["switch"], found.entity["port"])
     assert port[0].startswith("spine")
     lost = Counts(roce, "switch", UNCORRECTABLE, inside(3))
     assert lost[port] == pytest.approx(20, rel=0.2)
@@ -218,9 +218,9 @@ def test_a_storm_is_heard_on_one_port_and_passed_on_to_those_who_feed_it(roce: T
     assert np.median(sent.of("tor-01a")) < 1
     assert heard[port] > 2 * max(rate for entity, rate in heard.rates.items() if entity != port)
     assert usual_step(roce, inside(4)) > 1.3 * usual_step(roce, HEALTHY)
-    said = lines(roce, port[0], span(4))
-    assert any("PFC storm on port" in line for line in said)
-    assert any("storm restored" in line for line in said)
+    written = lines(roce, port[0], span(4))
+    assert any("PFC storm on port" in line for line in written)
+    assert any("storm restored" in line for line in written)
     assert label(roce, "f4").entity == {"switch": port[0], "port": port[1]}
 
 
@@ -254,8 +254,8 @@ def test_a_lost_spine_takes_its_links_and_fills_the_other(roce: Telemetry) -> No
     assert all((up.of(leaf) == 0).sum() == 2 for leaf in leaves)
     before, now = (Counts(roce, "switch", ECN, at).of("spine-1").mean() for at in (HEALTHY, stretch))
     assert now > 10 * before
-    told = label(roce, "f7")
-    named = [told.entity, *told.also]
+    found = label(roce, "f7")
+    named = [found.entity, *found.also]
     assert {
         "switch": "tor-02c",
         "port": next(p for (o, p), v in up.rates.items() if o == "tor-02c" and v == 0),

@@ -28,13 +28,13 @@ _MOST_GPUS = 256
 """Of a node: the format numbers them by a uint8."""
 _SHARED = (
     "several jobs had parts of one node at the same time: `gpus` is empty for them on that node, because accounting "
-    "does not tell which GPUs they had"
+    "does not say which GPUs they had"
 )
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A job as it ran once: its GPUs on each node (0 where nothing tells), and the accounting's words about its end."""
+    """A job as it ran once: its GPUs on each node (0: not known), and the accounting's words about its end."""
 
     job: Job
     gpus_per_node: int = 0
@@ -125,7 +125,7 @@ def _together(node: str, spans: list[tuple[int, int, Allocation]]) -> tuple[set[
 
 
 def _with_parts(allocation: Allocation, shared: dict[str, set[str]], cards: dict[str, set[int]]) -> Job:
-    """Return the job with its part of nodes: where it shared one and nothing tells its GPUs, they are unknown."""
+    """Return the job with its part of nodes: where it shared one and nothing names its GPUs, they are unknown."""
     job, known = allocation.job, allocation.job.gpus or {}
     parts: dict[str, list[int]] = {}
     for node in job.nodes:

@@ -110,7 +110,7 @@ class Census:
         return Place(reading, made, job or labels.get("job_id") or job_of(labels), bool(instance))
 
     def host(self, labels: Labels) -> str | None:
-        """Return the name of the node that a series is of, None where its labels do not tell."""
+        """Return the name of the node that a series is of, None where its labels do not say it."""
         named = labels.get("Hostname") or labels.get("hostname")
         if named and not is_exporters(named, labels):
             return named
@@ -195,9 +195,9 @@ class Census:
             return "a series of a partition of a GPU: a recording holds whole GPUs"
         uuid = next((labels[name] for name in ("UUID", "gpu_uuid", "uuid") if labels.get(name)), "")
         # An exporter that names its pod only: a pod started anew has the same GPUs as the one before.
-        told = {name: value for name, value in labels.items() if name != FALLBACK}
+        direct = {name: value for name, value in labels.items() if name != FALLBACK}
         # A file may be named by its number and not by its node: a GPU is where it was before.
-        node = self.host(told) or self._gpu_nodes.get(uuid) or self.host(labels)
+        node = self.host(direct) or self._gpu_nodes.get(uuid) or self.host(labels)
         if not node:
             node = labels.get("Hostname") or labels.get("hostname")
             if not node:
@@ -240,7 +240,7 @@ class Census:
             return "the labels name no node and sensor"
         self._managed.add(node)
         number = labels.get("id", "")
-        # Several sensors of one board may share a name; the number then tells them apart.
+        # Several sensors of one board may share a name; the number then distinguishes them.
         first = self._sensors.setdefault((node, name, reading.unit), number)
         return node, name if number == first else f"{name} #{number}", reading.unit
 

@@ -54,7 +54,7 @@ class JobSpans:
                 traces.parts.add(node)
 
     def jobs(self, end_ms: int, topology: Topology, report: Report) -> list[Job]:
-        """Return the jobs; a GPU that several are said to have at once stays with the one that was first."""
+        """Return the jobs; a GPU that several seem to have at once stays with the one that was first."""
         whole = {node.name: {gpu.gpu for gpu in node.gpus} for node in topology.nodes}
         held: dict[tuple[str, int], int] = {}
         made = []

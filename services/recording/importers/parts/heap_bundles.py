@@ -91,7 +91,7 @@ def _begin(path: Path, most: int = 4096) -> str:
 
 
 def _split(path: Path) -> None:
-    """Write the sections of a bug report that tell something into a folder that is called after its machine."""
+    """Write the sections of a bug report that say something into a folder that is called after its machine."""
     host, number = "", 0
     for section in _sections(path):
         head = "".join(section[:_HEAD_LINES])

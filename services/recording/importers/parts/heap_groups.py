@@ -103,13 +103,13 @@ def _summed(left: Mapping[str, str]) -> dict[str, str]:
 
 def _kind(knows: Knows, name: str, head: str) -> tuple[str, str] | None:
     """Return the importer that knows a file, and why; one that knows what is in it before one that knows its lines."""
-    said = {importer: why for importer, knows_it in knows.items() if (why := knows_it(name, head))}
-    special = {importer: why for importer, why in said.items() if importer not in _GENERAL}
-    return next(iter((special or said).items()), None)
+    reasons = {importer: why for importer, knows_it in knows.items() if (why := knows_it(name, head))}
+    special = {importer: why for importer, why in reasons.items() if importer not in _GENERAL}
+    return next(iter((special or reasons).items()), None)
 
 
 def _series(name: str) -> str:
-    """Return a file's name without the time or number that tells it from the others of its series."""
+    """Return a file's name without the time or number that distinguishes it from the others of its series."""
     tree = _WHOLE_FOLDER.match(name)
     if tree is not None:
         return tree["tree"]

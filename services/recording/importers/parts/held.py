@@ -43,12 +43,12 @@ def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> N
     first, last = _range(api, known[0], now)
     by_stream = {name: [one for one in known if stream_of(one) == name] for name in STREAMS}
     shown = "; ".join(f"{stream}: {_some(names)}" for stream, names in by_stream.items() if names)
-    told = f"{problem}: it holds such from {format_instant(first)} to {format_instant(last)} ({shown})"
+    words = f"{problem}: it holds such from {format_instant(first)} to {format_instant(last)} ({shown})"
     inside = stretch[0] <= last and first <= stretch[1]
     remedy = (
         f"correct {filters or '--match'}" if inside else "correct --from and --to; times are in UTC where they end in Z"
     )
-    return NothingHeldError(told, remedy=remedy, exit_code=2)
+    return NothingHeldError(words, remedy=remedy, exit_code=2)
 
 
 def _some(names: list[str]) -> str:

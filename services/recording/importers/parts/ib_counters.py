@@ -1,4 +1,4 @@
-"""Counters of InfiniBand ports as perfquery, ibqueryerrors, ibstat and sysfs tell them, under the names of sysfs."""
+"""Counters of InfiniBand ports as perfquery, ibqueryerrors, ibstat and sysfs print them, under the names of sysfs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ _RATE = re.compile(r"(?P<gbps>\d+(?:\.\d+)?) Gb/sec\b.*", re.DOTALL)
 
 @dataclass
 class PortCounters:
-    """What is told of one port: which it is (LID, GUID, or device of the node), and its values by name."""
+    """What is printed of one port: which it is (LID, GUID, or device of the node), and its values by name."""
 
     port: int
     lid: int | None = None

@@ -51,7 +51,7 @@ def is_diagnet(head: str) -> bool:
 
 
 def read_diagnet(lines: Iterable[tuple[int, str]], fabric: Fabric) -> Diagnet:
-    """Return what a file tells; its devices and cables go into `fabric`."""
+    """Return what a file holds; its devices and cables go into `fabric`."""
     found = Diagnet()
     section, heading = "", list[str]()
     for _, line in lines:

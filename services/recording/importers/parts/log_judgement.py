@@ -1,4 +1,4 @@
-"""Tells from a log line's words how grave it is, and whether it is about the hardware of a GPU cluster at all."""
+"""Judges by a log line's words how grave it is, and whether it is about the hardware of a GPU cluster at all."""
 
 import re
 from typing import Literal
@@ -41,7 +41,7 @@ _RAISING_WORDS = (
     "lost carrier", "unplugged", "mce:", "bus error", "severity:", "blocked for", "segfault", "above threshold",
     "throttled",
 )  # fmt: skip
-# Only for lines that carry no priority: the words alone then tell.
+# Only for lines that carry no priority: only the words are left then.
 _ERROR = re.compile(r"\b(?:error|errors|failed|failure|fatal|panic)\b", re.IGNORECASE)
 _WARNING = re.compile(r"\b(?:warn|warning)\b", re.IGNORECASE)
 

@@ -40,8 +40,8 @@ _STATES = {
 
 
 @dataclass
-class _Told:
-    """What a report has said of one job so far."""
+class _Job:
+    """What was read of one job so far."""
 
     line: int
     id: str
@@ -59,14 +59,14 @@ def reported(
     lines: Iterable[tuple[int, str]], zone: tzinfo, year: int | None
 ) -> Iterator[tuple[int, Allocation | str]]:
     """Yield with its line each job of a ``-l`` report, or why it is none; ``year`` for times without one."""
-    job: _Told | None = None
+    job: _Job | None = None
     for number, line in _whole(lines):
         begin = _JOB.match(line)
         if begin is not None:
             if job is not None:
                 yield job.line, _settled(job)
             facts = {match["name"]: match["value"] for match in _NAMED.finditer(begin["text"])}
-            job = _Told(number, begin["id"], facts, begin["text"])
+            job = _Job(number, begin["id"], facts, begin["text"])
             continue
         event = _EVENT.match(line)
         if job is None or event is None:
@@ -95,7 +95,7 @@ def _whole(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield held
 
 
-def _take(job: _Told, at: int, text: str) -> None:
+def _take(job: _Job, at: int, text: str) -> None:
     if text.startswith("Submitted"):
         job.submit = at
         job.text += text
@@ -117,7 +117,7 @@ def _take(job: _Told, at: int, text: str) -> None:
         job.state, job.last = state, text[:400]
 
 
-def _settled(job: _Told) -> Allocation | str:
+def _settled(job: _Job) -> Allocation | str:
     status = job.facts.get("Status", "")
     if status in {"PEND", "PSUSP", "WAIT"}:
         return "the job never started"
@@ -162,7 +162,7 @@ def listed(record: Any, zone: tzinfo, year: int | None) -> Allocation | str:
     state = _STATES[status]
     reason = fields.get("EXIT_REASON", "")
     if state == "FAILED":
-        state = next((told for pattern, told in _ENDS[:-2] if re.search(pattern, reason)), state)
+        state = next((ending for pattern, ending in _ENDS[:-2] if re.search(pattern, reason)), state)
     start = moment(fields.get("START_TIME", ""), zone, year)
     if start is None and fields.get("START_TIME", "-") not in {"", "-"}:
         return "a time without its year (give --year)"

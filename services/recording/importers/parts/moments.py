@@ -88,7 +88,7 @@ MODIFIED = "mtime"
 
 @dataclass(frozen=True)
 class DumpClock:
-    """When dumps were taken: told by options, by the name of the file or of a folder above it, or by the file's time.
+    """When dumps were taken: known by options, by the name of the file or of a folder above it, or by the file's time.
 
     `at` is the time of the first dump, in milliseconds, and `every_ms` the time between dumps, where options say so.
     `modified`: the user says that the files' last changes are the times.
@@ -100,7 +100,7 @@ class DumpClock:
     every_ms: int = 0
     modified: bool = False
 
-    def told(self, path: Path, index: int = 0) -> tuple[int, str] | None:
+    def stated(self, path: Path, index: int = 0) -> tuple[int, str] | None:
         """Return what an ``option`` or a ``name`` says of dump number `index` at `path`; None where neither does."""
         if self.at is not None:
             if index and not self.every_ms:
@@ -115,12 +115,12 @@ class DumpClock:
         return None
 
     def of(self, path: Path, index: int = 0) -> tuple[int, str]:
-        """Return the time of dump number `index` at `path`, and whether ``option``, ``name`` or ``mtime`` tells it.
+        """Return the time of dump number `index` at `path`, and whether ``option``, ``name`` or ``mtime`` gives it.
 
-        A file's last change may be when it was copied: it tells the time of a single dump, never the time between
-        several. UserError where nothing tells it.
+        A file's last change may be when it was copied: it gives the time of a single dump, never the time between
+        several. UserError where nothing gives it.
         """
-        known = self.told(path, index)
+        known = self.stated(path, index)
         if known is not None:
             return known
         if index and not self.modified:
@@ -128,7 +128,7 @@ class DumpClock:
                 "say with --start 2024-04-01T08:00:00Z --every 15 when the first was taken and how many seconds lie "
                 f"between them (in order of names), or --start {MODIFIED} if the files' last changes are the times"
             )
-            problem = "the second of several dumps, and neither lines nor names tell when they were taken"
+            problem = "the second of several dumps, and neither lines nor names say when they were taken"
             raise UserError(f"{where(path)}: {problem}: that cannot be known", remedy=remedy)
         try:
             changed = int(path.stat().st_mtime * 1000)
@@ -136,7 +136,7 @@ class DumpClock:
             changed = -1
         if not plausible(changed):
             remedy = "say with --start when the dump was taken"
-            raise UserError(f"{where(path)}: neither its name nor its date tells its time", remedy=remedy)
+            raise UserError(f"{where(path)}: neither its name nor its date gives its time", remedy=remedy)
         return changed, "mtime"
 
     def row(self, path: Path, index: int) -> int:

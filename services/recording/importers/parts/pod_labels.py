@@ -16,7 +16,7 @@ _PODS = (("exported_pod", "exported_namespace"), ("pod", "namespace"), ("pod_nam
 
 
 def is_exporters(name: str, labels: Labels) -> bool:
-    """Whether a host's name is that of the exporter's pod, which is what it sees where it is not told the node's."""
+    """Whether a host's name is that of the exporter's pod, which is what it sees where it is not given the node's."""
     if EXPORTER.fullmatch(name) or name == labels.get("pod"):
         return True
     return _GENERATED.fullmatch(name) is not None and any(labels.get(label) for label in NODE_LABELS)

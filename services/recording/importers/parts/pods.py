@@ -52,7 +52,7 @@ class Pod:
 
 
 class Pods:
-    """Pods by ``namespace/name``, as objects, and what else tells of them, come."""
+    """Pods by ``namespace/name``, as objects, and what else is known of them, come."""
 
     def __init__(self) -> None:
         self.known: dict[str, Pod] = {}
@@ -86,7 +86,7 @@ class Pods:
             pod.state = ENDS.get(reason, "FAILED")
 
     def allocations(self, report: Report, over: Mapping[str, tuple[int, str]]) -> Iterator[Allocation]:
-        """Yield the jobs; `over` has by job when its controller said that it is over, and how."""
+        """Yield the jobs; `over` has by job when its controller reported that it is over, and how."""
         together: dict[str, list[Pod]] = {}
         for name, pod in self.known.items():
             if pod.gpus == 0:
@@ -102,14 +102,14 @@ class Pods:
                 report.skip(NEVER_STARTED, f"job {job_id}")
 
 
-def _allocation(job_id: str, ran: Sequence[Pod], submit: int | None, over: int | None, told: str) -> Allocation:
+def _allocation(job_id: str, ran: Sequence[Pod], submit: int | None, over: int | None, ended: str) -> Allocation:
     """Return a job of pods that ran; while one of them runs, it is where those are that run."""
     running = [pod for pod in ran if pod.end is None] if over is None else []
     pods = running or ran
     ends = [pod.end for pod in pods if pod.end is not None]
     start = min(pod.start for pod in pods if pod.start is not None)
     end = None if running else max(start, over or max(ends))
-    states = {pod.state for pod in pods} | {told}
+    states = {pod.state for pod in pods} | {ended}
     by_node = {node: _most_at_once([pod for pod in pods if pod.node == node]) for node in {pod.node for pod in pods}}
     gpus = max(by_node.values())
     job = Job(

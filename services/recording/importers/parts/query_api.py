@@ -127,7 +127,7 @@ class QueryApi:
 
     access: Access
     warnings: dict[str, int] = field(default_factory=dict)
-    """What the server itself said is incomplete in its answers, with how often."""
+    """What the server itself reports as incomplete in its answers, with how often."""
     requests: int = 0
     retried: int = 0
 

@@ -318,7 +318,7 @@ def _excerpt(name: str, value: Any, unit: str) -> Iterator[Found]:
 
 
 def _fan(name: str, value: Any) -> Iterator[Found]:
-    """Yield a fan's speed: turns where they are told, else percent. Its sensor resource may tell the other."""
+    """Yield a fan's speed: turns where they are given, else percent. Its sensor resource may give the other."""
     if isinstance(value, dict):
         if number_of(value.get("SpeedRPM")) is not None:
             yield _reading(name, value["SpeedRPM"], "RPM", {})

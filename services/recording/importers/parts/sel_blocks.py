@@ -42,8 +42,8 @@ class Block:
         message = self._ipmi(text) if "SEL Record ID" in self.fields else self._vendors(text)
         if message is None:
             return "a record that does not say what happened"
-        told = _SEVERITIES.get(self._one("Severity", "severity").lower())
-        return SelRecord(None, at, told or severity_of(message), message)
+        severity = _SEVERITIES.get(self._one("Severity", "severity").lower())
+        return SelRecord(None, at, severity or severity_of(message), message)
 
     def _one(self, *names: str) -> str:
         return next((self.fields[name] for name in names if self.fields.get(name)), "")
@@ -70,8 +70,8 @@ class Block:
         if not what:
             return None
         number = self._one("Record", "SeqNumber", "number")
-        told = self._one("Severity", "severity"), self._one("Message ID"), what, self._one("FQDD", "Source")
-        return " | ".join(filter(None, (number, text, *told)))
+        parts = self._one("Severity", "severity"), self._one("Message ID"), what, self._one("FQDD", "Source")
+        return " | ".join(filter(None, (number, text, *parts)))
 
 
 def blocks_of(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | Block]]:

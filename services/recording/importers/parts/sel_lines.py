@@ -66,7 +66,7 @@ class SelRecord:
 
 @dataclass(frozen=True, slots=True)
 class SensorReading:
-    """One sensor: `state` 0 nominal, 1 warning, 2 critical, None not told; `reading` in `unit`."""
+    """One sensor: `state` 0 nominal, 1 warning, 2 critical, None not given; `reading` in `unit`."""
 
     host: str | None
     sensor: str
@@ -170,6 +170,6 @@ def _measured(host: str | None, sensor: str, measured: re.Match[str], state: int
 
 
 def _condition(text: str) -> int:
-    """Return the state that a discrete sensor's words tell."""
+    """Return the state that a discrete sensor's words give."""
     grave = severity_of(text)
     return {"info": 0, "warning": 1}.get(grave, 2)

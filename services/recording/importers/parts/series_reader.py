@@ -108,7 +108,7 @@ class SeriesReader:
         return {stream: wanted[stream] for stream in STREAMS if stream in wanted}
 
     def meet_hosts(self, start: int, end: int) -> None:
-        """Learn node names by host, where node_exporter tells them, and by exporters' pods and their addresses."""
+        """Learn node names by host, where node_exporter names them, and by exporters' pods and their addresses."""
         reach = f"[{min(end - start + 1, 3_600_000)}ms]"
         names: dict[str, str] = {}
         for one in self.api.instant(f'last_over_time(kube_pod_info{{pod=~".*(dcgm|exporter).*"}}{reach})', end):

@@ -15,7 +15,7 @@ class Record:
 
     fields: dict[str, str]
     gpus: dict[str, list[int]] = field(default_factory=dict)
-    """By node: which GPUs the job had, where the source tells them."""
+    """By node: which GPUs the job had, where the source names them."""
 
     def has(self, name: str) -> bool:
         """Whether the source gives the field at all, empty or not."""

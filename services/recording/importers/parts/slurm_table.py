@@ -1,6 +1,6 @@
 """Reads tables of `sacct -P` and `sacct -p`, with any delimiter and any fields, and what `scontrol show job` prints.
 
-A job's name may hold the delimiter: sacct quotes nothing. Which cells it was cut into is then told by the others, whose
+A job's name may hold the delimiter: sacct quotes nothing. Which cells it was cut into is then seen by the others, whose
 forms are known.
 """
 
@@ -43,7 +43,7 @@ _NOTHING = {"(null)", "None", "Unknown", "N/A"}
 
 
 def delimiter_of(header: str) -> str:
-    """Return what stands between the names of a header (sacct --delimiter): ``|`` where it is not told."""
+    """Return what stands between the names of a header (sacct --delimiter): ``|`` where it is not given."""
     found = re.match(r"\ufeff?[A-Za-z]\w*(?P<between>[^\w\s-]+|\t)[A-Za-z]", header)
     return found["between"] if found is not None else "|"
 

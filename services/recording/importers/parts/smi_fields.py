@@ -153,8 +153,8 @@ def moment_of(log: SmiLog, zone: tzinfo) -> datetime | None:
 
 def is_whole(log: SmiLog) -> bool:
     """Return whether a log has all GPUs of the machine, so that a GPU's place is its number."""
-    said = log.fields.get("attached_gpus") or log.fields.get("Attached GPUs") or ""
-    return not said.isdigit() or said == str(len(log.gpus))
+    stated = log.fields.get("attached_gpus") or log.fields.get("Attached GPUs") or ""
+    return not stated.isdigit() or stated == str(len(log.gpus))
 
 
 def readings_of(fields: Mapping[str, str], left: Counter[str]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from services.recording.importers.contract import Progress, Report
 MAX_LINE_BYTES = 65_536
 """What is longer is cut: no log writer writes longer records."""
 HEAD_BYTES = 65_536
-"""Enough to tell what kind of file it is."""
+"""Enough to see what kind of file it is."""
 MAX_DOCUMENT_BYTES = 64 << 20
 """A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
 _BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
@@ -36,11 +36,11 @@ _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
 _STAMP = re.compile(
     r"(?<!\d)(?:20\d\d-?[01]\d-?[0-3]\d(?:[T_ .-]?\d\d[-:._]?\d\d(?:[-:._]?\d\d)?Z?)?|1\d{9}(?:\d{3})?)(?!\d)"
 )
-_TELL_EVERY = 4096  # lines
+_REPORT_EVERY = 4096  # lines
 
 
 class SourceFiles:
-    """The files of a source, in order of their names, hidden ones left out; tells how far reading them is.
+    """The files of a source, in order of their names, hidden ones left out; reports how far reading them is.
 
     UserError where the source does not exist or is a folder without files.
     """
@@ -85,7 +85,7 @@ class SourceFiles:
             inside = not whole and len(piece) == MAX_LINE_BYTES
             if inside:
                 self._report.skip(f"the rest of a line after {MAX_LINE_BYTES:,} bytes", where(path, number))
-            if number % _TELL_EVERY == 0:
+            if number % _REPORT_EVERY == 0:
                 self._progress(min((self._done + raw.tell()) / self._total, 1.0))
             yield number, piece.decode("utf-8", "replace").rstrip("\r\n")
         self._report.read["lines"] += number

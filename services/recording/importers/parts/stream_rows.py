@@ -13,7 +13,7 @@ from services.recording.schema import STREAMS, TIMESTAMP
 
 Value = float | str | None
 _FLUSH_CELLS = 400_000  # some 50 MB of Python objects
-_TIMED_ENTITIES, _TIMED_MOMENTS = 64, 2_000  # more entities and moments tell no other interval
+_TIMED_ENTITIES, _TIMED_MOMENTS = 64, 2_000  # more entities and moments give no other interval
 _TYPES: dict[str, pa.DataType] = {"unit": pa.string(), "state": pa.uint8(), "oper_up": pa.uint8()}
 
 

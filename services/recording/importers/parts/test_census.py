@@ -152,7 +152,7 @@ def test_links_and_switch_chips_are_left_out_with_a_reason() -> None:
     assert "no node" in str(census.place("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}))
 
 
-def test_the_instances_of_a_gpu_are_told_apart_and_its_own_readings_are_one() -> None:
+def test_the_instances_of_a_gpu_are_distinguished_and_its_own_readings_are_one() -> None:
     census = Census()
     gpu = {"gpu": "0", "UUID": "GPU-a", "Hostname": "n1", "GPU_I_PROFILE": "1g.10gb"}
     one, two = (placed(census, "DCGM_FI_PROF_SM_ACTIVE", **gpu, GPU_I_ID=number) for number in ("1", "7"))
@@ -198,7 +198,7 @@ def test_nodes_and_pods_as_kubernetes_labels_them(labels: dict[str, str], node: 
     assert (found.key, found.job) == ((node, 0), job)
 
 
-def test_a_pods_name_is_said_where_nothing_else_names_the_node() -> None:
+def test_a_pods_name_is_used_where_nothing_else_names_the_node() -> None:
     census = Census(hosts={"dcgm-exporter-aaaaa": "w1"})
     assert placed(census, "DCGM_FI_DEV_GPU_TEMP", **NAMED, Hostname="dcgm-exporter-aaaaa").key == ("w1", 0)
     assert census.notes() == []
@@ -207,7 +207,7 @@ def test_a_pods_name_is_said_where_nothing_else_names_the_node() -> None:
     assert POD in census.notes()[0]
 
 
-def test_an_address_becomes_a_name_where_node_exporter_told_it() -> None:
+def test_an_address_becomes_a_name_where_node_exporter_has_it() -> None:
     census = Census(hosts={"10.0.0.7": "n7", "fd00::7": "n7"})
     metric = "node_infiniband_port_data_received_bytes_total"
     assert placed(census, metric, device="mlx5_0", port="1", instance="10.0.0.7:9100").key == ("n7", "mlx5_0")
@@ -215,7 +215,7 @@ def test_an_address_becomes_a_name_where_node_exporter_told_it() -> None:
     assert placed(census, metric, device="mlx5_0", port="1", instance="10.0.0.8:9100").key == ("10.0.0.8", "mlx5_0")
 
 
-def test_sensors_of_one_name_are_told_apart_by_their_number() -> None:
+def test_sensors_of_one_name_are_distinguished_by_their_number() -> None:
     census = Census()
     first = placed(census, "ipmi_temperature_celsius", instance="n1:9290", name="Temp", id="4")
     second = placed(census, "ipmi_temperature_celsius", instance="n1:9290", name="Temp", id="5")

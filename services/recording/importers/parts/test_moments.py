@@ -47,7 +47,7 @@ def test_zones_that_are_none(text: str) -> None:
         zone_of(text)
 
 
-def test_what_tells_the_time_of_a_dump(tmp_path: Path) -> None:
+def test_what_gives_the_time_of_a_dump(tmp_path: Path) -> None:
     folder = tmp_path / "20240401T080000Z" / "v1"
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("{}")

@@ -19,13 +19,13 @@ def test_files_in_order_without_hidden_ones(tmp_path: Path) -> None:
 def test_lines_are_cut_and_mended(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * (3 * MAX_LINE_BYTES) + b"\nsecond\xff\r\n\nlast")
     report = Report()
-    told: list[float] = []
-    files = SourceFiles(tmp_path / "a", report, told.append)
+    shares: list[float] = []
+    files = SourceFiles(tmp_path / "a", report, shares.append)
     lines = list(files.lines(tmp_path / "a"))
     assert [(number, len(text)) for number, text in lines] == [(1, MAX_LINE_BYTES), (2, 7), (3, 0), (4, 4)]
     assert lines[1][1] == "second\ufffd"
     assert sum(report.skipped.values()) == 1
-    assert told[-1] == 1.0
+    assert shares[-1] == 1.0
 
 
 def test_a_source_that_is_not_there_or_empty(tmp_path: Path) -> None:

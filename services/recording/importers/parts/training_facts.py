@@ -1,4 +1,4 @@
-"""What a training log tells about its job and machines, gathered before its steps are read."""
+"""What a training log says about its job and machines, gathered before its steps are read."""
 
 import re
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ class LogFile:
 
 
 def facts_of(path: Path) -> LogFile:
-    """Read a log once for what it tells about job and machines."""
+    """Read a log once for what it says about job and machines."""
     facts = LogFile(path, *_named(path))
     last_gpu: int | None = None
     for text in lines_of(path):

@@ -1,6 +1,6 @@
 """What single lines of training logs say: a step, a time, a fact about the job, something that happened.
 
-Megatron-LM (and DeepSpeed's and Primus' forks of it), NeMo 1 and 2, modded-nanoGPT. Which one it is, each line tells.
+Megatron-LM (and DeepSpeed's and Primus' forks of it), NeMo 1 and 2, modded-nanoGPT. Which one it is, each line shows.
 """
 
 import math

@@ -59,7 +59,7 @@ def placed(moment: datetime, name: str | None, otherwise: tzinfo) -> datetime:
     fixed = _fixed(name)
     if fixed is not None:
         return moment.replace(tzinfo=fixed)
-    # The hour that comes twice in autumn has both names, told apart by its fold.
+    # The hour that comes twice in autumn has both names, distinguished by its fold.
     for fold in (0, 1):
         here = moment.replace(tzinfo=otherwise, fold=fold)
         if here.tzname() == name:
