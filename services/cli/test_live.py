@@ -27,6 +27,8 @@ NOWHERE = "http://127.0.0.1:1"
         (["--prometheus", NOWHERE, "--node-conditions"], 2, "--node-conditions writes into Kubernetes"),
         (["--prometheus", NOWHERE, "--state", "{file}"], 2, "state cannot be kept there"),
         (["--prometheus", NOWHERE, "--token-file", "no-such-token"], 2, "no-such-token"),
+        (["--prometheus", NOWHERE, "--certificate-file", "no-such-certificate"], 2, "no-such-certificate"),
+        (["--prometheus", NOWHERE, "--key-file", "no-such-key"], 2, "no-such-key"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
