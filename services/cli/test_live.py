@@ -1,11 +1,15 @@
+import json
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.kit.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -40,3 +44,13 @@ def test_what_cannot_be_used_is_named_with_a_remedy(tmp_path: Path, options: lis
     assert isinstance(result.exception, UserError)
     assert (result.exception.exit_code, words in result.exception.message) == (code, True), result.exception
     assert result.exception.remedy
+
+
+def test_what_the_chart_lets_through_are_options_of_the_command() -> None:
+    schema = json.loads((ROOT / "deploy" / "chart" / "values.schema.json").read_text(encoding="utf-8"))
+    live = schema["properties"]["live"]["properties"]
+    named = {*live["options"]["properties"], *live["optionFiles"]["properties"]}
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    known = {option for parameter in command.commands["live"].params for option in parameter.opts}
+    assert {f"--{name}" for name in named} <= known
