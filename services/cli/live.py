@@ -47,6 +47,10 @@ def live(
     user: Annotated[str | None, typer.Option(help="user name for basic authentication")] = None,
     password_file: Annotated[Path | None, typer.Option(help="file with that user's password")] = None,
     ca_file: Annotated[Path | None, typer.Option(help="certificates (PEM) to check the server's by")] = None,
+    certificate_file: Annotated[
+        Path | None, typer.Option(help="a client's certificate (PEM), where the server asks for one")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="that certificate's private key (PEM)")] = None,
     tenant: Annotated[str | None, typer.Option(help="sent as THANOS-TENANT and X-Scope-OrgID")] = None,
     cluster: Annotated[str | None, typer.Option(help="its name, and which where series have a label cluster")] = None,
     alertmanager: Annotated[
@@ -134,7 +138,7 @@ def live(
     forget_ms = round(forget_after_days * DAY_MS)
     incidents = load_incident_config(config)
     detection = Detection(load_choices(config, calibration), incidents, known, listed, nodes, forget_ms)
-    access = Access(prometheus, token_file, user, password_file, ca_file, tenant, retries=1)
+    access = Access(prometheus, token_file, user, password_file, ca_file, tenant, certificate_file, key_file, retries=1)
     with QueryApi(access) as api, ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
         if run.alerts is not None:

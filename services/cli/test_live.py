@@ -1,11 +1,15 @@
+import json
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.kit.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -27,6 +31,8 @@ NOWHERE = "http://127.0.0.1:1"
         (["--prometheus", NOWHERE, "--node-conditions"], 2, "--node-conditions writes into Kubernetes"),
         (["--prometheus", NOWHERE, "--state", "{file}"], 2, "state cannot be kept there"),
         (["--prometheus", NOWHERE, "--token-file", "no-such-token"], 2, "no-such-token"),
+        (["--prometheus", NOWHERE, "--certificate-file", "no-such-certificate"], 2, "no-such-certificate"),
+        (["--prometheus", NOWHERE, "--key-file", "no-such-key"], 2, "no-such-key"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
@@ -38,3 +44,13 @@ def test_what_cannot_be_used_is_named_with_a_remedy(tmp_path: Path, options: lis
     assert isinstance(result.exception, UserError)
     assert (result.exception.exit_code, words in result.exception.message) == (code, True), result.exception
     assert result.exception.remedy
+
+
+def test_what_the_chart_lets_through_are_options_of_the_command() -> None:
+    schema = json.loads((ROOT / "deploy" / "chart" / "values.schema.json").read_text(encoding="utf-8"))
+    live = schema["properties"]["live"]["properties"]
+    named = {*live["options"]["properties"], *live["optionFiles"]["properties"]}
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    known = {option for parameter in command.commands["live"].params for option in parameter.opts}
+    assert {f"--{name}" for name in named} <= known

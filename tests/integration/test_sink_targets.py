@@ -5,31 +5,25 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from kafka import KafkaProducer
 
 from services.kit import wire
 from services.kit.kafka import KafkaSettings, producer
-from services.kit.tls import client_context
 from services.kit.wait import until
-from services.stack.health import HttpHealth
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
-from services.stack.spec import ProcessSpec
-from tests.certificates import authority, signed
 from tests.integration.feed import Cluster, Feed
+from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheus
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
-# Of the password `test`, as Prometheus' documentation has it.
-_USERS = {"sink": "$2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay"}
 
 
 @pytest.fixture
@@ -65,76 +59,26 @@ def feed(sender: KafkaProducer, target: str, cluster: Cluster) -> Feed:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """Make the certificates; return those of a client, as settings name them."""
-    ours = authority(tmp_path)
-    signed(tmp_path, ours, "server")
-    client = signed(tmp_path, ours, "client")
-    made = {"CA": ours.certificate, "CERTIFICATE": client.certificate, "KEY": client.key}
-    return {f"HINDCAST_SINK_{name}_FILE": str(path) for name, path in made.items()}
-
-
-def asker(files: dict[str, str]) -> httpx.Client:
-    """Return a client that shows the certificate."""
-    return httpx.Client(verify=client_context(*map(Path, files.values())), timeout=300)
-
-
-@pytest.fixture
-def guarded(stack: Stack, tmp_path: Path, files: dict[str, str]) -> Iterator[str]:
+def guarded(stack: Stack, tmp_path: Path) -> Iterator[Guarded]:
     """Start a Prometheus over TLS that asks for a certificate and a password, and takes remote-write v1 only."""
-    server = next(process.spec for process in stack.processes if process.name == "prometheus")
-    if not Path(server.argv[0]).is_file():
-        pytest.skip("the servers run in containers: there is no Prometheus to start with a configuration of its own")
-    config, web = tmp_path / "prometheus.yml", tmp_path / "web.yml"
-    config.write_text("global: {}\n")
-    tls = {
-        "cert_file": str(tmp_path / "server.pem"),
-        "key_file": str(tmp_path / "server.key"),
-        "client_ca_file": files["HINDCAST_SINK_CA_FILE"],
-        "client_auth_type": "RequireAndVerifyClientCert",
-    }
-    web.write_text(yaml.safe_dump({"basic_auth_users": _USERS, "tls_server_config": tls}))
-    port = stack.service_context().ports.take()
-    flags = (
-        f"--config.file={config}",
-        f"--web.config.file={web}",
-        f"--storage.tsdb.path={tmp_path / 'prometheus'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--web.enable-remote-write-receiver",
-        "--web.remote-write-receiver.accepted-protobuf-messages=prometheus.WriteRequest",
-    )
-    url = f"https://127.0.0.1:{port}"
-    health = _Refuses(f"{url}/-/ready", asker(files))
-    stack.add_process(ProcessSpec("prometheus-guarded", (server.argv[0], *flags), health, ports=(port,)))
-    yield url
-    stack.remove("prometheus-guarded")
-    health.client.close()
-
-
-@dataclass(frozen=True)
-class _Refuses(HttpHealth):
-    """Healthy when it answers, and asks who it is."""
-
-    client: httpx.Client
-
-    def check(self) -> bool:
-        try:
-            return self.client.get(self.url).status_code == 401
-        except httpx.TransportError:
-            return False
+    only_v1 = "--web.remote-write-receiver.accepted-protobuf-messages=prometheus.WriteRequest"
+    with guarded_prometheus(stack, tmp_path, only_v1) as started:
+        yield started
 
 
 def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_is_spoken_where_v2_is_not(
-    stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, guarded: str, files: dict[str, str], tmp_path: Path
+    stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, guarded: Guarded, tmp_path: Path
 ) -> None:
     password = tmp_path / "password"
     password.write_text("run-out\n")
     process, target, status = sink(
         stack,
         kafka,
-        HINDCAST_SINK_URL=f"{guarded}/api/v1/write",
-        **files,
-        HINDCAST_SINK_USERNAME="sink",
+        HINDCAST_SINK_URL=f"{guarded.url}/api/v1/write",
+        HINDCAST_SINK_CA_FILE=str(guarded.ca),
+        HINDCAST_SINK_CERTIFICATE_FILE=str(guarded.client.certificate),
+        HINDCAST_SINK_KEY_FILE=str(guarded.client.key),
+        HINDCAST_SINK_USERNAME=USER,
         HINDCAST_SINK_PASSWORD_FILE=str(password),
     )
     try:
@@ -143,16 +87,16 @@ def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_
         misdirected = f'hindcast_sink_misdirected_total{{status="401",target="{target}"}}'
         until(lambda: misdirected in httpx.get(f"{status}/metrics").text, timeout_s=_WAIT_S, what="a 401 to be counted")
         assert "HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE" in process.tail()
-        password.write_text("test\n")
+        password.write_text(f"{PASSWORD}\n")
         os.utime(password, ns=(0, 1))
         query = f'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{{replay="fed-{target}"}}[1h]))'
 
         def landed() -> bool:
-            asked = client.get(f"{guarded}/api/v1/query", params={"query": query}, auth=("sink", "test"))
+            asked = client.get("/api/v1/query", params={"query": query})
             result = asked.json()["data"]["result"]
             return bool(result) and result[0]["value"][1] == "4"
 
-        with asker(files) as client:
+        with guarded.asker() as client:
             until(landed, timeout_s=_WAIT_S, what="the samples of four GPUs, by v1")
         assert "the target takes remote-write v1 only" in process.tail(100)
         assert "run-out" not in process.log.read_text()

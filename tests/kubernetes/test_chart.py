@@ -14,38 +14,16 @@ from services.kit.kafka import KafkaSettings
 from services.kit.settings import load
 from services.kit.topics import declared
 from services.kit.wait import until
-from tests.kubernetes.built import documents_in, operator_resources, programs
+from tests.kubernetes.built import operator_resources, programs
+from tests.kubernetes.chart import CHART, LEAST, SPACE, add_namespace, helm, release, rendered, sets
 from tests.kubernetes.control_plane import Cluster, control_plane
 from tests.kubernetes.schemas import write_schemas
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1800)]
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "chart"
 EVERYTHING = Path(__file__).with_name("values.yaml")
-LEAST = (
-    "kafka.bootstrap=kafka:9092",
-    "tokens.existingSecret=hindcast-tokens",
-    "alertmanager.url=http://alertmanager:9093",
-)
-SPACE = "hindcast"
-Documents = list[dict[str, Any]]
-
-
-def helm(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run((programs() / "helm", *words), cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def rendered(*flags: str) -> Documents:
-    done = helm("template", "hindcast", str(CHART), "--namespace", SPACE, *flags)
-    assert done.returncode == 0, done.stderr
-    return documents_in(done.stdout)
-
-
-def sets(*settings: str) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
-
-
-FLAGS = {"least": sets(*LEAST), "everything": ["-f", str(EVERYTHING)]}
+LIVE = ["-f", str(CHART / "live.yaml"), *sets("tokens.existingSecret=hindcast-tokens", "live.prometheus=http://p:9090")]
+WATCHES = ("live.enabled=true", "live.prometheus=http://prometheus:9090")
+FLAGS = {"least": sets(*LEAST), "everything": ["-f", str(EVERYTHING)], "live": LIVE}
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +32,7 @@ def cluster() -> Iterator[Cluster]:
         definitions = operator_resources()
         for definition in definitions:
             cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-        metadata = {"name": SPACE, "labels": restricted}
-        cluster.post("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        add_namespace(cluster)
         account = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
         until(
             lambda: cluster.api.get(account).is_success and all(_served(cluster, one) for one in definitions),
@@ -102,6 +78,16 @@ def test_helm_finds_nothing_wrong_and_kubeconform_neither(flags: list[str], tmp_
         (["gateway.enbled=true"], "enbled"),
         (["sinks.prometheus.url=http://user:secret@prometheus:9090"], "sinks/prometheus/url"),
         (["monitoring.alertmanagerConfig=true"], "monitoring.webhookSecret.name"),
+        (["kafka.bootstrap="], "kafka.bootstrap is needed by api, detect, notify, replay"),
+        (["live.enabled=true"], "live.prometheus is needed"),
+        (["live.prometheus=http://user:secret@prometheus:9090"], "live/prometheus"),
+        (["live.alertmanager=alertmanager"], "live/alertmanager"),
+        (["live.options.lookback=yesterday"], "live/options/lookback"),
+        (["live.options.findings=f.jsonl"], "findings"),
+        (["live.optionFiles.token.secret=s", "live.optionFiles.token.key=k"], "live/optionFiles"),
+        (["live.optionFiles.token-file.key=k"], "live/optionFiles/token-file"),
+        ([*WATCHES, "live.kubernetes=false", "live.nodeConditions=true"], "it needs live.kubernetes"),
+        ([*WATCHES, "live.options.slurm=http://slurm:6820"], "set live.kubernetes to false"),
     ],
 )
 def test_values_that_cannot_be_right_are_refused(values: list[str], words: str) -> None:
@@ -143,9 +129,10 @@ def test_every_setting_is_one_of_a_service_and_is_taken(
     by_prefix = {kind.model_config["env_prefix"]: kind for kind in kinds()}
     secret, token = new_token("test", "operator")
     contents = {"TOKENS_FILE": yaml.safe_dump([token.model_dump()]), "CAFILE": cluster.ca_file.read_text()}
-    checked = 0
+    containers = checked = 0
     for document in rendered(*flags):
         for container in document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            containers += 1
             settings = {one["name"]: one.get("value", "hindcast-detect-0") for one in container["env"]}
             with monkeypatch.context() as environment:
                 for name, value in settings.items():
@@ -159,7 +146,7 @@ def test_every_setting_is_one_of_a_service_and_is_taken(
                 for prefix in used:
                     load(by_prefix[prefix])
                     checked += 1
-    assert checked >= 10
+    assert 0 < containers <= checked
 
 
 def test_helm_installs_it_and_every_pod_begins(cluster: Cluster) -> None:
@@ -167,14 +154,13 @@ def test_helm_installs_it_and_every_pod_begins(cluster: Cluster) -> None:
         claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
         document = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim}
         cluster.post(cluster.path_of(document, SPACE), document)
-    there = ("--namespace", SPACE, "--kubeconfig", str(cluster.kubeconfig), "--wait", "--timeout", "300s")
-    done = helm("install", "hindcast", str(CHART), *there, *FLAGS["everything"])
-    assert done.returncode == 0, done.stderr + done.stdout
+    said = release(cluster, "install", *FLAGS["everything"])
+    assert "service/hindcast-live 8490" in said
     pods = cluster.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]
     parts = sorted(pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods)
     several = ["detect", "sink-prometheus"]
     assert parts == sorted(
-        ["api", "detect", "gateway", "notify", "replay", "sink-prometheus", "sink-receive", *several]
+        ["api", "detect", "gateway", "live", "notify", "replay", "sink-prometheus", "sink-receive", *several]
     )
     assert {pod["status"]["phase"] for pod in pods} == {"Running"}
     # Each service leads to its pods, and each budget and each policy is of some.
@@ -182,16 +168,19 @@ def test_helm_installs_it_and_every_pod_begins(cluster: Cluster) -> None:
     assert sum(len(one["endpoints"]) for one in slices) == len(pods)
     for group, kind in (("policy/v1", "poddisruptionbudgets"), ("networking.k8s.io/v1", "networkpolicies")):
         assert len(cluster.get(f"/apis/{group}/namespaces/{SPACE}/{kind}")["items"]) == len(set(parts))
-    done = helm(
-        "upgrade", "hindcast", str(CHART), *there, *FLAGS["everything"], *sets("image.digest=", "image.tag=0.1.1")
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    release(cluster, "upgrade", *FLAGS["everything"], *sets("image.digest=", "image.tag=0.1.1"))
     pods = cluster.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]
     live = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     assert {pod["spec"]["containers"][0]["image"] for pod in live} == {"registry.example/hindcast:0.1.1"}
-    done = helm("uninstall", "hindcast", *there)
-    assert done.returncode == 0, done.stderr
+    release(cluster, "uninstall")
     # What was kept is kept.
     claims = cluster.get(f"/api/v1/namespaces/{SPACE}/persistentvolumeclaims")["items"]
     kept = sorted(one["metadata"]["name"] for one in claims)
-    assert kept == ["detect", "recordings", "state-hindcast-api-0", "state-hindcast-replay-0"]
+    assert kept == ["detect", "hindcast-live", "recordings", "state-hindcast-api-0", "state-hindcast-replay-0"]
+    assert not [one for kind in ("clusterroles", "clusterrolebindings") for one in _named(cluster, kind)]
+
+
+def _named(cluster: Cluster, kind: str) -> list[str]:
+    """Return what there is of a kind of rights that is called as the release is."""
+    items = cluster.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}")["items"]
+    return [one["metadata"]["name"] for one in items if "hindcast" in one["metadata"]["name"]]

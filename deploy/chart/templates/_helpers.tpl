@@ -25,7 +25,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- /* The services that are enabled, by name: their module, port, settings, and values. `state` is where one keeps
-       what must not be lost. */ -}}
+       what must not be lost. live is none of those on Kafka: it has arguments, and may have an account of its own. */ -}}
 {{- define "hindcast.services" -}}
 {{- $services := dict -}}
 {{- if .Values.detect.enabled -}}
@@ -61,12 +61,44 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $services "gateway" (dict "module" "services.gateway" "listens" "GATEWAY" "port" 8481 "values" .Values.gateway
       "env" (dict "HINDCAST_GATEWAY_CLUSTER" .Values.gateway.cluster)) -}}
 {{- end -}}
+{{- if and $services (not .Values.kafka.bootstrap) -}}
+{{- fail (printf "kafka.bootstrap is needed by %s; without Kafka only live runs: -f deploy/chart/live.yaml" (keys $services | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if .Values.live.enabled -}}
+{{- $live := .Values.live -}}
+{{- if and $live.nodeConditions (not $live.kubernetes) -}}
+{{- fail "live.nodeConditions writes into Kubernetes: it needs live.kubernetes" -}}
+{{- end -}}
+{{- if and $live.options.slurm $live.kubernetes -}}
+{{- fail "live.options.slurm and live.kubernetes both list the jobs: set live.kubernetes to false" -}}
+{{- end -}}
+{{- $args := list "services.cli" "live" (printf "--prometheus=%s" (required "live.prometheus is needed by live" $live.prometheus)) "--port=8490" "--state=/live" -}}
+{{- with $live.alertmanager -}}{{- $args = append $args (printf "--alertmanager=%s" .) -}}{{- end -}}
+{{- if $live.kubernetes -}}{{- $args = append $args "--kubernetes=in-cluster" -}}{{- end -}}
+{{- if $live.nodeConditions -}}{{- $args = append $args "--node-conditions" -}}{{- end -}}
+{{- range $option, $value := $live.options -}}{{- $args = append $args (printf "--%s=%s" $option (toString $value)) -}}{{- end -}}
+{{- range $option, $_ := $live.optionFiles -}}{{- $args = append $args (printf "--%s=/files/%s" $option $option) -}}{{- end -}}
+{{- $_ := set $services "live" (dict "args" $args "listens" "API" "port" 8490 "state" "/live" "values" $live "optionFiles" $live.optionFiles
+      "env" (dict "HINDCAST_API_HOST_NAMES" (toJson $live.hostNames))) -}}
+{{- if $live.kubernetes -}}
+{{- $_ := set (get $services "live") "account" (printf "%s-live" (include "hindcast.name" .)) -}}
+{{- end -}}
+{{- end -}}
 {{- range $name, $service := $services -}}
 {{- $own := dict (printf "HINDCAST_%s_HOST" $service.listens) "0.0.0.0" (printf "HINDCAST_%s_PORT" $service.listens) (toString $service.port) -}}
 {{- $_ := set $service "env" (mergeOverwrite (dict "HINDCAST_KAFKA_BOOTSTRAP" $.Values.kafka.bootstrap) $own $service.env $.Values.env $service.values.env) -}}
 {{- $token := dict "secret" $.Values.tokens.existingSecret "key" $.Values.tokens.file -}}
 {{- $_ := set $service "files" (mergeOverwrite (dict (printf "HINDCAST_%s_TOKENS_FILE" $service.listens) $token) ($service.files | default dict)
       (deepCopy $.Values.files) $service.values.files) -}}
+{{- /* live has no part in Kafka, and is not to have its password. */ -}}
+{{- if eq $name "live" -}}
+{{- range $setting := concat (keys $service.env) (keys $service.files) -}}
+{{- if hasPrefix "HINDCAST_KAFKA_" $setting -}}
+{{- $_ := unset $service.env $setting -}}
+{{- $_ := unset $service.files $setting -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{ toYaml $services }}
 {{- end }}
@@ -99,9 +131,9 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{- /* What a pod of hindcast is beside its containers: .root, .files, .volumes */ -}}
+{{- /* What a pod of hindcast is beside its containers: .root, .files, .volumes, .token whether its account's is in it */ -}}
 {{- define "hindcast.pod" -}}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 # Otherwise a service called hindcast-api would set HINDCAST_API_PORT.
 enableServiceLinks: false
 securityContext: {{ toJson .root.Values.podSecurityContext }}

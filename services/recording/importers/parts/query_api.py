@@ -23,6 +23,7 @@ MOST_BYTES = 256 * 1024 * 1024
 """An answer that grows larger is broken off, and a shorter stretch asked for."""
 _PATIENCE_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
+_NOT_LET_IN = frozenset({401, 403})
 _TOO_MUCH = re.compile(r"too many samples|exceed|limit|timed out|too large", re.IGNORECASE)
 _WARNINGS = b'"warnings":'
 
@@ -49,6 +50,9 @@ class Access:
     password_file: Path | None = None
     ca_file: Path | None = None
     tenant: str | None = None
+    certificate_file: Path | None = None
+    """What a client shows, PEM; its private key is in `key_file`, or in the same file."""
+    key_file: Path | None = None
     option: str = "--url"
     token_variable: str = TOKEN_VARIABLE
     token_header: str = ""
@@ -60,7 +64,11 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Whether the address alone is enough, with what the environment has."""
-        return not (self.bearer_file or self.user or self.ca_file or self.tenant)
+        return not (self.bearer_file or self.user or self.tenant or any(self._files))
+
+    @property
+    def _files(self) -> tuple[Path | None, Path | None, Path | None]:
+        return self.ca_file, self.certificate_file, self.key_file
 
     @property
     def address(self) -> str:
@@ -69,9 +77,9 @@ class Access:
 
     def client(self) -> "httpx.Client":
         """Return an HTTP client; UserError where a file is missing or the URL is none."""
-        import ssl
-
         import httpx
+
+        from services.kit.tls import client_context
 
         headers = {"Accept": "application/json"}
         token = _secret(self.bearer_file, self.token_variable)
@@ -82,11 +90,11 @@ class Access:
             headers |= {"THANOS-TENANT": self.tenant, "X-Scope-OrgID": self.tenant}
         auth = httpx.BasicAuth(self.user, _secret(self.password_file, PASSWORD_VARIABLE) or "") if self.user else None
         try:
-            verify = ssl.create_default_context(cafile=str(self.ca_file)) if self.ca_file else True
-        except OSError as error:
+            verify = client_context(*self._files) if any(self._files) else True
+        except ValueError as error:
             raise UserError(
-                f"{self.ca_file}: cannot be read as certificates: {error}",
-                remedy="give a file of PEM certificates",
+                f"cannot be read as certificates: {error}",
+                remedy="give files of PEM certificates, and a private key with its certificate",
                 exit_code=2,
             ) from error
         return httpx.Client(base_url=self.address, headers=headers, auth=auth, verify=verify, timeout=self.timeout_s)
@@ -184,12 +192,15 @@ class QueryApi:
                 status, body, wanted = self._once(method, path, fields)
             except httpx.TransportError as error:
                 if last or isinstance(error, httpx.UnsupportedProtocol):
+                    self._renew()
                     raise self._unreachable(error) from error
             else:
                 if status < 300:
                     self._note_warnings(body)
                     return body
                 if status not in _RETRIED:
+                    if status in _NOT_LET_IN:
+                        self._renew()
                     raise self._refused(status, body)
                 if _TOO_MUCH.search(words_of(body)) and (last or status == 503) and status != 429:
                     raise TooMuchError(words_of(body))
@@ -217,11 +228,17 @@ class QueryApi:
             wanted = float(after) if after.isascii() and after.isdigit() else None
             return answer.status_code, bytes(body), wanted
 
+    def _renew(self) -> None:
+        """Read again what lets us in: a secret that was renewed meanwhile is shown the next time."""
+        renewed = self.access.client()
+        self._client.close()
+        self._client = renewed
+
     def _refused(self, status: int, body: bytes) -> Exception:
         words = words_of(body)
         if status in (400, 413, 422) and _TOO_MUCH.search(words):
             return TooMuchError(words)
-        if status in (401, 403):
+        if status in _NOT_LET_IN:
             remedy = f"give --bearer-file, --user or {TOKEN_VARIABLE}, and --tenant where there are tenants"
             return UserError(f"{self.access.url} does not let us in ({status}): {words}", remedy=remedy, exit_code=2)
         if status == 404:
@@ -236,7 +253,7 @@ class QueryApi:
     def _unreachable(self, error: Exception) -> UserError:
         return UserError(
             f"{self.access.url} cannot be reached: {error}",
-            remedy="check --url, the network and, for https, --ca-file",
+            remedy="check --url, the network and, for https, --ca-file and the certificate that a client is to show",
             exit_code=3,
         )
 
