@@ -23,6 +23,7 @@ from services.recording.writer import sha256_of
 _SHARED = (("services.kit", "columns.py"), ("services.backtest", "work.py"))
 """Beside `detectors` and `services.recording`: what reads a recording and hands it to the engine."""
 _CODE = (".py", ".yaml")
+_DOCUMENTS = ("events.jsonl", "jobs.jsonl", "topology.json")
 
 
 def hash_of(value: Any) -> str:
@@ -59,12 +60,27 @@ def _hashed(files: Iterable[Traversable]) -> str:
 
 def data_of(recording: Recording) -> str:
     """Return the hash of a recording's content, its labels apart: they change no finding."""
-    files = [STREAMS[name].file for name in recording.streams()] + ["events.jsonl", "jobs.jsonl", "topology.json"]
-    there = [name for name in files if (recording.path / name).is_file()]
     manifest = recording.manifest
     intervals = {name: info.interval_s for name, info in sorted(manifest.streams.items())}
     known = {"start": manifest.start, "end": manifest.end, "cluster": manifest.cluster.name, "intervals": intervals}
-    return hash_of([known, recording.left_out, {name: sha256_of(recording.path / name) for name in there}])
+    return hash_of([known, recording.left_out, _content_of(recording)])
+
+
+def flaws_key(recording: Recording) -> str:
+    """Return the key of what is wrong with a recording, of which its labels are a part."""
+    labels = _content_of(recording, ("labels.jsonl",))
+    return hash_of(["flaws", shared_code(), data_of(recording), labels])
+
+
+def _content_of(recording: Recording, documents: Sequence[str] = _DOCUMENTS) -> dict[str, str]:
+    streams = (STREAMS[name].file for name in recording.streams())
+    paths = (recording.path / name for name in (*streams, *documents))
+    return {path.name: _content(path, path.stat().st_mtime_ns) for path in paths if path.is_file()}
+
+
+@cache
+def _content(path: Path, _changed_ns: int) -> str:
+    return sha256_of(path)
 
 
 def detector_key(choice: Choice, data: str, window: Window, grid_ms: int) -> str:

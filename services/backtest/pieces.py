@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from detectors.contract import Instant
 from detectors.engine import GRID_MS
-from services.backtest.keys import data_of
+from services.backtest.keys import data_of, flaws_key
+from services.backtest.results import Results
 from services.backtest.windows import Cuts, Window, windows
 from services.kit.errors import UserError
 from services.recording.model import Job, Label, Topology
 from services.recording.reader import Recording
 from services.recording.stretch import stretch_of
+from services.recording.tidy import Known, flaws_of, tidied
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,21 @@ class Part:
             return None
         stretches = (stretch_of(one, self.begin, self.end - 1) for one in self.recordings)
         return [label for one in stretches for label in one.labels()]
+
+
+def opened(path: Path, results: Results, *, strict: bool = False) -> Recording:
+    """Return a recording as `open_tidy` does. What is wrong with it is kept in `results`, so that the next run need not
+    read all of it only to know.
+    """
+    recording = Recording.open(path)
+    if strict:
+        return recording
+    key = flaws_key(recording)
+    stored = results.get(key)
+    known = flaws_of(recording) if stored is None else Known(*stored)
+    if stored is None:
+        results.put(key, known)
+    return tidied(recording, known)
 
 
 def pieces_of(recording: Recording, cuts: Cuts, asked: tuple[Instant, Instant]) -> list[Piece]:

@@ -1,5 +1,6 @@
 """How a history is cut, and put together again."""
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.contract import Finding, finding_id
+from services.backtest import pieces
 from services.backtest.figures import weeks_of
 from services.backtest.pages import WEEK_MS
-from services.backtest.pieces import Part, Piece
+from services.backtest.pieces import Part, Piece, opened
+from services.backtest.results import Results
 from services.backtest.stitch import stitched
 from services.backtest.windows import TAIL_MS, Cuts, Window, windows
 from services.recording.reader import Recording
+from services.recording.tidy import open_tidy
 
 _HOUR = 3_600_000
 
@@ -46,20 +50,38 @@ def test_a_history_is_as_long_as_its_recordings_whatever_lies_between_them() -> 
     lengths = {name: one.manifest.end + 1 - one.manifest.start for name, one in recordings.items()}
 
     def part(*names: str) -> Part:
-        pieces = [
+        found = [
             Piece(recordings[name], name, window)
             for name in names
             for window in windows(
                 Cuts(_HOUR, 0), (recordings[name].manifest.start, recordings[name].manifest.end), (0, 2**60)
             )
         ]
-        return Part("one", pieces)
+        return Part("one", found)
 
     earlier, later = part("vela-healthy", "vela-power-brake"), part("sakuraone-job-hang")
     assert weeks_of([later, earlier]) * WEEK_MS == pytest.approx(sum(lengths.values()))
     assert weeks_of([earlier, earlier]) * WEEK_MS == pytest.approx(
         lengths["vela-healthy"] + lengths["vela-power-brake"]
     )
+
+
+def test_what_is_wrong_with_a_recording_is_known_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, results = tmp_path / "vela-healthy", Results(tmp_path / "results")
+    shutil.copytree(Path(__file__).parents[2] / "replay-data" / "small" / "vela-healthy", made)
+    lines = (made / "events.jsonl").read_bytes()
+    (made / "events.jsonl").write_bytes(lines + b"{\n")
+    first = opened(made, results)
+    assert first == open_tidy(made)
+    assert "1 that cannot be read" in first.left_out
+    with monkeypatch.context() as patch:
+        patch.delattr(pieces, "flaws_of")
+        assert opened(made, results) == first
+    (made / "events.jsonl").write_bytes(lines)
+    assert opened(made, results).left_out == ""
+    assert opened(made, results, strict=True) == Recording.open(made)
 
 
 def alarm(at: int, started: int | None = None, node: str = "n1") -> Finding:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from detectors.engine import Choice
     from services.backtest.history import RuleSet
     from services.backtest.run import Heard, Pieces
-    from services.backtest.windows import Cuts
 
 _Recordings = Annotated[
     list[Path] | None,
@@ -68,6 +68,7 @@ def backtest(
     Broken off, it goes on where it was; after a change of one detector only that one is run again.
     """
     from services.backtest.losses import assumptions
+    from services.backtest.pieces import opened, pieces_of
     from services.backtest.policies import POLICIES, policy_of
     from services.backtest.results import Results
     from services.backtest.run import Asked
@@ -100,7 +101,8 @@ def backtest(
             server = Server(url, cluster, bearer_file, user, password_file, ca_file, tenant)
             pieces = lambda pool: captured(server, cuts, span, folder / "captured", pool, moved)  # noqa: E731
         else:
-            pieces = lambda _: _pieces(recordings or (), cuts, span, strict=strict)  # noqa: E731
+            open_ = partial(opened, results=results, strict=strict)
+            pieces = lambda _: [one for path in recordings or () for one in pieces_of(open_(path), cuts, span)]  # noqa: E731
         report = run(pieces, asked, results, executor_of(workers, ray=ray, dask=dask), heard)
     _write(out, report)
     _print(report, out)
@@ -174,13 +176,6 @@ def _span(start: str | None, end: str | None, needed: bool) -> tuple[int, int]:
     if last <= first:
         raise UserError(f"--to {end} is not after --from {start}", remedy="correct the two", exit_code=2)
     return first, last
-
-
-def _pieces(paths: Sequence[Path], cuts: "Cuts", span: tuple[int, int], *, strict: bool) -> list[Any]:
-    from services.backtest.pieces import pieces_of
-    from services.recording.tidy import open_tidy
-
-    return [piece for path in paths for piece in pieces_of(open_tidy(path, strict=strict), cuts, span)]
 
 
 @contextmanager

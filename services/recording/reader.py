@@ -1,11 +1,12 @@
 """Reads a recording: documents whole, streams batch by batch, never more than a few batches in memory."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from services.recording.schema import FORMAT, STREAMS, StreamSchema
 Times = NDArray[np.int64]
 
 _Line = TypeVar("_Line", bound=BaseModel)
+_PROBE = 1 << 16  # bytes of lines that are read rather than looked for
 _READ_BUFFER = 1 << 18  # bytes kept per column while streaming, instead of the column's whole chunk
 
 
@@ -75,14 +77,15 @@ def topology_in(path: Path) -> Topology:
         raise UserError(f"{path}: {describe(error)}", remedy="correct the topology") from error
 
 
-def read_lines(path: Path, model: type[_Line], broken: list[int] | None = None) -> Iterator[_Line]:
-    """Yield the records of a JSON-lines file; nothing where the file is absent.
+def read_lines(path: Path, model: type[_Line], broken: list[int] | None = None, *, offset: int = 0) -> Iterator[_Line]:
+    """Yield the records of a JSON-lines file, those from `offset` (bytes) on; nothing where the file is absent.
 
     UserError names a line that is none; with `broken` it is left out, and its number put there.
     """
     if not path.exists():
         return
     with path.open("rb") as lines:
+        lines.seek(offset)
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -90,8 +93,43 @@ def read_lines(path: Path, model: type[_Line], broken: list[int] | None = None) 
                 yield model.model_validate_json(line)
             except ValidationError as error:
                 if broken is None:
-                    raise UserError(f"{path}: line {number}: {describe(error)}", remedy="correct the line") from error
+                    where = f"{path}: line {_lines_before(path, offset) + number}"
+                    raise UserError(f"{where}: {describe(error)}", remedy="correct the line") from error
                 broken.append(number)
+
+
+def _lines_before(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        return sum(file.read(min(_PROBE, offset - at)).count(b"\n") for at in range(0, offset, _PROBE))
+
+
+def _offset_of(path: Path, start: int) -> int:
+    """Return where in a file of events, which lie in order of time, one can begin to read without missing any from
+    `start` (ms) on: a line's first byte. A window of a long history must not read all that was before it.
+    """
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        low, high = 0, file.seek(0, os.SEEK_END)
+        while high - low > _PROBE:
+            file.seek((low + high) // 2)
+            file.readline()
+            begin, at = file.tell(), _next_time(file, high)
+            if at is None or at >= start:
+                high = (low + high) // 2
+            else:
+                low = begin
+    return low
+
+
+def _next_time(file: BinaryIO, end: int) -> int | None:
+    """Return the time of the next line that begins before byte `end` and can be read; None where there is none."""
+    while file.tell() < end and (line := file.readline()):
+        try:
+            return Event.model_validate_json(line).timestamp
+        except ValidationError:
+            continue
+    return None
 
 
 def open_stream(path: Path) -> pq.ParquetFile:
@@ -162,7 +200,7 @@ class Recording:
             names = self._columns(path, file, schema, columns)
             clock = _Clock(path, self.manifest)
             for group in range(file.num_row_groups):
-                if not _overlaps(file, group, start, end):
+                if not overlaps(file, group, start, end):
                     clock.row += file.metadata.row_group(group).num_rows
                     continue
                 for raw in stored(file, path, names, max_rows, [group]):
@@ -193,8 +231,14 @@ class Recording:
         return list(present) if wanted is None else [name for name in present if name in asked]
 
     def events(self, start: int | None = None, end: int | None = None) -> Iterator[Event]:
-        """Yield log records with ``start <= timestamp < end``, in the file's order."""
-        for event in read_lines(self.path / "events.jsonl", Event):
+        """Yield log records with ``start <= timestamp < end``, in the file's order, which is that of time; lines far
+        before `start` and behind `end` are not read.
+        """
+        path = self.path / "events.jsonl"
+        offset = _offset_of(path, start) if start is not None and start > self.manifest.start else 0
+        for event in read_lines(path, Event, offset=offset):
+            if end is not None and event.timestamp >= end and end <= self.manifest.end:
+                return
             if (start is None or event.timestamp >= start) and (end is None or event.timestamp < end):
                 yield event
 
@@ -255,7 +299,8 @@ def _milliseconds(value: object) -> int:
     return parse_instant(value) if isinstance(value, datetime) else int(str(value))
 
 
-def _overlaps(file: pq.ParquetFile, group: int, start: int | None, end: int | None) -> bool:
+def overlaps(file: pq.ParquetFile, group: int, start: int | None, end: int | None) -> bool:
+    """Return whether a row group can have rows with ``start <= timestamp < end`` (ms), by its statistics."""
     if start is None and end is None:
         return True
     index = file.schema_arrow.names.index("timestamp")

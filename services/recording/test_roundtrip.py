@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording import reader as reader_module
 from services.recording import writer as writer_module
 from services.recording.conftest import (
     END,
@@ -108,6 +109,42 @@ def test_the_bytes_do_not_depend_on_how_rows_were_batched(
             contents.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert contents[0] == contents[1]
     assert pq.ParquetFile(folder / "1" / "r" / "dcgm.parquet").metadata.row_group(0).num_rows == group
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(-2, 42), st.integers(-2, 42), st.integers(1, 400))
+def test_a_time_range_gives_exactly_its_lines(
+    tmp_path_factory: pytest.TempPathFactory, seconds: list[int], first: int, last: int, probe: int
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "r"
+    at = [START + 1000 * second for second in sorted(seconds)]
+    with RecordingWriter(path) as writer:
+        writer.write_events(
+            Event(timestamp=one, source="kernel", severity="info", message=f"{n}" * 9) for n, one in enumerate(at)
+        )
+        writer.finish(header("r"), topology())
+    start, end = START + 1000 * first, START + 1000 * last
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader_module, "_PROBE", probe)
+        found = [(event.timestamp, event.message) for event in Recording.open(path).events(start, end)]
+    assert found == [(one, f"{n}" * 9) for n, one in enumerate(at) if start <= one < end]
+
+
+def test_lines_far_from_the_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_PROBE", 300)
+    with RecordingWriter(tmp_path / "r") as writer:
+        times = range(START, START + 100_000, 1000)
+        writer.write_events(
+            Event(timestamp=at, source="kernel", severity="info", message="of a kernel") for at in times
+        )
+        writer.finish(header("r"), topology())
+    path = tmp_path / "r" / "events.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([b"\xff\n", b"\n", *lines[2:70], b"{\n", *lines[71:]]))
+    recording = Recording.open(tmp_path / "r")
+    assert len(list(recording.events(START + 50_000, START + 60_000))) == 10
+    with pytest.raises(UserError, match=r"events\.jsonl: line 71: "):
+        list(recording.events(START + 50_000, START + 90_000))
 
 
 def test_row_groups_outside_the_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

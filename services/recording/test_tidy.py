@@ -173,6 +173,27 @@ def test_whatever_happens_to_the_rows_repair_gives_a_valid_recording(
     assert open_tidy(out).left_out == ""
 
 
+def test_a_stretch_of_a_recording_with_flaws_reads_no_other_rows(small: Path) -> None:
+    """Of a file in groups of ten rows, with one row twice and one without a time, the first group gets damaged."""
+    again, timeless = with_rows({"of": 39}, at=40), with_rows({"of": 70, "timestamp": None}, at=71)
+    rewrite(small, "dcgm", lambda table: again(timeless(table)), row_group_size=10)
+    recording, stretches = open_tidy(small), ((5, 6), (6, 40), (19, 21), (30, 60))
+    assert "(1 without a time, 1 that repeat an earlier one)" in recording.left_out
+    whole = rows_of(recording, "dcgm")
+    path = small / "dcgm.parquet"
+    damaged, column = bytearray(path.read_bytes()), pq.ParquetFile(path).metadata.row_group(0).column(0)
+    begin = column.dictionary_page_offset or column.data_page_offset
+    damaged[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(bytes(damaged))
+    for first, last in stretches:
+        start, end = START + first * 5000, START + last * 5000
+        wanted = [row for row in whole if at_ms(start) <= row["timestamp"] < at_ms(end)]
+        assert len(wanted) == 2 * (last - first)
+        assert rows_of(recording, "dcgm", start=start, end=end) == wanted
+    with pytest.raises(UserError, match="damaged data"):
+        rows_of(recording, "dcgm")
+
+
 def test_findings_of_a_messy_recording_are_those_of_the_clean_one(small: Path, made: Path) -> None:
     before = [finding.to_json() for finding in findings_of(Recording.open(made), choose())]
     rewrite(small, "dcgm", lambda table: table.take(np.r_[np.arange(119, -1, -1), 5, 6, 7]))

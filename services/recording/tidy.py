@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from services.kit.errors import UserError
 from services.recording.cut import clipped
 from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label
-from services.recording.reader import Recording, canonical, open_stream, read_lines, stored, times_of, within
+from services.recording.reader import Recording, canonical, open_stream, overlaps, read_lines, stored, times_of, within
 from services.recording.repeats import Repeats
 from services.recording.schema import STREAMS, TIMESTAMP, StreamSchema
 from services.recording.spool import Spool
@@ -67,21 +67,37 @@ def open_tidy(path: Path | str, *, strict: bool = False) -> Recording:
     UserError: as for `Recording.open`, a column is missing or cannot be read, or nothing lies within start and end.
     """
     recording = Recording.open(path)
-    if strict:
-        return recording
+    return recording if strict else tidied(recording, flaws_of(recording))
+
+
+class Known(NamedTuple):
+    """What there is to know of a recording's flaws to read it without them."""
+
+    words: str
+    """As `Recording.left_out` has it."""
+    unsorted: Sequence[str]
+    """Files whose rows or lines are out of order."""
+
+
+def flaws_of(recording: Recording) -> Known:
+    """Read a recording through for its flaws. UserError as for `open_tidy`."""
     flaws = _Flaws()
     for name in recording.streams():
         _look_at_rows(recording, STREAMS[name], flaws)
     _look_at_lines(recording, flaws)
     words = str(flaws)
-    if not words:
-        return recording
-    if sum(flaws.total.values()) == sum(sum(why.values()) for why in flaws.left_out.values()):
+    if words and sum(flaws.total.values()) == sum(sum(why.values()) for why in flaws.left_out.values()):
         first, last = format_instant(recording.manifest.start), format_instant(recording.manifest.end)
         remedy = "correct start and end in recording.yaml: `hindcast validate` lists what lies where"
         raise UserError(f"{recording.path}: nothing in it can be used from {first} to {last}: {words}", remedy=remedy)
-    unsorted = frozenset(file for file, count in flaws.moved.items() if count)
-    return TidyRecording(recording.path, recording.manifest, recording.topology, words, unsorted)
+    return Known(words, sorted(file for file, count in flaws.moved.items() if count))
+
+
+def tidied(recording: Recording, known: Known) -> Recording:
+    """Return a recording to read without the flaws that it has."""
+    if not known.words:
+        return recording
+    return TidyRecording(recording.path, recording.manifest, recording.topology, known.words, frozenset(known.unsorted))
 
 
 @dataclass(frozen=True)
@@ -103,8 +119,12 @@ class TidyRecording(Recording):
         schema = self._schema(stream)
         path = self.path / schema.file
         with open_stream(path) as file, tempfile.TemporaryDirectory(prefix="hindcast-sort-") as folder:
-            rows = _usable(self, schema, file, self._columns(path, file, schema, columns), None)
-            if schema.file in self.unsorted:
+            names, sort = self._columns(path, file, schema, columns), schema.file in self.unsorted
+            # Where usable rows are in order, a group of rows that lies outside has none of this time, nor its repeats.
+            every = sort or file.schema_arrow.field("timestamp").type != TIMESTAMP
+            groups = [one for one in range(file.num_row_groups) if every or overlaps(file, one, start, end)]
+            rows = _usable(self, schema, file, names, groups, None)
+            if sort:
                 with Spool(stream, Path(folder)) as spool:
                     for batch in rows:
                         spool.add(batch)
@@ -143,6 +163,7 @@ def _look_at_rows(recording: Recording, schema: StreamSchema, flaws: _Flaws) -> 
     path = recording.path / schema.file
     with open_stream(path) as file, tempfile.TemporaryDirectory(prefix="hindcast-sort-") as folder:
         names = recording._columns(path, file, schema, ())  # noqa: SLF001 - of the same format
+        groups = list(range(file.num_row_groups))
         kind = file.schema_arrow.field("timestamp").type
         if kind != TIMESTAMP:
             flaws.notes.append(f"times of {schema.file} are {kind}, read as milliseconds in UTC")
@@ -153,13 +174,13 @@ def _look_at_rows(recording: Recording, schema: StreamSchema, flaws: _Flaws) -> 
         ]
         latest, repeats, repeated = recording.manifest.start, Repeats(schema), 0
         with Spool(schema.name, Path(folder)) as spool:
-            for batch in _usable(recording, schema, file, names, flaws):
+            for batch in _usable(recording, schema, file, names, groups, flaws):
                 times = times_of(batch)
                 flaws.moved[schema.file] += int((times < np.maximum.accumulate(np.r_[latest, times[:-1]])).sum())
                 latest = max(latest, int(times.max(initial=latest)))
                 repeated += int(repeats.of(times, repeats.keys(batch)).sum())
             if flaws.moved[schema.file]:  # repeats of rows that do not lie together are found only in order
-                for batch in _usable(recording, schema, file, names, None):
+                for batch in _usable(recording, schema, file, names, groups, None):
                     spool.add(batch)
                 for _ in spool.drain():
                     pass
@@ -168,12 +189,19 @@ def _look_at_rows(recording: Recording, schema: StreamSchema, flaws: _Flaws) -> 
 
 
 def _usable(
-    recording: Recording, schema: StreamSchema, file: pq.ParquetFile, names: list[str], flaws: _Flaws | None
+    recording: Recording,
+    schema: StreamSchema,
+    file: pq.ParquetFile,
+    names: list[str],
+    groups: list[int],
+    flaws: _Flaws | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows that have a time of the recording's and an entity, in the types of the format, in the file's order."""
+    """Yield of groups of rows those that have a time of the recording's and an entity, in the types of the format, in
+    the file's order.
+    """
     path = recording.path / schema.file
     keys = [name for name in schema.key_names if name not in schema.nullable_keys]
-    for raw in stored(file, path, names, _ROWS, list(range(file.num_row_groups))):
+    for raw in stored(file, path, names, _ROWS, groups):
         batch = _numbers(canonical(raw, schema, path, cut=True), schema)
         times: Any = batch.column("timestamp")
         timed = times.is_valid().to_numpy(zero_copy_only=False)

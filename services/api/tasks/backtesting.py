@@ -15,7 +15,7 @@ from services.api.tasks.rule_texts import built_evaluator, shipped_rules, writte
 from services.backtest.history import RuleSet
 from services.backtest.losses import Assumptions
 from services.backtest.page import html, matches_csv
-from services.backtest.pieces import pieces_of
+from services.backtest.pieces import opened, pieces_of
 from services.backtest.results import Results
 from services.backtest.run import Asked, Heard, Pieces, backtest
 from services.backtest.server import Server, captured
@@ -28,7 +28,6 @@ from services.kit.problems import RefusedError
 from services.kit.times import parse_time
 from services.recording.importers.parts.zones import zone_of
 from services.recording.instants import parse_offset
-from services.recording.tidy import open_tidy
 
 if TYPE_CHECKING:
     from detectors.engine import Choice
@@ -128,7 +127,8 @@ def carried_out(work: "Work") -> TaskResult:
     )
     work.say("reading")
     with _alone() as pool:
-        result = backtest(_pieces(work, cuts, kept), asked, Results(kept / "results"), pool, _heard(work))
+        results = Results(kept / "results")
+        result = backtest(_pieces(work, cuts, kept, results), asked, results, pool, _heard(work))
     (folder / "report.html").write_text(html(result), encoding="utf-8")
     (folder / "backtest.json").write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
     (folder / "matches.csv").write_text(matches_csv(result), encoding="utf-8")
@@ -146,12 +146,12 @@ def _rule_set(path: Path) -> RuleSet:
     return RuleSet([path] if path.is_file() else shipped_rules(), built_evaluator())
 
 
-def _pieces(work: "Work", cuts: Cuts, kept: Path) -> Pieces:
+def _pieces(work: "Work", cuts: Cuts, kept: Path, results: Results) -> Pieces:
     needs, stretch = work.needs, work.needs["of"]
     if stretch is None:
         always = (0, _ALWAYS_MS)
         return lambda _: [
-            piece for path in needs["paths"] for piece in pieces_of(open_tidy(Path(path), strict=False), cuts, always)
+            piece for path in needs["paths"] for piece in pieces_of(opened(Path(path), results), cuts, always)
         ]
     given = needs["server"]
     files = {name: Path(given[name]) if given[name] else None for name in ("bearer_file", "password_file", "ca_file")}
