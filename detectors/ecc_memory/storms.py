@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.case_book import CaseBook, in_words
-from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray
+from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
@@ -46,12 +46,13 @@ class Bouts(Columns):
 
         Nothing is learnt of those that are `held` (all GPUs,), of which a storm is told.
         """
-        kept_up = np.minimum(errors, self.before[:, gpus].min(axis=0))
-        self.before[:, gpus] = self.before[1, gpus], errors
-        highest, told = self.highest[gpus], held[gpus]
+        where, (older, last) = index_of(gpus, self.count), self.before
+        kept_up = np.minimum(errors, np.minimum(older[where], last[where]))
+        older[where], last[where] = last[where], errors
+        highest, usual, told = self.highest[where], self.usual[where], held[where]
         over = ~told & (kept_up <= highest / 2)
-        self.usual[gpus[over]] = np.maximum(self.usual[gpus[over]], highest[over])
-        self.highest[gpus] = np.where(told, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
+        self.usual[where] = np.where(over, np.maximum(usual, highest), usual)
+        self.highest[where] = np.where(told, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
 
 
 class Storms:
