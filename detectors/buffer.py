@@ -103,7 +103,7 @@ class RowBuffer:
         hits = self._hits.get((field, bits))
         if hits is None:
             hits = np.empty(0, np.int64)
-            if field in self._rows.values:
+            if field in self._rows.values and np.count_nonzero(self._rows.values[field] >= (bits & -bits)):
                 value = plausible(self._rows.values[field], self._rows.valid[field])
                 having = np.where(np.isnan(value), 0, value).astype(np.int64) & bits
                 if np.count_nonzero(having):
@@ -157,12 +157,14 @@ class RowBuffer:
     ) -> Batch:
         """Return a batch of the columns of a block, `shaped` as `present` is; read-only: every detector sees it."""
         none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
-        values = {name: shaped(block.values[name]) if name in block.values else none for name in self.fields}
-        valid = {name: shaped(block.valid[name]) if name in block.valid else never for name in self.fields}
-        batch = Batch(self.kind, entities, shaped(block.times), present, values, valid)
-        for array in (entities, batch.at, present, *values.values(), *valid.values(), *batch.sound.values()):
+        told = [name for name in self.fields if name in block.values]  # of some hundred mostly a tenth
+        values, valid = ({name: shaped(of[name]) for name in told} for of in (block.values, block.valid))
+        sound = {name: plausible(values[name], valid[name]) for name in told if np.count_nonzero(valid[name])}
+        at = shaped(block.times)
+        for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
             array.setflags(write=False)
-        return batch
+        blank, lacking = dict.fromkeys(self.fields, none), dict.fromkeys(self.fields, never)
+        return Batch(self.kind, entities, at, present, blank | values, lacking | valid, sound)
 
     def _enter(self, rows: IntArray, fleet: Fleet) -> IntArray:
         every = self._rows.keys[rows]
@@ -184,7 +186,9 @@ class RowBuffer:
         categories = tuple(part.categories for part in parts)
         if categories != self._categories:
             self._categories, self._codes, self._key_of_code = categories, code[:0], code[:0]
-        place = self._codes.searchsorted(code)
+        count = len(self._codes)
+        whole = count > 0 and int(self._codes[-1]) == count - 1  # every code up to the last came: each is its own place
+        place = np.minimum(code, count) if whole else self._codes.searchsorted(code)
         last = np.append(self._codes, -1)  # no code: where one higher than all is looked for
         new = last.take(place) != code
         if np.count_nonzero(new):

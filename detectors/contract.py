@@ -21,6 +21,9 @@ from detectors.fleet import Fleet
 EXACT = 2.0**53
 """From here on a float holds no counts, and no bits, any more."""
 
+_CELLS_A_GAP = 32
+"""With fewer cells from one gap to the next a mask takes longer than indices."""
+
 Instant = int
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -58,6 +61,7 @@ class Batch:
     sound: Mapping[str, FloatArray] = field(default_factory=dict)
     """`values` with NaN wherever there is no plausible quantity: not reported, negative, infinite, or so big that a
     float holds no counts any more. Made once for all detectors; without the fields that none of these rows reports."""
+    _indices: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.sound and self.values:
@@ -69,21 +73,40 @@ class Batch:
         for tick, present in enumerate(self.present):
             yield tick, slice(None) if np.count_nonzero(present) == len(present) else present.nonzero()[0]
 
-    def index(self, here: Any) -> Any:
-        """Return `entities[here]` as an index of what is kept by entity: a slice where they follow one another.
+    def index(self, here: Any, count: int) -> Any:
+        """Return `entities[here]` by `index_of`: what a slice picks out is a view, and changes with what is kept."""
+        if not isinstance(here, slice):
+            return index_of(self.entities[here], count)
+        if count not in self._indices:
+            self._indices[count] = index_of(self.entities[here], count)
+        return self._indices[count]
 
-        What a slice picks out is a view, and changes with what is kept.
-        """
-        those = self.entities[here]
-        row = len(those) > 0 and int(those[-1] - those[0]) == len(those) - 1  # they ascend
-        return slice(int(those[0]), int(those[-1]) + 1) if row else those
+
+def index_of(those: IntArray, count: int) -> Any:
+    """Return `those` entities (n,), ascending, as an index of columns of `count` entities, of one axis.
+
+    It is a slice where they follow one another; where few between them are left out a mask, by which NumPy copies
+    stretches and not cells; else themselves.
+    """
+    if len(those) and int(those[-1] - those[0]) == len(those) - 1:
+        return slice(int(those[0]), int(those[-1]) + 1)
+    if 2 * len(those) < count or _CELLS_A_GAP * np.count_nonzero(np.diff(those) > 1) > len(those):
+        return those
+    mask = np.zeros(count, bool)
+    mask[those] = True
+    mask.setflags(write=False)
+    return mask
 
 
 def plausible(value: FloatArray, valid: BoolArray) -> FloatArray:
     """Return readings of a quantity, NaN where there is no plausible one; any shape. Where all are, `value` itself."""
+    whole = np.count_nonzero(valid) == valid.size
+    # Neither holds of NaN.
+    positive = whole and np.minimum.reduce(value, None, initial=0.0) >= 0.0
+    if positive and np.maximum.reduce(value, None, initial=0.0) < EXACT:
+        return value
     with np.errstate(invalid="ignore"):
-        sound = valid & (value >= 0.0) & (value < EXACT)
-    return value if np.count_nonzero(sound) == sound.size else np.where(sound, value, np.nan)
+        return np.where(valid & (value >= 0.0) & (value < EXACT), value, np.nan)
 
 
 @dataclass(frozen=True, slots=True)

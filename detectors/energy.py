@@ -1,8 +1,10 @@
 """The energy that GPUs say they have used: where it stands still, the readings beside it are old ones."""
 
+from typing import Any
+
 import numpy as np
 
-from detectors.contract import BoolArray, FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray
 from detectors.core.columns import Columns, column
 
 
@@ -11,8 +13,8 @@ class Energy(Columns):
 
     used: FloatArray = column(np.nan)
 
-    def stands(self, gpus: IntArray | slice, used: FloatArray) -> BoolArray:
-        """Take a reading of each of `gpus`, (n,), NaN left out; return which repeat the one before, (n,)."""
+    def stands(self, gpus: Any, used: FloatArray) -> BoolArray:
+        """Take a reading of each of `gpus`, an index of n, NaN left out; return which repeat the one before, (n,)."""
         before = self.used[gpus]
         stands = np.asarray(used == before)  # first: what a slice picks out is a view
         self.used[gpus] = np.where(np.isfinite(used), used, before)

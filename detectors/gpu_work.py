@@ -40,7 +40,7 @@ class GpuWork(Columns):
             return
         self.grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
-            where, at = batch.index(here), batch.at[tick, here]
+            where, at = batch.index(here, len(self)), batch.at[tick, here]
             tensor, level = reported(batch, TENSOR, tick, here, most=1.0), self.level[where]
             works: BoolArray = tensor >= np.fmax(_AT_WORK * level, _LEAST)
             moved = np.where(np.isnan(level), tensor, level + _STEP * (tensor - level))

@@ -1,6 +1,7 @@
 """The GPUs of a fleet as arrays by index into ``fleet.entities("dcgm")``: where they sit, and what is kept of each."""
 
 import zlib
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -92,16 +93,12 @@ class GpuLayout:
         return {"node": node} if gpu == WHOLE_NODE else self.entity(gpu)
 
 
-def reported(
-    batch: Batch, name: str, tick: int, here: Any, least: float = 0.0, most: float = float("inf")
-) -> FloatArray:
+def reported(batch: Batch, name: str, tick: int, here: Any, least: float = 0.0, most: float = inf) -> FloatArray:
     """Return a field's readings in one tick for the entities at `here`; NaN where none is within `least` and `most`."""
     column = batch.sound.get(name)
     if column is None:
         return np.full(batch.at[tick, here].shape, np.nan)
     readings: FloatArray = column[tick][here]
-    if least > 0 or np.isfinite(most):
-        within = (readings >= least) & (readings <= most)
-        if np.count_nonzero(within) < len(within):
-            return np.where(within, readings, np.nan)
-    return readings
+    fits = least <= 0 or np.minimum.reduce(readings, initial=most) >= least
+    fits = fits and (most == inf or np.maximum.reduce(readings, initial=least) <= most)
+    return readings if fits else np.where((readings >= least) & (readings <= most), readings, np.nan)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit, group_quantiles
@@ -143,13 +143,18 @@ class GpusAtWork(Columns):
             "busy": ~(util < IDLE_UTILISATION) & ((reasons < 0) | ((reasons & GPU_IDLE) == 0)),
             "at": batch.at[tick, here],
         }
-        gpus = batch.index(here)
+        gpus = batch.index(here, self.count)
         silent = np.isnan(columns["clock"]) & np.isnan(columns["power"]) & np.isnan(columns["temp"]) & (reasons < 0)
         if np.count_nonzero(silent):
             columns = {name: values[..., ~silent] for name, values in columns.items()}
             gpus = batch.entities[here][~silent]
         for name, values in columns.items():
-            getattr(self, name)[..., gpus] = values
+            kept = getattr(self, name)
+            if kept.ndim == 1:
+                kept[gpus] = values
+            else:
+                for row, value in zip(kept, values, strict=True):  # an index of two axes takes four times as long
+                    row[gpus] = value
 
     def extend(self, count: int) -> None:
         """Take note of GPUs that were not known before."""
@@ -226,6 +231,8 @@ class GpusAtWork(Columns):
         By the counter of all of it, else by that of the two reasons which held them longer.
         """
         share = self.throttled.share(gpus)
+        if not self.by_reason.reported:
+            return share
         return np.where(np.isfinite(share), share, np.fmax(*self.by_reason.share(gpus)))
 
     def throttled_in_ns(self, gpus: IntArray) -> BoolArray:
@@ -294,32 +301,32 @@ class GpusAtWork(Columns):
         if self._looked >= 0 and now - self._looked < _LOOK_MS:
             return
         self._looked = now
-        seen = self.seen > 0
-        means = np.full(self.sums.shape, np.nan)
-        np.divide(self.sums, self.seen, out=means, where=seen)
-        those = np.flatnonzero(self.known & seen[0])
+        with np.errstate(invalid="ignore"):
+            means = self.sums / self.seen  # NaN where nothing was
+        those = np.flatnonzero(self.known & (self.seen[0] > 0))
         if len(those):
-            self._judge(now, those, means.take(those, axis=1))
-        self._learn(np.logical_or.reduce(seen), means)
+            self._judge(now, those, index_of(those, self.count), means)
+        self._learn(np.logical_or.reduce(self.seen), means)
         self.sums[:], self.seen[:] = 0.0, 0
 
-    def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
-        usual = np.log(self.usual["clock"].level.take(those))
-        lost = usual - np.log(means[0])
-        self.lost[those] = lost
-        relative = np.full(self.count, np.nan)
+    def _judge(self, now: Instant, those: IntArray, where: Any, means: FloatArray) -> None:
+        """Judge `those` GPUs (n,), of which `where` is another index, by the means (USUAL, count) of all."""
+        usual, clock = np.log(self.usual["clock"].level[where]), np.log(means[0][where])
+        lost = usual - clock
+        self.lost[where] = lost
+        relative, own = np.full(self.count, np.nan), lost if self._own_past else -clock
         if self._own_past:  # where scrapes are far apart, a look may be of one node: the others as they were last seen
             np.copyto(relative, self.lost, where=now - self.looked_at <= STALE_MS)
-        relative[those] = lost if self._own_past else -np.log(means[0])
-        own, least = relative[those], self.among_peers(relative, np.isfinite(relative), 0.25)[those]
+        relative[where] = own
+        least = self.among_peers(relative, np.isfinite(relative), 0.25)[where]
         residual = np.where(np.isfinite(least), own - least, lost) / _STEP
-        tail, before = self.tails[_SIGNAL], self.evidence.looks[those]
+        tail, before = self.tails[_SIGNAL], self.evidence.looks.take(those)
         self.evidence.look(those, tail.odds(residual), now)
-        calm = self.evidence.wealth[those] <= 0
-        tail.learn(residual[calm & (before == 0) & ~self.held[those]], 1 / _CORRELATED_LOOKS)
+        calm = self.evidence.wealth[where] <= 0
+        tail.learn(residual[calm & (before == 0) & ~self.held[where]], 1 / _CORRELATED_LOOKS)
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
         tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
-        self.peak[those] = np.where(calm, 0.0, np.maximum(self.peak[those], residual))
+        self.peak[where] = np.where(calm, 0.0, np.maximum(self.peak[where], residual))
 
     def _learn(self, looked: BoolArray, means: FloatArray) -> None:
         last = np.where(self.looked_at >= 0, self.looked_at, self.at)

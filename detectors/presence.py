@@ -10,6 +10,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
@@ -18,6 +19,7 @@ from detectors.core.survivors import Survivors
 from detectors.core.tails import Tail
 from detectors.fleet import Fleet
 from detectors.gpu_work import GpuWork
+from detectors.statistics import median_of
 
 NEVER: Final = -1
 LATE: Final = 1.7
@@ -54,8 +56,19 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
 def gap_since(before: IntArray, at: IntArray) -> FloatArray:
     """Return the time (n,) from one reading to the next, NaN where there was none before (-1)."""
     gap = (at - before).astype(np.float64)
-    gap[before < 0] = np.nan
+    if before.min(initial=0) < 0:
+        gap[before < 0] = np.nan
     return gap
+
+
+def _unlike_the_last(*columns: NDArray[Any]) -> IntArray:
+    """Return the rows of some columns (n,) that differ from the one before: entities of one owner mostly say the same.
+
+    Of equal ones in a row one is enough where only the least or the greatest counts.
+    """
+    unlike = np.ones(len(columns[0]), bool)
+    unlike[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in columns])
+    return np.flatnonzero(unlike)
 
 
 class Readings(Columns):
@@ -70,7 +83,7 @@ class Readings(Columns):
             self.grow(int(batch.entities.max()) + 1)
         for tick, here in enumerate(batch.present if present is None else present):
             if np.count_nonzero(here) == len(here):
-                self.heard(batch.index(slice(None)), batch.at[tick])
+                self.heard(batch.index(slice(None), len(self)), batch.at[tick])
             else:
                 self.heard(batch.entities[here], batch.at[tick, here])
 
@@ -114,15 +127,19 @@ class Attendance(Columns):
         fresh = readings.last > self._looked
         self._looked = now
         if not np.count_nonzero(fresh):
-            self.gap, self.late = np.full(owners, np.nan), np.full(owners, np.nan)
+            self.gap, self.late = np.full((2, owners), np.nan)
             return
         if owner is None:
             since = gap_since(self.last, readings.last)
-            interval = self.gap = np.where(fresh, np.fmin(readings.gap, since, out=since), np.nan)
+            interval = self.gap = np.fmin(readings.gap, since, out=since)
+            if np.count_nonzero(fresh) < len(fresh):
+                since[~fresh] = np.nan
             np.maximum(self.last, readings.last, out=self.last)
         else:
-            own, at = owner[fresh], readings.last[fresh]
-            gaps, since = readings.gap[fresh], gap_since(self.last.take(own), at)
+            own, at, gaps = owner[fresh], readings.last[fresh], readings.gap[fresh]
+            other = _unlike_the_last(own, at, gaps)
+            own, at, gaps = own[other], at[other], gaps[other]
+            since = gap_since(self.last.take(own), at)
             usual = self.usual.take(own)
             since[np.isnan(usual)] = np.nan
             self.gap, interval = np.full(owners, np.nan), np.full(owners, np.nan)
@@ -133,9 +150,9 @@ class Attendance(Columns):
             np.fmin.at(interval, own, gaps)
             np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
-        late = missed > LATE
-        self.late = np.where(late, missed, np.nan)
-        self.back_at[late] = self.last[late]
+        late = np.flatnonzero(missed > LATE)  # mostly few
+        self.late = np.full(owners, np.nan)
+        self.late[late], self.back_at[late] = missed[late], self.last[late]
         self.usual = learnt_interval(self.usual, interval, _STEP)
         readings.gap[fresh] = np.nan
 
@@ -203,8 +220,8 @@ def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, l
     They last `least_s` beyond the reading that was due, `least_readings` intervals, and longer than those that end by
     themselves here.
     """
-    known = usual[np.isfinite(usual)]
-    typical = float(np.median(known)) if len(known) else 0.0
+    typical = median_of(usual)
+    typical = 0.0 if math.isnan(typical) else typical
     intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
     due = np.where(np.isfinite(usual), usual, 0.0)
     return np.maximum(least_s * 1000 + due, np.fmax(intervals * usual, 0.0))
@@ -252,8 +269,9 @@ class Roster:
         owner = self.owners(heard.kind, len(heard))
         last = np.full(len(self), NEVER, np.int64)
         usual = np.full(len(self), np.inf)
-        np.maximum.at(last, owner, heard.last)
-        np.fmin.at(usual, owner, heard.usual)
+        rows = _unlike_the_last(owner, heard.last, heard.usual)
+        np.maximum.at(last, owner[rows], heard.last[rows])
+        np.fmin.at(usual, owner[rows], heard.usual[rows])
         return last, usual
 
     def surviving(self, survivors: Survivors) -> IntArray:
@@ -346,8 +364,8 @@ def reported(batch: Batch) -> BoolArray:
     if not batch.valid:
         return batch.present
     some, rows = np.zeros(batch.present.shape, bool), np.count_nonzero(batch.present)
-    for name, valid in batch.valid.items():
-        some |= valid & np.isfinite(batch.values[name]) & batch.present
+    for name in batch.sound:  # the others nobody reports
+        some |= batch.valid[name] & np.isfinite(batch.values[name]) & batch.present
         if np.count_nonzero(some) == rows:
             break
     return some

@@ -63,7 +63,7 @@ def median_of(values: FloatArray) -> float:
         return float("nan")
     if float(ranked[0]) == float(ranked[-1]) and np.count_nonzero(ranked == ranked[0]) == count:
         return float(ranked[0])
-    ranked.sort()
+    ranked.partition(((count - 1) // 2, count // 2))
     low, high = float(ranked[(count - 1) // 2]), float(ranked[count // 2])
     return low if low == high else low / 2 + high / 2
 

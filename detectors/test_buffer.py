@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.buffer import RowBuffer
-from detectors.contract import Batch
+from detectors.contract import Batch, index_of
 from detectors.fleet import Fleet
 from detectors.rows import KeyColumn, Rows
 
@@ -24,6 +24,24 @@ def rows(cells: list[tuple[int, int, str]], table: np.ndarray) -> Rows:
     here = {name: np.array([field == name for _, _, field in cells], np.bool_) for name in FIELDS}
     values = {name: np.where(here[name], table[ticks, gpus, number], -1.0) for number, name in enumerate(FIELDS)}
     return Rows("dcgm", T0 + ticks * 5000, keys, values, here)
+
+
+@given(st.sets(st.integers(0, 199)), st.integers(0, 60))
+def test_an_index_picks_out_the_entities_it_is_of_in_whichever_form(left_out: set[int], more: int) -> None:
+    those = np.array(sorted({*range(200)} - left_out), np.int64)
+    kept = np.arange(200 + more)
+    index = index_of(those, len(kept))
+    assert kept[index].tolist() == those.tolist()
+    kept[index] = -1
+    assert np.flatnonzero(kept < 0).tolist() == those.tolist()
+
+
+def test_an_index_is_a_slice_where_nobody_is_left_out_and_a_mask_where_few_are() -> None:
+    everybody = np.arange(1000)
+    assert index_of(everybody, 1000) == slice(0, 1000)
+    assert index_of(np.delete(everybody, [7, 500]), 1000).dtype == bool
+    assert index_of(everybody[::2], 1000).dtype == np.int64
+    assert index_of(everybody[[1, 3]], 1000).dtype == np.int64
 
 
 def handed_out(buffer: RowBuffer) -> Batch:

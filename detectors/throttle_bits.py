@@ -102,8 +102,13 @@ class TimeByReason(ThrottledTime):
 
     def take(self, new: BoolArray, at: IntArray, counted: FloatArray) -> None:
         """Take a reading of each of the GPUs that are `new` (count,); mostly nobody reports these counters."""
-        if np.count_nonzero(np.isfinite(counted)) or np.count_nonzero(self.at >= 0):
+        if np.count_nonzero(np.isfinite(counted)) or self.reported:
             super().take(new, at, counted)
+
+    @property
+    def reported(self) -> bool:
+        """Whether anybody has reported them."""
+        return bool(self.at.max(initial=-1) >= 0)
 
     @property
     def in_ns(self) -> bool:

@@ -89,16 +89,18 @@ class XidWatch(Kept):
 
     def take(self, batch: Batch, tick: int, here: Any) -> None:
         """Take one tick of readings of GPUs that there is room for: the gauge and the counters."""
-        self.take_gauge(batch.entities[here], batch.at[tick, here], reported(batch, XID_FIELD, tick, here))
-        gpus, at, gauge = batch.index(here), batch.at[tick, here], self._gauge
+        at, gauge, where = batch.at[tick, here], self._gauge, batch.index(here, len(self._gauge))
+        self.take_gauge(where, at, reported(batch, XID_FIELD, tick, here))
         told = [name for name in batch.sound if name in self._counters]
         for name in told:
             values = reported(batch, name, tick, here)
             for place in np.flatnonzero(values >= 1).tolist():
                 self._count(int(batch.entities[here][place]), name, int(at[place]), float(values[place]))
-        began = (gauge.heard_at[gpus] < 0) | (at - gauge.heard_at[gpus] > SAME_MS)
-        gauge.heard_since[gpus] = np.where(began, at, gauge.heard_since[gpus])
-        gauge.heard_at[gpus] = at
+        before = gauge.heard_at[where]
+        if np.minimum.reduce(before, initial=0) < 0 or np.maximum.reduce(at - before, initial=0) > SAME_MS:
+            began = (before < 0) | (at - before > SAME_MS)
+            gauge.heard_since[batch.entities[here][began]] = at[began]
+        gauge.heard_at[where] = at
 
     def _count(self, gpu: int, name: str, at: Instant, value: float) -> None:
         """Take a counter that is not 0."""
@@ -127,31 +129,32 @@ class XidWatch(Kept):
             if line.code in self._codes:
                 self._add(XidEvent(record.at, record.node, -1, line.code, KERNEL, line.text[:200], line.address))
 
-    def take_gauge(self, gpus: IntArray, at: IntArray, value: FloatArray) -> None:
-        """Take readings of the gauge, at most one a GPU; NaN: not reported."""
+    def take_gauge(self, where: Any, at: IntArray, value: FloatArray) -> None:
+        """Take readings of the gauge, at most one a GPU; NaN: not reported. `where` is an index of the GPUs."""
         gauge = self._gauge
         known = value < 2**31
         if np.count_nonzero(known) < len(known):
+            gpus = np.arange(len(gauge))[where]
             never = gpus[~known & (gauge.code[gpus] < 0)]
             if len(never):
                 when = at[~known & (gauge.code[gpus] < 0)]
                 began = (gauge.without_since[never] < 0) | (when - gauge.at[never] > SAME_MS)
                 gauge.without_since[never] = np.where(began, when, gauge.without_since[never])
                 gauge.at[never] = when
-            gpus, at, value = gpus[known], at[known], value[known]
-        if not len(gpus):
+            where, at, value = gpus[known], at[known], value[known]
+        if not len(value):
             return
         code = value.astype(np.int32)
-        differs = np.flatnonzero(code != gauge.code.take(gpus))  # mostly none
-        if len(differs):
-            those, when, now = gpus[differs], at[differs], code[differs]
+        differs = code != gauge.code[where]
+        if np.count_nonzero(differs):  # mostly none
+            those, when, now = np.arange(len(gauge))[where][differs], at[differs], code[differs]
             before, since, without = gauge.code[those], gauge.at[those], gauge.without_since[those]
             unheard = (before < 0) & (without >= 0) & (now != 0)
             unheard &= (when - without >= SAME_MS) & (when - since <= SAME_MS)
             changed = (before >= 0) | unheard
             self._change(those[changed], when[changed], now[changed], since[changed])
             gauge.code[those] = now
-        gauge.at[gpus] = at
+        gauge.at[where] = at
 
     def _change(self, gpus: IntArray, at: IntArray, code: NDArray[np.int32], since: IntArray) -> None:
         cleared = code == 0

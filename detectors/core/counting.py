@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, threshold
 from detectors.core.tails import Tail, Tails
@@ -73,31 +73,35 @@ class Counter(Columns):
         self.rows = (rows,) if rows else ()
         super().__init__()
 
-    def take(self, entities: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
-        """Take one reading of each of `entities` (n,) at `at` (n,), NaN left out; return by how much each has grown.
+    def take(self, entities: Any, at: IntArray, value: FloatArray) -> FloatArray:
+        """Take one reading of each of `entities` at `at` (n,), NaN left out; return by how much each has grown.
 
-        `value` and what is returned have shape (n,), or (rows, n).
+        `value` and what is returned have shape (n,), and `entities` is an index of n; or (rows, n), and it is (n,).
         """
         if value.ndim == 1:
             return self._take(entities, at, value)
         places = (np.arange(len(value))[:, None] * self.count + entities).ravel()
         return self._take(places, np.broadcast_to(at, value.shape).ravel(), value.ravel()).reshape(value.shape)
 
-    def _take(self, places: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
-        growth = np.zeros(len(places))
+    def _take(self, where: Any, at: IntArray, value: FloatArray) -> FloatArray:
+        growth = np.zeros(len(value))
         known = np.isfinite(value)
-        if not np.count_nonzero(known):
+        seen = np.count_nonzero(known)
+        if not seen:
             return growth
-        those, when, now = (places, at, value) if known.all() else (places[known], at[known], value[known])
+        when, now = at, value
+        if seen < len(known):
+            where, when, now = np.arange(self.value.size)[where][known], at[known], value[known]
         values, highs, fell_at = self.value.reshape(-1), self.high.reshape(-1), self.fell_at.reshape(-1)
-        change = now - values.take(those)
-        stood = change >= 0
-        self.spent_ms.reshape(-1)[those] += (when - self.at.reshape(-1).take(those)) * stood
-        self.at.reshape(-1)[those] = when
+        change, last = now - values[where], self.at.reshape(-1)
+        stood, spent = change >= 0, when - last[where]
+        self.spent_ms.reshape(-1)[where] += spent if np.count_nonzero(stood) == len(stood) else spent * stood
+        last[where] = when
         moves = change != 0  # or nothing is known yet; mostly few
         if not np.count_nonzero(moves):
             return growth
-        changed, then, reads, change = those[moves], when[moves], now[moves], change[moves]
+        changed, then = np.arange(self.value.size)[where][moves], when[moves]
+        reads, change = now[moves], change[moves]
         self.moved.reshape(-1)[changed] = then
         fell = change < 0
         if np.count_nonzero(fell):
@@ -130,10 +134,11 @@ class Counter(Columns):
         np.divide(growth, elapsed, out=rate, where=settled)
         return rate
 
-    def look(self, entities: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return by how much each of `entities` grew since the last look, and in how many ms; begin anew."""
-        grown, spent = self.grown[..., entities], self.spent_ms[..., entities]
-        self.grown[..., entities], self.spent_ms[..., entities] = 0.0, 0.0
+    def look(self, entities: Any) -> tuple[FloatArray, FloatArray]:
+        """Return by how much each of `entities` (an index) grew since the last look, and in how many ms; begin anew."""
+        of = (Ellipsis, entities) if self.rows else entities  # of one axis an index of one is much faster
+        grown, spent = self.grown[of].copy(), self.spent_ms[of].copy()
+        self.grown[of], self.spent_ms[of] = 0.0, 0.0
         return grown, spent
 
 
@@ -183,57 +188,64 @@ class Bursts(Columns):
         those = np.flatnonzero(self.counter.spent_ms > 0)
         if not len(those):
             return True
-        grown, spent = self.counter.look(those)
+        where = index_of(those, self.count)
+        grown, spent = self.counter.look(where)
         errors = grown * np.minimum(LOOK_MS / spent, 1.0)
-        self.recent[those] = self.recent[those] * np.exp(-spent / 1000 / RECENT_S) + grown * np.minimum(
+        self.recent[where] = self.recent[where] * np.exp(-spent / 1000 / RECENT_S) + grown * np.minimum(
             RECENT_S * 1000 / spent, 1.0
         )
-        calm = those[self.evidence.wealth[those] <= 0]
-        self.before[:, calm] = self.totals[:, calm]
-        self.totals[:, those] += np.array([grown, spent / 1000])
-        level = self.level[those]
+        wealth = self.evidence.wealth[where]
+        calm = where if wealth.max() <= 0 else those[wealth <= 0]
+        for before, total, more in zip(self.before, self.totals, (grown, spent / 1000), strict=True):
+            before[calm] = total[calm]
+            total[where] += more
+        level = self.level[where]
         excess = errors - level
-        common = max(float(np.median(excess)), 0.0) if len(those) > 3 else 0.0
+        most = len(those) > 3 and 2 * np.count_nonzero(excess > 0) >= len(those)  # else the median is not above 0
+        common = max(float(np.median(excess)), 0.0) if most else 0.0
         residual = np.maximum(excess - common, 0.0) / np.sqrt(level + common + 1.0)
-        self.now[those] = errors
+        self.now[where] = errors
         self.hot_at[those[residual > _HOT]] = now
         never, at_times = (self._tails[f"{self._name}, {how}"] for how in ("never before", "now and then"))
         errs = level >= _HABIT
-        odds = np.where(errs, credible(at_times, residual), credible(never, residual))
+        odds = credible(never, residual)
+        odds[errs] = credible(at_times, residual[errs])
         struck = odds < _STRUCK
         self.struck_at[those[struck]] = now
-        odds[(self.learnt[those] < _KNOWN) | held[those]] = np.nan
+        odds[(self.learnt[where] < _KNOWN) | held[where]] = np.nan
         if common > 0:  # what most count at once is no fault of any of them, and says nothing of one
             odds[:] = np.nan
         self.evidence.look(those, odds, now, most=self.bar + 10 if np.isfinite(self.bar) else 60.0)
-        self.struck[those] = np.where(self.evidence.wealth[those] > 0, self.struck[those] + struck, 0)
+        self.struck[where] = np.where(self.evidence.wealth[where] > 0, self.struck[where] + struck, 0)
         self.watched = int(np.count_nonzero(self.learnt >= _KNOWN))
         self.bar = threshold(self._budget, self.watched, nodes, LOOK_MS / 1000)
-        self._learn(now, those, errors, residual, errs, held)
-        self.usual_of_peers = float(np.median(self.level[those]))
+        self._learn(now, those, where, errors, residual, errs, held[where])
+        level = self.level[where]
+        self.usual_of_peers = float(np.median(level)) if 2 * np.count_nonzero(level) >= len(level) else 0.0
         return True
 
     def _learn(
         self,
         now: Instant,
         those: IntArray,
+        where: Any,
         errors: FloatArray,
         residual: FloatArray,
         errs: BoolArray,
         held: BoolArray,
     ) -> None:
-        wealth = self.evidence.wealth[those]
-        on = (residual > _HOT) | held[those]
+        wealth = self.evidence.wealth[where]
+        on = (residual > _HOT) | held
         self.worst[those[on]] = np.maximum(self.worst[those[on]], residual[on])
-        ended = ~on & ((self.worst[those] <= 0) | (now - self.hot_at[those] > ONE_EVENT_MS))
+        worst = self.worst[where]
+        ended = ~on & ((worst <= 0) | (now - self.hot_at[where] > ONE_EVENT_MS))
         ended &= wealth < self.bar  # what chance does not explain is no chance to learn from
-        over = those[ended]
-        typical = np.maximum(residual[ended], self.worst[over])
-        self.worst[over] = 0.0
+        typical = np.maximum(residual[ended], worst[ended])
+        self.worst[those[ended & (worst > 0)]] = 0.0
         for tail, which in (("never before", ~errs[ended]), ("now and then", errs[ended])):
             self._tails[f"{self._name}, {tail}"].learn(typical[which])
-        calm = ~held[those] & (wealth < _DOUBT)
-        some = those[calm]
+        calm = ~held & (wealth < _DOUBT)
+        some = where if np.count_nonzero(calm) == len(calm) else those[calm]
         seen = self.level[some]
         self.learnt[some] = np.minimum(self.learnt[some] + 1, _MEMORY)
         self.level[some] = seen + (np.minimum(errors[calm], 3 * seen + 1) - seen) / self.learnt[some]

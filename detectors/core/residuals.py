@@ -10,8 +10,8 @@ from detectors.statistics import clamp, stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
-_LARGE: Final = 8
-"""Groups of so many values, in the mean, are sorted one by one: values sort in a quarter of the time of places."""
+_LARGE: Final = 16
+"""Groups of more values are sorted one by one, the others side by side: values sort in less time than places."""
 
 
 def group_medians(
@@ -49,11 +49,16 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
     of, some = group[known], values[known]
     sizes = np.bincount(of, minlength=groups)
     starts = np.cumsum(sizes) - sizes
-    if len(some) < _LARGE * groups:
-        by_value = np.argsort(some)
-        return some[by_value[stable_order(of[by_value])]], starts, sizes
-    ranked = some[stable_order(of)]
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+    ranked, large = some[stable_order(of)], sizes > _LARGE
+    width = int(sizes.max(initial=0, where=~large))
+    if width > 1:
+        cells = np.arange(width) < sizes[~large, None]
+        places = (starts[~large, None] + np.arange(width))[cells]
+        beside = np.full(cells.shape, np.inf)
+        beside[cells] = ranked[places]
+        beside.sort(axis=1)
+        ranked[places] = beside[cells]
+    for start, size in zip(starts[large].tolist(), sizes[large].tolist(), strict=True):
         ranked[start : start + size].sort()
     return ranked, starts, sizes
 

@@ -82,10 +82,12 @@ class Shares(Columns):
         for part in (self.own, self.others, self.for_work, self.evidence):
             part.grow(count)
 
-    def take(self, entities: IntArray, carried: FloatArray, work: FloatArray) -> None:
-        """Take one reading (n,) of each of `entities` at work: what it carried (NaN: unknown), how busy it was."""
+    def take(self, entities: Any, carried: FloatArray, work: FloatArray) -> None:
+        """Take one reading (n,) of each of `entities`, an index of n of them that are at work: what it carried (NaN:
+        unknown), how busy it was.
+        """
         known = carried > 0
-        before, value = self.sum.take(entities), np.where(known, carried, 0.0)
+        before, value = self.sum[entities], np.where(known, carried, 0.0)
         self.sum[entities] = np.maximum(before, value) if self._peaks else before + value
         self.work[entities] += np.where(known, work, 0.0)
         self.readings[entities] += known

@@ -53,11 +53,14 @@ class Tail:
         Readings of one entity that follow one another within the signal's correlation time are one: give each of n
         such the weight 1/n.
         """
-        known = residuals[np.isfinite(residuals)]
-        if not len(known):
+        known = np.count_nonzero(np.isfinite(residuals))
+        if not known:
             return
-        self._counts += weight * np.bincount(_bin(known), minlength=BINS)
-        self._total += weight * len(known)
+        more = _above_zero(residuals)
+        counts = np.bincount(_bin(residuals[more]), minlength=BINS)
+        counts[0] += known - len(more)
+        self._counts += weight * counts
+        self._total += weight * known
         if self._total > _HALVED_AT:
             self._counts /= 2
             self._total /= 2
@@ -66,16 +69,17 @@ class Tail:
     def odds(self, residuals: FloatArray) -> FloatArray:
         """Return the probability (n,) of a residual at least as large: NaN where none is, 1 before any is known."""
         self._settle()
-        known = np.isfinite(residuals)
-        whole = np.count_nonzero(known) == len(known)
-        scale = _scale(residuals if whole else np.where(known, residuals, 0.0))
+        more = _above_zero(residuals)  # of counts that seldom grow few, and all others have the same odds
+        scale = np.append(_scale(residuals[more]), 0.0)
         rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), BINS - 1)] + 1) / (self._total + 1)
         if self._fit is not None:
             begins, share, mean = self._fit
             far = scale > begins
             rank[far] = share * np.exp(-(scale[far] - begins) / mean)
         rank = np.minimum(np.maximum(rank, _LEAST), 1.0)
-        return rank if whole else np.where(known, rank, np.nan)
+        odds = np.where(np.isfinite(residuals), rank[-1], np.nan)
+        odds[more] = rank[:-1]
+        return odds
 
     def quantile(self, share: float) -> float:
         """Return the residual that only `share` of them exceed, by the counts alone; NaN while nothing is known."""
@@ -149,6 +153,11 @@ class Tails:
             self[name].merge(counts)
 
     snapshot, load = document, merge
+
+
+def _above_zero(residuals: FloatArray) -> NDArray[np.int64]:
+    """Return the places of the finite ones that are above 0."""
+    return np.flatnonzero((residuals > 0) & (residuals < np.inf))
 
 
 def _scale(residuals: FloatArray) -> FloatArray:

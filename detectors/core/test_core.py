@@ -147,6 +147,35 @@ def test_group_medians_and_residuals_leave_out_what_is_unknown_and_groups_that_a
     assert np.isnan(distance[4:]).all()
 
 
+def test_groups_of_any_size_beside_each_other_have_the_medians_and_quantiles_that_sorting_them_gives() -> None:
+    chance = np.random.default_rng(6)
+    group = chance.permutation(np.repeat(np.arange(41), np.arange(41)))  # the sizes are 0 to 40
+    values = np.where(chance.random(len(group)) < 0.1, np.nan, chance.integers(0, 9, len(group)))
+    medians, sizes = group_medians(values, group, 41)
+    quarters, _ = group_quantiles(values, group, 41, 0.25)
+    for number in range(41):
+        mine = np.sort(values[(group == number) & np.isfinite(values)])
+        assert sizes[number] == len(mine)
+        wanted = [np.median(mine), mine[(len(mine) - 1) // 4]] if len(mine) else [np.nan, np.nan]
+        np.testing.assert_array_equal([medians[number], quarters[number]], wanted)
+
+
+def test_a_tail_asked_of_many_at_once_says_of_each_what_it_says_of_it_alone() -> None:
+    tail, chance = Tail(), np.random.default_rng(7)
+    tail.learn(chance.exponential(size=2000) - 0.5)
+    asked = np.array([np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-9, 0.3, 2.0, 50.0, np.inf])
+    alone = [float(tail.odds(asked[[place]])[0]) for place in range(len(asked))]
+    np.testing.assert_array_equal(tail.odds(asked), alone)
+    assert np.isnan(alone).tolist() == [True, True, *[False] * 7, True]
+    assert alone[2] == alone[4] >= alone[5] > alone[6] > alone[7] > alone[8] > 0
+    one_by_one = Tail()
+    for residual in asked:
+        one_by_one.learn(np.array([residual]))
+    together = Tail()
+    together.learn(asked)
+    assert one_by_one.document() == together.document()
+
+
 def test_a_habit_follows_slowly_and_is_not_moved_by_one_outlier() -> None:
     habit = Habit(3600.0)
     habit.grow(1)

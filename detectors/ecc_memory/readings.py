@@ -10,6 +10,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.gpus import reported
 
+_REMAPPED = ("UNCORRECTABLE", "CORRECTABLE")
 _ABSENT_MS = 180_000
 """A GPU that was silent for so long has been reset, most likely, and rows given up before are counted when it is
 back."""
@@ -59,23 +60,23 @@ class MemoryReadings(Columns):
         Counts since the driver's load where there are any, else lifetime ones: these are written when the driver
         unloads, so growth there tells again of an old event.
         """
-        gpus, at = batch.entities[here], batch.at[tick, here]
-        before = self.at.take(gpus)
-        doubles = self._errors(batch, tick, here, gpus, "DBE", self.volatile_double)
-        singles = self._errors(batch, tick, here, gpus, "SBE", self.volatile_single)
+        gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
+        before = self.at[where].copy()
+        doubles = self._errors(batch, tick, here, where, "DBE", self.volatile_double)
+        singles = self._errors(batch, tick, here, where, "SBE", self.volatile_single)
         reset = self._gauges(batch, tick, here, gpus, at) | ((before >= 0) & (at - before > _ABSENT_MS))
         for counted, counter, volatile in (
             (doubles, self.double, self.volatile_double), (singles, single, self.volatile_single),
         ):  # fmt: skip
-            fell = np.flatnonzero(counted < counter.value.take(gpus))
+            fell = np.flatnonzero(counted < counter.value[where])
             reset[fell] |= volatile[gpus[fell]]
         if np.count_nonzero(reset):
             self.reset_at[gpus[reset]] = at[reset]
 
-        single.take(gpus, at, singles)
-        growth = self.double.take(gpus, at, doubles)
-        lost = self.lost_rows.take(gpus, at, reported(batch, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", tick, here))
-        worn = self.spare_rows.take(gpus, at, reported(batch, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", tick, here))
+        lost, worn = (reported(batch, f"DCGM_FI_DEV_{name}_REMAPPED_ROWS", tick, here) for name in _REMAPPED)
+        single.take(where, at, singles)
+        growth = self.double.take(where, at, doubles)
+        lost, worn = self.lost_rows.take(where, at, lost), self.spare_rows.take(where, at, worn)
         growth = growth + np.where(reset, 0.0, lost)
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
@@ -83,17 +84,17 @@ class MemoryReadings(Columns):
             self.worn[gpus] += np.where(reset, 0.0, worn)
         first = np.flatnonzero(before < 0)
         self.first_at[gpus[first]] = at[first]
-        self.at[gpus] = at
+        self.at[where] = at
 
     @staticmethod
-    def _errors(batch: Batch, tick: int, here: Any, gpus: IntArray, kind: str, volatile: BoolArray) -> FloatArray:
+    def _errors(batch: Batch, tick: int, here: Any, where: Any, kind: str, volatile: BoolArray) -> FloatArray:
         counted = reported(batch, f"DCGM_FI_DEV_ECC_{kind}_VOL_TOTAL", tick, here)
         since_load = np.isfinite(counted)
         if np.count_nonzero(since_load) == len(since_load):
-            volatile[gpus] = True
+            volatile[where] = True
             return counted
-        volatile[gpus] |= since_load
-        return np.where(volatile[gpus], counted, reported(batch, f"DCGM_FI_DEV_ECC_{kind}_AGG_TOTAL", tick, here))
+        volatile[where] |= since_load
+        return np.where(volatile[where], counted, reported(batch, f"DCGM_FI_DEV_ECC_{kind}_AGG_TOTAL", tick, here))
 
     def _uncorrected(self, gpus: IntArray, at: IntArray, before: IntArray, growth: FloatArray) -> None:
         first = self.uncorrected_at[gpus] < 0
@@ -105,12 +106,16 @@ class MemoryReadings(Columns):
         """Take the two gauges; return where a pending remap is pending no more: the GPU was reset."""
         pending = reported(batch, "DCGM_FI_DEV_ROW_REMAP_PENDING", tick, here)
         failure = reported(batch, "DCGM_FI_DEV_ROW_REMAP_FAILURE", tick, here)
-        cleared: BoolArray = (pending == 0) & (self.pending_at[gpus] >= 0) & (self.pending_clear[gpus] == 0)
+        cleared = np.zeros(len(gpus), bool)
+        if self.pending_at.max(initial=-1) >= 0:
+            cleared = (pending == 0) & (self.pending_at[gpus] >= 0) & (self.pending_clear[gpus] == 0)
         for since, clear, known, value in (
             (self.pending_at, self.pending_clear, self.pending_known, pending),
             (self.failure_at, self.failure_clear, self.failure_known, failure),
         ):
             known[gpus[np.isfinite(value) & ~known.take(gpus)]] = True
+            if since.max(initial=-1) < 0 and not np.count_nonzero(value >= 1):
+                continue  # none is set
             concerned = np.flatnonzero((value >= 1) | ((value == 0) & (since.take(gpus) >= 0)))  # mostly few
             those, on = gpus[concerned], value[concerned] >= 1
             begins = on & (since[those] < 0)

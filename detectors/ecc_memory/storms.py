@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.case_book import CaseBook, in_words
-from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray
+from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
@@ -49,14 +49,15 @@ class Bouts(Columns):
 
         Nothing is learnt of those that are `held` (all GPUs,), of which a storm is found.
         """
-        kept_up = np.minimum(errors, self.before[:, gpus].min(axis=0))
-        self.before[:, gpus] = self.before[1, gpus], errors
-        highest, known = self.highest[gpus], held[gpus]
-        calm = np.where(~known & (kept_up <= highest / 2), self.calm[gpus] + 1, 0)
+        where, (older, last) = index_of(gpus, self.count), self.before
+        kept_up = np.minimum(errors, np.minimum(older[where], last[where]))
+        older[where], last[where] = last[where], errors
+        highest, usual, known = self.highest[where], self.usual[where], held[where]
+        calm = np.where(~known & (kept_up <= highest / 2), self.calm[where] + 1, 0)
         over = calm >= _CALM_LOOKS
-        self.usual[gpus[over]] = np.maximum(self.usual[gpus[over]], highest[over])
-        self.highest[gpus] = np.where(known, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
-        self.calm[gpus] = np.where(over, 0, calm)
+        self.usual[where] = np.where(over, np.maximum(usual, highest), usual)
+        self.highest[where] = np.where(known, 0.0, np.where(over, kept_up, np.maximum(highest, kept_up)))
+        self.calm[where] = np.where(over, 0, calm)
 
 
 class Storms:

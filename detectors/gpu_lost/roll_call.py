@@ -75,15 +75,21 @@ class RollCall(Columns):
     def take(self, batch: Batch, tick: int, here: Any) -> None:
         """Take note of which GPUs answer in one tick: rows without a reading, or full of zeros, are silence."""
         gpus = batch.entities[here]
-        vitals = np.array([reported(batch, name, tick, here) for name in VITAL])
-        other = np.array([reported(batch, name, tick, here) for name in OTHER])
-        alive = (vitals > 0).any(axis=0)
-        self.vital[gpus[alive]] = True
-        alive |= ~self.vital[gpus] & (np.isfinite(other).any(axis=0) | (vitals == 0).any(axis=0))
-        gpus = gpus[alive]
-        self._nodes.readings.heard(gpus, batch.at[tick, here][alive])
-        self.came[gpus] += 1
-        self.worked[gpus] = other[0][alive] > 0
+        at, worked = batch.at[tick, here], reported(batch, UTIL, tick, here) > 0
+        vitals = [reported(batch, name, tick, here) for name in VITAL]
+        alive = np.logical_or.reduce([values > 0 for values in vitals])
+        where = batch.index(here, len(self))
+        if np.count_nonzero(alive) == len(alive):
+            self.vital[where] = True
+        else:
+            self.vital[gpus[alive]] = True
+            other = np.array([reported(batch, name, tick, here) for name in OTHER])
+            zero = np.logical_or.reduce([values == 0 for values in vitals])
+            alive |= ~self.vital[gpus] & (np.isfinite(other).any(axis=0) | zero)
+            where, at, worked = gpus[alive], at[alive], worked[alive]
+        self._nodes.readings.heard(where, at)
+        self.came[where] += 1
+        self.worked[where] = worked
 
     def settle(self, now: Instant, lost: IntArray) -> None:
         """At a point of the grid: count who has missed what; of GPUs that are `lost` already nothing is learnt."""
@@ -93,23 +99,28 @@ class RollCall(Columns):
         self._back.grow(len(nodes))
         away = (nodes.gap > self._config.least_s * 1000) & np.isfinite(nodes.late)
         self._back.back_at[away] = nodes.last[away]
-        here, usual = self.came > 0, nodes.usual[node]
-        scrapes = np.zeros(len(nodes), np.int64)
-        np.maximum.at(scrapes, node[here], self.came[here])
-        scrapes[nodes.gap < _STRADDLE * nodes.usual] = 0
-        self.missed[away[node] & ~here] = 0
-        absent = ~here & (self.last >= 0)
-        by_chance = here & (self.missed > 0) & (gaps < self._config.unsure_s * 1000)
+        here = self.came > 0
+        if np.count_nonzero(away):
+            self.missed[away[node] & ~here] = 0
+        absent = np.flatnonzero(~here & (self.last >= 0))
+        if len(absent):
+            scrapes = np.zeros(len(nodes), np.int64)
+            np.maximum.at(scrapes, node, self.came)
+            scrapes[nodes.gap < _STRADDLE * nodes.usual] = 0
+        missing = here & (self.missed > 0)
+        by_chance = missing & (gaps < self._config.unsure_s * 1000)
         by_chance[lost] = False
         self.lapses.learn(int(np.count_nonzero(here)), (self.missed[by_chance] + 1).astype(np.float64))
-        again = here & ((self.missed > 0) | (self.answered == 0))
+        again = missing | (here & (self.answered == 0))
         self.answered[again], self.answers_at[again] = 0, self.last[again]
-        self.answered[here] += self.came[here]
-        returned = (gaps > _ABSENT_MS) & (gaps > _ABSENT_INTERVALS * usual)
+        self.answered += self.came
+        returned = np.flatnonzero(gaps > _ABSENT_MS)
+        returned = returned[gaps[returned] > _ABSENT_INTERVALS * nodes.usual[node[returned]]]
         self.returned_at[returned] = self.last[returned]
-        self.missed[absent] += scrapes[node[absent]]
+        if len(absent):
+            self.missed[absent] += scrapes[node[absent]]
         self.missed[here] = 0
-        self.heard[here] += self.came[here]
+        self.heard += self.came
         self.came[:] = 0
 
     def silent(self, budget: float) -> IntArray:

@@ -79,9 +79,11 @@ class Activity(_Readings):
         self._attendance.readings.take(batch)
         self._last.grow(len(self._attendance.readings))
         for tick, here in batch.ticks():
+            where = batch.index(here, len(self._last))
             for name, field in FIELDS.items():
-                value = reported(batch, field, tick, here)
-                kept, where = getattr(self._last, name), batch.index(here)
+                if field not in batch.sound:
+                    continue
+                value, kept = reported(batch, field, tick, here), getattr(self._last, name)
                 kept[where] = np.where(value < 1e6, value, kept[where])  # of NaN too
 
     def look(self, now: Instant) -> None:
@@ -89,17 +91,22 @@ class Activity(_Readings):
         self._attendance.look(now)
         self._assign()
         count = len(self)
-        here = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
+        here = np.flatnonzero(self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu])
         gpu, job = self._gpu[here], self._job[here]
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:
-            value = getattr(self._last, name)[gpu]
-            known = np.isfinite(value)
-            total = np.bincount(job[known], value[known], minlength=count)
-            heads = np.bincount(job[known], minlength=count)
+            value = getattr(self._last, name).take(gpu)
+            known = np.flatnonzero(np.isfinite(value))
+            of, heads = job, self.heard
+            if len(known) < len(value):
+                of, value = job[known], value[known]
+                heads = np.bincount(of, minlength=count)
+            total = np.bincount(of, value, minlength=count)
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
-        free = self._last.memory[gpu] < _FREED * self.memory_level[job]
-        self.freed = 2 * np.bincount(job, free, minlength=count) >= np.maximum(self.heard, 1)
+        free = np.zeros(len(gpu), bool)
+        if np.count_nonzero(self.memory_level >= 0):
+            free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
+        self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
 
     def lost(self, jobs: IntArray, now: Instant, since: IntArray) -> IntArray:
         """Return how many GPUs of each of `jobs` (n,) fell silent about when it did (`since`, (n,), ms), or after."""

@@ -225,6 +225,8 @@ class Judge:
     def erring(self, now: Instant) -> Iterator[Verdict]:
         """Yield the cables with errors at a rate, named by the port that sees them: the NIC, else the worse."""
         ports = sum(len(errors) for errors in self._errors.values())
+        if not ports:
+            return
         nodes = max(len(self._nodes), len(self._fleet.nodes), 1)
         wealth = threshold(self._config.false_alarms_per_100_node_days, ports, nodes, LOOK_MS / 1000)
         found: dict[Cable, list[tuple[float, End, int, dict[str, float]]]] = {}
@@ -263,6 +265,8 @@ class Judge:
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
         """Yield NICs of a job that carry nothing, or report nothing, while their siblings go on."""
         states = self._states["nic"]
+        if not len(states):
+            return
         last, usual = states.heard.last, states.heard.usual
         quiet = set(self._rails.quiet(last, usual).tolist())
         missing = set(states.missing(now, self._config.false_alarms_per_100_node_days).tolist())

@@ -124,22 +124,23 @@ class Nvlink:
         """Take readings."""
         self._grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
-            gpus, at = batch.entities[here], batch.at[tick, here]
-            self._errors.take(batch, tick, here, gpus, at)
+            self._errors.take(batch, tick, here)
             self._xids.take(batch, tick, here)
             sent, received = reported(batch, _SENT, tick, here), reported(batch, _RECEIVED, tick, here)
             moved = np.where(np.isnan(sent), received, np.where(np.isnan(received), sent, sent + received)) / _MB
             if np.isnan(moved).any():
+                gpus, at = batch.entities[here], batch.at[tick, here]
                 counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
                 moved = np.where(np.isnan(moved), counted, moved)
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
-            stale = self._energy.stands(gpus, reported(batch, _ENERGY, tick, here))
+            where = batch.index(here, len(self._traffic))
+            stale = self._energy.stands(where, reported(batch, _ENERGY, tick, here))
             memory = reported(batch, _MEMORY, tick, here)
             # A GPU at work whose memory is not used at all: its profiling counters are paused, and read zero.
             paused = memory == 0
             # None at all is little, too: links that are down carry nothing.
             moved = np.where(idle | stale | paused, np.nan, np.maximum(moved, 1.0))
-            self._traffic.take(gpus, moved, memory)
+            self._traffic.take(where, moved, memory)
         return ()
 
     def go_on_with(self, survivors: Survivors) -> None:

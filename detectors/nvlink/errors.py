@@ -55,21 +55,25 @@ class LinkErrors(Columns):
         self.bursts.grow(count)
         self.recoveries.grow(count)
 
-    def take(self, batch: Batch, tick: int, here: Any, gpus: IntArray, at: IntArray) -> None:
-        """Take one reading of each of `gpus`."""
-        before, had = self.at.take(gpus), self.has.take(gpus)
-        self.at[gpus] = at
+    def take(self, batch: Batch, tick: int, here: Any) -> None:
+        """Take one reading of each of the GPUs `here`."""
+        gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
+        before, had = self.at[where].copy(), self.has[where].copy()
+        self.at[where] = at
         away = (before >= 0) & (at - before > _AWAY_MS)
         total, has = np.zeros(len(gpus)), np.zeros(len(gpus), np.int8)
         for bit, name in enumerate(_COUNTED):
+            if name not in batch.sound:
+                continue  # nobody reports it
             value = reported(batch, name, tick, here)
             known = np.isfinite(value)
             total += value if np.count_nonzero(known) == len(known) else np.where(known, value, 0.0)
             has |= known.astype(np.int8) << bit
             if name == _REPLAY:
-                more = gpus[value > self.replays.take(gpus)]
-                self.replayed_at[more] = self.at[more]
-                self.replays[gpus[known]] = value[known]
+                stood = self.replays[where]
+                more = np.flatnonzero(value > stood)
+                self.replayed_at[gpus[more]] = at[more]
+                self.replays[where] = np.where(known, value, stood)
         # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
         lacks = (has & had) != had
         total[lacks | (has == 0)] = np.nan
@@ -77,13 +81,15 @@ class LinkErrors(Columns):
         other = np.flatnonzero(has != had)
         counter.value[gpus[other[~lacks[other]]]] = np.nan
         self.has[gpus[other]] |= has[other]
-        fell = (total < counter.value.take(gpus)) | away
-        counter.take(gpus, at, total)
-        recovery, newer = reported(batch, _RECOVERY, tick, here), reported(batch, _RECOVERIES_5, tick, here)
-        recovery = np.where(np.isnan(newer), recovery, newer)
-        fell |= recovery < self.recoveries.value.take(gpus)
+        fell = (total < counter.value[where]) | away
+        counter.take(where, at, total)
+        grown = np.zeros(len(gpus))
+        if _RECOVERY in batch.sound or _RECOVERIES_5 in batch.sound:
+            recovery, newer = reported(batch, _RECOVERY, tick, here), reported(batch, _RECOVERIES_5, tick, here)
+            recovery = np.where(np.isnan(newer), recovery, newer)
+            fell |= recovery < self.recoveries.value[where]
+            grown = self.recoveries.take(where, at, recovery)
         self.reset_at[gpus[fell]] = at[fell]
-        grown = self.recoveries.take(gpus, at, recovery)
         if (came := grown > 0).any():
             those, onset = gpus[came], (at[came] + np.maximum(before[came], at[came] - _AWAY_MS)) // 2
             first = self.retrained_at[those] < 0

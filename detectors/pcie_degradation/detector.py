@@ -89,14 +89,15 @@ class PcieDegradation:
         """Take readings; what follows from them is decided at the next point of the grid."""
         self._extend(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
-            gpus, at = batch.entities[here], batch.at[tick, here]
+            at, where = batch.at[tick, here], batch.index(here, len(self._links))
             sent = reported(batch, "DCGM_FI_PROF_PCIE_TX_BYTES", tick, here)
             moved = np.fmax(sent, reported(batch, "DCGM_FI_PROF_PCIE_RX_BYTES", tick, here))
             self._links.take(batch, tick, here, moved)
-            self._replays.counter.take(gpus, at, reported(batch, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", tick, here))
+            replays = reported(batch, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", tick, here)
+            self._replays.counter.take(where, at, replays)
             self._xids.take(batch, tick, here)
             work = reported(batch, "DCGM_FI_PROF_DRAM_ACTIVE", tick, here)
-            self._moved.take(gpus, np.where(self._links.busy[gpus], moved, np.nan), work)
+            self._moved.take(where, np.where(self._links.busy[where], moved, np.nan), work)
         return ()
 
     def _resending(self) -> list[int]:

@@ -53,7 +53,7 @@ class Links(Columns):
 
     def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
-        gpus, where, at = batch.entities[here], batch.index(here), batch.at[tick, here]
+        gpus, where, at = batch.entities[here], batch.index(here, len(self)), batch.at[tick, here]
         util = reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here)
         engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
         working = (engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES)

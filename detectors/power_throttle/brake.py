@@ -28,11 +28,11 @@ class Brake:
         gpus = self._gpus
         brake, held = self.stated()
         usual_clock, usual_power = gpus.expected(now)
-        down = np.zeros(gpus.count, bool)
-        ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > SLOWED * usual_clock)))
+        down, slowed = np.zeros(gpus.count, bool), SLOWED * usual_clock
+        ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > slowed)))
         if len(ask):
             down[ask] = self._down(now, ask, brake[ask], held[ask], usual_clock[ask], usual_power[ask])
-        back = ~gpus.busy | ~(gpus.clock < SLOWED * usual_clock)
+        back = ~gpus.busy | ~(gpus.clock < slowed)
         gpus.mark(new, down, ~brake & ~down & back)
 
     def _down(
@@ -67,10 +67,13 @@ class Brake:
         gpus = self._gpus
         bits = np.maximum(gpus.reasons[those], 0)
         before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)
+        brake = (bits & HW_POWER_BRAKE) != 0
         for_power = (gpus.throttled.share(those) >= _HELD_SHARE) & (gpus.throttled.at[those] > before)
-        by_brake, capped = (gpus.by_reason.share(those) >= _HELD_SHARE) & (gpus.by_reason.at[..., those] > before)
-        for_power |= capped & np.isnan(gpus.throttled.rate[those]) & ~gpus.brake_counted(those)
-        return ((bits & HW_POWER_BRAKE) != 0) | by_brake, for_power & ((bits & OTHERWISE) == 0)
+        if gpus.by_reason.reported:
+            by_brake, capped = (gpus.by_reason.share(those) >= _HELD_SHARE) & (gpus.by_reason.at[..., those] > before)
+            brake |= by_brake
+            for_power |= capped & np.isnan(gpus.throttled.rate[those]) & ~gpus.brake_counted(those)
+        return brake, for_power & ((bits & OTHERWISE) == 0)
 
     def _fell(
         self, those: IntArray, usual_clock: FloatArray, usual_power: FloatArray, clock_ratio: float, power_ratio: float

@@ -40,22 +40,21 @@ class Limits(Columns):
         if FIELD not in batch.values:
             return
         for tick, here in batch.ticks():
-            watts = reported(batch, FIELD, tick, here)
-            gpus, at = batch.entities[here], batch.at[tick, here]
-            moved = (watts > 0) & (watts < _PLAUSIBLE_W) & ~(np.abs(self.enforced[gpus] - watts) < _SAME_W)
-            those = gpus[moved]
+            watts, at = reported(batch, FIELD, tick, here), batch.at[tick, here]
+            stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < _SAME_W
+            moved = np.flatnonzero(~stands & (watts > 0) & (watts < _PLAUSIBLE_W))  # mostly none
+            those = batch.entities[here][moved]
             fresh = np.isnan(self.first[those])
             self.first[those] = np.where(fresh, watts[moved], self.first[those])
             self.enforced[those], self.since[those] = watts[moved], at[moved]
 
     def lowered(self, now: Instant, gpus: GpusAtWork, ratio: float) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
-        stands = gpus.fresh(now) & np.isfinite(self.enforced) & (now - self.since >= _STANDS_MS)
-        below, known = np.zeros(self.count, bool), gpus.fresh(now) & np.isfinite(self.enforced)
-        for model in np.unique(gpus.model[stands & ~(self.enforced >= ratio * gpus.limit)]).tolist():
+        known, lower = gpus.fresh(now) & np.isfinite(self.enforced), ~(self.enforced >= ratio * gpus.limit)
+        below, lower = np.zeros(self.count, bool), lower & known & (now - self.since >= _STANDS_MS)
+        for model in np.unique(gpus.model[lower]).tolist():
             alike = known & (gpus.model == model)
-            below |= alike & stands & (self.enforced < ratio * self.usual(alike))
-        below &= ~(self.enforced >= ratio * gpus.limit)
+            below |= alike & lower & (self.enforced < ratio * self.usual(alike))
         if not below.any():
             return below, below
         whole = np.bincount(gpus.layout.node[known & ~below], minlength=len(gpus.layout.names)) == 0

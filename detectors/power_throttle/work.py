@@ -49,7 +49,7 @@ class Work(GpusAtWork):
         least = _EQUAL_WORK * np.fmin(np.where(np.isfinite(peers), peers, own), own)
         return ~(self.worked[gpus] < least)
 
-    def _judge(self, now: Instant, those: IntArray, means: FloatArray) -> None:
-        self.lost_power[those] = known_or(np.log(self.usual["power"].level.take(those) / means[1]), 0.0)
-        self.worked[those] = known_or(means[2], 0.0)
-        super()._judge(now, those, means)
+    def _judge(self, now: Instant, those: IntArray, where: Any, means: FloatArray) -> None:
+        self.lost_power[where] = known_or(np.log(self.usual["power"].level[where] / means[1][where]), 0.0)
+        self.worked[where] = known_or(means[2][where], 0.0)
+        super()._judge(now, those, where, means)

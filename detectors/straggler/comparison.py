@@ -7,6 +7,7 @@ the tails of this cluster say; the evidence adds up from look to look, each for 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
 from detectors.core.tails import Tails
-from detectors.statistics import clamp
+from detectors.statistics import clamp, known_or
 
 KEPT: Final = 64
 """Looks that are remembered: as many as an entity's bits."""
@@ -57,6 +58,11 @@ class Look:
     begun: Instant
     spent_s: float
     every_s: float
+
+    @cached_property
+    def usual(self) -> FloatArray:
+        """The median of each of the `signals` in the group of each entity, (rows, n)."""
+        return self.medians(self.signals)[0]
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
@@ -115,11 +121,13 @@ class Comparison(Columns):
             np.array([getattr(habit, name)[who] for habit in self.habits]) for name in ("level", "spread", "learnt_s")
         )
         moved = look.signals - level
-        change = np.nan_to_num(self._change(moved, look))
+        change = known_or(self._change(moved, look), 0.0)
         apart = np.where(learnt >= self._learn_s(look), moved - change, np.nan)
         among = self._scatter(apart, look)
         with np.errstate(invalid="ignore"):
-            verdict = self._judge(apart, apart / np.maximum(np.maximum(among, spread), FLOOR), level + change, look)
+            verdict = self._judge(
+                apart, among, apart / np.maximum(np.maximum(among, spread), FLOOR), level + change, look
+            )
         each = np.array([self._tails[way].odds(score) for way, score in zip(self._ways, verdict.score, strict=True)])
         odds = np.where(verdict.certain, _CERTAIN, np.where(np.isfinite(each), each, 2.0))
         how, least = odds.argmin(axis=0), odds.min(axis=0)
@@ -153,7 +161,7 @@ class Comparison(Columns):
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
         nothing = ~look.held & (looks == 0) & (before <= 2 * _DOUBTED)
         peaks = np.fmax(self.peak[: len(self._ways), who], verdict.score)
-        self.peak[: len(self._ways), who] = np.where(looks > 0, np.nan_to_num(peaks), 0.0)
+        self.peak[: len(self._ways), who] = np.where(looks > 0, known_or(peaks, 0.0), 0.0)
         taught = np.where(before > 0, peaks, verdict.score)[:, nothing]
         for row, (way, echo) in enumerate(zip(self._ways, self.echoes, strict=True)):
             self._tails[way].learn(taught[row], float(weight[row]))
@@ -181,8 +189,10 @@ class Comparison(Columns):
         spread, sizes = look.medians(np.abs(apart))
         return np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)
 
-    def _judge(self, apart: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
-        """Judge residuals `apart`, in deviations `z`, from what is `usual` of an entity now, all (rows, n)."""
+    def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
+        """Judge residuals `apart`, in deviations `z`, from what is `usual` of an entity now, all (rows, n); its peers'
+        scatter by `among`.
+        """
         raise NotImplementedError
 
     def over(self, who: IntArray, enough: float, look_s: float, duty: float | FloatArray = DUTY) -> IntArray:

@@ -14,7 +14,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout, reported
-from detectors.statistics import median_of
+from detectors.statistics import clamp, median_of
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.xid import XIDS, parse_line
 
@@ -85,7 +85,7 @@ class KnownCauses(Columns):
         """Take readings of GPUs."""
         self.extend()
         for tick, here in batch.ticks():
-            where, at = batch.index(here), batch.at[tick, here]
+            where, at = batch.index(here, len(self)), batch.at[tick, here]
 
             def of(name: str, tick: int = tick, here: Any = here) -> FloatArray:
                 return reported(batch, name, tick, here)
@@ -94,26 +94,30 @@ class KnownCauses(Columns):
             self.at[where] = at
 
     def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any) -> None:
-        before, since_ms = self.now[:, where], at - self.at[where]
+        before, since_ms = [row[where] for row in self.now], at - self.at[where]
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         told = np.isfinite(reasons)
         self.told[where] |= told
         self.latest[where] = np.where(np.isfinite(clock), clock, self.latest[where])
         self.peak[where] = np.fmax(self.peak[where], clock)
-        moved = before[CLOCK] - np.expm1(-np.clip(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
+        moved = before[CLOCK] - np.expm1(-clamp(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
         carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
         crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")
         replays, recoveries = (of(_NVLINK + name) for name in _RETRIES)
-        retries = np.where(np.isfinite(replays), replays + np.nan_to_num(recoveries), recoveries)
-        linked = (crc - before[CRC] >= _CRC_PER_S * np.clip(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
-        named = linked | (carries < _LINK_LEFT * before[LINK]) | (told & ((bits_of(reasons) & _NAMED) != 0))
+        retries = np.fmax(replays + recoveries, np.fmax(replays, recoveries))  # what is not reported is none
+        linked = (crc - before[CRC] >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
+        named = linked | (carries < _LINK_LEFT * before[LINK])
+        if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
+            named |= told & ((bits_of(reasons) & _NAMED) != 0)
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         clock = np.where(np.isfinite(moved), moved, clock)
         heat, limit = of("DCGM_FI_DEV_GPU_TEMP"), of("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
-        fresh = np.array([clock, heat, limit, np.fmax(before[LINK], carries), crc, retries])
-        self.now[:, where] = np.where(np.isfinite(fresh), fresh, before)
+        fresh = (clock, heat, limit, np.fmax(before[LINK], carries), crc, retries)
+        for row, value, last in zip(self.now, fresh, before, strict=True):
+            known = np.isfinite(value)
+            row[where] = value if np.count_nonzero(known) == len(known) else np.where(known, value, last)
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""

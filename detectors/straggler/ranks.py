@@ -151,7 +151,7 @@ class Ranks(Comparison):
             centre = medians[self._node]
         return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)
 
-    def _judge(self, apart: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
+    def _judge(self, apart: FloatArray, _among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
         who, share, few = look.who, self.least_lag, len(look.who) <= _FEW
         compute, wait, length = self.computes_s[who], self.waits_s[who] / self.step_s, self.step_s
         self.usual_s[who] = np.exp(usual[0])

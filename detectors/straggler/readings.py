@@ -62,12 +62,12 @@ class Sums(Columns):
         """Add the readings of a batch."""
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
-            gpus = batch.index(here)
-            old = self.energy.stands(gpus, reported(batch, _ENERGY, tick, here))
+            gpus = batch.index(here, len(self))
+            fresh = ~self.energy.stands(gpus, reported(batch, _ENERGY, tick, here))
             for row, values in known:
                 now = values[tick][here]
-                finite, total, read = np.isfinite(now) & ~old, self.total[row], self.read[row]
-                total[gpus] += np.where(finite, now, 0.0)
+                finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
+                total[gpus] += now if np.count_nonzero(finite) == len(finite) else np.where(finite, now, 0.0)
                 read[gpus] += finite
 
     def means(self) -> FloatArray:
@@ -103,11 +103,11 @@ class Readings(Comparison):
     def _learn_s(self, _look: Look) -> float:
         return _HABIT_S
 
-    def _judge(self, apart: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
+    def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
         ways = len(self.echoes)
-        beside = look.signals - look.medians(look.signals)[0]
+        beside = look.signals - look.usual
         may = ~(beside[CLOCK] > self.least_lag)  # else its peers are the slow ones, whatever holds them
-        z = np.where(self._scatter(apart, look) <= self._most_spread, z, np.nan)  # else all are out of step
+        z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _busier(apart) / apart), z)

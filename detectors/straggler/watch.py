@@ -171,7 +171,6 @@ class Watch(Kept):
     ) -> list[Suspect]:  # fmt: skip
         comparison.look(look)
         who, layout, whole = look.who, self._layout, comparison is self.nodes
-        usual = look.medians(look.signals)[0]
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
@@ -201,7 +200,7 @@ class Watch(Kept):
                     sure=wealth >= enough,
                     clock=float(np.exp(comparison.lowest[entity])),
                     own=np.exp(look.signals[:, place]),
-                    peers=np.exp(usual[:, place]),
+                    peers=np.exp(look.usual[:, place]),
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
                 )

@@ -117,6 +117,8 @@ class Cases(Kept):
                 continue  # file systems are mounted and unmounted as jobs want them
             heard, needed = streams.of[kind].heard, streams.of[kind].needed
             recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
+            if not np.count_nonzero(recent):
+                continue
             ripe = np.flatnonzero(recent & streams.away(kind, now))
             if not len(ripe):
                 continue

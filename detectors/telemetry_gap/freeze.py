@@ -68,26 +68,29 @@ class Freeze(Kept):
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
         those, at, counts = batch.entities[here], batch.at[tick, here], self._counts
-        where = batch.index(here)
-        columns = [_column(batch, name, tick, here) for name in self._fields]
-        value, fine = np.array([value for value, _ in columns]), np.array([fine for _, fine in columns])
-        fine &= np.isfinite(value)
-        seen = self._seen[:, where]
-        differs = fine & (value != seen)
-        changes = differs & (value > seen) if self._only_growth else differs
-        self._seen[:, where] = np.where(differs, value, seen)
-        changed, reports = np.logical_or.reduce(changes), np.logical_or.reduce(fine)
+        where = batch.index(here, len(counts))
+        changed, reports = np.zeros(len(those), bool), np.zeros(len(those), bool)
+        for name, last in zip(self._fields, self._seen, strict=True):
+            if name not in batch.sound:
+                continue  # nobody reports it
+            value, seen = batch.values[name][tick, here], last[where]
+            fine = batch.valid[name][tick, here] & np.isfinite(value)
+            differs = fine & (value != seen)
+            changed |= differs & (value > seen) if self._only_growth else differs
+            reports |= fine
+            last[where] = np.where(differs, value, seen)
         moved = those[changed]
         self._changed.readings.heard(moved, at[changed])
         counts.changes[moved] += 1
         counts.repeats[moved] = 0
         counts.repeats[those[reports & ~changed]] += 1
-        if self._meter is not None:
-            metered, valid = _column(batch, self._meter, tick, here)
-            ran = valid & np.isfinite(metered) & (metered != counts.meter[those])
-            entities = those[ran]
-            counts.meter[entities], counts.meter_at[entities] = metered[ran], at[ran]
-            counts.meter_moves[entities] += 1
+        if self._meter is not None and self._meter in batch.sound:
+            metered, valid = batch.values[self._meter][tick, here], batch.valid[self._meter][tick, here]
+            ran = valid & np.isfinite(metered) & (metered != counts.meter[where])
+            if np.count_nonzero(ran) < len(ran):
+                where, metered, at = those[ran], metered[ran], at[ran]
+            counts.meter[where], counts.meter_at[where] = metered, at
+            counts.meter_moves[where] += 1
 
     def measure(self, now: Instant) -> None:
         """At a point of the grid: learn how often readings change."""
@@ -111,6 +114,8 @@ class Freeze(Kept):
         """Return which entities, last heard at `last`, have repeated themselves for too long, or for `part` of that."""
         config, counts = self._config, self._counts
         enough = (counts.changes > _LEARNT) & (counts.repeats >= part * config.least_readings)
+        if not np.count_nonzero(enough):
+            return enough
         least = part * np.fmax(config.least_s * 1000, config.least_readings * self._changed.usual)
         return np.asarray(enough & (last - self.since >= least))
 
@@ -126,10 +131,3 @@ class Freeze(Kept):
         """Return whether the meter has run on while the readings stood still."""
         slack = float(np.nan_to_num(self._changed.usual[entity]))
         return bool(self._counts.meter_at[entity] > self.since[entity] + slack)
-
-
-def _column(batch: Batch, name: str, tick: int, here: Any) -> tuple[FloatArray, BoolArray]:
-    if name not in batch.values:
-        shape = batch.entities[here].shape
-        return np.full(shape, np.nan), np.zeros(shape, bool)
-    return batch.values[name][tick, here], batch.valid[name][tick, here]

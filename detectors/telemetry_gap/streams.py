@@ -146,10 +146,13 @@ class Streams(Kept):
         for kind in OF_NODES:
             self.of[kind].measure(now, without, self.dark_at if kind in IN_BAND else None)
         self.of["switch"].measure(now)
-        in_band = [self.of[kind].heard for kind in IN_BAND]
-        known = np.array([heard.last >= 0 for heard in in_band])
-        late = np.array([heard.missed(now) > _DARK for heard in in_band])
-        self.dark = np.asarray(known.any(axis=0) & (~known | late).all(axis=0))
+        some, dark = np.zeros(len(self.nodes), bool), np.ones(len(self.nodes), bool)
+        for heard in (self.of[kind].heard for kind in IN_BAND):
+            known = heard.last >= 0
+            if np.count_nonzero(known):
+                some |= known
+                dark &= ~known | (heard.missed(now) > _DARK)
+        self.dark = some & dark
         self.dark_at[self.dark] = now
 
     def away(self, kind: str, now: Instant) -> BoolArray:
