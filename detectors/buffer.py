@@ -22,6 +22,11 @@ class _Block:
     values: Mapping[str, FloatArray]
     valid: Mapping[str, BoolArray]
 
+    @property
+    def nbytes(self) -> int:
+        columns = (self.times, self.keys, *self.values.values(), *self.valid.values())
+        return sum(column.nbytes for column in columns)
+
     def take(self, which: Any) -> "_Block":
         values = {name: column[which] for name, column in self.values.items()}
         valid = {name: column[which] for name, column in self.valid.items()}
@@ -75,6 +80,13 @@ class RowBuffer:
     def __len__(self) -> int:
         """Return how many rows wait, rows that came twice included."""
         return len(self._order) - self._start + sum(len(block.times) for block in self._came)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the rows that wait take in memory, about: of those in order so much as are not handed out."""
+        waiting = len(self._order) - self._start
+        settled = self._rows.nbytes * waiting // max(1, len(self._rows.times))
+        return settled + sum(block.nbytes for block in self._came)
 
     def add(self, rows: Rows, after: Instant) -> int:
         """Take the rows that are later than `after`; return how many were not."""

@@ -26,9 +26,9 @@ from detectors.inputs import fields_read, log_order, streams_read
 from detectors.jobs import JobFinder
 from detectors.rows import Rows
 from detectors.state import StateError, below, pack, unpack
+from detectors.watermarks import BEGINNING, Watermarks
 
 Choice = upgrade.Choice
-_BEGINNING: Instant = -(2**62)
 GRID_MS = 5000
 """How often `advance` is called: the usual interval of DCGM telemetry."""
 SILENCE_MS = 3_600_000
@@ -37,6 +37,7 @@ or one stray timestamp in 1970, must not cost a call for every five seconds of i
 FORMAT = 5
 _READ = frozenset({4, FORMAT})
 """Formats of snapshots that can be gone on with: what the older one lacks begins afresh."""
+_LINE_BYTES = 600  # of memory that a log line, or a job's start or end, takes, about
 _HELD_OVER_MS = 3_600_000
 """For so long a detector that began afresh may look for what the one before it had open: twelve times the longest
 latency that any of them promises, so that what takes it time to judge, such as a mean of half an hour, is had."""
@@ -82,8 +83,7 @@ class Engine:
         ]
         self._logs: list[LogRecord] = []
         self._jobs: list[JobEvent] = []
-        self._marks: dict[str, Instant] = {}
-        self._ended: set[str] = set()
+        self._watermarks = Watermarks()
         self._last: Instant | None = None
         self._urged: tuple[int, ...] = ()
         """Detectors, by number, that decided at `event_time` because a reading was urgent."""
@@ -96,7 +96,7 @@ class Engine:
         self._incident_of: dict[tuple[str, str], str | None] = {}
         self.shadow = frozenset(kind.spec.name for kind, config in choices if config.shadow)
         """The detectors whose findings alert nobody and belong to no incident."""
-        self.event_time: Instant = _BEGINNING
+        self.event_time: Instant = BEGINNING
         """Everything up to here was handed over."""
         self.late_rows = 0
         """Rows and log lines that came when event time had passed them, and were dropped."""
@@ -122,9 +122,7 @@ class Engine:
 
     def mark(self, stream: str, at: Instant, *, end: bool = False) -> None:
         """Note that all of `stream` up to `at` was fed; with `end`, that no more will follow."""
-        self._marks[stream] = max(at, self._marks.get(stream, _BEGINNING))
-        if end:
-            self._ended.add(stream)
+        self._watermarks.move(stream, at, end=end)
 
     def pending(self, stream: str) -> int:
         """Return how many rows, lines or events of a stream wait for the watermark."""
@@ -134,16 +132,23 @@ class Engine:
     @property
     def watermark(self) -> Instant:
         """The time up to which every stream was fed."""
-        if not self.streams:
-            return max(self._marks.values(), default=_BEGINNING)
-        marks = {stream: self._marks.get(stream, _BEGINNING) for stream in self.streams}
-        open_marks = [at for stream, at in marks.items() if stream not in self._ended]
-        return min(open_marks) if open_marks else max(marks.values())
+        return self._watermarks.least(self.streams)
+
+    @property
+    def awaited(self) -> set[str]:
+        """The streams that the others wait for."""
+        return self._watermarks.awaited(self.streams)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """About what all that waits for the watermark takes in memory."""
+        rows = sum(buffer.waiting_bytes for buffer in self._buffers.values())
+        return rows + _LINE_BYTES * (len(self._logs) + len(self._jobs))
 
     @property
     def ended(self) -> bool:
         """Whether every stream has come to its end and all of it was handed over."""
-        return self.streams <= self._ended and self.event_time >= self.watermark
+        return self.streams <= self._watermarks.ended and self.event_time >= self.watermark
 
     def finish(self, at: Instant) -> list[Finding]:
         """End every stream at `at` and return the last findings."""
@@ -322,8 +327,8 @@ class Engine:
             "heard": heard,
             "logs": [astuple(record) for record in self._logs],
             "jobs": [asdict(event) for event in self._jobs],
-            "marks": self._marks,
-            "ended": sorted(self._ended),
+            "marks": self._watermarks.at,
+            "ended": sorted(self._watermarks.ended),
             "last": self._last,
             "urged": self._urged,
             "concluded": self._concluded,
@@ -372,12 +377,9 @@ class Engine:
         self._finder.load(document["finder"], arrays)
         self._logs = [LogRecord(*record) for record in document["logs"]]
         self._jobs = [job_event(event) for event in document["jobs"]]
-        self._marks = document["marks"]
-        self._ended = set(document["ended"])
-        self._last = document["last"]
-        self._concluded = document["concluded"]
-        self.event_time = document["event_time"]
-        self.late_rows = document["late_rows"]
+        self._watermarks = Watermarks(document["marks"], document["ended"])
+        self._last, self._concluded = document["last"], document["concluded"]
+        self.event_time, self.late_rows = document["event_time"], document["late_rows"]
         states, sizes = state[8 + length :], document["states"][:-1]
         correlator = states[sum(sizes) :]
         self._correlator = Correlator.restore(self.topology, self._fleet, correlator, self._incidents)

@@ -76,3 +76,17 @@ def test_of_a_field_that_comes_twice_the_first_reading_counts() -> None:
     batch = handed_out(buffer)
     assert [(batch.values[name].item(), batch.valid[name].item()) for name in ("X", "Y")] == [(3.0, True), (1.0, True)]
     assert not batch.valid["Z"].any()
+
+
+def test_what_waits_takes_memory_until_it_is_handed_out() -> None:
+    table = np.ones((TIMES, GPUS, len(FIELDS)))
+    buffer = RowBuffer("dcgm", FIELDS)
+    row_bytes = 2 * 8 + len(FIELDS) * (8 + 1)
+    cells = [(tick, gpu, "X") for tick in range(TIMES) for gpu in range(GPUS)]
+    for some in (cells[:5], cells[5:]):
+        buffer.add(rows(some, table), T0 - 1)
+    assert buffer.waiting_bytes == len(cells) * row_bytes
+    buffer.hand_out(T0, Fleet(None))
+    assert buffer.waiting_bytes == (len(cells) - GPUS) * row_bytes
+    handed_out(buffer)
+    assert buffer.waiting_bytes == 0

@@ -23,7 +23,7 @@ class ArrivalWatermarks:
         self._idle_s = idle_timeout_s
         self._lateness_ms = lateness_ms
         self._arrivals: dict[str, _Arrival] = {}
-        self._began_s = 0.0
+        self._began_s = self._asked_s = 0.0
 
     def arrived(self, stream: str, latest_ms: int, *, monotonic_s: float, wall_ms: int) -> None:
         """Note that rows of a stream came, the latest of them of `latest_ms`."""
@@ -33,11 +33,15 @@ class ArrivalWatermarks:
         latest = min(latest_ms, wall_ms + _AHEAD_MS)
         self._arrivals[stream] = _Arrival(max(latest, known.latest_ms) if known else latest, monotonic_s)
 
-    def watermarks(self, streams: Iterable[str], *, monotonic_s: float) -> dict[str, int]:
+    def watermarks(self, streams: Iterable[str], *, monotonic_s: float, held: Iterable[str] = ()) -> dict[str, int]:
         """Return the watermarks at this moment of those of `streams` that have one; none while all are silent.
 
-        A stream that was never heard holds the others back for one idle timeout after the first was.
+        A stream that was never heard holds the others back for one idle timeout after the first was. While one is
+        `held`, as it is not read, its timeout stands still.
         """
+        for stream in self._arrivals.keys() & set(held):
+            self._arrivals[stream].wall_s += monotonic_s - self._asked_s
+        self._asked_s = monotonic_s
         last_heard = {stream: arrival.wall_s for stream, arrival in self._arrivals.items()}
         silent = {s for s in streams if monotonic_s - last_heard.get(s, self._began_s) >= self._idle_s}
         watermarks = {

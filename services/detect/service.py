@@ -8,6 +8,7 @@ since.
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from prometheus_client import Counter, Gauge
 
 from detectors.heard import DAY_MS, Forgetting
 from detectors.state import StateError
+from services.detect.ahead import held_back
 from services.detect.configured import Configured
 from services.detect.settings import DetectSettings
 from services.detect.store import SnapshotStore, Stored
@@ -69,6 +71,7 @@ class Detect:
         self._settings = settings
         self._configured = configured
         self._streams = topics.declared().streams()
+        self._topic_of = {stream: topic for topic, stream in self._streams.items()}
         self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, (*self._streams, topics.UNITS)))
         self._keeper = Keeper(settings.state_dir)
         _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
@@ -90,8 +93,9 @@ class Detect:
             group_instance_id=settings.instance,
             partition_assignment_strategy=(RangePartitionAssignor,),
             session_timeout_ms=10_000,
-            fetch_max_bytes=16 * 1024 * 1024,
-            max_poll_records=200,
+            # All that was fetched at once. Of a partition that is held back when part of a fetch was handed out,
+            # kafka-python 3.0 may hand out nothing more, nor fetch it again, once it is read on.
+            max_poll_records=sys.maxsize,
         )
         subscribe(self._consumer, list(self._streams), self)
 
@@ -103,6 +107,7 @@ class Detect:
             if not ready.is_set() and self._consumer.assignment():
                 ready.set()
             self._take(polled)
+            self._hold_back()
             if self._writing is not None and self._writing.kept.done():
                 self._commit()
             since_s = time.monotonic() - self._stored_s
@@ -134,10 +139,26 @@ class Detect:
                         unit.take(stream, record, monotonic_s=monotonic_s, wall_ms=wall_ms)
                 except WireError as error:
                     self._dead.send(record, str(error))
+        held = self._consumer.paused()
         for unit in self._units.values():
-            lines = unit.process(monotonic_s=monotonic_s)
+            unread = {self._streams[place.topic] for place in held if place.partition == unit.partition}
+            lines = unit.process(monotonic_s=monotonic_s, held=unread)
             if lines:
                 self._say(unit, lines)
+
+    def _hold_back(self) -> None:
+        """Read on only what is waited for while too much waits."""
+        held = held_back(self._units.values(), self._topic_of, self._settings.waiting_bytes, self._lag)
+        paused, held = self._consumer.paused(), held & self._consumer.assignment()
+        self._consumer.resume(*paused - held)
+        self._consumer.pause(*held - paused)
+
+    def _lag(self, place: TopicPartition) -> int | None:
+        """Return how many records of a partition Kafka has that were not taken; None while that is not known."""
+        if place not in self._consumer.assignment():
+            return None
+        end, at = self._consumer.highwater(place), self._consumer.position(place, timeout_ms=0)
+        return None if end is None or at is None else max(end - at, 0)
 
     def _say(self, unit: Unit, lines: Sequence[Line]) -> None:
         for line in lines:
@@ -270,9 +291,8 @@ class Detect:
             LATE.labels(name).set(unit.engine.late_rows)
             PENDING.labels(name).set(sum(unit.engine.pending(stream) for stream in unit.engine.streams))
         for partition in self._consumer.assignment():
-            end, at = self._consumer.highwater(partition), self._consumer.position(partition, timeout_ms=0)
-            if end is not None and at is not None:
-                LAG.labels(partition.topic, partition.partition).set(max(end - at, 0))
+            if (lag := self._lag(partition)) is not None:
+                LAG.labels(partition.topic, partition.partition).set(lag)
 
     def _follow(self) -> None:
         self._followed_s = time.monotonic()

@@ -29,6 +29,9 @@ class DetectSettings(Settings):
     """A stream of a feed without watermarks that is silent for so long no longer holds the others back."""
     lateness_s: Annotated[float, Field(ge=0)] = 2.0
     """How far behind the latest reading of a stream others may still come, in a feed without watermarks."""
+    waiting_bytes: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
+    """Rows that came before those of other streams for the same time wait in memory. While they take more than this,
+    only the streams that they wait for are read on, as long as Kafka has more of these."""
     forget_after_days: Annotated[float, Field(gt=0)] = 7.0
     """After so many days of event time without anything of a machine that the topology does not name, and that no job
     runs on, it is forgotten: what was open on it is resolved, and if it comes back it is a new one. Seven days are a

@@ -103,6 +103,19 @@ def test_a_silent_stream_does_not_hold_the_others_back_for_ever() -> None:
     assert live.watermarks(["dcgm", "logs"], monotonic_s=30) == {}, "all silent: time stands"
 
 
+def test_a_stream_that_is_held_back_is_not_taken_to_be_silent() -> None:
+    live, streams = arrivals(), ["dcgm", "nic"]
+    live.arrived("dcgm", 100_000, monotonic_s=0, wall_ms=150_000)
+    live.arrived("nic", 150_000, monotonic_s=0, wall_ms=150_000)
+    assert live.watermarks(streams, monotonic_s=9, held=["nic"]) == {"dcgm": 98_000, "nic": 148_000}
+    live.arrived("dcgm", 160_000, monotonic_s=9, wall_ms=160_000)
+    assert live.watermarks(streams, monotonic_s=18, held=["nic"]) == {"dcgm": 158_000, "nic": 148_000}
+    live.arrived("dcgm", 170_000, monotonic_s=18, wall_ms=170_000)
+    assert live.watermarks(streams, monotonic_s=27) == {"dcgm": 168_000, "nic": 148_000}, "read for nine seconds"
+    live.arrived("dcgm", 180_000, monotonic_s=27, wall_ms=180_000)
+    assert live.watermarks(streams, monotonic_s=28) == {"dcgm": 178_000, "nic": 178_000}, "and for ten"
+
+
 def test_a_stray_reading_from_the_future_does_not_make_all_others_late() -> None:
     live = arrivals()
     live.arrived("dcgm", 10**15, monotonic_s=0, wall_ms=100_000)

@@ -1,6 +1,6 @@
 """One unit, a (cluster, replay): its engine, how far into Kafka it has come, and what it has to say."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from detectors.engine import Choice, Engine
@@ -82,10 +82,14 @@ class Unit:
         if self._arrivals is not None:
             self._arrivals.arrived(stream, latest_ms, monotonic_s=monotonic_s, wall_ms=wall_ms)
 
-    def process(self, *, monotonic_s: float) -> list[Line]:
-        """Go as far as the watermark allows; return the findings and incidents to be sent, in order of event time."""
+    def process(self, *, monotonic_s: float, held: Collection[str]) -> list[Line]:
+        """Go as far as the watermark allows; return the findings and incidents to be sent, in order of event time.
+
+        `held` are the streams that are held back: that nothing comes of them is no silence.
+        """
         if self._arrivals is not None:
-            for stream, at_ms in self._arrivals.watermarks(self.engine.streams, monotonic_s=monotonic_s).items():
+            marks = self._arrivals.watermarks(self.engine.streams, monotonic_s=monotonic_s, held=held)
+            for stream, at_ms in marks.items():
                 self.engine.mark(stream, at_ms)
         before = self.engine.event_time
         findings = self.engine.process()

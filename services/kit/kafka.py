@@ -235,7 +235,10 @@ def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> K
         "group_id": group,
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
-        "max_partition_fetch_bytes": 8 * 1024 * 1024,
+        # A record that is larger comes all the same, alone. What was fetched is in memory several times: as it came, as
+        # records, and as what is made of them.
+        "fetch_max_bytes": 4 * 1024 * 1024,
+        "max_partition_fetch_bytes": 2 * 1024 * 1024,
         "fetch_max_wait_ms": 100,
         "check_crcs": False,  # the transport and the broker's log already carry checksums
         "allow_auto_create_topics": False,

@@ -39,7 +39,6 @@ def work(settings: SinkSettings, to: kafka.KafkaSettings, status: service.Status
         group=settings.group,
         group_instance_id=settings.instance,
         max_poll_records=1000,
-        fetch_max_bytes=16 * 1024 * 1024,
         # A sink without a name that was killed keeps its partitions so long: its successor must not wait for 45 s.
         session_timeout_ms=10_000,
         heartbeat_interval_ms=3_000,

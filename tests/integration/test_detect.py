@@ -6,16 +6,24 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from detectors.registry import choose
+from services.detect import service
+from services.detect.configured import Configured
 from services.detect.service import GROUP
+from services.detect.settings import DetectSettings
+from services.detect.unit import Unit
+from services.detect.warmup import Line
 from services.kit import topics, wire
 from services.kit.kafka import KafkaSettings, consumer, producer
 from services.kit.wait import until
@@ -145,6 +153,44 @@ def test_all_streams_one_after_the_other(feed_of: FeedOf, expected: list[str], s
     feed.send(sorted(feed.messages(1000), key=lambda message: message[1], reverse=True))
     start()
     assert feed.wait_for(len(expected)) == expected
+
+
+def test_what_would_wait_is_not_read_and_the_findings_are_the_same(
+    recording: Recording,
+    kafka: KafkaSettings,
+    reader: KafkaConsumer,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of DCGM Kafka has a quarter of the bytes that it has of steps, each of which comes three times."""
+    few: dict[str, Any] = {"fetch_max_bytes": 131_072, "max_partition_fetch_bytes": 32_768}
+    monkeypatch.setattr(service, "consumer", partial(consumer, **few))
+    to_kafka = producer(kafka, batch_size=16_384)
+    waited: dict[str, int] = {}
+    process = Unit.process
+
+    def noted(unit: Unit, **at: Any) -> list[Line]:
+        lines = process(unit, **at)
+        waited[unit.origin.replay] = max(unit.engine.waiting_bytes, waited.get(unit.origin.replay, 0))
+        return lines
+
+    monkeypatch.setattr(Unit, "process", noted)
+    for replay, most_bytes in (("unbounded", 10**12), ("bounded", 1)):
+        feed = RecordedFeed(recording, to_kafka, reader, replay)
+        feed.send([message for message in feed.messages(100) for _ in range(3 if message[1] == "steps" else 1)])
+        settings = DetectSettings(state_dir=tmp_path / replay, instance="detect", waiting_bytes=most_bytes)
+        stop, detect = threading.Event(), service.Detect(settings, kafka, Configured({}, None))
+        running = threading.Thread(target=detect.run, args=(stop, threading.Event()))
+        running.start()
+        try:
+            assert feed.wait_for(len(expected)) == expected
+        finally:
+            stop.set()
+            running.join()
+            detect.close()
+    to_kafka.close()
+    assert waited["bounded"] < waited["unbounded"] / 4, waited
 
 
 def test_killed_in_the_middle_it_says_the_same(
