@@ -75,11 +75,13 @@ class Look:
 @dataclass(frozen=True)
 class Verdict:
     """How each way of being slow fits: its `score` in deviations and by how much longer the work takes for it (`lag`),
-    both (ways, n); who `may` be the culprit at all, who is one beyond doubt (`certain`), and since when (ms), (n,).
+    both (ways, n); the `least` lag that matters; who `may` be the culprit at all, who is one beyond doubt (`certain`),
+    and since when (ms), (n,).
     """
 
     score: FloatArray
     lag: FloatArray
+    least: float | FloatArray
     may: BoolArray
     certain: BoolArray
     since: IntArray
@@ -102,10 +104,10 @@ class Comparison(Columns):
     highest: FloatArray = column(0.0)
     BESIDE = ("evidence", "habits", "echoes")
 
-    def __init__(self, ways: tuple[str, ...], rows: int, tails: Tails, rises: Rises, least_lag: float) -> None:
+    def __init__(self, ways: tuple[str, ...], rows: int, tails: Tails, rises: Rises) -> None:
         """Compare `rows` signals for some `ways` of being slow, by their names among the `tails`."""
         super().__init__()
-        self._tails, self._ways, self.least_lag = tails, ways, least_lag
+        self._tails, self._ways = tails, ways
         self.evidence, self.rises = Evidence(), rises
         self.habits = [Habit(_MEMORY_S) for _ in range(rows)]
         self.echoes = [Echo() for _ in ways]
@@ -142,7 +144,7 @@ class Comparison(Columns):
         self.highest[who] = np.where(wealth > 0, highest, 0.0)
         self._learn_rises(who, highest, (wealth <= 0) & ~look.held, before)
         lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
-        odd = (chance <= _ODD) & (lag >= self.least_lag)
+        odd = (chance <= _ODD) & (lag >= verdict.least)
         looks = self.evidence.looks[who]
         lately = np.bitwise_count(self.odd[who] & _LATELY)
         first = odd & (lately == 0)

@@ -1,9 +1,10 @@
 """The ranks of one job by their own times: who computes longest, for how long, while the others wait.
 
 Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
-longer than its own habit times what all ranks' has changed by, by a share of the step that matters and by more than the
-tails of this cluster's ranks explain; or, from the job's first steps on, longer than the others, unless such ranks form
-a pipeline stage. Who computes no longer than its peers, or waits as they do, holds up nobody.
+longer than its own habit times what all ranks' has changed by, by a share of the step that matters (with all ranks of
+its node, of the computation) and by more than the tails of this cluster's ranks explain; or, from the job's first steps
+on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, or waits as
+they do, holds up nobody.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class Ranks(Comparison):
             part.forget(entities)
 
     def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises) -> None:
-        super().__init__(("rank",), 1, tails, rises, config.effect_share)
+        super().__init__(("rank",), 1, tails, rises)
         self._config, self._node = config, np.empty(0, np.int64)
         self.step_s, self.look_s = 0.0, 60.0
         self.every_s = 60.0
@@ -152,7 +153,7 @@ class Ranks(Comparison):
         return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)
 
     def _judge(self, apart: FloatArray, _among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
-        who, share, few = look.who, self.least_lag, len(look.who) <= _FEW
+        who, share, few = look.who, self._config.effect_share, len(look.who) <= _FEW
         compute, wait, length = self.computes_s[who], self.waits_s[who] / self.step_s, self.step_s
         self.usual_s[who] = np.exp(usual[0])
         over = (compute - median_of(compute)) / length
@@ -166,12 +167,27 @@ class Ranks(Comparison):
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
                 lag = np.where(always, over, lag)
                 always &= (over >= share) & (over >= _APART * self._spread(over))
-        longest = over >= np.where(np.isfinite(wait), FLOOR, share / 2)  # who waits less than others says the rest
+        least = self._least(compute, lag)
+        longest = over >= np.where(np.isfinite(wait), FLOOR, least / 2)  # who waits less than others says the rest
         may = longest & self._waits_least(wait, lag)
         certain = always & may
         self.behind[who] = (self.behind[who] + lag) / 2
         dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
-        return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], may, certain, dated)
+        return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], least, may, certain, dated)
+
+    def _least(self, compute: FloatArray, lag: FloatArray) -> FloatArray:
+        """Return the lag (n,) of each rank, as a share of the step, from which on it matters.
+
+        Of one rank it is that share of the step: its work may shift by as much of its computation (experts that are
+        more in favour). Work does not shift to all ranks of a node at once, and of no others: the share is of what
+        they compute, if the job loses what counts by it.
+        """
+        share = self._config.effect_share
+        node = max(share * median_of(compute) / self.step_s, self._config.job_share)
+        along = np.bincount(self._node, lag >= node)
+        ranks = np.bincount(self._node)
+        whole = (ranks > 1) & (along >= self._config.node_share * ranks)
+        return np.where(whole[self._node], min(node, share), share)
 
     def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:
         """Return who waits less than the others do by a good part of what they lag; all, where nobody tells."""

@@ -97,8 +97,8 @@ class Readings(Comparison):
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
         """Compare by the first `ways` of being slow."""
         names = tuple(f"{name}/{way}" for way in range(ways))
-        super().__init__(names, len(_FIELDS), tails, Rises(), np.log1p(effect_share / 2))
-        self._most_spread = effect_share
+        super().__init__(names, len(_FIELDS), tails, Rises())
+        self._least, self._most_spread = np.log1p(effect_share / 2), effect_share
 
     def _learn_s(self, _look: Look) -> float:
         return _HABIT_S
@@ -106,7 +106,7 @@ class Readings(Comparison):
     def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
         ways = len(self.echoes)
         beside = look.signals - look.usual
-        may = ~(beside[CLOCK] > self.least_lag)  # else its peers are the slow ones, whatever holds them
+        may = ~(beside[CLOCK] > self._least)  # else its peers are the slow ones, whatever holds them
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -118,7 +118,7 @@ class Readings(Comparison):
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(_lags(apart), _lags(beside))[:ways]
         since = np.full(len(look.who), look.begun)
-        return Verdict(np.where(may, score, np.nan), lag, may, np.zeros(len(may), bool), since)
+        return Verdict(np.where(may, score, np.nan), lag, self._least, may, np.zeros(len(may), bool), since)
 
 
 def _lags(apart: FloatArray) -> FloatArray:

@@ -73,6 +73,13 @@ def test_a_node_whose_gpus_are_slow_together_is_one_finding() -> None:
     assert fired.evidence["ranks"] == 4
 
 
+@pytest.mark.parametrize(("ranks", "named"), [([4, 5, 6, 7], [{"node": name(1)}]), ([6], [])])
+def test_a_whole_node_counts_from_a_tenth_of_its_computation_on(ranks: list[int], named: list[Any]) -> None:
+    """Here that is 8 % of the step; of one rank's work as much may come and go."""
+    slow = [Slow(ranks, 300, factor=1.13)]
+    assert entities(replace(PLAIN, nodes=4, minutes=20, collective_s=2.0, slow=slow)) == named
+
+
 @pytest.mark.parametrize("slow", [[0, 1, 2, 3], [4, 5, 6, 7]], ids=["the first", "the second"])
 def test_of_two_nodes_the_one_that_changed_is_named(slow: list[int]) -> None:
     assert entities(replace(PLAIN, nodes=2, slow=[Slow(slow, ONSET_S)])) == [{"node": name(slow[0] // 4)}]
