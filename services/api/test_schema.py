@@ -53,7 +53,9 @@ schema = schemathesis.openapi.from_path(
 )
 
 _NOTHING_FOUND = {"weeks": 0, "node_days": 0, "tickets_of_other_times": 0, "assumptions": {}, "worked": 0}
-_BACKTEST = json.dumps(_NOTHING_FOUND | {"from": "", "to": "", "truth": "labels", "subjects": []})
+_BACKTEST = json.dumps(
+    _NOTHING_FOUND | {"from": "2024-06-12T12:00:00Z", "to": "2024-06-12T13:00:00Z", "truth": "labels", "subjects": []}
+)
 
 
 class There:
