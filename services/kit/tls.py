@@ -66,7 +66,9 @@ def client_context(ca: Path | None, certificate: Path | None = None, key: Path |
         raise ValueError(f"{ca}: {_words(error)}") from None
     if certificate is not None or key is not None:
         if certificate is None:
-            raise ValueError(f"{key}: a key goes with a certificate, and none is given")
+            raise ValueError(
+                f"{key}: a key goes with a certificate (CERTIFICATE_FILE, --certificate-file), and none is given"
+            )
         try:
             context.load_cert_chain(certificate, key)
         except OSError as error:

@@ -23,7 +23,7 @@ class Learner:
 
     spec: ClassVar[DetectorSpec] = DetectorSpec(
         name="learner", version=1, faults=(), reads=("dcgm",), fields={"dcgm": ("DCGM_FI_DEV_GPU_TEMP",)},
-        latency_s=0, defaults={},
+        latency_s=0, defaults={}, budget_share=0.1,
     )  # fmt: skip
     config_type: ClassVar[type[DetectorConfig]] = DetectorConfig
 
