@@ -171,7 +171,7 @@ class Judge:
     ) -> bool:
         """Return whether a loss of link was seen to last, from the first reading or line that shows it to the latest.
 
-        What was not read since may be over: a link that is down for 24 s is down at two readings of 20 s.
+        What was not read since may be over: a link that is down for 18 s is down at two readings of 15 s.
         """
         confirm = int(self._config.confirm_s * 1000)
         if cable.ends[0] in flapped and now - since < _FLAPPED_MS:
