@@ -169,9 +169,9 @@ class RowBuffer:
     ) -> Batch:
         """Return a batch of the columns of a block, `shaped` as `present` is; read-only: every detector sees it."""
         none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
-        told = [name for name in self.fields if name in block.values]  # of some hundred mostly a tenth
-        values, valid = ({name: shaped(of[name]) for name in told} for of in (block.values, block.valid))
-        sound = {name: plausible(values[name], valid[name]) for name in told if np.count_nonzero(valid[name])}
+        here = [name for name in self.fields if name in block.values]  # of some hundred mostly a tenth
+        values, valid = ({name: shaped(of[name]) for name in here} for of in (block.values, block.valid))
+        sound = {name: plausible(values[name], valid[name]) for name in here if np.count_nonzero(valid[name])}
         at = shaped(block.times)
         for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
             array.setflags(write=False)

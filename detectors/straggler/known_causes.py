@@ -96,8 +96,8 @@ class KnownCauses(Columns):
     def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any) -> None:
         before, since_ms = [row[where] for row in self.now], at - self.at[where]
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
-        told = np.isfinite(reasons)
-        self.told[where] |= told
+        stated = np.isfinite(reasons)
+        self.told[where] |= stated
         self.latest[where] = np.where(np.isfinite(clock), clock, self.latest[where])
         self.peak[where] = np.fmax(self.peak[where], clock)
         moved = before[CLOCK] - np.expm1(-clamp(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
@@ -110,7 +110,7 @@ class KnownCauses(Columns):
         linked = (crc - before[CRC] >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
         named = linked | (carries < _LINK_LEFT * before[LINK])
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
-            named |= told & ((bits_of(reasons) & _NAMED) != 0)
+            named |= stated & ((bits_of(reasons) & _NAMED) != 0)
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         clock = np.where(np.isfinite(moved), moved, clock)
         heat, limit = of("DCGM_FI_DEV_GPU_TEMP"), of("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")

@@ -55,6 +55,19 @@ class _Cast:
         return np.array([*numbers, 0])[self.job]
 
 
+@dataclass(frozen=True)
+class _Window:
+    """A minute that has ended: by GPU the logarithms `x` of what it read and the `duty` that is asked of evidence; when
+    it had `begun`, the `histories` of the jobs, and the GPUs that are `held` under a finding.
+    """
+
+    x: FloatArray
+    duty: FloatArray
+    begun: Instant
+    histories: Mapping[str, History]
+    held: IntArray
+
+
 class Watch(Kept):
     """See the module."""
 
@@ -80,9 +93,9 @@ class Watch(Kept):
 
         GPUs that are `held` under a finding teach nobody what is usual.
         """
-        window = now // (1000 * WINDOW_S)
-        first, self._window, before = self._window is None, window, self._window
-        if first or before == window:
+        number, before = now // (1000 * WINDOW_S), self._window
+        self._window = number
+        if before is None or before == number:
             return None
         self.extend()
         cast = self._cast = self._casting()
@@ -90,11 +103,9 @@ class Watch(Kept):
         # few readings a window has to be odd in more of the windows.
         duty = np.fmax(1 / (1 + self.sums.read.max(axis=0)), DUTY)
         means = self.sums.means()
-        x = logarithms(means)
-        begun = now - 1000 * WINDOW_S
         self._end_histories(cast, means, histories)
-        found = self._gpus_look(cast, x, duty, begun, histories, held)
-        return found + self._nodes_look(cast, x, duty, begun, histories, held)
+        window = _Window(logarithms(means), duty, now - 1000 * WINDOW_S, histories, held)
+        return self._gpus_look(cast, window) + self._nodes_look(cast, window)
 
     def stands_out(self, gpus: IntArray) -> int | None:
         """Return which one of a node's GPUs its own readings make the culprit; None where none does."""
@@ -122,33 +133,27 @@ class Watch(Kept):
         names, mates = np.unique(np.where(pair < 0, -1, np.where(many, pair, wide)), return_inverse=True)
         return _Cast(jobs, job_of, mates, len(names), many, model, alone)
 
-    def _gpus_look(
-        self,
-        cast: _Cast,
-        x: FloatArray,
-        duty: FloatArray,
-        begun: Instant,
-        histories: Mapping[str, History],
-        held: IntArray,
-    ) -> list[Suspect]:
+    def _gpus_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
         who = np.flatnonzero(cast.job >= 0)
         if not len(who):
             return []
         mates = cast.mates[who]
-        look = Look(who, cast.number[who], mates, cast.groups, x[:, who], np.isin(who, held), begun, WINDOW_S, WINDOW_S)
+        look = Look(
+            who,
+            cast.number[who],
+            mates,
+            cast.groups,
+            window.x[:, who],
+            np.isin(who, window.held),
+            window.begun,
+            WINDOW_S,
+            WINDOW_S,
+        )
         # Among many mates, a GPU does not move the median of its node.
         sizes = np.where(cast.many[who], np.inf, np.bincount(mates, minlength=cast.groups)[mates])
-        return self._suspects(self.gpus, look, duty[who], cast.job[who], sizes, cast, histories)
+        return self._suspects(self.gpus, look, window.duty[who], cast.job[who], sizes, cast, window.histories)
 
-    def _nodes_look(
-        self,
-        cast: _Cast,
-        x: FloatArray,
-        duty: FloatArray,
-        begun: Instant,
-        histories: Mapping[str, History],
-        held: IntArray,
-    ) -> list[Suspect]:
+    def _nodes_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
         layout, nodes = self._layout, len(self._layout.names)
         member = np.flatnonzero((cast.job >= 0) & cast.alone[layout.node])
         node = layout.node[member]
@@ -157,13 +162,13 @@ class Watch(Kept):
             return []
         job, number = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
         job[node], number[node] = cast.job[member], cast.number[member]
-        signals = np.array([group_medians(row[member], node, nodes)[0][who] for row in x])
+        signals = np.array([group_medians(row[member], node, nodes)[0][who] for row in window.x])
         groups, group = np.unique(job[who] * nodes + cast.model[who], return_inverse=True)
-        teaches_not = np.isin(who, layout.node[held])
-        look = Look(who, number[who], group, len(groups), signals, teaches_not, begun, WINDOW_S, WINDOW_S)
+        teaches_not = np.isin(who, layout.node[window.held])
+        look = Look(who, number[who], group, len(groups), signals, teaches_not, window.begun, WINDOW_S, WINDOW_S)
         sizes = np.bincount(group)[group].astype(float)
-        duty = group_medians(duty[member], node, nodes)[0][who]
-        return self._suspects(self.nodes, look, duty, job[who], sizes, cast, histories)
+        duty = group_medians(window.duty[member], node, nodes)[0][who]
+        return self._suspects(self.nodes, look, duty, job[who], sizes, cast, window.histories)
 
     def _suspects(
         self, comparison: Readings, look: Look, duty: FloatArray, job: IntArray, sizes: FloatArray, cast: _Cast,

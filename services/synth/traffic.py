@@ -1,6 +1,6 @@
 """What jobs send over a cluster's network: bytes of every cable, each way, from the runs of the jobs.
 
-All is reckoned on a grid of `GRID_S` common to every port, so that both ends of a cable show the same bytes; telemetry
+All is computed on a grid of `GRID_S` common to every port, so that both ends of a cable show the same bytes; telemetry
 reads between the grid's points. A step's collectives move the same bytes however long it takes.
 """
 

@@ -154,8 +154,8 @@ def test_helm_installs_it_and_every_pod_begins(cluster: Cluster) -> None:
         claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
         document = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim}
         cluster.post(cluster.path_of(document, SPACE), document)
-    said = release(cluster, "install", *FLAGS["everything"])
-    assert "service/hindcast-live 8490" in said
+    notes = release(cluster, "install", *FLAGS["everything"])
+    assert "service/hindcast-live 8490" in notes
     pods = cluster.get(f"/api/v1/namespaces/{SPACE}/pods")["items"]
     parts = sorted(pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods)
     several = ["detect", "sink-prometheus"]
