@@ -280,14 +280,13 @@ class Engine:
 
     def _stretch(self, stop: Instant) -> list[Finding]:
         found: list[Finding] = []
-        count = 0
-        while count < len(self._logs) and self._logs[count].at <= stop:
-            count += 1
+        count = next((n for n, record in enumerate(self._logs) if record.at > stop), len(self._logs))
         if count:
             lines = list(dict.fromkeys(self._logs[:count]))
             del self._logs[:count]
             self._last = max(self._last or lines[-1].at, lines[-1].at)
             self._heard.take_lines(lines)
+            self._finder.take_lines(lines)
             for detector in self._detectors:
                 if "logs" in detector.spec.reads:
                     found += detector.logs(lines)

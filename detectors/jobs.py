@@ -1,7 +1,8 @@
-"""Which jobs run where no scheduler says so: from the ranks' steps, else from work in step.
+"""Which jobs run where no list of them is gathered: from the scheduler's log, ranks' steps, else from work in step.
 
-The scheduler's word counts alone where there is any. Without it:
+The scheduler's list of jobs counts alone where there is one. Without it:
 
+- *the scheduler's log*: slurmctld writes which job starts where, and its end (`detectors.job_lines`);
 - *steps*: ranks that report their steps name their job and their node;
 - *work in step*: GPUs of a synchronous job rise and fall together, so the half-minute means of their nodes' activity
   are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
@@ -17,15 +18,18 @@ It is called `inferred-` and its first node.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.core.survivors import Survivors
 from detectors.fleet import INFERRED, Fleet, Job, JobEvent
+from detectors.in_step import FEWEST, linked
+from detectors.job_lines import job_event_of
 from detectors.rows import Rows
 
 MEMORY: Final = "DCGM_FI_DEV_FB_USED"
@@ -36,22 +40,17 @@ _WINDOWS: Final = 80
 """Forty minutes: checkpoints of every half hour, which all nodes of a job share, are in it."""
 _EVERY: Final = 10
 """Links are looked for every so many windows."""
-_FEWEST: Final = 12
-"""So many windows that two nodes share are the least to correlate."""
 _BUSY_UTIL: Final = 20.0
 """Per cent: below lies what idles."""
 _IDLE_WINDOWS: Final = 10
 """So long most of a job's nodes must idle before it is over: checkpoints and evaluations take up to four minutes."""
 _FREED: Final = 0.1
 """Of the memory in use: idle GPUs hold some MiB, a process with a CUDA context half a GiB, a model tens."""
-_CHANCE: Final = 1e-3
-"""How probable it may be that any two nodes of the cluster are linked by chance in a day."""
 _MINUTE_MS: Final = 60_000
 _NEVER: Final = 2**62
 _GONE_S: Final = 3600
-"""A job that nothing names for an hour is over."""
+"""A job that nothing names for an hour is over; so is one of the scheduler's log whose nodes have idled for so long."""
 _LOOKS_A_DAY: Final = 86_400_000 / (_WINDOW_MS * _EVERY)
-_BLOCK: Final = 1024
 
 
 class _Gpus(Columns):
@@ -89,6 +88,12 @@ class JobFinder:
         self._minutes: dict[str, set[int]] = {}
         """In which minutes such a job was heard of."""
         self._jobs: dict[str, Job] = {}
+        self._logged: set[str] = set()
+        """Which of the jobs the scheduler's log started."""
+        self._finished: set[str] = set()
+        """Which jobs it ended, as long as ranks name them."""
+        self._lines: list[JobEvent] = []
+        """What it reported since the last point of the grid."""
 
     def scheduler_speaks(self) -> list[JobEvent]:
         """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
@@ -97,6 +102,9 @@ class JobFinder:
         self._jobs.clear()
         self._named.clear()
         self._minutes.clear()
+        self._logged.clear()
+        self._finished.clear()
+        self._lines.clear()
         self._gpus, self._nodes = _Gpus(), _Nodes()
         return events
 
@@ -116,6 +124,11 @@ class JobFinder:
             nodes = self._named.setdefault(job, {})
             nodes[node] = min((minute + 1) * _MINUTE_MS, nodes.get(node, _NEVER))
             self._minutes.setdefault(job, set()).add(minute)
+
+    def take_lines(self, records: Iterable[LogRecord]) -> None:
+        """Take log lines in order of time."""
+        if not self._scheduled:
+            self._lines += [event for record in records if (event := job_event_of(record)) is not None]
 
     def observe(self, batch: Batch) -> None:
         """Take readings of GPUs."""
@@ -154,7 +167,7 @@ class JobFinder:
         """Return, at a point of the grid, which jobs began or ended by all that is known."""
         if self._scheduled:
             return []
-        events = self._applied(self._named_jobs(now))
+        events = self._logged_jobs(now) + self._applied(self._named_jobs(now))
         if now % _WINDOW_MS == 0 and len(self._nodes):
             events += self._applied(self._left(now, self._close_window()))
             events += self._applied(self._over(now))
@@ -170,9 +183,31 @@ class JobFinder:
                 self._jobs.pop(event.job.job_id, None)
         return events
 
+    def _logged_jobs(self, now: Instant) -> list[JobEvent]:
+        """Return what the scheduler's log has reported by now."""
+        events: list[JobEvent] = []
+        for reported in self._lines:
+            job_id = reported.job.job_id
+            if reported.event == "start":
+                self._logged.add(job_id)
+                self._finished.discard(job_id)
+                events += self._applied([*self._taken_over(now, reported.job.nodes), replace(reported, at=now)])
+                continue
+            self._logged.discard(job_id)
+            self._finished.add(job_id)
+            if job_id in self._jobs:
+                events += self._applied([JobEvent(now, "end", self._jobs[job_id])])
+        self._lines.clear()
+        return events
+
+    def _has_name(self, job_id: str) -> bool:
+        return job_id in self._named or job_id in self._logged
+
     def _named_jobs(self, now: Instant) -> list[JobEvent]:
         events = []
         for job_id, nodes in sorted(self._named.items()):
+            if job_id in self._logged | self._finished:
+                continue
             known = tuple(sorted(node for node, at in nodes.items() if at <= now))
             job = self._jobs.get(job_id)
             if known and (job is None or job.nodes != known):
@@ -182,7 +217,7 @@ class JobFinder:
 
     def _taken_over(self, now: Instant, nodes: tuple[str, ...]) -> list[JobEvent]:
         """Return the ends of inferred jobs on nodes whose job is known by name by now."""
-        inferred = [job for name, job in self._jobs.items() if name not in self._named]
+        inferred = [job for name, job in self._jobs.items() if not self._has_name(name)]
         return [JobEvent(now, "end", job) for job in inferred if set(job.nodes) & set(nodes)]
 
     def _silent_s(self, job_id: str, now: Instant) -> float:
@@ -214,7 +249,7 @@ class JobFinder:
         """Return how inferred jobs go on without the nodes whose processes ended, or that they are over."""
         events = []
         for name, job in self._jobs.items():
-            if name in self._named or not anew & set(job.nodes):
+            if self._has_name(name) or not anew & set(job.nodes):
                 continue
             nodes = tuple(node for node in job.nodes if node not in anew)
             over = 2 * len(nodes) < len(job.nodes) or not nodes
@@ -228,42 +263,48 @@ class JobFinder:
             newest |= dict.fromkeys(job.nodes, job)
         events = []
         for name, job in list(self._jobs.items()):
-            silent_s = self._silent_s(name, now)
-            idle = sum(self._idles(node) or newest[node] is not job for node in job.nodes)
-            lasting = name in self._named and silent_s < _IDLE_WINDOWS * _WINDOW_MS / 1000
+            logged = name in self._logged
+            silent_s = 0.0 if logged else self._silent_s(name, now)
+            windows = _GONE_S * 1000 // _WINDOW_MS if logged else _IDLE_WINDOWS
+            idle = sum(self._idles(node, windows) or (newest[node] is not job and not logged) for node in job.nodes)
+            lasting = name in self._named and not logged and silent_s < _IDLE_WINDOWS * _WINDOW_MS / 1000
             if silent_s > _GONE_S or (not lasting and 2 * idle > len(job.nodes)):
                 events.append(JobEvent(now, "end", job))
                 self._named.pop(name, None)
                 self._minutes.pop(name, None)
+                self._logged.discard(name)
         kept = now // _MINUTE_MS - 2 * _GONE_S // 60
         self._minutes = {name: {m for m in minutes if m >= kept} for name, minutes in self._minutes.items()}
+        for name in [name for name in self._finished if not self._minutes.get(name)]:
+            self._finished.remove(name)
+            self._named.pop(name, None)
         return events
 
-    def _idles(self, node: str) -> bool:
+    def _idles(self, node: str, windows: int) -> bool:
         number = self._numbers.get(node)
-        return number is not None and bool(self._nodes.idle[number] >= _IDLE_WINDOWS)
+        return number is not None and bool(self._nodes.idle[number] >= windows)
 
     def _begun(self, now: Instant) -> list[JobEvent]:
         """Return the jobs that nodes at work make up whose job nothing names, and jobs that got more nodes."""
-        with_named = {node for name, job in self._jobs.items() if name in self._named for node in job.nodes}
-        latest = self._nodes.activity[-_FEWEST:]
+        with_named = {node for name, job in self._jobs.items() if self._has_name(name) for node in job.nodes}
+        latest = self._nodes.activity[-FEWEST:]
         known = np.isfinite(latest).any(axis=0)
         mine = np.array([name in with_named for name in self._names], bool)
         candidates = np.flatnonzero((self._nodes.idle == 0) & known & ~mine)
         if not len(candidates):
             return []
-        lot = _linked(self._nodes.activity[:, candidates].astype(np.float64))
+        lot = linked(self._nodes.activity[:, candidates].astype(np.float64), _LOOKS_A_DAY)
         events: list[JobEvent] = []
         for group in np.unique(lot).tolist():
             those = candidates[lot == group]
             windows = np.isfinite(self._nodes.activity[:, those]).any(axis=1).sum()
-            if windows >= (_FEWEST if len(those) > 1 else _WINDOWS // 2):
+            if windows >= (FEWEST if len(those) > 1 else _WINDOWS // 2):
                 events += self._applied(self._joined(now, {self._names[node] for node in those.tolist()}))
         return events
 
     def _joined(self, now: Instant, names: set[str]) -> list[JobEvent]:
         """Return what makes one job of the nodes that are linked and of the jobs that they were found in before."""
-        inferred = [job for name, job in self._jobs.items() if name not in self._named]
+        inferred = [job for name, job in self._jobs.items() if not self._has_name(name)]
         having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
         nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
         if not having:
@@ -294,6 +335,9 @@ class JobFinder:
             "named": self._named,
             "minutes": {job: sorted(minutes) for job, minutes in self._minutes.items()},
             "jobs": jobs,
+            "logged": sorted(self._logged),
+            "finished": sorted(self._finished),
+            "lines": [(line.event, line.at, line.job.job_id, line.job.nodes) for line in self._lines],
         }
         return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
 
@@ -304,6 +348,10 @@ class JobFinder:
         self._named = {job: dict(nodes) for job, nodes in document["named"].items()}
         self._minutes = {job: set(minutes) for job, minutes in document["minutes"].items()}
         self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
+        self._logged, self._finished = set(document.get("logged", ())), set(document.get("finished", ()))
+        self._lines = [
+            JobEvent(at, event, Job(job_id, tuple(nodes), at)) for event, at, job_id, nodes in document.get("lines", ())
+        ]
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
 
@@ -313,46 +361,3 @@ def _node_means(values: FloatArray, node: IntArray, count: int) -> FloatArray:
     sums = np.bincount(node[known], values[known], minlength=count)
     counts = np.bincount(node[known], minlength=count)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _linked(series: FloatArray) -> IntArray:
-    """Return the number of the lot (n,) that each of the series (windows, n) is linked into."""
-    count = series.shape[1]
-    known = np.isfinite(series)
-    centred = np.where(known, series - np.nanmedian(series, axis=0), 0.0)
-    # An exit from idling, or a checkpoint, is a big step: ranks keep it from standing for all.
-    limit = 4 * 1.4826 * np.nanmedian(np.where(known, np.abs(centred), np.nan), axis=0)
-    centred = np.clip(centred, -limit, limit)
-    weight = known.astype(np.float64)
-    pairs = max(count * (count - 1) / 2, 1.0)
-    bar = _normal_quantile(_CHANCE / (_LOOKS_A_DAY * pairs))
-    lots = np.arange(count)
-    for begin in range(0, count, _BLOCK):
-        rows = slice(begin, begin + _BLOCK)
-        shared = weight[:, rows].T @ weight
-        products = centred[:, rows].T @ centred
-        own = (centred[:, rows] ** 2).T @ weight
-        other = weight[:, rows].T @ centred**2
-        r = np.abs(products) / np.sqrt(np.maximum(own * other, 1e-12))
-        z = np.arctanh(np.minimum(r, 0.999999)) * np.sqrt(np.maximum(shared - 3, 0.0))
-        one, two = np.nonzero((shared >= _FEWEST) & (z >= bar))
-        lots = _merged(lots, one + begin, two)
-    return lots
-
-
-def _merged(lots: IntArray, one: IntArray, two: IntArray) -> IntArray:
-    """Return the lots, each numbered by its least member, with the links (one, two) added."""
-    while True:
-        least = lots.copy()
-        np.minimum.at(least, one, lots[two])
-        np.minimum.at(least, two, lots[one])
-        least = least[least]
-        if np.array_equal(least, lots):
-            return lots
-        lots = least
-
-
-def _normal_quantile(tail: float) -> float:
-    """Return what a normal deviate exceeds with a two-sided probability (Abramowitz and Stegun 26.2.23, to 4.5e-4)."""
-    t = math.sqrt(-2 * math.log(tail / 2))
-    return t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))

@@ -8,7 +8,7 @@ itself announces counts as on purpose too.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
@@ -18,7 +18,8 @@ Said = Literal["out", "back", "suspect", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
 """For so long "not responding" does not take the place of "down"."""
-_NODES = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
+NODES: Final = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
+"""Names of nodes as Slurm shortens them, for `expand`."""
 _WORDINGS: tuple[tuple[Said, str], ...] = (
     ("down", r"Nodes? NODES not responding, setting DOWN"),
     ("suspect", r"Nodes? NODES not responding"),
@@ -46,7 +47,7 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
     ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
-_FORMS = tuple((said, re.compile(form.replace("NODES", _NODES), re.IGNORECASE)) for said, form in _WORDINGS)
+_FORMS = tuple((said, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for said, form in _WORDINGS)
 _ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
                       r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
 _KUBELET = re.compile(
