@@ -3,7 +3,8 @@
 The scheduler's list of jobs counts alone where there is one. Without it:
 
 - *the scheduler's log*: slurmctld writes which job starts where, and its end (`detectors.job_lines`);
-- *steps*: ranks that report their steps name their job and their node;
+- *steps*: ranks that report their steps name their job and their node, as do those that write lines, where these
+  nodes, and those in step with them, are all that the job has by its highest rank;
 - *work in step*: GPUs of a synchronous job rise and fall together, so the half-minute means of their nodes' activity
   are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
   a job may as well be correlated negatively, and the absolute value counts. Two nodes are linked where it is
@@ -29,7 +30,7 @@ from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.core.survivors import Survivors
 from detectors.fleet import INFERRED, Fleet, Job, JobEvent
 from detectors.in_step import FEWEST, linked
-from detectors.job_lines import job_event_of
+from detectors.job_lines import Speakers, job_event_of
 from detectors.rows import Rows
 
 MEMORY: Final = "DCGM_FI_DEV_FB_USED"
@@ -94,6 +95,7 @@ class JobFinder:
         """Which jobs it ended, as long as ranks name them."""
         self._lines: list[JobEvent] = []
         """What it reported since the last point of the grid."""
+        self._speakers: dict[str, Speakers] = {}
 
     def scheduler_speaks(self) -> list[JobEvent]:
         """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
@@ -105,6 +107,7 @@ class JobFinder:
         self._logged.clear()
         self._finished.clear()
         self._lines.clear()
+        self._speakers.clear()
         self._gpus, self._nodes = _Gpus(), _Nodes()
         return events
 
@@ -127,8 +130,14 @@ class JobFinder:
 
     def take_lines(self, records: Iterable[LogRecord]) -> None:
         """Take log lines in order of time."""
-        if not self._scheduled:
-            self._lines += [event for record in records if (event := job_event_of(record)) is not None]
+        if self._scheduled:
+            return
+        for record in records:
+            if (event := job_event_of(record)) is not None:
+                self._lines.append(event)
+            elif record.source == "job" and record.job_id is not None:
+                self._minutes.setdefault(record.job_id, set()).add(record.at // _MINUTE_MS)
+                self._speakers.setdefault(record.job_id, Speakers()).take(record)
 
     def observe(self, batch: Batch) -> None:
         """Take readings of GPUs."""
@@ -173,7 +182,23 @@ class JobFinder:
             events += self._applied(self._over(now))
             if now // _WINDOW_MS % _EVERY == 0:
                 events += self._begun(now)
+            self._name_speakers(now)
         return events
+
+    def _name_speakers(self, now: Instant) -> None:
+        """Give the jobs whose ranks write lines their nodes, where all of them are known."""
+        unnamed = [
+            (name, speakers)
+            for name, speakers in sorted(self._speakers.items())
+            if not self._has_name(name) and name not in self._finished and self._heard_of(name, now)
+        ]
+        if not unnamed:
+            return
+        gpus = dict(zip(self._names, np.bincount(self._gpus.node, minlength=len(self._names)).tolist(), strict=True))
+        lots = [job.nodes for name, job in self._jobs.items() if not self._has_name(name)]
+        for job_id, speakers in unnamed:
+            if nodes := speakers.among(lots, gpus):
+                self._named[job_id] = dict.fromkeys(nodes, now)
 
     def _applied(self, events: list[JobEvent]) -> list[JobEvent]:
         for event in events:
@@ -219,6 +244,11 @@ class JobFinder:
         """Return the ends of inferred jobs on nodes whose job is known by name by now."""
         inferred = [job for name, job in self._jobs.items() if not self._has_name(name)]
         return [JobEvent(now, "end", job) for job in inferred if set(job.nodes) & set(nodes)]
+
+    def _heard_of(self, job_id: str, now: Instant) -> bool:
+        """Return whether a job was heard of in one of the last minutes that are over."""
+        over = now // _MINUTE_MS
+        return any(over - _IDLE_WINDOWS // 2 <= minute < over for minute in self._minutes.get(job_id, ()))
 
     def _silent_s(self, job_id: str, now: Instant) -> float:
         """Return for how long a job has not been heard of by name; 0 for one that nothing names."""
@@ -272,10 +302,13 @@ class JobFinder:
                 events.append(JobEvent(now, "end", job))
                 self._named.pop(name, None)
                 self._minutes.pop(name, None)
+                self._speakers.pop(name, None)
                 self._logged.discard(name)
         kept = now // _MINUTE_MS - 2 * _GONE_S // 60
-        self._minutes = {name: {m for m in minutes if m >= kept} for name, minutes in self._minutes.items()}
-        for name in [name for name in self._finished if not self._minutes.get(name)]:
+        recent = {name: {m for m in minutes if m >= kept} for name, minutes in self._minutes.items()}
+        self._minutes = {name: minutes for name, minutes in recent.items() if minutes}
+        self._speakers = {name: speakers for name, speakers in self._speakers.items() if name in self._minutes}
+        for name in [name for name in self._finished if name not in self._minutes]:
             self._finished.remove(name)
             self._named.pop(name, None)
         return events
@@ -337,6 +370,7 @@ class JobFinder:
             "jobs": jobs,
             "logged": sorted(self._logged),
             "finished": sorted(self._finished),
+            "speakers": {job: (speakers.highest, speakers.nodes) for job, speakers in self._speakers.items()},
             "lines": [(line.event, line.at, line.job.job_id, line.job.nodes) for line in self._lines],
         }
         return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
@@ -349,6 +383,8 @@ class JobFinder:
         self._minutes = {job: set(minutes) for job, minutes in document["minutes"].items()}
         self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
         self._logged, self._finished = set(document.get("logged", ())), set(document.get("finished", ()))
+        spoke = document.get("speakers", {})
+        self._speakers = {job: Speakers(highest, dict(nodes)) for job, (highest, nodes) in spoke.items()}
         self._lines = [
             JobEvent(at, event, Job(job_id, tuple(nodes), at)) for event, at, job_id, nodes in document.get("lines", ())
         ]

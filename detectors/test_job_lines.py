@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
 
-from detectors.contract import LogRecord
+from detectors.contract import IntArray, LogRecord
+from detectors.engine import Engine
 from detectors.job_lines import job_event_of
+from detectors.rows import KeyColumn, Rows
 from detectors.state import unpack
 from detectors.test_jobs import _MINUTE, _START, ONE, TWO, cluster, engine, jobs_in, played
 
@@ -55,9 +58,7 @@ def test_the_schedulers_log_names_jobs_from_start_to_end_and_the_rest_is_inferre
         own.feed_logs(LINES)
         done = played(own, rows, _START + 45 * _MINUTE, cut)
         assert jobs_in(done) == [mine, ONE - mine, TWO - mine]
-        state = done.snapshot()
-        document, _ = unpack(state[8 : 8 + int.from_bytes(state[:8], "little")])
-        assert [job[0] for job in document["fleet"]["jobs"] if set(job[1]) == mine] == ["31"]
+        assert "31" in ids_in(done)
     own = engine()
     own.feed_logs(LINES)
     assert mine not in jobs_in(played(own, rows, _START + 51 * _MINUTE))
@@ -72,3 +73,45 @@ def test_a_job_whose_end_was_never_logged_is_over_when_its_nodes_have_idled_for_
     again = engine()
     again.feed_logs(LINES[:1])
     assert jobs_in(played(again, rows, _START + 105 * _MINUTE)) == []
+
+
+def spoken(at: int, node: str, rank: int, job_id: str = "44") -> LogRecord:
+    return LogRecord(at, "job", " iteration 10/ 500000 | lm loss: 2.1", "info", node, job_id, rank)
+
+
+def picked(rows: Rows, which: IntArray) -> Rows:
+    keys = {name: KeyColumn(column.codes[which], column.categories) for name, column in rows.keys.items()}
+    values = {name: column[which] for name, column in rows.values.items()}
+    valid = {name: column[which] for name, column in rows.valid.items()}
+    return Rows(rows.kind, rows.times[which], keys, values, valid)
+
+
+def ids_in(done: Engine) -> list[str]:
+    state = done.snapshot()
+    document, _ = unpack(state[8 : 8 + int.from_bytes(state[:8], "little")])
+    return sorted(job[0] for job in document["fleet"]["jobs"])
+
+
+@pytest.mark.parametrize("cut", [None, _START + 21 * _MINUTE + 2_500])
+def test_a_jobs_own_lines_name_the_nodes_in_step_where_its_ranks_are_as_many_as_their_gpus(cut: int | None) -> None:
+    lines = [
+        spoken(_START + at * _MINUTE, node, rank, job)
+        for at in range(1, 58)
+        for node, rank, job in (("n00", 0, "44"), ("n05", 23, "44"), ("n07", 1, "part"))
+    ]
+    own = engine()
+    own.feed_logs(lines)
+    done = played(own, cluster(60, 1), _START + 58 * _MINUTE, cut)
+    assert ids_in(done) == ["44", "inferred-n06"]
+    assert jobs_in(done) == [ONE, TWO]
+
+
+def test_a_job_that_fell_silent_and_whose_nodes_idle_is_not_named_again() -> None:
+    rows = cluster(60, 1, idle_from=30)
+    alone = engine()
+    alone.feed_logs([spoken(_START + at * _MINUTE, "n03", 3) for at in range(1, 30)])
+    here = np.flatnonzero(rows.keys["node"].codes == 3)
+    alone = played(alone, picked(rows, here), _START + 28 * _MINUTE)
+    assert (ids_in(alone), jobs_in(alone)) == (["44"], [{"n03"}])
+    alone.feed_logs([spoken(_START + 31 * _MINUTE, "n03", 3)])
+    assert ids_in(played(alone, picked(rows, here[rows.times[here] > alone.event_time]), _START + 50 * _MINUTE)) == []
