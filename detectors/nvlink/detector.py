@@ -4,7 +4,7 @@ Stated, and told at once: fatal lines of switches and fabric manager, XIDs, a li
 a rate that DCGM calls a failure. Inferred, by evidence within the budget of false alarms: errors far more often than
 this GPU's habit and its peers' (`detectors.core.counting`; corrected, so a ticket: the link will fail; replays, or a
 CRC error a second and more: fewer cost nothing), and traffic
-below 0.75 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which is
+below 0.85 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which is
 the effect on the work. What several GPUs of a node show at once is between them: one finding on the node, as for the
 switches and the fabric manager. Errors on a node that has just lost a GPU are its victims'. GPUs that report no NVLink
 fields have no NVLink.
