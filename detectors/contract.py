@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic import Field as PydanticField
 
 from detectors.fleet import Fleet
+from detectors.xid import XidOverrides
 
 EXACT = 2.0**53
 """From here on a float holds no counts, and no bits, any more."""
@@ -189,6 +190,8 @@ class DetectorConfig(BaseModel):
 
     false_alarms_per_100_node_days: float = PydanticField(default=0.05, gt=0)
     """What this detector may contribute of the budget: its `budget_share` of what detectors.yaml allows for all."""
+    xid_overrides: XidOverrides = PydanticField(default_factory=dict)
+    """What a site says of XIDs that detectors/xid.yaml sees otherwise: one setting of detectors.yaml for all."""
     calibration: Mapping[str, Any] = PydanticField(default_factory=dict, repr=False)
     """What is usual at a site, from `hindcast calibrate`: `detectors.core.tails.Tails.document` of this detector."""
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 import detectors
 from detectors.contract import Detector, DetectorConfig, DetectorSpec
@@ -16,6 +16,7 @@ from detectors.engine import Choice
 from detectors.faults import faults
 from detectors.nearest import meant
 from detectors.spec import configure
+from detectors.xid import XidOverrides
 
 _METHODS = ("logs", "observe", "advance", "snapshot", "restore")
 
@@ -113,8 +114,10 @@ def needs() -> frozenset[str]:
 
 
 BUDGET = "false_alarms_per_100_node_days"
-"""The one setting of all detectors together."""
+"""What all detectors together may raise."""
 BUDGET_DEFAULT = 0.5
+XIDS = "xid_overrides"
+"""What a site says of XIDs, to all detectors."""
 
 
 def allowances(budget: float) -> dict[str, float]:
@@ -133,7 +136,7 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
 
     `overrides` has, by detector, a mapping of what differs from the defaults; ``enabled: false`` leaves one out,
     ``shadow: true`` has it run without alerting anybody. `BUDGET` among them is the false alarms that all together may
-    raise. `calibration` has what is usual at the site, by detector.
+    raise, `XIDS` what the site says of XIDs. `calibration` has what is usual at the site, by detector.
     Raises RegistryError that lists everything wrong with it.
     """
     known = discover()
@@ -141,6 +144,11 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
     budget = overrides.pop(BUDGET, BUDGET_DEFAULT)
     allowed = isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < math.inf
     problems = [] if allowed else [f"{BUDGET}: {budget!r} is no number above 0"]
+    try:
+        xids = TypeAdapter(XidOverrides).validate_python(overrides.pop(XIDS, {}))
+    except ValidationError as error:
+        problems += [f"{XIDS}: {text}" for text in texts_of(error)]
+        xids = {}
     there = f"; there are {', '.join(sorted(known))}"
     problems += [f"{name}: no such detector{meant(name, known) or there}" for name in overrides if name not in known]
     allowed_each = allowances(budget) if allowed else {}
@@ -150,7 +158,7 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
         if not isinstance(given, Mapping):
             problems.append(f"{name}: {given!r} is not a mapping of settings")
             continue
-        settings = dict(given)
+        settings = {XIDS: xids, **given}
         if name in allowed_each:
             settings.setdefault(BUDGET, allowed_each[name])
         if calibration and name in calibration:

@@ -7,7 +7,7 @@ import pytest
 from detectors import registry
 from detectors.engine import Engine
 from detectors.power_throttle.detector import PowerThrottle
-from detectors.registry import BUDGET, RegistryError, choose, discover
+from detectors.registry import BUDGET, XIDS, RegistryError, choose, discover
 
 
 def test_every_folder_with_a_detector_yaml_is_found() -> None:
@@ -16,7 +16,7 @@ def test_every_folder_with_a_detector_yaml_is_found() -> None:
 
 def test_the_defaults_are_those_of_detector_yaml() -> None:
     choices = dict(choose())
-    config = choices[PowerThrottle].model_dump(exclude={"calibration", BUDGET})
+    config = choices[PowerThrottle].model_dump(exclude={"calibration", BUDGET, XIDS})
     assert config == {name: default.value for name, default in PowerThrottle.spec.defaults.items()}
 
 
@@ -27,6 +27,15 @@ def test_the_budget_is_shared_out_among_the_detectors() -> None:
     assert sum(config.false_alarms_per_100_node_days for config in shared) == pytest.approx(2)
     with pytest.raises(RegistryError, match=BUDGET):
         choose({BUDGET: 0})
+
+
+def test_what_a_site_says_of_xids_is_one_setting_of_all_detectors() -> None:
+    said = {121: {"class": "gpu_lost"}}
+    assert {tuple(config.xid_overrides) for _, config in choose({XIDS: said})} == {("121",)}
+    with pytest.raises(RegistryError) as caught:
+        choose({XIDS: {121: {"klass": "gpu_lost"}}})
+    assert [problem for problem in caught.value.problems if "XID 121" in problem] == caught.value.problems
+    assert len(caught.value.problems) == 1
 
 
 def test_what_a_new_detector_takes_of_the_budget_is_taken_from_all_in_proportion(

@@ -33,7 +33,7 @@ from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import Xid, XidCatalogue, XidOverrides
+from detectors.xid import Xid, XidCatalogue
 from detectors.xid_watch import XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
@@ -62,7 +62,6 @@ class EccMemoryConfig(DetectorConfig):
     """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
 
     storm_errors: int = Field(ge=1)
-    xid_overrides: XidOverrides
 
 
 class EccMemory:

@@ -3,7 +3,6 @@
 from pydantic import Field
 
 from detectors.contract import DetectorConfig
-from detectors.xid import XidOverrides
 
 
 class GpuLostConfig(DetectorConfig):
@@ -13,4 +12,3 @@ class GpuLostConfig(DetectorConfig):
     least_readings: float = Field(ge=2, le=100)
     unsure_s: float = Field(gt=0)
     quiet_s: float = Field(gt=0)
-    xid_overrides: XidOverrides

@@ -35,7 +35,7 @@ from detectors.nvlink.errors import LinkErrors, rate_of
 from detectors.nvlink.lines import details, fabric_line
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue, XidOverrides, is_fatal
+from detectors.xid import XidCatalogue, is_fatal
 from detectors.xid_watch import KERNEL, XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
@@ -67,7 +67,6 @@ class NvlinkConfig(DetectorConfig):
     """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
 
     traffic_left: float = Field(gt=0, lt=1)
-    xid_overrides: XidOverrides
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.pcie_degradation.links import STALE_MS, Links
 from detectors.spec import load_spec
 from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue, XidOverrides
+from detectors.xid import XidCatalogue
 from detectors.xid_watch import XidEvent, XidWatch
 
 _FAULT: Fault = "pcie_degraded"
@@ -55,7 +55,6 @@ class PcieDegradationConfig(DetectorConfig):
     """What can be set; the defaults, with unit and source of each, are in detector.yaml."""
 
     bandwidth_left: float = Field(gt=0, lt=1)
-    xid_overrides: XidOverrides
 
 
 class PcieDegradation:

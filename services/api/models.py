@@ -18,7 +18,7 @@ Id = Annotated[str, Field(pattern=r"^[0-9a-f]{12,16}$")]
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=100)]
 DetectorSettings = dict[Word, dict[Word, Annotated[float, Field(allow_inf_nan=False)] | int | str | bool]]
 """As detectors.yaml: by detector what differs from its defaults (`enabled` and `shadow` too); and `incidents`."""
-SettingsTaken = dict[str, dict[str, float | int | str | bool]]
+SettingsTaken = dict[str, dict[str, float | int | str | bool | dict[str, dict[str, str]]]]
 """As they were taken, by whichever version."""
 Item = TypeVar("Item", bound=BaseModel)
 

@@ -58,11 +58,15 @@ def check(path: Annotated[Path, typer.Argument(help="a detectors.yaml", show_def
 def commented() -> str:
     """Return the file that `init` writes."""
     from detectors.incidents.knowledge import TABLE
-    from detectors.registry import BUDGET, BUDGET_DEFAULT, discover
+    from detectors.registry import BUDGET, BUDGET_DEFAULT, XIDS, discover
 
     lines = [_HEAD]
     lines += _words("false alarms in 100 node-days that all detectors together may raise; each has its share of them")
     lines += [f"#{BUDGET}: {BUDGET_DEFAULT}", ""]
+    lines += _words(
+        "what your site says of XIDs, by code, as {121: {class: gpu_lost}}: docs/reference/xids.md"
+    )
+    lines += [f"#{XIDS}: {{}}", ""]
     lines += [*_words("what `hindcast calibrate` wrote, relative to this file"), "#calibration: calibration.json", ""]
     for name, kind in sorted(discover().items()):
         lines += [*_words(f"finds {', '.join(kind.spec.faults)}"), f"#{name}:", "#  enabled: true"]

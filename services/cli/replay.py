@@ -56,7 +56,7 @@ def _register_start(group: typer.Typer) -> None:
 
 def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
     """Return what a detectors.yaml and a calibration say, as the control API takes it; UserError (exit code 2)."""
-    from detectors.registry import BUDGET, allowances
+    from detectors.registry import BUDGET, XIDS, allowances, discover
     from services.detect.choices import CALIBRATION, calibration_of, choices_of, incident_config_of, overrides_in
 
     overrides = overrides_in(config)
@@ -69,6 +69,10 @@ def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
     if (budget := overrides.pop(BUDGET, None)) is not None:  # each detector's share: a replay has settings of detectors
         for name, share in allowances(budget).items():
             overrides[name] = {BUDGET: share, **(overrides.get(name) or {})}
+    if xids := overrides.pop(XIDS, None):
+        by_code = {str(code): what for code, what in xids.items()}
+        for name in discover():
+            overrides[name] = {XIDS: by_code, **(overrides.get(name) or {})}
     return {"detectors": overrides, "calibration": tails}
 
 

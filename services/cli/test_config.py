@@ -6,7 +6,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from detectors.incidents.knowledge import TABLE
-from detectors.registry import choose, discover
+from detectors.registry import BUDGET, XIDS, choose, discover
 from services.cli.config import commented
 from services.cli.main import app
 from services.detect.choices import load_choices, load_incident_config
@@ -35,7 +35,7 @@ def test_as_it_is_written_nothing_differs_from_the_defaults(tmp_path: Path) -> N
 def test_with_every_comment_sign_taken_off_it_says_the_defaults_and_all_of_them(tmp_path: Path) -> None:
     text = _SETTING.sub(r"\1", commented()).replace("calibration: calibration.json\n", "")
     found = yaml.safe_load(text)
-    assert found.keys() == {*discover(), "incidents", "false_alarms_per_100_node_days"}
+    assert found.keys() == {*discover(), "incidents", BUDGET, XIDS}
     for name, kind in discover().items():
         assert found[name].keys() == {"enabled", "shadow", *kind.spec.defaults}
     (tmp_path / "detectors.yaml").write_text(text)

@@ -9,7 +9,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from detectors.registry import BUDGET, discover
+from detectors.registry import BUDGET, XIDS, discover
 from services.cli.replay import _detection, control_url, register
 from services.detect.calibration import FORMAT
 from services.kit.errors import UserError
@@ -79,6 +79,10 @@ def test_a_budget_and_a_calibration_become_what_a_replay_can_carry(tmp_path: Pat
     carried = ReplayRequest.model_validate({"recording": "r", **_detection(config, None)})
     assert carried.detectors["straggler"] == {BUDGET: 2 * spec.budget_share, "shadow": True}
     assert plain(carried.calibration) == {"straggler": tails}
+    config.write_text(f"{XIDS}: {{121: {{class: gpu_lost}}}}\nstraggler: {{shadow: true}}\n", encoding="utf-8")
+    carried = ReplayRequest.model_validate({"recording": "r", **_detection(config, None)})
+    assert carried.detectors["gpu_lost"] == {XIDS: {"121": {"class": "gpu_lost"}}}
+    assert carried.detectors["straggler"] == {XIDS: {"121": {"class": "gpu_lost"}}, "shadow": True}
     assert _detection(None, calibration) == {"detectors": {}, "calibration": {"straggler": tails}}
 
 

@@ -21,7 +21,7 @@ from services.kit.wire import Origin
 _log = logging.getLogger(__name__)
 UNREADABLE = Counter("hindcast_replays_unreadable_total", "Records of the topic replays that could not be read.")
 Topology = dict[str, Any]
-DetectorSettings = dict[str, dict[str, bool | int | float | str]]
+DetectorSettings = dict[str, dict[str, bool | int | float | str | dict[str, dict[str, str]]]]
 """By detector what differs, as in detectors.yaml."""
 
 

@@ -26,7 +26,8 @@ class Comparisons:
         """Start the runs of a comparison; UserError, RefusedError: as Runs.start."""
         if bool(asked.recordings) == bool(asked.before_runs):
             raise RefusedError(400, "a comparison is of recordings or of runs", remedy="name one of the two")
-        recordings, name, before = list(dict.fromkeys(asked.recordings)), new_id(), asked.before
+        recordings, name = list(dict.fromkeys(asked.recordings)), new_id()
+        before: object = asked.before
         if asked.before_runs:
             first = self._done(asked.before_runs)
             recordings, before = [run.recording for run in first], first[0].detectors

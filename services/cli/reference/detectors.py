@@ -8,7 +8,7 @@ import yaml
 from detectors.contract import Default, Detector, Rung
 from detectors.faults import faults
 from detectors.incidents.knowledge import TABLE
-from detectors.registry import BUDGET, BUDGET_DEFAULT, allowances, discover
+from detectors.registry import BUDGET, BUDGET_DEFAULT, XIDS, allowances, discover
 from services.cli.reference.tables import code, page, table
 from services.rules.files import generated_rules
 
@@ -25,7 +25,8 @@ out, `hindcast config check FILE` says what is wrong with one. Commands take it 
 `HINDCAST_DETECT_CONFIG`.
 
 `{BUDGET}` ({BUDGET_DEFAULT}) is the rate of false alarms that is allowed to all detectors together, `calibration`
-the file that `hindcast calibrate` wrote ([detection](../detection.md)). Every detector also takes `enabled` (default
+the file that `hindcast calibrate` wrote ([detection](../detection.md)), `{XIDS}` what a site says of XIDs, by code,
+as in `{{121: {{class: gpu_lost, action: RESET_GPU}}}}` ([XIDs](xids.md)). Every detector also takes `enabled` (default
 true) and `shadow` (default false; true: its findings are recorded and nobody is alerted)."""
 _ALERTS = """\
 Prometheus' alert rules in [alert-rules](../../alert-rules/README.md), for those who run Prometheus alone, and those

@@ -125,8 +125,8 @@ export interface Comparison {
   readonly progress: number;
   readonly created_at: string;
   readonly recordings: readonly string[];
-  readonly before: Readonly<Record<string, Readonly<Record<string, number | string | boolean>>>>;
-  readonly after: Readonly<Record<string, Readonly<Record<string, number | string | boolean>>>>;
+  readonly before: Readonly<Record<string, Readonly<Record<string, number | string | boolean | Readonly<Record<string, Readonly<Record<string, string>>>>>>>>;
+  readonly after: Readonly<Record<string, Readonly<Record<string, number | string | boolean | Readonly<Record<string, Readonly<Record<string, string>>>>>>>>;
   readonly before_runs: readonly string[];
   readonly after_runs: readonly string[];
   /** What was of another version on the second side: hindcast or a detector, with both versions. */
@@ -659,7 +659,7 @@ export interface Replay {
   /** Readings acknowledged, by stream, in this generation. */
   readonly samples: Readonly<Record<string, number>>;
   /** What is the replay's own of the detectors' settings. */
-  readonly detectors: Readonly<Record<string, Readonly<Record<string, boolean | number | string>>>>;
+  readonly detectors: Readonly<Record<string, Readonly<Record<string, boolean | number | string | Readonly<Record<string, Readonly<Record<string, string>>>>>>>>;
   /** What of the recording is left out or put in order, in words; empty: nothing. */
   readonly left_out: string;
   readonly error: string | null;
@@ -687,7 +687,7 @@ export interface RuleFile {
 export interface Run {
   readonly id: string;
   readonly recording: string;
-  readonly detectors: Readonly<Record<string, Readonly<Record<string, number | string | boolean>>>>;
+  readonly detectors: Readonly<Record<string, Readonly<Record<string, number | string | boolean | Readonly<Record<string, Readonly<Record<string, string>>>>>>>>;
   readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
   readonly progress: number;
   readonly event_time: string | null;
