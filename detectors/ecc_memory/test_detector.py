@@ -246,6 +246,20 @@ def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_
     assert START + 6_600_000 < over.detected_at <= START + 6_600_000 + 1_200_000
 
 
+def test_a_slow_wave_of_errors_is_habit_of_a_gpu_that_came_back_from_a_faster_one() -> None:
+    cluster = Cluster(nodes=9, minutes=140, interval_s=15)
+
+    def waves(*spans: tuple[float, float, float]) -> list[Finding]:
+        columns = memory(cluster)
+        for begin, end, a_minute in spans:
+            columns[SBE][:, 5] += np.floor(np.clip(cluster.at_s[:, 5] - begin, 0, end - begin) * a_minute / 60)
+        return [f for f in run(cluster.tape(columns)) if f.state == "firing"]
+
+    assert waves((3000, 3240, 5.0), (6000, 7200, 2.5)) == []
+    (fire,) = waves((6000, 7200, 2.5))
+    assert "again and again" in fire.summary
+
+
 def test_errors_that_end_within_minutes_and_single_ones_later_are_no_storm() -> None:
     cluster = Cluster(nodes=9, minutes=100, interval_s=10)
     columns = stormy(cluster, memory(cluster), 5, (2400, 2640), 0.12)
