@@ -45,9 +45,9 @@ def named(bits: int) -> str:
 class ThrottledTime(Columns):
     """For which part of the time each GPU was held down, by a counter of ns (or, in older DCGM, of us).
 
-    `at` and `value` of the last reading that differed (-1: none yet), `rate` ns a ns. A counter that fell was reset:
-    that interval has no rate. A reading that repeats the one before may be a collector's cached copy: the last rate
-    holds, and only when the counter has stood for the collector's interval is it 0.
+    `at` and `value` of the last reading that differed, or that showed that it stands (-1: none yet), `rate` ns a ns. A
+    counter that fell was reset: that interval has no rate. A reading that repeats the one before may be a collector's
+    cached copy: the last rate holds, and only when the counter has stood for the collector's interval is it 0.
     """
 
     at: IntArray = column(-1)
@@ -66,10 +66,11 @@ class ThrottledTime(Columns):
         told = new & np.isfinite(counted)
         growth, elapsed = counted - self.value, at - self.at
         known, moved = told & (self.at >= 0) & (elapsed > 0), told & ((growth != 0) | (self.at < 0))
-        known &= (growth > 0) | ((growth == 0) & (elapsed >= _HOLD_MS))
+        stood = told & (growth == 0) & (elapsed >= _HOLD_MS)
+        known &= (growth > 0) | stood
         self.rate[new & ~told] = np.nan
         np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
-        np.copyto(self.at, at, where=moved)
+        np.copyto(self.at, at, where=moved | stood)
         np.copyto(self.value, counted, where=moved)
         self.fastest = float(np.fmax.reduce(self.rate, axis=None, initial=self.fastest))
 

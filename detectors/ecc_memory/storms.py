@@ -97,7 +97,7 @@ class Storms:
         added = single.recent - np.maximum(single.level, self._bouts.usual) * (RECENT_S * 1000 / LOOK_MS)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
-        lasting = lasting[added[lasting] > 0]  # errors in waves, no faster than in one that was over by itself, are habit
+        lasting = lasting[added[lasting] > 0]  # waves no faster than one that was over by itself are habit
         for gpu in np.concatenate([bursts, lasting]).tolist():
             if held[gpu]:
                 continue

@@ -53,6 +53,8 @@ _HALVED: Final = 0.6
 """HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
 _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
+_NO_BLIP_MS: Final = 10_000
+"""Two readings at 5 s that agree cover so much; where readings are further apart, the counter says it of one."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
 _UNSURE_MS: Final = 230_000
@@ -133,12 +135,13 @@ class PowerThrottle:
         alarm = self._supplies.alarm(node, now)
         brake, held = self._brake.stated(here)
         stated = brake | held
-        often = gpus.run[here] >= self._config.confirm_readings
-        soon = gpus.run[here] >= self._config.confirm_readings - (alarm is not None)
+        confirmed = gpus.run[here] >= self._config.confirm_readings
+        often = confirmed | self._counted_long(here)
+        soon = often | (gpus.run[here] >= self._config.confirm_readings - (alarm is not None))
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
-            whole = bool(sure.any()) or (alarm is not None and self._enough(often, mates))
+            whole = bool(sure.any()) or (alarm is not None and self._enough(confirmed, mates))
             whole = whole or self._enough(
                 self._proven(now, here, self._config.clock_ratio, self._config.power_ratio), mates
             )
@@ -159,6 +162,12 @@ class PowerThrottle:
             if self._book.get(_FAULT, entity) is None:
                 found += self._fire(now, entity, self._case(now, node, one, mates, None, braked_nodes, stated[[place]]))
         return found
+
+    def _counted_long(self, here: IntArray) -> BoolArray:
+        """Return which GPUs count more throttled time than lies between two readings that would confirm each other."""
+        gpus = self._gpus
+        counted_ms = gpus.throttled_share(here) * (gpus.at[here] - gpus.before[here])
+        return gpus.throttled_in_ns(here) & (gpus.before[here] >= 0) & (counted_ms >= _NO_BLIP_MS)
 
     def _enough(self, those: BoolArray, mates: IntArray) -> bool:
         return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)

@@ -75,6 +75,15 @@ def test_without_the_bmc_two_readings_must_agree() -> None:
     assert fired.score == 0.8
 
 
+def test_one_reading_a_minute_apart_suffices_where_the_counter_says_that_it_was_no_blip() -> None:
+    scene = replace(UNTOLD, minutes=20, interval_s=60.0, brakes=[Brake(1, 605, 665, gpus=[6])])
+    (fired,) = firing(tape_of(scene))
+    assert fired.entity == {"node": name(1), "gpu": 6}
+    assert fired.detected_at - START <= 670_000
+    uncounted = [field for field in Scene.fields if field != VIOLATION]
+    assert firing(tape_of(replace(scene, fields=uncounted))) == []
+
+
 def test_one_gpu_is_named_alone() -> None:
     (fired,) = firing(tape_of(replace(UNTOLD, brakes=[Brake(1, 200, 300, gpus=[6])])))
     assert fired.entity == {"node": name(1), "gpu": 6}
