@@ -63,6 +63,49 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
     return ranked, starts, sizes
 
 
+class Groups:
+    """Groups that stay as they are, for the medians of many signals at once; each takes a fraction of the time.
+
+    Groups of about the same size lie side by side in one table, so that no more than half of its cells are empty.
+    """
+
+    def __init__(self, group: IntArray, groups: int) -> None:
+        """Take the number of each value's group, (n,), as `group_medians` does."""
+        order = stable_order(group)
+        order = order[group[order] >= 0]
+        sizes = np.bincount(group[order], minlength=groups)
+        starts, widths = np.cumsum(sizes) - sizes, np.ceil(np.log2(np.maximum(sizes, 1)))
+        self._groups = groups
+        self._tables: list[tuple[IntArray, IntArray, IntArray]] = []
+        """Of each table its groups, how many values these have, and where these values are; n where a cell is empty."""
+        places = np.append(order, len(group))
+        for width in np.unique(widths[sizes > 0]).tolist():
+            those = np.flatnonzero((widths == width) & (sizes > 0))
+            cells = np.arange(sizes[those].max())
+            at = np.where(cells < sizes[those, None], starts[those, None] + cells, len(order))
+            self._tables.append((those, sizes[those], places[at]))
+
+    def medians(self, values: FloatArray, *, lower: bool = False) -> tuple[FloatArray, IntArray]:
+        """Return the medians (rows, groups) of `values` (rows, n), and of how many each is, as `group_medians` does."""
+        rows, n = values.shape
+        known = np.isfinite(values)
+        whole = np.count_nonzero(known) == known.size
+        padded = np.full((rows, n + 1), np.inf)
+        np.copyto(padded[:, :n], values, where=known)
+        medians, counts = np.full((rows, self._groups), np.nan), np.zeros((rows, self._groups), np.int64)
+        for those, sizes, places in self._tables:
+            ranked = padded[:, places]
+            ranked.sort(axis=2)
+            count = np.broadcast_to(sizes, ranked.shape[:2]) if whole else (ranked < np.inf).sum(axis=2)
+            cells = np.arange(count.size).reshape(count.shape) * ranked.shape[2]
+            low = ranked.take(cells + np.maximum(count - 1, 0) // 2)
+            high = low if lower else ranked.take(cells + np.minimum(count // 2, ranked.shape[2] - 1))
+            middle = low / 2 + high / 2
+            medians[:, those] = middle if whole else np.where(count > 0, middle, np.nan)
+            counts[:, those] = count
+        return medians, counts
+
+
 def peer_residuals(
     values: FloatArray, group: IntArray, groups: int, floor: float | FloatArray, fewest: int = 4
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
