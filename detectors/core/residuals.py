@@ -1,5 +1,7 @@
 """Residuals: how far a reading lies from its peers' at the same time, and from the entity's own past."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -63,27 +65,33 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
     return ranked, starts, sizes
 
 
+@dataclass(frozen=True)
 class Groups:
-    """Groups that stay as they are, for the medians of many signals at once; each takes a fraction of the time.
+    """Groups that stay as they are, for the medians of many signals at once, in a fraction of the time.
 
-    Groups of about the same size lie side by side in one table, so that no more than half of its cells are empty.
+    `group` (n,) and `groups` are as `group_medians` takes them.
     """
 
-    def __init__(self, group: IntArray, groups: int) -> None:
-        """Take the number of each value's group, (n,), as `group_medians` does."""
-        order = stable_order(group)
-        order = order[group[order] >= 0]
-        sizes = np.bincount(group[order], minlength=groups)
+    group: IntArray
+    groups: int
+
+    @cached_property
+    def _tables(self) -> list[tuple[IntArray, IntArray, IntArray]]:
+        """Groups of about the same size, side by side: no more than half of a table's cells are empty.
+
+        Of each table its groups, how many values these have, and where these values are; n where a cell is empty.
+        """
+        order = stable_order(self.group)
+        order = order[self.group[order] >= 0]
+        sizes = np.bincount(self.group[order], minlength=self.groups)
         starts, widths = np.cumsum(sizes) - sizes, np.ceil(np.log2(np.maximum(sizes, 1)))
-        self._groups = groups
-        self._tables: list[tuple[IntArray, IntArray, IntArray]] = []
-        """Of each table its groups, how many values these have, and where these values are; n where a cell is empty."""
-        places = np.append(order, len(group))
+        places, found = np.append(order, len(self.group)), []
         for width in np.unique(widths[sizes > 0]).tolist():
             those = np.flatnonzero((widths == width) & (sizes > 0))
             cells = np.arange(sizes[those].max())
             at = np.where(cells < sizes[those, None], starts[those, None] + cells, len(order))
-            self._tables.append((those, sizes[those], places[at]))
+            found.append((those, sizes[those], places[at]))
+        return found
 
     def medians(self, values: FloatArray, *, lower: bool = False) -> tuple[FloatArray, IntArray]:
         """Return the medians (rows, groups) of `values` (rows, n), and of how many each is, as `group_medians` does."""
@@ -92,7 +100,7 @@ class Groups:
         whole = np.count_nonzero(known) == known.size
         padded = np.full((rows, n + 1), np.inf)
         np.copyto(padded[:, :n], values, where=known)
-        medians, counts = np.full((rows, self._groups), np.nan), np.zeros((rows, self._groups), np.int64)
+        medians, counts = np.full((rows, self.groups), np.nan), np.zeros((rows, self.groups), np.int64)
         for those, sizes, places in self._tables:
             ranked = padded[:, places]
             ranked.sort(axis=2)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
-from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
+from detectors.core.residuals import MAD_TO_SIGMA, Groups, Habit
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, known_or
 
@@ -45,14 +45,13 @@ DUTY: Final = 0.2
 @dataclass(frozen=True)
 class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
-    its `group` of peers out of `groups`, the logarithms of the `signals`, (rows, n), and which are `held` under a
-    finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
+    their groups of `peers`, the logarithms of the `signals`, (rows, n), and which are `held` under a finding, (n,), and
+    teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
     """
 
     who: IntArray
     job: IntArray
-    group: IntArray
-    groups: int
+    peers: Groups
     signals: FloatArray
     held: BoolArray
     begun: Instant
@@ -66,10 +65,8 @@ class Look:
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
-        rows, n = signals.shape
-        apart = (self.groups * np.arange(rows)[:, None] + self.group).ravel()
-        middle, sizes = group_medians(signals.ravel(), apart, self.groups * rows)
-        return middle[apart].reshape(rows, n), sizes[apart].reshape(rows, n)
+        middle, sizes = self.peers.medians(signals)
+        return middle[:, self.peers.group], sizes[:, self.peers.group]
 
 
 @dataclass(frozen=True)

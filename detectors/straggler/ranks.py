@@ -15,7 +15,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Rises
-from detectors.core.residuals import MAD_TO_SIGMA, group_medians
+from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, masked_median, median_of
 from detectors.straggler.comparison import FLOOR, Comparison, Look, Verdict
@@ -105,7 +105,7 @@ class Ranks(Comparison):
             return False
         compute, step, wait, steps = self.sums[:, who]
         self.sums[:] = 0.0
-        if np.median(self.seen[who] - steps) < self._config.warm_up_steps:
+        if median_of(self.seen[who] - steps) < self._config.warm_up_steps:
             return False
         self.step_s = median_of(step / steps)
         self.computes_s[:], self.waits_s[:] = np.nan, np.nan
@@ -113,12 +113,12 @@ class Ranks(Comparison):
         self.waits_s[who] = wait / step * self.step_s
         self._node = places.node[who]
         one = np.zeros(len(who), np.int64)
-        self.look_s = self.step_s * float(np.median(steps))
+        self.look_s = self.step_s * median_of(steps)
         apart_s = (begun - self._begun) / 1000 if self._begun >= 0 else 0.0
         self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
         self._begun, self._apart_s = begun, apart_s
         x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held)
-        self.look(Look(who, one, one, 1, x, held_too, begun, self.look_s, self.every_s))
+        self.look(Look(who, one, Groups(one, 1), x, held_too, begun, self.look_s, self.every_s))
         return True
 
     def _learn_s(self, look: Look) -> float:
