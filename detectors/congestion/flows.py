@@ -18,7 +18,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.kept import Kept
-from detectors.core.residuals import Groups, Habit
+from detectors.core.residuals import Groups, Habit, learn_together
 from detectors.core.tails import Tails, learn_events
 from detectors.statistics import clamp, known_or, median_of
 
@@ -239,9 +239,10 @@ class Flows(Kept):
         self._carry(those, traffic[steady], spent)
         per_word = np.log(np.maximum(looks.per_word[those], _NO_WAIT))
         looks.usual_per_word.learn(those, per_word, spent)
+        if self._judged:
+            learn_together([self.habits[row] for row in self._judged], those, level[self._judged][:, steady], spent)
         for row in self._judged:
             tail, burst = self.tails[self._name(row)], looks.burst[row]
-            self.habits[row].learn(those, level[row, steady], spent)
             calm = cool & ~odd[row]
             for share, alike in shares:
                 tail.learn(residual[row, calm & alike], share)

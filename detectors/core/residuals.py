@@ -1,8 +1,9 @@
 """Residuals: how far a reading lies from its peers' at the same time, and from the entity's own past."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -151,7 +152,7 @@ class Habit(Columns):
         level = np.where(np.isnan(self.level), values, self.level)
         for own, learnt in zip(
             (self.level, self.spread, self.learnt_s),
-            self._learnt(level, self.spread, self.learnt_s, values, spent_s),
+            self.learnt(level, self.spread, self.learnt_s, values, spent_s),
             strict=True,
         ):
             np.copyto(own, learnt, where=known)
@@ -167,12 +168,13 @@ class Habit(Columns):
         fresh = np.isnan(level)
         if np.count_nonzero(fresh):
             level[fresh] = value[fresh]
-        after = self._learnt(level, spread, learnt, value, spent)
+        after = self.learnt(level, spread, learnt, value, spent)
         self.level[those], self.spread[those], self.learnt_s[those] = after
 
-    def _learnt(
+    def learnt(
         self, level: FloatArray, spread: FloatArray, learnt: FloatArray, value: FloatArray, spent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return what `level`, `spread` and `learnt_s` are after one `value` more, all of one shape."""
         after = learnt + spent
         weight = np.minimum(spent / np.minimum(after, self._memory_s), 1.0)
         reach = 3 * np.maximum(spread, 1e-3 * np.abs(level))
@@ -185,3 +187,24 @@ class Habit(Columns):
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""
         return (values - self.level[entities]) / np.maximum(self.spread[entities], floor)
+
+
+def learn_together(
+    habits: Sequence[Habit], entities: IntArray, values: FloatArray, spent_s: float | FloatArray
+) -> None:
+    """Let each of some habits of one memory learn its row of `values` (rows, n), as `Habit.learn` does, all at once."""
+    level, spread, learnt = (
+        np.array([getattr(habit, name).take(entities) for habit in habits]) for name in ("level", "spread", "learnt_s")
+    )
+    known, value = np.isfinite(values), values
+    whole = np.count_nonzero(known) == known.size
+    if not whole:
+        value = np.where(known, values, level)
+    fresh = np.isnan(level)
+    if np.count_nonzero(fresh):
+        level[fresh] = value[fresh]
+    after = zip(*habits[0].learnt(level, spread, learnt, value, np.asarray(spent_s, float)), strict=True)
+    for row, (habit, learns) in enumerate(zip(habits, after, strict=True)):
+        here: Any = slice(None) if whole else known[row]
+        those = entities[here]
+        habit.level[those], habit.spread[those], habit.learnt_s[those] = (column[here] for column in learns)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
-from detectors.core.residuals import MAD_TO_SIGMA, Groups, Habit
+from detectors.core.residuals import MAD_TO_SIGMA, Groups, Habit, learn_together
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, known_or
 
@@ -165,8 +165,7 @@ class Comparison(Columns):
         for row, (way, echo) in enumerate(zip(self._ways, self.echoes, strict=True)):
             self._tails[way].learn(taught[row], float(weight[row]))
             echo.take(who, each[row], calm & ~odd)
-        for habit, values in zip(self.habits, look.signals - change, strict=True):
-            habit.learn(who[calm], values[calm], look.spent_s)
+        learn_together(self.habits, who[calm], (look.signals - change)[:, calm], look.spent_s)
 
     def _learn_rises(self, who: IntArray, highest: FloatArray, ended: BoolArray, looks: IntArray) -> None:
         """Learn how high the evidence rose, of those that `ended` after `looks`.
