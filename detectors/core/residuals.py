@@ -78,7 +78,7 @@ class Groups:
 
     @cached_property
     def _tables(self) -> list[tuple[IntArray, IntArray, IntArray]]:
-        """Groups of about the same size, side by side: no more than half of a table's cells are empty.
+        """All groups side by side; where too many cells were empty, those of about the same size.
 
         Of each table its groups, how many values these have, and where these values are; n where a cell is empty.
         """
@@ -86,6 +86,8 @@ class Groups:
         order = order[self.group[order] >= 0]
         sizes = np.bincount(self.group[order], minlength=self.groups)
         starts, widths = np.cumsum(sizes) - sizes, np.ceil(np.log2(np.maximum(sizes, 1)))
+        if np.count_nonzero(sizes) * sizes.max(initial=0) <= 2 * len(order):
+            widths[:] = 0
         places, found = np.append(order, len(self.group)), []
         for width in np.unique(widths[sizes > 0]).tolist():
             those = np.flatnonzero((widths == width) & (sizes > 0))

@@ -69,7 +69,7 @@ class Errors(Columns):
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
+        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.sound]  # others nobody reports
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]
             self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])
@@ -107,7 +107,7 @@ class Errors(Columns):
         self._learn(ports, minutes, np.where(erring | self.failed[ports] | excused, 0.0, total))
         self.failed[ports] &= erring
         self.total[:, ports] = np.where(erring, total, 0.0)
-        odd = ports[bet(np.nan_to_num(chance, nan=1.0)) > 0]
+        odd = ports[bet(known_or(chance, 1.0)) > 0]
         self.odd[odd] = self.at[odd]
         self.counted.look(ports)
         self.looked[ports] = self.at[ports]
