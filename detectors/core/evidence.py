@@ -89,8 +89,9 @@ class Echo(Columns):
         """What one look counts, in (0, 1]."""
         pairs, total, product, square = self.sums.tolist()
         mean = total / pairs
-        repeated = clamp((product / pairs - mean**2) / (square / pairs - mean**2), 0.0, _MOST_REPEATED)
-        return float((1 - repeated) / (1 + repeated))
+        repeated = min(max((product / pairs - mean**2) / (square / pairs - mean**2), 0.0), _MOST_REPEATED)
+        weight: float = (1 - repeated) / (1 + repeated)
+        return weight
 
     def take(self, entities: IntArray, odds: FloatArray, calm: BoolArray) -> None:
         """Take the odds (n,) of a look; only those of `calm` entities teach how looks repeat."""
