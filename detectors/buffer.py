@@ -67,7 +67,7 @@ class RowBuffer:
         self._fleet_index = np.empty(0, np.int64)
         self._rows = _Block(np.empty(0, np.int64), np.empty(0, np.int64), {}, {})
         self._sound: dict[str, FloatArray] = {}
-        """Their plausible readings, of each field that they have: found once for all stretches."""
+        """Their plausible readings, of each field that any of them reports: found once for all stretches."""
         self._order = np.empty(0, np.int64)
         """Which of `_rows` comes first, second, ...; by time and key; before `_start` they were handed out."""
         self._times = np.empty(0, np.int64)
@@ -249,7 +249,7 @@ class RowBuffer:
     def _hold(self, rows: _Block, order: IntArray, times: IntArray) -> None:
         """Go on with these rows, of which none was handed out."""
         self._rows, self._order, self._times = rows, order, times
-        here = (name for name in self.fields if name in rows.values)
+        here = (name for name in self.fields if name in rows.values and np.count_nonzero(rows.valid[name]))
         self._sound = {name: plausible(rows.values[name], rows.valid[name]) for name in here}
         self._start = 0
         self._hits = {}
