@@ -129,7 +129,7 @@ class Clients(Columns):
         clients = np.bincount(mount[fresh], minlength=count)
         anew = np.bincount(mount[fresh & (self.last > looked[mount])], minlength=count)
         mounts = np.flatnonzero((clients > 0) & (2 * anew >= clients))
-        rate = self.rate[[READ, WRITE]]
+        rate = self.rate[_BYTES]
         known = np.isfinite(rate) & fresh
         load = np.full((2, count), np.nan)
         for way, theirs in enumerate(known):
@@ -137,8 +137,8 @@ class Clients(Columns):
             np.copyto(load[way], total, where=np.bincount(mount[theirs], minlength=count) > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             part = np.where((rate >= _MOVING) & (links > 0), rate / links, np.nan)
-        said = np.where(fresh, np.concatenate([self.latency, part]), np.nan)
-        middle, heads = self._groups(mount, count).medians(said)
+        lately = np.where(fresh, np.concatenate([self.latency, part]), np.nan)
+        middle, heads = self._groups(mount, count).medians(lately)
         waits = np.bincount(mount[fresh], known_or(self.waiters[fresh], 0.0), minlength=count)[mounts].astype(float)
         under_way = known_or(self.rate[_OPS] * self.latency / 1000, 0.0).sum(axis=0)
         busy = np.bincount(mount[fresh], under_way[fresh], minlength=count)[mounts] / clients[mounts]

@@ -38,7 +38,7 @@ _MATES: Final = 4
 @dataclass(frozen=True)
 class _Compared:
     """Entities that are compared, `who` (n,): the place of each one's `job` in the cast, the `number` of that job, that
-    no other has had, its `peers`, and among how many of them one moves the median (`sizes`), as one of so many.
+    no other has had, its `peers`, and of how many it moves the median as one (`sizes`); inf where it moves none.
     """
 
     who: IntArray
