@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind, plausible
 from detectors.fleet import KEYS, EntityKey, Fleet
 from detectors.rows import KeyColumn, Rows
-from detectors.statistics import stable_order
+from detectors.statistics import known_or, stable_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class RowBuffer:
         """The codes of those categories that came, ascending, and their keys: mostly the same ones come again."""
         self._fleet_index = np.empty(0, np.int64)
         self._rows = _Block(np.empty(0, np.int64), np.empty(0, np.int64), {}, {})
+        self._sound: dict[str, FloatArray] = {}
+        """Their plausible readings, of each field that any of them reports: found once for all stretches."""
         self._order = np.empty(0, np.int64)
         """Which of `_rows` comes first, second, ...; by time and key; before `_start` they were handed out."""
         self._times = np.empty(0, np.int64)
@@ -85,7 +87,8 @@ class RowBuffer:
     def waiting_bytes(self) -> int:
         """What the rows that wait take in memory, about: of those in order so much as are not handed out."""
         waiting = len(self._order) - self._start
-        settled = self._rows.nbytes * waiting // max(1, len(self._rows.times))
+        more = sum(own.nbytes for name, own in self._sound.items() if own is not self._rows.values[name])
+        settled = (self._rows.nbytes + more) * waiting // max(1, len(self._rows.times))
         return settled + sum(block.nbytes for block in self._came)
 
     def add(self, rows: Rows, after: Instant) -> int:
@@ -115,9 +118,8 @@ class RowBuffer:
         hits = self._hits.get((field, bits))
         if hits is None:
             hits = np.empty(0, np.int64)
-            if field in self._rows.values and np.count_nonzero(self._rows.values[field] >= (bits & -bits)):
-                value = plausible(self._rows.values[field], self._rows.valid[field])
-                having = np.where(np.isnan(value), 0, value).astype(np.int64) & bits
+            if field in self._sound and np.count_nonzero(self._sound[field] >= (bits & -bits)):
+                having = known_or(self._sound[field], 0.0).astype(np.int64) & bits
                 if np.count_nonzero(having):
                     hits = np.flatnonzero(having[self._order])
             self._hits[field, bits] = hits
@@ -146,33 +148,36 @@ class RowBuffer:
             entities, rows = entities[order], rows[order]
         # Mostly the rows came by entity: what the two sorts made is then one stretch again, and needs no copy.
         stretch = np.count_nonzero(np.diff(rows) == 1) == len(rows) - 1
-        block = self._rows.take(slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows)
+        which: Any = slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows
         begins = np.empty(len(entities), bool)
         begins[0] = True
         np.not_equal(entities[1:], entities[:-1], out=begins[1:])
         if np.count_nonzero(begins) == len(begins):
-            return self._sealed(entities, block, np.ones((1, len(begins)), bool), lambda cells: cells[None, :])
+            return self._sealed(entities, which, np.ones((1, len(begins)), bool), lambda cells, _: cells[None, :])
         first = begins.nonzero()[0]
         column = np.cumsum(begins) - 1
         tick = np.arange(len(begins)) - first[column]
         shape = (int(tick.max()) + 1, len(first))
 
-        def spread(cells: NDArray[Any]) -> Any:
-            grid = np.zeros(shape, cells.dtype)
+        def spread(cells: NDArray[Any], blank: float) -> Any:
+            grid = np.full(shape, blank, cells.dtype)
             grid[tick, column] = cells
             return grid
 
-        return self._sealed(entities[first], block, spread(np.ones(len(begins), bool)), spread)
+        return self._sealed(entities[first], which, spread(np.ones(len(begins), bool), 0), spread)
 
     def _sealed(
-        self, entities: IntArray, block: _Block, present: BoolArray, shaped: Callable[[NDArray[Any]], NDArray[Any]]
+        self, entities: IntArray, which: Any, present: BoolArray, shaped: Callable[[NDArray[Any], float], NDArray[Any]]
     ) -> Batch:
-        """Return a batch of the columns of a block, `shaped` as `present` is; read-only: every detector sees it."""
+        """Return a batch of some rows, `shaped` as `present` is; read-only: every detector sees it."""
         none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
-        here = [name for name in self.fields if name in block.values]  # of some hundred mostly a tenth
-        values, valid = ({name: shaped(of[name]) for name in here} for of in (block.values, block.valid))
-        sound = {name: plausible(values[name], valid[name]) for name in here if np.count_nonzero(valid[name])}
-        at = shaped(block.times)
+        block = self._rows.take(which)
+        values = {name: shaped(block.values[name], 0) for name in self._sound}  # of some hundred fields mostly a tenth
+        valid = {name: shaped(block.valid[name], 0) for name in self._sound}
+        sound = {
+            name: shaped(column[which], np.nan) for name, column in self._sound.items() if np.count_nonzero(valid[name])
+        }
+        at = shaped(block.times, 0)
         for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
             array.setflags(write=False)
         blank, lacking = dict.fromkeys(self.fields, none), dict.fromkeys(self.fields, never)
@@ -238,9 +243,15 @@ class RowBuffer:
             once = np.concatenate([[True], ~again])
             merged = _completed(merged, order, once)
             order, times = order[once], times[once]
-        self._rows, self._order, self._times = merged, order, times
-        self._start = 0
         self._came = []
+        self._hold(merged, order, times)
+
+    def _hold(self, rows: _Block, order: IntArray, times: IntArray) -> None:
+        """Go on with these rows, of which none was handed out."""
+        self._rows, self._order, self._times = rows, order, times
+        here = (name for name in self.fields if name in rows.values and np.count_nonzero(rows.valid[name]))
+        self._sound = {name: plausible(rows.values[name], rows.valid[name]) for name in here}
+        self._start = 0
         self._hits = {}
 
     def keeping(self, kept: IntArray) -> "RowBuffer":
@@ -277,9 +288,8 @@ class RowBuffer:
             {name: arrays[f"{what}/{name}"] for name in self.fields if f"{what}/{name}" in arrays}
             for what in ("values", "valid")
         )
-        self._rows = _Block(arrays["times"], arrays["keys"], values, valid)
-        self._order, self._times, self._start = np.arange(len(self._rows.times)), self._rows.times, 0
-        self._hits = {}
+        rows = _Block(arrays["times"], arrays["keys"], values, valid)
+        self._hold(rows, np.arange(len(rows.times)), rows.times)
 
 
 def _completed(block: _Block, order: IntArray, once: BoolArray) -> _Block:

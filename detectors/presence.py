@@ -67,8 +67,10 @@ def _unlike_the_last(*columns: NDArray[Any]) -> IntArray:
     Of equal ones in a row one is enough where only the least or the greatest counts.
     """
     unlike = np.ones(len(columns[0]), bool)
-    unlike[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in columns])
-    return np.flatnonzero(unlike)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=unlike[1:])
+    for values in columns[1:]:
+        unlike[1:] |= values[1:] != values[:-1]
+    return unlike.nonzero()[0]
 
 
 class Readings(Columns):
@@ -146,13 +148,15 @@ class Attendance(Columns):
             np.fmin.at(self.gap, own, np.fmin(gaps, since))
             # How often an owner is read is how often its entities are: the rest of a scrape that a look divides is no
             # second scrape; who is back later than others of its owner says nothing of it.
-            gaps[(gaps > LATE * usual) & ~(since > LATE * usual)] = np.nan
+            most = LATE * usual
+            gaps[(gaps > most) & ~(since > most)] = np.nan
             np.fmin.at(interval, own, gaps)
             np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
-        late = np.flatnonzero(missed > LATE)  # mostly few
+        late = (missed > LATE).nonzero()[0]  # mostly none
         self.late = np.full(owners, np.nan)
-        self.late[late], self.back_at[late] = missed[late], self.last[late]
+        if len(late):
+            self.late[late], self.back_at[late] = missed[late], self.last[late]
         self.usual = learnt_interval(self.usual, interval, _STEP)
         readings.gap[fresh] = np.nan
 

@@ -45,7 +45,7 @@ class Counters(Columns):
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        fields = [field for field in self._fields if field[2] in batch.values]
+        fields = [field for field in self._fields if field[2] in batch.sound]  # the others nobody reports
         for tick, here in batch.ticks():
             total, which = _sums(batch, fields, tick, here)
             self._take_tick(batch.entities[here], batch.at[tick, here], total, which)
@@ -88,6 +88,7 @@ def _sums(
     for row, bit, name in fields:
         value = batch.values[name][tick, here]
         valid = batch.valid[name][tick, here] & (np.abs(value) < _PLAUSIBLE)
-        total[row] += np.where(valid, value, 0.0)
-        which[row] |= valid.astype(np.int16) << bit
+        whole = np.count_nonzero(valid) == valid.size
+        total[row] += value if whole else np.where(valid, value, 0.0)
+        which[row] |= 1 << bit if whole else valid.astype(np.int16) << bit
     return total, which

@@ -42,6 +42,7 @@ from detectors.contract import (
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet import Fleet
 from detectors.spec import load_spec
+from detectors.statistics import known_or
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
@@ -296,9 +297,11 @@ class Congestion(BaseDetector):
         found: list[Finding] = []
         rows = [SIGNALS.index(signal) for signal in WAITS]
         for kind, flows in self._flows.items():
-            side, usual = self._fabric.sides[kind], np.nan_to_num(flows.usual()[rows])
-            settled = np.array([habit.learnt_s >= _PROPERTY_S for habit in flows.habits])[rows]
-            above = np.where(settled, usual - np.median(usual, axis=1, keepdims=True), 0.0) if len(flows) else usual
+            side, usual = self._fabric.sides[kind], known_or(flows.usual()[rows], 0.0)
+            if not np.count_nonzero(usual >= 1):
+                continue
+            settled = np.array([flows.habits[row].learnt_s >= _PROPERTY_S for row in rows])
+            above = np.where(settled, usual - np.median(usual, axis=1, keepdims=True), 0.0)
             for number in np.flatnonzero(above.max(axis=0, initial=0.0) >= 1).tolist():
                 switch, port = side.places[number]
                 entity = self._fabric.entity(switch, port)

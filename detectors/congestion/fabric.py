@@ -31,6 +31,8 @@ class Side:
         self._kinds: dict[str, int] = {}
         nothing = np.empty(0, np.int64)
         self._arrays: tuple[IntArray, IntArray, FloatArray] = nothing, nothing, np.empty(0)
+        self._compared: tuple[dict[str, int], int, Peers] = {}, 0, Peers(nothing, nothing, nothing)
+        """Of which jobs, and of how many ports, the peers were last asked for, and these."""
 
     def add(self, place: Port, owner: str, kind: str, host: str, gbps: float) -> None:
         """Take note of the next port, which is of a kind and on `owner`."""
@@ -44,8 +46,11 @@ class Side:
 
     def peers(self, job_of: dict[str, int]) -> Peers:
         """Return who is compared with whom; `job_of` numbers the jobs, by node."""
-        units, kinds, _ = self._settled()
-        return Peers(units, kinds, np.array([job_of.get(host, -1) for host in self.hosts], np.int64))
+        if self._compared[:2] != (job_of, len(self.hosts)):
+            units, kinds, _ = self._settled()
+            peers = Peers(units, kinds, np.array([job_of.get(host, -1) for host in self.hosts], np.int64))
+            self._compared = job_of, len(self.hosts), peers
+        return self._compared[2]
 
     @property
     def gbps(self) -> FloatArray:

@@ -7,7 +7,8 @@ what rises everywhere is nobody's. How often changes as large occur in this clus
 evidence adds up over looks (`detectors.core.evidence`).
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.kept import Kept
-from detectors.core.residuals import Habit, group_medians
+from detectors.core.residuals import Groups, Habit, learn_together
 from detectors.core.tails import Tails, learn_events
 from detectors.statistics import clamp, known_or, median_of
 
@@ -89,8 +90,6 @@ class Flows(Kept):
         self.looks = Looks().along(kind)
         self.evidence, self.habits = self.looks.evidence, self.looks.habits
         self._matters: FloatArray = np.empty(0)
-        self._expected: FloatArray = np.empty(0)
-        """How much each port of this look would wait at its traffic, in strengths, if each word waited as usual."""
 
     def __len__(self) -> int:
         return len(self.looks)
@@ -113,23 +112,21 @@ class Flows(Kept):
             return
         looks = self.looks
         rates, spent_s = self._counters.rates(ports)
-        looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
+        strength = looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
         self._load(now, ports, rates[JUDGED], peers)
-        self._expected = self._at_traffic(now, ports, rates[JUDGED])
-        level = np.log(looks.strength[:, ports] + TRACE)
-        for row in self._judged:
-            habit = self.habits[row]
-            usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
-            looks.change[row, ports] = level[row] - usual
+        expected = self._at_traffic(now, ports, rates[JUDGED])
+        level, used_to = np.log(strength + TRACE), self._used_to(ports)
+        change = level - used_to
         # Who sends more waits more: what a port waits at its traffic is no change.
-        beyond = level[_WAIT] - np.log(self._expected + TRACE)
-        looks.change[_WAIT, ports] = np.minimum(looks.change[_WAIT, ports], beyond)
+        change[_WAIT] = np.minimum(change[_WAIT], level[_WAIT] - np.log(expected + TRACE))
+        looks.change[:, ports] = change
         residual = self._residuals(now, ports, peers)
         for row in self._judged:
             looks.odds[row, ports] = self.tails[self._name(row)].odds(residual[row])
-        self._weigh(ports, spent_s)
-        self._learn(ports, spent_s, level, rates[JUDGED], residual, known)
+        waits = self._waits(ports, strength, used_to, expected)
+        self._weigh(ports, spent_s, waits)
+        self._learn(ports, spent_s, level, rates[JUDGED], residual, known[ports], waits)
 
     def _load(self, now: Instant, ports: IntArray, traffic: FloatArray, peers: "Peers") -> None:
         """Forget what ports are used to that carry twice what they did when they learnt it, and their peers as well.
@@ -141,8 +138,10 @@ class Flows(Kept):
         looks.surge[ports] = np.log((traffic + _IDLE_PER_S) / (looks.carried[ports] + _IDLE_PER_S))
         surge = np.where(now - looks.at <= _FRESH_MS, looks.surge, np.nan)
         surging = surge[ports] > np.log(2)
-        loaded = surging & (peers.common(surge, alike=True)[ports] > np.log(2)) if surging.any() else surging
-        if not loaded.any():
+        if not np.count_nonzero(surging):
+            return
+        loaded = surging & (peers.common(surge[None], ports, [True])[0] > np.log(2))
+        if not np.count_nonzero(loaded):
             return
         for row in self._judged:
             if SIGNALS[row] not in {"drop", "retry"}:
@@ -172,19 +171,19 @@ class Flows(Kept):
         looks = self.looks
         recent = now - looks.at <= _FRESH_MS
         residual = np.full((JUDGED, len(ports)), np.nan)
-        for row in self._judged:
-            change = np.where(recent, looks.change[row], np.nan)
-            if not np.isfinite(change[ports]).any():
-                continue
-            common = peers.common(change, alike=SIGNALS[row] == "wait" and self._kind == "switch")[ports]
-            residual[row] = np.expm1(change[ports] - np.fmax(common, 0.0))
+        rows = [row for row in self._judged if np.count_nonzero(np.isfinite(looks.change[row, ports]))]
+        if rows:
+            change = np.where(recent, looks.change[rows], np.nan)
+            alike = [row == _WAIT and self._kind == "switch" for row in rows]
+            common = peers.common(change, ports, alike)
+            residual[rows] = np.expm1(change[:, ports] - np.fmax(common, 0.0))
         return residual
 
-    def _weigh(self, ports: IntArray, spent_s: FloatArray) -> None:
+    def _weigh(self, ports: IntArray, spent_s: FloatArray, waits: BoolArray) -> None:
         """Add what the looks at `ports` say to their evidence."""
         looks = self.looks
         odds = looks.odds[:, ports]
-        nobody_waits = np.isfinite(odds) & ~self._waits(ports)
+        nobody_waits = np.isfinite(odds) & ~waits
         chance = known_or(joint(np.where(nobody_waits, 1.0, odds)), 1.0)
         share = np.minimum(spent_s / _BURST_S, 1.0)
         self.evidence.look(ports, chance, looks.at[ports], weight=share)
@@ -197,18 +196,19 @@ class Flows(Kept):
         looks.hot_s[ports] = after
         looks.last_hot[ports[hot]] = looks.at[ports[hot]]
 
-    def _waits(self, ports: IntArray) -> BoolArray:
+    def _waits(self, ports: IntArray, strength: FloatArray, used_to: FloatArray, expected: FloatArray) -> BoolArray:
         """Return which signals (signals, n) of `ports` say that somebody waits, and far more than usual.
 
+        `strength` is that of this look, of which they are `used_to` so much (ln), `expected` (n,) at their traffic.
         By what matters, and by as much again or half of the time that was left to wait in: a pause need not last as
         long as it may, so that a tenth of it matters where the steps of the job at the port have become longer. Packets
         come twice where links err, too: of retransmissions only those count that come with marked packets.
         """
-        usual = np.nan_to_num(self.usual()[:, ports])
-        usual[_WAIT] = np.maximum(usual[_WAIT], self._expected)
+        usual = known_or(_strengths(used_to), 0.0)
+        usual[_WAIT] = np.maximum(usual[_WAIT], expected)
         left = np.full(usual.shape, np.inf)
         left[_PARTS_OF_TIME] = 1 / self._config.waiting_share - usual[_PARTS_OF_TIME]
-        more = np.nan_to_num(self.looks.strength[:, ports]) - usual
+        more = known_or(strength, 0.0) - usual
         waits = more >= np.fmax(np.fmin(usual, left / 2), self._matters[ports])
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
         waits[mark] = False
@@ -223,27 +223,31 @@ class Flows(Kept):
         traffic: FloatArray,
         residual: FloatArray,
         known: BoolArray,
+        waits: BoolArray,
     ) -> None:
         """Learn habits, at which traffic they are so, and tails from what is no fault.
 
         What is twice as much as usual may be a burst or a fault: it is learnt from when it is over, as one burst.
         """
         looks = self.looks
-        cool = (looks.hot_s[ports] <= 0) & ~known[ports]
-        steady = cool & ~(self._waits(ports) & (residual >= 1)).any(axis=0)
+        cool, odd = (looks.hot_s[ports] <= 0) & ~known, residual >= 1
+        steady = cool & ~(waits & odd).any(axis=0)
         # In eighths: sums of these are exact, in whatever order they are added up.
-        weight = np.clip(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
-        self._carry(ports[steady], traffic[steady], spent_s[steady])
-        per_word = np.log(np.maximum(looks.per_word[ports], _NO_WAIT))
-        looks.usual_per_word.learn(ports[steady], per_word[steady], spent_s[steady])
+        weight = clamp(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
+        shares = [(share, weight == share) for share in np.unique(weight).tolist()]
+        those, spent = ports[steady], spent_s[steady]
+        self._carry(those, traffic[steady], spent)
+        per_word = np.log(np.maximum(looks.per_word[those], _NO_WAIT))
+        looks.usual_per_word.learn(those, per_word, spent)
+        if self._judged:
+            learn_together([self.habits[row] for row in self._judged], those, level[self._judged][:, steady], spent)
         for row in self._judged:
             tail, burst = self.tails[self._name(row)], looks.burst[row]
-            self.habits[row].learn(ports[steady], level[row][steady], spent_s[steady])
-            calm = cool & ~(residual[row] >= 1)
-            for share in np.unique(weight[calm]).tolist():
-                tail.learn(residual[row][calm & (weight == share)], share)
+            calm = cool & ~odd[row]
+            for share, alike in shares:
+                tail.learn(residual[row, calm & alike], share)
             learn_events(tail, burst, ports, residual[row], calm)
-            burst[ports[known[ports]]] = np.nan  # a fault is no burst
+            burst[ports[known]] = np.nan  # a fault is no burst
 
     def _carry(self, ports: IntArray, traffic: FloatArray, spent_s: FloatArray) -> None:
         """Learn what ports (n,) carry: the plain mean of as long as habits are, in which idle hours count."""
@@ -270,8 +274,17 @@ class Flows(Kept):
 
     def usual(self) -> FloatArray:
         """Return what each port is used to, in strengths, (signals, ports); NaN where that is not known yet."""
-        rows = [np.where(h.learnt_s >= _HABIT_LEAST_S, np.exp(h.level) - TRACE, np.nan) for h in self.habits]
-        return np.asarray(np.maximum(np.array(rows), 0.0))
+        return _strengths(self._used_to(slice(None)))
+
+    def _used_to(self, ports: Any) -> FloatArray:
+        """Return what some ports are used to, (signals, n), as a logarithm; NaN where that is not known yet."""
+        known = [(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports]) for habit in self.habits]
+        return np.array([np.where(learnt, level, np.nan) for learnt, level in known])
+
+
+def _strengths(level: FloatArray) -> FloatArray:
+    """Return the strengths that are learnt as such logarithms; any shape."""
+    return np.asarray(np.maximum(np.exp(level) - TRACE, 0.0))
 
 
 class Peers:
@@ -281,21 +294,25 @@ class Peers:
 
     def __init__(self, unit: IntArray, kind_of: IntArray, job: IntArray) -> None:
         self._unit, self._kind_of, self._job = unit, kind_of, job
+        self._units = Groups(unit, len(kind_of))
+        self._kinds = Groups(kind_of, int(kind_of.max(initial=-1)) + 1)
+        self._jobs = Groups(job, int(job.max(initial=-1)) + 1)
 
-    def common(self, change: FloatArray, *, alike: bool) -> FloatArray:
-        """Return what the peers of each port have in common of a change, (ports,); NaN where there are none.
+    def common(self, change: FloatArray, ports: IntArray, alike: Sequence[bool]) -> FloatArray:
+        """Return what the peers of some `ports` (n,) have in common of changes (rows, ports), (rows, n); NaN: no peers.
 
-        With `alike` also what the ports of its own kind on its own switch do: a leaf whose uplinks all wait alike for
-        credits is given more than they carry, and that is load.
+        In rows that are `alike` also what the ports of its own kind on its own switch do: a leaf whose uplinks all wait
+        alike for credits is given more than they carry, and that is load.
         """
-        units, sizes = group_medians(change, self._unit, len(self._kind_of), lower=True)
-        kinds, many = group_medians(units, self._kind_of, int(self._kind_of.max(initial=-1)) + 1, lower=True)
-        alone = (many[self._kind_of] < 2) & (sizes < 2)
-        common = np.where(alone, np.nan, kinds[self._kind_of])[self._unit]
-        placed = self._job >= 0
-        if placed.any():
-            jobs, mates = group_medians(change, self._job, int(self._job.max()) + 1)
-            common = np.fmax(common, np.where(placed & (mates[self._job] > 2), jobs[self._job], np.nan))
-        if alike:
-            common = np.fmax(common, np.where(sizes > 1, units, np.nan)[self._unit])
-        return np.asarray(common)
+        units, sizes = self._units.medians(change, lower=True)
+        kinds, many = self._kinds.medians(units, lower=True)
+        alone = (many[:, self._kind_of] < 2) & (sizes < 2)
+        theirs = np.where(alone, np.nan, kinds[:, self._kind_of])
+        for row in np.flatnonzero(alike).tolist():
+            theirs[row] = np.fmax(theirs[row], np.where(sizes[row] > 1, units[row], np.nan))
+        common = theirs[:, self._unit[ports]]
+        jobs, mates = self._jobs.medians(change)
+        if jobs.size:
+            jobs = np.append(np.where(mates > 2, jobs, np.nan), np.full((len(jobs), 1), np.nan), axis=1)
+            common = np.fmax(common, jobs[:, self._job[ports]])  # -1 is the last: no job
+        return common

@@ -15,6 +15,7 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray, index_o
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, threshold
 from detectors.core.tails import Tail, Tails
+from detectors.statistics import median_of
 
 LOOK_MS: Final = 20_000
 RECENT_S: Final = 300.0
@@ -81,7 +82,7 @@ class Counter(Columns):
         if value.ndim == 1:
             return self._take(entities, at, value)
         places = (np.arange(len(value))[:, None] * self.count + entities).ravel()
-        return self._take(places, np.broadcast_to(at, value.shape).ravel(), value.ravel()).reshape(value.shape)
+        return self._take(places, np.concatenate([at] * len(value)), value.ravel()).reshape(value.shape)
 
     def _take(self, where: Any, at: IntArray, value: FloatArray) -> FloatArray:
         growth = np.zeros(len(value))
@@ -202,7 +203,7 @@ class Bursts(Columns):
         level = self.level[where]
         excess = errors - level
         most = len(those) > 3 and 2 * np.count_nonzero(excess > 0) >= len(those)  # else the median is not above 0
-        common = max(float(np.median(excess)), 0.0) if most else 0.0
+        common = max(median_of(excess), 0.0) if most else 0.0
         residual = np.maximum(excess - common, 0.0) / np.sqrt(level + common + 1.0)
         self.now[where] = errors
         self.hot_at[those[residual > _HOT]] = now
@@ -221,7 +222,7 @@ class Bursts(Columns):
         self.bar = threshold(self._budget, self.watched, nodes, LOOK_MS / 1000)
         self._learn(now, those, where, errors, residual, errs, held[where])
         level = self.level[where]
-        self.usual_of_peers = float(np.median(level)) if 2 * np.count_nonzero(level) >= len(level) else 0.0
+        self.usual_of_peers = median_of(level) if 2 * np.count_nonzero(level) >= len(level) else 0.0
         return True
 
     def _learn(

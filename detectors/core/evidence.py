@@ -56,13 +56,13 @@ class Evidence(Columns):
         """
         before = self.wealth.take(entities)
         # Mostly few: a bet that loses where there is no wealth needs no note.
-        seen = np.flatnonzero((odds < _LOSES) | ((before > 0) & np.isfinite(odds)))
+        seen = ((odds < _LOSES) | ((before > 0) & np.isfinite(odds))).nonzero()[0]
         if not len(seen):
             return
         those, before = entities[seen], before[seen]
-        gain = bet(odds[seen]) * np.broadcast_to(weight, odds.shape)[seen]
+        gain = bet(odds[seen]) * (weight if isinstance(weight, float) else weight[seen])
         after = np.minimum(np.maximum(before + gain, 0.0), most)
-        moment = np.broadcast_to(np.asarray(at, np.int64), odds.shape)[seen]
+        moment = at[seen] if isinstance(at, np.ndarray) else at
         begins = (before <= 0) & (after > 0)
         self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
         self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
@@ -89,8 +89,9 @@ class Echo(Columns):
         """What one look counts, in (0, 1]."""
         pairs, total, product, square = self.sums.tolist()
         mean = total / pairs
-        repeated = clamp((product / pairs - mean**2) / (square / pairs - mean**2), 0.0, _MOST_REPEATED)
-        return float((1 - repeated) / (1 + repeated))
+        repeated = min(max((product / pairs - mean**2) / (square / pairs - mean**2), 0.0), _MOST_REPEATED)
+        weight: float = (1 - repeated) / (1 + repeated)
+        return weight
 
     def take(self, entities: IntArray, odds: FloatArray, calm: BoolArray) -> None:
         """Take the odds (n,) of a look; only those of `calm` entities teach how looks repeat."""

@@ -1,6 +1,9 @@
 """Residuals: how far a reading lies from its peers' at the same time, and from the entity's own past."""
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 
@@ -63,6 +66,57 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
     return ranked, starts, sizes
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Groups that stay as they are, for the medians of many signals at once, in a fraction of the time.
+
+    `group` (n,) and `groups` are as `group_medians` takes them.
+    """
+
+    group: IntArray
+    groups: int
+
+    @cached_property
+    def _tables(self) -> list[tuple[IntArray, IntArray, IntArray]]:
+        """All groups side by side; where too many cells were empty, those of about the same size.
+
+        Of each table its groups, how many values these have, and where these values are; n where a cell is empty.
+        """
+        order = stable_order(self.group)
+        order = order[self.group[order] >= 0]
+        sizes = np.bincount(self.group[order], minlength=self.groups)
+        starts, widths = np.cumsum(sizes) - sizes, np.ceil(np.log2(np.maximum(sizes, 1)))
+        if np.count_nonzero(sizes) * sizes.max(initial=0) <= 2 * len(order):
+            widths[:] = 0
+        places, found = np.append(order, len(self.group)), []
+        for width in np.unique(widths[sizes > 0]).tolist():
+            those = np.flatnonzero((widths == width) & (sizes > 0))
+            cells = np.arange(sizes[those].max())
+            at = np.where(cells < sizes[those, None], starts[those, None] + cells, len(order))
+            found.append((those, sizes[those], places[at]))
+        return found
+
+    def medians(self, values: FloatArray, *, lower: bool = False) -> tuple[FloatArray, IntArray]:
+        """Return the medians (rows, groups) of `values` (rows, n), and of how many each is, as `group_medians` does."""
+        rows, n = values.shape
+        known = np.isfinite(values)
+        whole = np.count_nonzero(known) == known.size
+        padded = np.full((rows, n + 1), np.inf)
+        np.copyto(padded[:, :n], values, where=known)
+        medians, counts = np.full((rows, self.groups), np.nan), np.zeros((rows, self.groups), np.int64)
+        for those, sizes, places in self._tables:
+            ranked = padded[:, places]
+            ranked.sort(axis=2)
+            count = np.broadcast_to(sizes, ranked.shape[:2]) if whole else (ranked < np.inf).sum(axis=2)
+            cells = np.arange(count.size).reshape(count.shape) * ranked.shape[2]
+            low = ranked.take(cells + np.maximum(count - 1, 0) // 2)
+            high = low if lower else ranked.take(cells + np.minimum(count // 2, ranked.shape[2] - 1))
+            middle = low / 2 + high / 2
+            medians[:, those] = middle if whole else np.where(count > 0, middle, np.nan)
+            counts[:, those] = count
+        return medians, counts
+
+
 def peer_residuals(
     values: FloatArray, group: IntArray, groups: int, floor: float | FloatArray, fewest: int = 4
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -100,7 +154,7 @@ class Habit(Columns):
         level = np.where(np.isnan(self.level), values, self.level)
         for own, learnt in zip(
             (self.level, self.spread, self.learnt_s),
-            self._learnt(level, self.spread, self.learnt_s, values, spent_s),
+            self.learnt(level, self.spread, self.learnt_s, values, spent_s),
             strict=True,
         ):
             np.copyto(own, learnt, where=known)
@@ -116,12 +170,13 @@ class Habit(Columns):
         fresh = np.isnan(level)
         if np.count_nonzero(fresh):
             level[fresh] = value[fresh]
-        after = self._learnt(level, spread, learnt, value, spent)
+        after = self.learnt(level, spread, learnt, value, spent)
         self.level[those], self.spread[those], self.learnt_s[those] = after
 
-    def _learnt(
+    def learnt(
         self, level: FloatArray, spread: FloatArray, learnt: FloatArray, value: FloatArray, spent: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return what `level`, `spread` and `learnt_s` are after one `value` more, all of one shape."""
         after = learnt + spent
         weight = np.minimum(spent / np.minimum(after, self._memory_s), 1.0)
         reach = 3 * np.maximum(spread, 1e-3 * np.abs(level))
@@ -134,3 +189,24 @@ class Habit(Columns):
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""
         return (values - self.level[entities]) / np.maximum(self.spread[entities], floor)
+
+
+def learn_together(
+    habits: Sequence[Habit], entities: IntArray, values: FloatArray, spent_s: float | FloatArray
+) -> None:
+    """Let each of some habits of one memory learn its row of `values` (rows, n), as `Habit.learn` does, all at once."""
+    level, spread, learnt = (
+        np.array([getattr(habit, name).take(entities) for habit in habits]) for name in ("level", "spread", "learnt_s")
+    )
+    known, value = np.isfinite(values), values
+    whole = np.count_nonzero(known) == known.size
+    if not whole:
+        value = np.where(known, values, level)
+    fresh = np.isnan(level)
+    if np.count_nonzero(fresh):
+        level[fresh] = value[fresh]
+    after = zip(*habits[0].learnt(level, spread, learnt, value, np.asarray(spent_s, float)), strict=True)
+    for row, (habit, learns) in enumerate(zip(habits, after, strict=True)):
+        here: Any = slice(None) if whole else known[row]
+        those = entities[here]
+        habit.level[those], habit.spread[those], habit.learnt_s[those] = (column[here] for column in learns)

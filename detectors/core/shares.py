@@ -16,7 +16,7 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import ONE_EVENT_MS, credible
 from detectors.core.evidence import Evidence, threshold
-from detectors.core.residuals import Habit, group_medians, peer_residuals
+from detectors.core.residuals import Groups, Habit, learn_together, peer_residuals
 from detectors.core.tails import Tail
 
 LOOK_MS: Final = 30_000
@@ -73,8 +73,8 @@ class Shares(Columns):
         self.evidence = Evidence()
         self.bar, self.watched = np.inf, 0
         self._looked: Instant = -1
-        self._grouped: tuple[IntArray, ...] = (np.empty(0, np.int64),)
-        """Job and place of each entity in one number; the group of its job, and of its place in it."""
+        self._grouped: tuple[IntArray, tuple[Groups, ...]] = np.empty(0, np.int64), ()
+        """Job and place of each entity in one number; the groups by job, and by place in it."""
 
     def grow(self, count: int) -> None:
         """Make room for `count` entities."""
@@ -145,7 +145,7 @@ class Shares(Columns):
         steady = known & (np.abs(theirs) <= _STEADY)
         fall = np.fmax(np.maximum(mine, x - m), for_work - self.for_work.level[those])
         low = steady & (fall <= self._bound)
-        group = self._grouped[1][those]
+        group = self._grouped[1][0].group[those]
         drop = np.where(steady, theirs - mine, np.nan)
         spread = np.maximum(self.own.spread[those], _SPREAD)
         residual, _, _ = peer_residuals(drop, group, int(group.max(initial=0)) + 1, spread, fewest=2)
@@ -183,18 +183,19 @@ class Shares(Columns):
         self.worst[over] = 0.0
         spent_s = np.where(loud, _LOUD_COUNTS, 1.0) * LOOK_MS / 1000
         calm = (ended | (loud & ~low)) & np.isfinite(m)
-        for habit, value in ((self.own, x), (self.others, m), (self.for_work, for_work)):
-            habit.learn(those[calm], value[calm], spent_s[calm])
+        habits = self.own, self.others, self.for_work
+        learn_together(habits, those[calm], np.array([x, m, for_work])[:, calm], spent_s[calm])
 
     def _of_peers(self, said: FloatArray, place: IntArray) -> FloatArray:
         """Return the median (count,) of each entity's peers, NaN where they are too few."""
         key = self.job * _PLACES + np.minimum(place, _PLACES - 1)
         if not np.array_equal(key, self._grouped[0]):  # jobs seldom come and go
-            self._grouped = key, *(np.unique(by, return_inverse=True)[1] for by in (self.job, key))
+            numbers = (np.unique(by, return_inverse=True)[1] for by in (self.job, key))
+            self._grouped = key, tuple(Groups(group, int(group.max()) + 1) for group in numbers)
         usual = np.full(self.count, np.nan)
-        for group in self._grouped[1:]:
-            medians, sizes = group_medians(said, group, int(group.max()) + 1)
-            enough = np.where(sizes >= FEWEST, medians, np.nan)[group]
+        for groups in self._grouped[1]:
+            medians, sizes = groups.medians(said[None])
+            enough = np.where(sizes >= FEWEST, medians, np.nan)[0, groups.group]
             np.copyto(usual, enough, where=np.isfinite(enough))
         return usual
 

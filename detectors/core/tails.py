@@ -20,6 +20,7 @@ BINS: Final = 512
 _MOST: Final = 12.0
 """Residuals are binned by ln(1 + r), in bins of 0.023, up to 160,000; what lies above is in the last."""
 _WIDTH: Final = _MOST / BINS
+_MIDS: Final = np.arange(BINS) * _WIDTH + _WIDTH / 2
 _TAIL_SHARE: Final = 0.01
 _FEWEST_IN_TAIL: Final = 10.0
 _PRIOR_MEAN: Final = 0.25
@@ -57,9 +58,12 @@ class Tail:
         if not known:
             return
         more = _above_zero(residuals)
-        counts = np.bincount(_bin(residuals[more]), minlength=BINS)
-        counts[0] += known - len(more)
-        self._counts += weight * counts
+        if len(more):
+            counts = np.bincount(_bin(_scale(residuals[more])), minlength=BINS)
+            counts[0] += known - len(more)
+            self._counts += weight * counts
+        else:
+            self._counts[0] += weight * known
         self._total += weight * known
         if self._total > _HALVED_AT:
             self._counts /= 2
@@ -70,15 +74,16 @@ class Tail:
         """Return the probability (n,) of a residual at least as large: NaN where none is, 1 before any is known."""
         self._settle()
         more = _above_zero(residuals)  # of counts that seldom grow few, and all others have the same odds
-        scale = np.append(_scale(residuals[more]), 0.0)
-        rank = (self._above[np.minimum((scale / _WIDTH).astype(np.int64), BINS - 1)] + 1) / (self._total + 1)
-        if self._fit is not None:
-            begins, share, mean = self._fit
-            far = scale > begins
-            rank[far] = share * np.exp(-(scale[far] - begins) / mean)
-        rank = np.minimum(np.maximum(rank, _LEAST), 1.0)
-        odds = np.where(np.isfinite(residuals), rank[-1], np.nan)
-        odds[more] = rank[:-1]
+        usual = min(max((float(self._above[0]) + 1) / (self._total + 1), _LEAST), 1.0)
+        odds = np.where(np.isfinite(residuals), usual, np.nan)
+        if len(more):
+            scale = _scale(residuals[more])
+            rank = (self._above[_bin(scale)] + 1) / (self._total + 1)
+            if self._fit is not None:
+                begins, share, mean = self._fit
+                far = scale > begins
+                rank[far] = share * np.exp(-(scale[far] - begins) / mean)
+            odds[more] = np.minimum(np.maximum(rank, _LEAST), 1.0)
         return odds
 
     def quantile(self, share: float) -> float:
@@ -102,8 +107,7 @@ class Tail:
         if held <= 0:  # nothing beyond: the tail begins where the data ends
             first = int(np.flatnonzero(self._counts)[-1]) + 1 if self._counts.any() else 0
         begins = first * _WIDTH
-        mids = np.arange(BINS) * _WIDTH + _WIDTH / 2 - begins
-        excess = float((self._counts[first:] * mids[first:]).sum())
+        excess = float((self._counts[first:] * (_MIDS[first:] - begins)).sum())
         mean = (excess + _FEWEST_IN_TAIL * _PRIOR_MEAN) / (held + _FEWEST_IN_TAIL)
         self._fit = begins, (held + 1) / (self._total + 1), max(mean, _STEEPEST)
 
@@ -157,12 +161,13 @@ class Tails:
 
 def _above_zero(residuals: FloatArray) -> NDArray[np.int64]:
     """Return the places of the finite ones that are above 0."""
-    return np.flatnonzero((residuals > 0) & (residuals < np.inf))
+    return ((residuals > 0) & (residuals < np.inf)).nonzero()[0]
 
 
 def _scale(residuals: FloatArray) -> FloatArray:
-    return np.log1p(np.maximum(residuals, 0.0))
+    scale: FloatArray = np.log1p(residuals)
+    return scale
 
 
-def _bin(residuals: FloatArray) -> NDArray[np.int64]:
-    return np.minimum((_scale(residuals) / _WIDTH).astype(np.int64), BINS - 1)
+def _bin(scale: FloatArray) -> NDArray[np.int64]:
+    return np.minimum((scale / _WIDTH).astype(np.int64), BINS - 1)

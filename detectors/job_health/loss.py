@@ -11,6 +11,7 @@ from detectors.core.evidence import Evidence
 from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.tails import Tails
+from detectors.statistics import masked_median
 
 SIGNALS: Final = ("loss", "grad_norm")
 WINDOW: Final = 25
@@ -192,8 +193,10 @@ class Course(Evidence):
         done = jobs[full]
         if not len(done):
             return
-        middle = np.nanmedian(self.block[:, done], axis=0)
-        spread = MAD_TO_SIGMA * np.nanmedian(np.abs(self.block[:, done] - middle), axis=0)
+        block = self.block[:, done].T
+        known = np.isfinite(block)
+        middle = masked_median(block, known)
+        spread = MAD_TO_SIGMA * masked_median(np.abs(block - middle[:, None]), known)
         self.blocks[:, done] = np.concatenate([self.blocks[1:, done], middle[None]])
         self.spreads[:, done] = np.concatenate([self.spreads[1:, done], spread[None]])
         self.block[:, done], self.block_looks[done], self.block_steps[done] = np.nan, 0, 0

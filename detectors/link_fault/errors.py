@@ -13,10 +13,10 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.evidence import Evidence, bet, joint
-from detectors.core.residuals import Habit
+from detectors.core.residuals import Habit, learn_together
 from detectors.core.tails import Tails, learn_events
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.statistics import median_of, poisson_odds
+from detectors.statistics import known_or, median_of, poisson_odds
 
 LOOK_MS: Final = 60_000
 COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -69,7 +69,7 @@ class Errors(Columns):
         """Take a batch, row after row of each port."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
-        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.values]
+        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.sound]  # others nobody reports
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]
             self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])
@@ -100,17 +100,14 @@ class Errors(Columns):
     def look(self, ports: IntArray, excused: BoolArray) -> None:
         """Look at what `ports` (n,) counted; nothing is made of it where it is `excused` (n,) by a loss of link."""
         minutes = (self.at[ports] - self.looked[ports]) / LOOK_MS
-        odds = np.full((len(self.counters), len(ports)), np.nan)
-        for row, name in enumerate(self.counters):
-            odds[row] = self._odds(row, name, ports, minutes, ~excused)
-        chance = joint(odds)
+        chance = joint(self._odds(ports, minutes, ~excused))
         self.evidence.look(ports, chance, self.at[ports])
         erring = self.evidence.wealth[ports] > 0
         total = self.total[:, ports] + self.counted.grown[:, ports]
         self._learn(ports, minutes, np.where(erring | self.failed[ports] | excused, 0.0, total))
         self.failed[ports] &= erring
         self.total[:, ports] = np.where(erring, total, 0.0)
-        odd = ports[bet(np.nan_to_num(chance, nan=1.0)) > 0]
+        odd = ports[bet(known_or(chance, 1.0)) > 0]
         self.odd[odd] = self.at[odd]
         self.counted.look(ports)
         self.looked[ports] = self.at[ports]
@@ -122,23 +119,26 @@ class Errors(Columns):
         self.recent[:, ports] = recent * waiting + harmless
         self.minutes[ports] = self.minutes[ports] * kept + minutes
 
-    def _odds(self, row: int, name: str, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
-        """Return the odds of what `ports` counted by chance, and learn from it."""
-        habit, tail = self.habits[row], self.tails[f"{self.kind}.{name}"]
-        pace = np.where(
-            np.isfinite(self.counted.value[row, ports]) & counts, self.counted.grown[row, ports] / minutes, np.nan
-        )
-        usual = np.where(habit.learnt_s[ports] >= _HABIT_LEAST_S, habit.level[ports], np.nan)
+    def _odds(self, ports: IntArray, minutes: FloatArray, counts: BoolArray) -> FloatArray:
+        """Return the odds (counters, n) of what `ports` counted by chance, and learn from it."""
+        rows, habits = slice(len(self.counters)), self.habits[: len(self.counters)]
+        grown, known = self.counted.grown[rows, ports], np.isfinite(self.counted.value[rows, ports]) & counts
+        pace = np.where(known, grown / minutes, np.nan)
+        learnt_s = np.array([habit.learnt_s[ports] for habit in habits])
+        usual = np.where(learnt_s >= _HABIT_LEAST_S, np.array([habit.level[ports] for habit in habits]), np.nan)
+        middle = known_or(np.array([[median_of(own)] for own in pace]), 0.0)
         # One error more than usual, and than half of the ports count, is twice as much.
-        residual = (pace - np.fmax(usual, np.nan_to_num(median_of(pace)))) / (usual + 1)
+        residual = (pace - np.fmax(usual, middle)) / (usual + 1)
         # As many as a steady rate brings by chance are none too many, whatever the ports without errors count.
-        own = self.past[row, ports] / np.maximum(self.minutes[ports], 1.0)
-        mean = (np.fmax(usual, own) + _ONE_UNSEEN / np.maximum(habit.learnt_s[ports] / 60, 1.0)) * minutes
-        odds = np.maximum(tail.odds(residual), poisson_odds(self.counted.grown[row, ports], mean))
-        calm = ~(residual >= 1)
-        tail.learn(residual[calm])
-        learn_events(tail, self.burst[row], ports, residual, calm)
-        habit.learn(ports[calm], pace[calm], 60 * minutes[calm])
+        own = self.past[rows, ports] / np.maximum(self.minutes[ports], 1.0)
+        mean = (np.fmax(usual, own) + _ONE_UNSEEN / np.maximum(learnt_s / 60, 1.0)) * minutes
+        odds, calm = poisson_odds(grown, mean), ~(residual >= 1)
+        for row, name in enumerate(self.counters):
+            tail = self.tails[f"{self.kind}.{name}"]
+            odds[row] = np.maximum(tail.odds(residual[row]), odds[row])
+            tail.learn(residual[row, calm[row]])
+            learn_events(tail, self.burst[row], ports, residual[row], calm[row])
+        learn_together(habits, ports, np.where(calm, pace, np.nan), 60 * minutes)
         return odds
 
     def failing(self, wealth: float) -> dict[int, dict[str, float]]:

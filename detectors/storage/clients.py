@@ -8,7 +8,7 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
-from detectors.core.residuals import group_medians
+from detectors.core.residuals import Groups
 from detectors.core.slots import Slots
 from detectors.fleet import Fleet
 from detectors.gpus import reported
@@ -72,6 +72,7 @@ class Clients(Columns):
             for name, node in fleet.nodes.items()
         }
         self._places: tuple[IntArray, FloatArray, dict[str, list[int]]] = np.empty(0, np.int64), np.empty(0), {}
+        self._by_mount = Groups(self._places[0], 0)
 
     def take(self, batch: Batch) -> None:
         """Take note of the readings in a batch."""
@@ -101,6 +102,12 @@ class Clients(Columns):
             self._places = np.append(mount, self._mounts.of(fresh)), np.append(links, more), on
         return self._places
 
+    def _groups(self, mount: IntArray, count: int) -> Groups:
+        """Return the clients by `mount` (clients,), of which there are `count`; the same until some are new."""
+        if (len(self._by_mount.group), self._by_mount.groups) != (len(mount), count):
+            self._by_mount = Groups(mount, count)
+        return self._by_mount
+
     def mount(self) -> IntArray:
         """Return the number of each client's mount."""
         return self._known()[0]
@@ -119,23 +126,19 @@ class Clients(Columns):
         count = len(self._mounts)
         age = now - self.last
         fresh = (self.last >= 0) & (age <= np.maximum(_FRESH_INTERVALS * known_or(self.usual, 0.0), _FRESH_MS))
-        of = np.where(fresh, mount, -1)
         clients = np.bincount(mount[fresh], minlength=count)
         anew = np.bincount(mount[fresh & (self.last > looked[mount])], minlength=count)
         mounts = np.flatnonzero((clients > 0) & (2 * anew >= clients))
-        latency, load, share, reporting = [], [], [], []
-        for way in (READ, WRITE):
-            rate = self.rate[way]
-            middle, heads = group_medians(self.latency[way], of, count)
-            known = np.isfinite(rate) & fresh
-            total = np.bincount(mount[known], rate[known], minlength=count).astype(float)
-            total[np.bincount(mount[known], minlength=count) == 0] = np.nan
-            with np.errstate(invalid="ignore", divide="ignore"):
-                part = np.where((rate >= _MOVING) & (links > 0), rate / links, np.nan)
-            latency.append(middle[mounts])
-            reporting.append(heads[mounts])
-            load.append(total[mounts])
-            share.append(group_medians(part, of, count)[0][mounts])
+        rate = self.rate[_BYTES]
+        known = np.isfinite(rate) & fresh
+        load = np.full((2, count), np.nan)
+        for way, theirs in enumerate(known):
+            total = np.bincount(mount[theirs], rate[way, theirs], minlength=count)
+            np.copyto(load[way], total, where=np.bincount(mount[theirs], minlength=count) > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = np.where((rate >= _MOVING) & (links > 0), rate / links, np.nan)
+        lately = np.where(fresh, np.concatenate([self.latency, part]), np.nan)
+        middle, heads = self._groups(mount, count).medians(lately)
         waits = np.bincount(mount[fresh], known_or(self.waiters[fresh], 0.0), minlength=count)[mounts].astype(float)
         under_way = known_or(self.rate[_OPS] * self.latency / 1000, 0.0).sum(axis=0)
         busy = np.bincount(mount[fresh], under_way[fresh], minlength=count)[mounts] / clients[mounts]
@@ -143,10 +146,10 @@ class Clients(Columns):
             mounts,
             clients[mounts],
             waits,
-            latency=np.stack(latency),
-            load=np.stack(load),
-            of_links=np.stack(share),
-            reporting=np.stack(reporting),
+            latency=middle[:2, mounts],
+            load=load[:, mounts],
+            of_links=middle[2:, mounts],
+            reporting=heads[:2, mounts],
             busy=busy,
             fresh=fresh,
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
-from detectors.core.residuals import MAD_TO_SIGMA, Habit, group_medians
+from detectors.core.residuals import MAD_TO_SIGMA, Groups, Habit, learn_together
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, known_or
 
@@ -45,14 +45,13 @@ DUTY: Final = 0.2
 @dataclass(frozen=True)
 class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
-    its `group` of peers out of `groups`, the logarithms of the `signals`, (rows, n), and which are `held` under a
-    finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
+    their groups of `peers`, the logarithms of the `signals`, (rows, n), and which are `held` under a finding, (n,), and
+    teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
     """
 
     who: IntArray
     job: IntArray
-    group: IntArray
-    groups: int
+    peers: Groups
     signals: FloatArray
     held: BoolArray
     begun: Instant
@@ -66,10 +65,8 @@ class Look:
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
-        rows, n = signals.shape
-        apart = (self.groups * np.arange(rows)[:, None] + self.group).ravel()
-        middle, sizes = group_medians(signals.ravel(), apart, self.groups * rows)
-        return middle[apart].reshape(rows, n), sizes[apart].reshape(rows, n)
+        middle, sizes = self.peers.medians(signals)
+        return middle[:, self.peers.group], sizes[:, self.peers.group]
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class Comparison(Columns):
         """Take a look."""
         who = look.who
         others = self.job[who] != look.job
-        if others.any():
+        if np.count_nonzero(others):
             self.forget(who[others])
             self.job[who] = look.job
         level, spread, learnt = (
@@ -146,18 +143,9 @@ class Comparison(Columns):
         lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
         odd = (chance <= _ODD) & (lag >= verdict.least)
         looks = self.evidence.looks[who]
-        lately = np.bitwise_count(self.odd[who] & _LATELY)
-        first = odd & (lately == 0)
-        self.since[who] = np.where(first, verdict.since, self.since[who])
-        self.run[who] = np.where(first, 1, np.minimum(self.run[who] + 1, KEPT))
-        with np.errstate(divide="ignore", invalid="ignore"):  # it began within the first: that one lags for a part
-            early = look.begun - 1000 * look.every_s * np.fmin(self.lag[who] / lag, 1.0)
-        second = odd & (lately == 1) & (self.odd[who] & np.uint64(1) > 0) & ~verdict.certain
-        self.since[who[second]] = early[second].astype(np.int64)
-        halfway = np.where(first, lag, (self.lag[who] + lag) / 2)
-        self.lag[who] = np.where(odd, halfway, self.lag[who])
-        self.least[who] = np.where(odd, np.minimum(lag, self.lag[who]), self.least[who])
-        self.how[who] = np.where(odd, how, self.how[who])
+        self.run[who] = np.minimum(self.run[who] + 1, KEPT)
+        if len(some := odd.nonzero()[0]):
+            self._note(who[some], how[some], lag[some], verdict.since[some], verdict.certain[some], look)
         self.odd[who] = (self.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
         calm = ~look.held & (looks < _DOUBTED) & ~verdict.certain
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
@@ -168,16 +156,30 @@ class Comparison(Columns):
         for row, (way, echo) in enumerate(zip(self._ways, self.echoes, strict=True)):
             self._tails[way].learn(taught[row], float(weight[row]))
             echo.take(who, each[row], calm & ~odd)
-        for habit, values in zip(self.habits, look.signals - change, strict=True):
-            habit.learn(who[calm], values[calm], look.spent_s)
+        learn_together(self.habits, who[calm], (look.signals - change)[:, calm], look.spent_s)
+
+    def _note(
+        self, who: IntArray, how: IntArray, lag: FloatArray, since: IntArray, certain: BoolArray, look: Look
+    ) -> None:
+        """Note of those who are odd in this look, (n,), how they are slow, by how much, and since when."""
+        before, bits = self.lag[who], self.odd[who]
+        lately = np.bitwise_count(bits & _LATELY)
+        first, second = lately == 0, (lately == 1) & (bits & np.uint64(1) > 0) & ~certain
+        self.since[who[first]], self.run[who[first]] = since[first], 1
+        with np.errstate(divide="ignore", invalid="ignore"):  # it began within the first: that one lags for a part
+            early = look.begun - 1000 * look.every_s * np.fmin(before / lag, 1.0)
+        self.since[who[second]] = early[second].astype(np.int64)
+        self.lag[who] = np.where(first, lag, (before + lag) / 2)
+        self.least[who], self.how[who] = np.minimum(lag, self.lag[who]), how
 
     def _learn_rises(self, who: IntArray, highest: FloatArray, ended: BoolArray, looks: IntArray) -> None:
         """Learn how high the evidence rose, of those that `ended` after `looks`.
 
         One look far out is a spike, which no alert rests on: a rise is made of several.
         """
-        several = np.bitwise_count(self.odd[who] & _newest(looks)) >= _RISE_LOOKS
-        self.rises.learn(highest[ended & several])
+        rose = (ended & (highest > 0)).nonzero()[0]
+        several = np.bitwise_count(self.odd[who[rose]] & _newest(looks[rose])) >= _RISE_LOOKS
+        self.rises.learn(highest[rose[several]])
 
     def _learn_s(self, _look: Look) -> float:
         raise NotImplementedError
@@ -203,11 +205,13 @@ class Comparison(Columns):
         There is a look every `look_s` seconds; `duty` (n,) is the least share of the looks since the first odd one that
         are odd.
         """
-        windows = self.run[who]
-        bits = self.odd[who]
-        since = bits & _newest(windows)
-        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), duty * windows)
-        return np.flatnonzero((bits & np.uint64(1) > 0) & (self.wealth(who) >= enough) & long)
+        odd = (self.odd[who] & np.uint64(1) > 0).nonzero()[0]
+        those, least = who[odd], np.broadcast_to(duty, who.shape)[odd]
+        windows = self.run[those]
+        since = self.odd[those] & _newest(windows)
+        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), least * windows)
+        over: IntArray = odd[(self.wealth(those) >= enough) & long]
+        return over
 
     def drop(self, who: IntArray) -> None:
         """Forget what speaks against some, for which another cause is known; what is usual of them stays."""

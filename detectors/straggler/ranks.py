@@ -15,7 +15,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Rises
-from detectors.core.residuals import MAD_TO_SIGMA, group_medians
+from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, masked_median, median_of
 from detectors.straggler.comparison import FLOOR, Comparison, Look, Verdict
@@ -31,6 +31,7 @@ _GONE_MS: Final = 600_000
 _FEW: Final = 4
 """So few ranks have no median to speak of; then each one's own past counts, for longer, and half as much again must be
 lost, as there is no telling how ranks scatter."""
+_FEW_NODES: Final = 3
 _FEW_SHARE: Final = 1.5
 _LEARN_S, _LEARN_FEW_S = 30.0, 90.0
 _APART: Final = 5.0
@@ -75,7 +76,7 @@ class Ranks(Comparison):
 
     def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises) -> None:
         super().__init__(("rank",), 1, tails, rises)
-        self._config, self._node = config, np.empty(0, np.int64)
+        self._config, self._node, self._nodes = config, np.empty(0, np.int64), 0
         self.step_s, self.look_s = 0.0, 60.0
         self.every_s = 60.0
         """How often there is a look, s: longer than it takes where ranks report one step out of many."""
@@ -105,20 +106,21 @@ class Ranks(Comparison):
             return False
         compute, step, wait, steps = self.sums[:, who]
         self.sums[:] = 0.0
-        if np.median(self.seen[who] - steps) < self._config.warm_up_steps:
+        if median_of(self.seen[who] - steps) < self._config.warm_up_steps:
             return False
         self.step_s = median_of(step / steps)
         self.computes_s[:], self.waits_s[:] = np.nan, np.nan
         self.computes_s[who] = np.maximum(compute / step * self.step_s, 1e-6)
         self.waits_s[who] = wait / step * self.step_s
         self._node = places.node[who]
+        self._nodes = int(np.count_nonzero(np.bincount(self._node)))
         one = np.zeros(len(who), np.int64)
-        self.look_s = self.step_s * float(np.median(steps))
+        self.look_s = self.step_s * median_of(steps)
         apart_s = (begun - self._begun) / 1000 if self._begun >= 0 else 0.0
         self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
         self._begun, self._apart_s = begun, apart_s
         x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held)
-        self.look(Look(who, one, one, 1, x, held_too, begun, self.look_s, self.every_s))
+        self.look(Look(who, one, Groups(one, 1), x, held_too, begun, self.look_s, self.every_s))
         return True
 
     def _learn_s(self, look: Look) -> float:
@@ -130,8 +132,8 @@ class Ranks(Comparison):
             others = np.where(np.eye(n, dtype=bool) | ~known, -np.inf, moved)
             highest = others.max(axis=1)
             return np.where(np.isfinite(highest), highest, np.nan)[None, :]
-        nodes = np.unique(self._node[known])
-        if 1 < len(nodes) <= 3:  # of two nodes either may be the slow one: it is not the one that is as it was
+        nodes = np.flatnonzero(np.bincount(self._node[known]))
+        if 1 < len(nodes) <= _FEW_NODES:  # of two nodes either may be the slow one: it is not the one that is as it was
             return np.full((1, n), min(median_of(moved[0, self._node == node]) for node in nodes))
         return np.full((1, n), median_of(moved[0]))
 
@@ -147,7 +149,7 @@ class Ranks(Comparison):
     def _spread(self, values: FloatArray) -> float:
         """Return the robust deviation; of few nodes, that within them."""
         centre = np.full(len(values), median_of(values))
-        if 1 < len(np.unique(self._node)) <= 3:
+        if 1 < self._nodes <= _FEW_NODES:
             medians, _ = group_medians(values, self._node, int(self._node.max()) + 1)
             centre = medians[self._node]
         return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import GPU_NODES
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.kept import Kept
-from detectors.core.residuals import group_medians
+from detectors.core.residuals import Groups
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout
@@ -35,12 +36,28 @@ _MATES: Final = 4
 
 
 @dataclass(frozen=True)
+class _Compared:
+    """Entities that are compared, `who` (n,): the place of each one's `job` in the cast, the `number` of that job, that
+    no other has had, its `peers`, and of how many it moves the median as one (`sizes`); inf where it moves none.
+    """
+
+    who: IntArray
+    job: IntArray
+    number: IntArray
+    peers: Groups
+    sizes: FloatArray
+
+
+@dataclass(frozen=True)
 class _Cast:
-    """Who works in which job now: by GPU its place in `jobs` or -1, and the group of its `mates`, with `many` in its
-    node or all of its model in the job; by node its `model` and whether one job has it `alone`.
+    """Who works in which job now, until jobs or GPUs come and go: by GPU its `node`, out of `nodes`, its place in
+    `jobs` or -1, and the group of its `mates`, with `many` in its node or all of its model in the job; by node its
+    `model` and whether one job has it `alone`.
     """
 
     jobs: tuple[Job, ...]
+    node: IntArray
+    nodes: int
     job: IntArray
     mates: IntArray
     groups: int
@@ -48,11 +65,42 @@ class _Cast:
     model: IntArray
     alone: BoolArray
 
-    @property
-    def number(self) -> IntArray:
-        """By GPU, the number of its job, that no other has had."""
+    @cached_property
+    def _number(self) -> IntArray:
+        """By GPU, the number of its job."""
         numbers = [zlib.crc32(f"{job.job_id}@{job.start}".encode()) for job in self.jobs]
         return np.array([*numbers, 0])[self.job]
+
+    @cached_property
+    def by_gpu(self) -> _Compared:
+        """All GPUs at work. Among many mates, a GPU does not move the median of its node."""
+        who = np.flatnonzero(self.job >= 0)
+        mates = self.mates[who]
+        sizes = np.where(self.many[who], np.inf, np.bincount(mates, minlength=self.groups)[mates])
+        return _Compared(who, self.job[who], self._number[who], Groups(mates, self.groups), sizes)
+
+    @cached_property
+    def of_one_job(self) -> Groups:
+        """The GPUs at work of the nodes that one job has alone, by node."""
+        return Groups(np.where((self.job >= 0) & self.alone[self.node], self.node, -1), self.nodes)
+
+    @cached_property
+    def by_node(self) -> _Compared:
+        """Those of these nodes that have two such GPUs or more."""
+        member = np.flatnonzero(self.of_one_job.group >= 0)
+        node = self.node[member]
+        who = np.flatnonzero(np.bincount(node, minlength=self.nodes) >= 2)
+        job, number = np.zeros(self.nodes, np.int64), np.zeros(self.nodes, np.int64)
+        job[node], number[node] = self.job[member], self._number[member]
+        groups, group = np.unique(job[who] * self.nodes + self.model[who], return_inverse=True)
+        sizes = np.bincount(group)[group].astype(float)
+        return _Compared(who, job[who], number[who], Groups(group, len(groups)), sizes)
+
+    @cached_property
+    def by_job_and_node(self) -> Groups:
+        """The GPUs at work, by job and node."""
+        pair = np.where(self.job >= 0, self.job * self.nodes + self.node, -1)
+        return Groups(pair, len(self.jobs) * self.nodes)
 
 
 @dataclass(frozen=True)
@@ -131,51 +179,31 @@ class Watch(Kept):
         many = sizes[np.maximum(pair, 0)] >= _MATES
         wide = max(len(jobs), 1) * nodes + job_of * nodes + model[layout.node]
         names, mates = np.unique(np.where(pair < 0, -1, np.where(many, pair, wide)), return_inverse=True)
-        return _Cast(jobs, job_of, mates, len(names), many, model, alone)
+        return _Cast(jobs, layout.node, nodes, job_of, mates, len(names), many, model, alone)
 
     def _gpus_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
-        who = np.flatnonzero(cast.job >= 0)
-        if not len(who):
+        them = cast.by_gpu
+        if not len(them.who):
             return []
-        mates = cast.mates[who]
-        look = Look(
-            who,
-            cast.number[who],
-            mates,
-            cast.groups,
-            window.x[:, who],
-            np.isin(who, window.held),
-            window.begun,
-            WINDOW_S,
-            WINDOW_S,
-        )
-        # Among many mates, a GPU does not move the median of its node.
-        sizes = np.where(cast.many[who], np.inf, np.bincount(mates, minlength=cast.groups)[mates])
-        return self._suspects(self.gpus, look, window.duty[who], cast.job[who], sizes, cast, window.histories)
+        held = np.isin(them.who, window.held)
+        signals, duty = window.x[:, them.who], window.duty[them.who]
+        return self._suspects(self.gpus, them, signals, duty, held, cast, window)
 
     def _nodes_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
-        layout, nodes = self._layout, len(self._layout.names)
-        member = np.flatnonzero((cast.job >= 0) & cast.alone[layout.node])
-        node = layout.node[member]
-        who = np.flatnonzero(np.bincount(node, minlength=nodes) >= 2)
-        if len(who) < 2:
+        them = cast.by_node
+        if len(them.who) < 2:
             return []
-        job, number = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-        job[node], number[node] = cast.job[member], cast.number[member]
-        signals = np.array([group_medians(row[member], node, nodes)[0][who] for row in window.x])
-        groups, group = np.unique(job[who] * nodes + cast.model[who], return_inverse=True)
-        teaches_not = np.isin(who, layout.node[window.held])
-        look = Look(who, number[who], group, len(groups), signals, teaches_not, window.begun, WINDOW_S, WINDOW_S)
-        sizes = np.bincount(group)[group].astype(float)
-        duty = group_medians(window.duty[member], node, nodes)[0][who]
-        return self._suspects(self.nodes, look, duty, job[who], sizes, cast, window.histories)
+        held = np.isin(them.who, self._layout.node[window.held])
+        signals, duty = (cast.of_one_job.medians(of)[0][:, them.who] for of in (window.x, window.duty[None]))
+        return self._suspects(self.nodes, them, signals, duty[0], held, cast, window)
 
     def _suspects(
-        self, comparison: Readings, look: Look, duty: FloatArray, job: IntArray, sizes: FloatArray, cast: _Cast,
-        histories: Mapping[str, History],
+        self, comparison: Readings, them: _Compared, signals: FloatArray, duty: FloatArray, held: BoolArray,
+        cast: _Cast, window: _Window,
     ) -> list[Suspect]:  # fmt: skip
+        look = Look(them.who, them.number, them.peers, signals, held, window.begun, WINDOW_S, WINDOW_S)
         comparison.look(look)
-        who, layout, whole = look.who, self._layout, comparison is self.nodes
+        who, job, layout, whole = them.who, them.job, self._layout, comparison is self.nodes
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
@@ -186,8 +214,8 @@ class Watch(Kept):
             bits, looks = comparison.bits(entity)
             wealth = float(comparison.wealth(who[[place]])[0])
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
-            moves = 0.0 if how == STARVED else float(np.log1p(lag / sizes[place]))
-            effect = histories[running.job_id].effect(bits, looks, moves)
+            moves = 0.0 if how == STARVED else float(np.log1p(lag / them.sizes[place]))
+            effect = window.histories[running.job_id].effect(bits, looks, moves)
             if wealth + (effect.felt if effect is not None else 0.0) < enough:
                 continue
             beside = who[odd & (job == job[place])]
@@ -216,16 +244,11 @@ class Watch(Kept):
         """End the window of every job: the mean over its nodes of their median GPU, for scrapes of a node see one phase
         of a step, and those of all nodes all of them.
         """
-        layout, nodes = self._layout, max(len(self._layout.names), 1)
-        member = np.flatnonzero(cast.job >= 0)
-        pair = cast.job[member] * nodes + layout.node[member]
-        activity = np.full((3, len(cast.jobs)), np.nan)
-        for row, signal in enumerate((TENSOR, MEMORY, POWER)):
-            medians, _ = group_medians(means[signal][member], pair, len(cast.jobs) * nodes)
-            by_node = medians.reshape(-1, nodes)
-            known = np.isfinite(by_node)
-            total = np.where(known, by_node, 0.0).sum(axis=1)
-            activity[row] = np.where(total > 0, total / np.maximum(known.sum(axis=1), 1), np.nan)
+        medians, _ = cast.by_job_and_node.medians(means[[TENSOR, MEMORY, POWER]])
+        by_node = medians.reshape(3, -1, cast.nodes)
+        known = np.isfinite(by_node)
+        total = np.where(known, by_node, 0.0).sum(axis=2)
+        activity = np.where(total > 0, total / np.maximum(known.sum(axis=2), 1), np.nan)
         for place, job in enumerate(cast.jobs):
             histories[job.job_id].end(activity[:, place])
 
