@@ -2,7 +2,8 @@
 
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
 or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
-ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Whether
+ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor
+does one port alone that loses nothing, where the steps of its host's job are known and take as long as before. Whether
 it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's
 change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since it was
 first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once. Bursts are
@@ -50,6 +51,8 @@ _LEFT: Final = 0.25
 """Of what was found: who waits for less has a congestion behind him, not the same one."""
 _FELT: Final = 0.05
 """Of a step: a job that loses a twentieth is held up. A policy."""
+_UNFELT: Final = 0.01
+"""Of a step: less is what a job's pace wanders by, and holds up nobody."""
 _PAUSE_BITS: Final = 65_535 * 512
 """The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
 _MARKS_PER_S: Final = 1000.0
@@ -131,9 +134,19 @@ class Congestion(BaseDetector):
         for lot in together(self._fabric, hot) if sure else ():
             if any(port in sure for port in lot):
                 origin = origin_of(self._fabric, self._with_marks(lot))
-                if origin.switch not in known:
+                if origin.switch not in known and not self._harmless(lot):
                     found += self._fire(now, origin, lot, slower)
         return found
+
+    def _harmless(self, lot: Hot) -> bool:
+        """Return whether one port alone waits and drops nothing, and its host's job makes steps as before."""
+        ((port, signals), *others) = lot.items()
+        job = self._fleet.job_of(self._fabric.host.get(port, ""))
+        number = self._paces.jobs.find(job.job_id) if job is not None else -1
+        if others or signals["drop"] > 0 or not 0 <= number < len(self._paces):
+            return False
+        earlier, lately = (values[number] for values in self._paces.before_and_now())
+        return bool(lately <= (1 + _UNFELT) * earlier)
 
     def _matters(self, kind: Kind, slower: Iterable[str]) -> FloatArray:
         """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.

@@ -240,6 +240,21 @@ def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_st
     assert entities(changed(tape_of(scene), "steps", "step_time_s", longer)) == []
 
 
+@pytest.mark.parametrize("longer_by", [0.0, 0.025])
+def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_and_not_where_they_are_as_before(
+    longer_by: float,
+) -> None:
+    def longer(rows: Any, values: Any) -> Any:
+        return values * np.where((seconds(rows) >= 1200) & (seconds(rows) < 1500), 1 + longer_by, 1.0)
+
+    scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
+    tape = changed(growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT), "steps", "step_time_s", longer)
+    found = entities(tape)
+    assert found == ([PORT] if longer_by else [])
+    dropping = growing(tape, "switch", DROPPED, 40, 1200, 1500, **PORT)
+    assert entities(dropping) == [PORT], "a packet that is dropped is lost, whatever the steps say"
+
+
 def test_what_is_left_of_a_congestion_is_a_quarter_of_it_and_not_any_pause_nearby() -> None:
     def slower(rows: Any, values: Any) -> Any:
         return values * np.where((seconds(rows) >= 300) & (seconds(rows) < 840), 1.09, 1.0)
