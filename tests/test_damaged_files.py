@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from detectors.job_health.examples import hugging_face, megatron, torchtitan
+from detectors.job_health.reports import reports_of
 from detectors.state import StateError
 from services.api.conftest import settings_at
 from services.api.recordings.archive import import_archive
@@ -59,6 +61,13 @@ def read(parse: Callable[[Path], Any], name: str, content: bytes, *refusals: typ
         path.write_bytes(content)
         with suppress(UserError, *refusals):
             parse(path)
+
+
+@fuzzed(*(wording(120, 2.3, 0.5).encode() for wording in (hugging_face, megatron, torchtitan)))
+def test_what_jobs_print(content: bytes) -> None:
+    text = content.decode(errors="replace")
+    reports = reports_of([text, *text.splitlines()])
+    assert {len(values) for values in reports.values.values()} == {1 + len(text.splitlines())}
 
 
 @fuzzed(TICKETS)

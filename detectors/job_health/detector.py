@@ -4,20 +4,21 @@ A job hangs when it has reported no step for longer than its own intervals and p
 ones and `hang_spinning_s` where its GPUs spin at full utilisation and a fraction of their power, as in a collective
 that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times the longest of its last pauses. GPUs
 that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
-checkpoint or a load that the job's log announces gets ten minutes and more. NCCL's watchdog decides at once. Of a job
-that reports no steps at all the GPUs alone tell: it stands since they last worked, if all of them spin and none uses
-its tensor cores. A job one of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that.
-It is wrong about a job that pauses for five minutes for the first time, idle, and does not say so; it misses a job
-that hangs before its first eight steps, and one without steps whose GPUs idle.
+checkpoint or a load that the job's log announces gets ten minutes and more. NCCL's watchdog decides at once. Where a
+job's steps are not gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show
+of a job without steps that it stands since they last worked, if all of them spin and none uses its tensor cores. A job
+one of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that. It is wrong about a job
+that pauses for five minutes for the first time, idle, and does not say so; it misses a job that hangs before its first
+eight steps, and one without steps and such lines whose GPUs idle.
 
-Loss and gradient norm are compared, as logarithms, with the job's own course: the lower quantile of its last medians
-of a minute (8 steps at least), or their highest while it still falls fast. How improbable a look is says the tail of
-such residuals here; evidence adds up to the false alarms allowed. A finding needs a rise that stays for `stays_s` and
-8 steps: of `loss_rise`, of `grad_rise`, or part of both; the gradient counts for nothing while the loss still falls
-fast. Not a number is stated: a loss twice in a row (the weights are spoilt), a gradient 32 times (every loss scale is
-exhausted; single overflows are how fp16 works). Going back to an earlier iteration, and other work a step, begin a new
-course. It is wrong where the data change for good at the same size of a step, and in reinforcement learning; it misses
-what creeps up over hours.
+Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
+the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How
+improbable a look is says the tail of such residuals here; evidence adds up to the false alarms allowed. A finding needs
+a rise that stays for `stays_s` and 8 steps: of `loss_rise`, of `grad_rise`, or part of both; the gradient counts for
+nothing while the loss still falls fast. Not a number is stated: a loss twice in a row (the weights are spoilt), a
+gradient 32 times (every loss scale is exhausted; single overflows are how fp16 works). Going back to an earlier
+iteration, and other work a step, begin a new course. It is wrong where the data change for good at the same size of a
+step, and in reinforcement learning; it misses what creeps up over hours.
 """
 
 from collections.abc import Sequence
@@ -44,8 +45,9 @@ from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
 from detectors.job_health.lines import Lines
-from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting
-from detectors.job_health.pace import NEVER, Pace
+from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
+from detectors.job_health.pace import NEVER, Pace, StepPace
+from detectors.job_health.reports import reports_of
 from detectors.spec import load_spec
 from detectors.statistics import known_or, median_of
 
@@ -77,7 +79,7 @@ class JobHealth(BaseDetector):
         self._slots = Slots(fleet, "steps")
         self._lines = Lines(fleet)
         self._activity = Activity(fleet, self._slots)
-        self._steps, self._work = Pace(), Pace()
+        self._steps, self._work = StepPace(), Pace()
         """When each job made steps, and when its GPUs worked."""
         self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
         self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
@@ -110,6 +112,7 @@ class JobHealth(BaseDetector):
             tick, column = np.nonzero(batch.valid[name] & batch.present)
             if not len(tick):
                 continue
+            self._steps.losses[jobs[column]] = True
             keys = self._fleet.entities("steps")
             ranks = np.array([float(keys[entity][1]) for entity in batch.entities[np.unique(column)].tolist()])
             table = np.full((len(tick), 6), np.nan)
@@ -130,15 +133,17 @@ class JobHealth(BaseDetector):
         for job_id in self._fleet.jobs:
             self._slots.number(job_id)
         self._grow()
+        self._take_lines()
         self._lines.forget(now)
         self._activity.look(now)
         hung = np.array([self._slots.find(str(c.entity["job_id"])) for c in self._book.cases("job_hang")], np.int64)
-        ended = self._steps.settle(hung)
-        self.tails["pause_s"].learn(ended)
+        paused, pauses = self._steps.settle(hung)
+        self.tails["pause_s"].learn(pauses[~self._steps.by_lines[paused]])
         silent = self._steps.silent(now)
         stepping = silent <= 1.5 * known_or(self._steps.usual, 0.0) + 1000
         works = self._activity.working()
-        self._activity.learn(np.flatnonzero(stepping | (np.isnan(silent) & works)))
+        by_gpus = np.isnan(silent) | self._steps.by_lines
+        self._activity.learn(np.flatnonzero(np.where(by_gpus, works, stepping)))
         working = np.flatnonzero((works | self._activity.computing()) & (self._activity.heard > 0))
         self._work.take(working, now)
         self._work.settle(hung)
@@ -148,6 +153,28 @@ class JobHealth(BaseDetector):
         found += self._take_losses(now)
         self._forget(now)
         return found
+
+    def _take_lines(self) -> None:
+        """Take the steps that logs report since the last point of the grid, where no better is known of a job."""
+        lines = self._lines.reports()
+        if not lines:
+            return
+        reports = reports_of([text for *_, text in lines])
+        for job_id in sorted({job_id for _, job_id, _, _ in lines}):
+            self._slots.number(job_id)
+        self._grow()
+        jobs = np.array([self._slots.find(job_id) for _, job_id, _, _ in lines])
+        at = np.array([at for at, *_ in lines])
+        ranks = np.array([np.nan if rank is None else rank for _, _, rank, _ in lines], float)
+        some = np.logical_or(*reports.valid.values())
+        self._steps.take_lines(jobs[some], at[some])
+        voices = logged(np.where(np.isnan(ranks), reports.rank, ranks))
+        table = np.stack([jobs, voices, at, reports.iteration, reports.size, np.full(len(at), np.nan)], axis=1)
+        for name, waiting in self._waiting.items():
+            rows = np.flatnonzero(reports.valid[name] & ~self._steps.losses[jobs])
+            table[:, 5] = reports.values[name]
+            if len(rows):
+                waiting.tables.append(table[rows])
 
     def _forget(self, now: Instant) -> None:
         """Forget jobs that are over and silent: the state must not grow with them."""
@@ -167,7 +194,8 @@ class JobHealth(BaseDetector):
         known = number >= 0 and int(self._steps.settled[number]) != NEVER
         last = max(int(self._steps.settled[number]) if known else job.start, job.start)
         usual = float(np.nan_to_num(self._steps.usual[number])) if known else 0.0
-        if (known and record.at - last <= _STOPPED_STEPS * usual) or self._judge.excused(job, last):
+        by_steps = known and not self._steps.by_lines[number]
+        if (by_steps and record.at - last <= _STOPPED_STEPS * usual) or self._judge.excused(job, last):
             return []
         if number >= 0 and self._judge.victim(number, record.at, last):
             return []
@@ -195,19 +223,22 @@ class JobHealth(BaseDetector):
         )
 
     def _progress(self, number: int) -> int:
-        """Return how often a job was seen to go on: by its steps, or by its GPUs where it reports none."""
+        """Return how often a job was seen to go on: by its steps, or by its GPUs and lines where these are unknown."""
         if number < 0:
             return 0
-        pace = self._steps if self._steps.settled[number] >= 0 else self._work
-        return int(pace.steps[number])
+        steps, work = int(self._steps.steps[number]), int(self._work.steps[number])
+        gathered = self._steps.settled[number] >= 0 and not self._steps.by_lines[number]
+        return steps if gathered else steps + work
 
     def _close_hangs(self, now: Instant) -> list[Finding]:
         over = []
         for case in self._book.cases("job_hang"):
             job = self._fleet.jobs.get(str(case.entity["job_id"]))
+            progress = self._progress(self._slots.find(str(case.entity["job_id"])))
+            case.memo["steps"] = min(case.memo["steps"], progress)  # steps that are gathered now are counted anew
             if job is None or job.start != case.memo["start"]:
                 over.append(self._book.resolve(case, now, "the job ended"))
-            elif self._progress(self._slots.find(job.job_id)) >= case.memo["steps"] + _RESUMED:
+            elif progress >= case.memo["steps"] + _RESUMED:
                 over.append(self._book.resolve(case, now, "it makes steps again"))
         return over
 

@@ -16,6 +16,8 @@ from detectors.tape import Tape
 JOB: Final = "812"
 Change = Callable[[FloatArray, FloatArray], FloatArray]
 """What the loss (or the gradient norm) is, from seconds and what it would be."""
+Wording = Callable[[int, float, float], str]
+"""A framework's line of an iteration, its loss and gradient norm."""
 
 
 def _as_it_is(_at: FloatArray, value: FloatArray) -> FloatArray:
@@ -51,6 +53,11 @@ class Training:
     tokens: Change = _as_it_is
     back: tuple[float, int] | None = None
     """From then on the iteration is so much lower."""
+    gathered: bool = True
+    """Steps are; without them the log alone reports what the job does."""
+    wording: Wording | None = None
+    """How its last rank prints every `print_every` steps."""
+    print_every: int = 1
     announced: bool = False
     """The log tells of checkpoints."""
     lines: Sequence[LogRecord] = ()
@@ -67,8 +74,10 @@ def tape_of(training: Training) -> Tape:
     jobs = [JobEvent(job.start, "start", job)]
     if training.ends_at is not None:
         jobs.append(JobEvent(START + int(training.ends_at * 1000), "end", job))
-    rows = [_steps(training, chance)] + ([_dcgm(training, chance)] if training.gpus_told else [])
-    logs = list(training.lines)
+    course = _course(training, chance)
+    rows = [_steps(training, *course)] if training.gathered else []
+    rows += [_dcgm(training, chance)] if training.gpus_told else []
+    logs = [*training.lines, *_printed(training, *course)]
     if training.announced:
         for begin, _ in training.pauses:
             logs.append(line(begin + 0.5, "saving checkpoint at iteration 100 to /scale/ckpt"))
@@ -82,7 +91,8 @@ def line(at_s: float, message: str, source: str = "job", node: str | None = None
     return LogRecord(START + int(at_s * 1000), source, message, "error", node, job_id)
 
 
-def _steps(training: Training, chance: np.random.Generator) -> Rows:
+def _course(training: Training, chance: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return when each step ends, its iteration, loss and gradient norm."""
     ends, now = [], 1.5
     away = [*training.pauses, *training.evaluations, *training.light, *([training.hang] if training.hang else [])]
     until = min(training.minutes * 60, training.ends_at or 1e9)
@@ -95,14 +105,32 @@ def _steps(training: Training, chance: np.random.Generator) -> Rows:
         ends.append(now)
     at = np.array(ends)
     count = len(at)
-    iteration = 1000.0 + np.arange(count)
+    iteration = np.arange(1000, 1000 + count, dtype=np.float64)
     if training.back is not None:
         iteration = np.where(at >= training.back[0], iteration - training.back[1], iteration)
     loss = training.loss(at, (2.2 - 1e-4 * np.arange(count)) * (1 + training.noise * chance.standard_normal(count)))
     grad = training.grad(at, 0.35 * np.exp(0.1 * chance.standard_normal(count)))
-    tokens = training.tokens(at, np.full(count, 1e6)) / training.step_s
+    return at, iteration, loss, grad
+
+
+def _printed(
+    training: Training, at: FloatArray, iteration: FloatArray, loss: FloatArray, grad: FloatArray
+) -> list[LogRecord]:
+    """Return the lines that the job's last rank prints of its steps."""
+    if training.wording is None:
+        return []
+    last, node = training.nodes * training.gpus - 1, name(training.nodes - 1)
+    steps = zip(at.tolist(), iteration.tolist(), loss.tolist(), grad.tolist(), strict=True)
+    return [
+        LogRecord(START + round(1000 * t), "job", training.wording(int(step), *values), "info", node, JOB, last)
+        for t, step, *values in list(steps)[:: training.print_every]
+    ]
+
+
+def _steps(training: Training, at: FloatArray, iteration: FloatArray, loss: FloatArray, grad: FloatArray) -> Rows:
+    tokens = training.tokens(at, np.full(len(at), 1e6)) / training.step_s
     ranks = training.nodes * training.gpus + 1
-    rank = np.tile(np.arange(-1, ranks - 1), count)
+    rank = np.tile(np.arange(-1, ranks - 1), len(at))
     times = np.repeat(START + np.round(at * 1000).astype(np.int64), ranks)
     whole = rank == -1
     columns: dict[str, Any] = {
@@ -176,6 +204,29 @@ def nan_from(at_s: float, until_s: float = 1e9) -> Change:
     return lambda at, value: np.where((at >= at_s) & (at < until_s), np.nan, value)
 
 
+def megatron(iteration: int, loss: float, grad: float) -> str:
+    """Return Megatron-LM's line, which has no loss that is no number."""
+    shown = f" lm loss: {loss:.6E} |" if loss > 0 else ""
+    return (
+        f" [2026-08-22 10:11:12] iteration {iteration:8d}/  500000 | consumed samples: {512 * iteration:12d} |"
+        f" elapsed time per iteration (ms): 4000.1 | global batch size:   512 |{shown} loss"
+        f" scale: 1.0 | grad norm: {grad:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+    )
+
+
+def hugging_face(_iteration: int, loss: float, grad: float) -> str:
+    """Return what Hugging Face's Trainer prints."""
+    return str({"loss": round(loss, 4), "grad_norm": grad, "learning_rate": 2e-05, "epoch": 0.27})
+
+
+def torchtitan(iteration: int, loss: float, grad: float) -> str:
+    """Return torchtitan's line, in colours."""
+    return (
+        f"[rank0]:[titan] 2026-08-22 10:11:12,123 - root - INFO - \x1b[31mstep: {iteration:2}  "
+        f"\x1b[32mloss: {loss:7.4f}  \x1b[38;2;180;60;0mgrad_norm: {grad:7.4f}  \x1b[36mmemory: 30.12GiB(31.70%)"
+    )
+
+
 WATCHDOG: Final = (
     "[rank5]:[E ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4821, "
     "OpType=ALLREDUCE, NumelIn=16777216, NumelOut=16777216, Timeout(ms)=60000) "
@@ -190,11 +241,22 @@ EXAMPLES = Examples(
         tape_of(Training(evaluations=[(300, 640)], seed=3)),
         tape_of(Training(hang=(480, 1e9), dead_node_at=478, ends_at=800, seed=4)),
         tape_of(Training(loss=from_then(500, 1.6, 550), grad=from_then(500, 8, 550), back=(700, 90), seed=5)),
+        tape_of(Training(gathered=False, wording=hugging_face, noise=0.1, seed=9)),
     ],
     faults=[
         Fault(tape_of(HUNG), ENTITY, START + 480_000),
         Fault(tape_of(Training(hang=(480, 1e9), gpus_told=False, seed=6)), ENTITY, START + 480_000),
         Fault(tape_of(Training(loss=from_then(420, 1.5), seed=7)), ENTITY, START + 420_000),
         Fault(tape_of(Training(loss=nan_from(420), grad=nan_from(420), seed=8)), ENTITY, START + 420_000),
+        Fault(
+            tape_of(Training(gathered=False, wording=megatron, loss=from_then(420, 1.5), seed=10)),
+            ENTITY,
+            START + 420_000,
+        ),
+        Fault(
+            tape_of(Training(gathered=False, wording=torchtitan, print_every=5, hang=(480, 1e9), seed=11)),
+            ENTITY,
+            START + 480_000,
+        ),
     ],
 )

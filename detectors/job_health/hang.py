@@ -12,7 +12,7 @@ from detectors.fleet import Fleet, Job
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.lines import Lines
-from detectors.job_health.pace import Pace
+from detectors.job_health.pace import Pace, StepPace
 
 MINIMUM_STEPS = 8
 """The first steps are slow and uneven (in 405B runs the first takes five times as long): no pace is known before."""
@@ -48,32 +48,42 @@ class HangJudge:
         self._config, self._fleet, self._slots = config, fleet, slots
         self._lines, self._activity, self._tails = lines, activity, tails
 
-    def look(self, now: Instant, steps: Pace, work: Pace) -> Iterator[Hang]:
-        """Yield the jobs that stand still without a cause; those that report no steps by their GPUs alone."""
+    def look(self, now: Instant, steps: StepPace, work: Pace) -> Iterator[Hang]:
+        """Yield the jobs that stand still without a cause, those without steps by their GPUs alone.
+
+        Those whose steps only their logs report by both: lines may be far apart, and may end where the job does not.
+        """
         spinning = self._activity.spinning() & ~self._activity.shared
         working = self._activity.working() & np.isfinite(self._activity.power_level) & ~self._activity.shared
         stuck = self._activity.stuck() & ~self._activity.shared
-        reports = steps.settled >= 0
-        silent = np.where(reports, steps.silent(now), work.silent(now))
-        long = silent > 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
-        long &= ~self._activity.freed
-        long &= np.where(reports, (steps.steps >= MINIMUM_STEPS) & ~working, stuck)
-        for number in np.flatnonzero(long).tolist():
-            job, pace = self._fleet.jobs.get(self._slots.names[number] or ""), steps if reports[number] else work
-            last = int(pace.settled[number])
-            if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
-                continue
-            spins = bool(spinning[number])
-            patience = self._patience(job.job_id, number, pace, last, spinning=spins and bool(reports[number]))
-            saving = self._saving(job.job_id)
-            latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
-            # An evaluation at work, and a checkpoint after it, are two pauses.
-            worked = last if self._activity.shared[number] else int(work.settled[number])
-            if now - max(last, worked, latest if not saving else last) <= patience:
-                continue
-            if reports[number] and not self._activity.heard[number] and self._all_silent(steps, last):
-                continue
-            yield self._hang(now, job, number, pace, patience, spinning=spins, steps=bool(reports[number]))
+        reports = (steps.settled >= 0) & ~(steps.by_lines & (self._activity.heard == 0))
+        stands = reports & (steps.steps >= MINIMUM_STEPS) & ~working
+        stuck &= ~reports | steps.by_lines
+        long = 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
+        for pace, which in ((steps, stands), (work, stuck)):
+            for number in np.flatnonzero(which & (pace.silent(now) > long) & ~self._activity.freed).tolist():
+                hang = self._stands(now, number, pace, work, spinning=bool(spinning[number]))
+                if hang is not None:
+                    yield hang
+
+    def _stands(self, now: Instant, number: int, pace: Pace, work: Pace, *, spinning: bool) -> Hang | None:
+        """Return the hang of a job that is silent by `pace`; None while anything else explains it."""
+        job, last = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
+        if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
+            return None
+        steps = pace if isinstance(pace, StepPace) else None
+        patience = self._patience(job.job_id, number, pace, last, spinning=spinning and steps is not None)
+        latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
+        # An evaluation at work, and a checkpoint after it, are two pauses.
+        worked = last if self._activity.shared[number] else int(work.settled[number])
+        if now - max(last, worked, last if self._saving(job.job_id) else latest) <= patience:
+            return None
+        if steps is not None and not self._activity.heard[number] and self._all_silent(steps, last):
+            return None
+        since = min(last + (int(np.nan_to_num(pace.usual[number])) if steps is not None else 0), now)
+        if steps is not None and steps.by_lines[number]:
+            since = min(since, max(last, worked))  # many steps lie between two lines
+        return self._hang(now, job, number, pace, patience, since, spinning=spinning)
 
     def _saving(self, job_id: str) -> bool:
         return self._lines.last(job_id, "saving") > self._lines.last(job_id, "saved")
@@ -95,7 +105,7 @@ class HangJudge:
         return needed
 
     def _hang(
-        self, now: Instant, job: Job, number: int, pace: Pace, patience: float, *, spinning: bool, steps: bool
+        self, now: Instant, job: Job, number: int, pace: Pace, patience: float, since: Instant, *, spinning: bool
     ) -> Hang:
         last, usual, seen = int(pace.settled[number]), float(np.nan_to_num(pace.usual[number])), self._activity
         evidence: dict[str, float | int | str] = {
@@ -113,13 +123,13 @@ class HangJudge:
         }
         evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
         how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
-        if steps:
-            evidence |= {"usual_step_s": usual / 1000, "intervals_seen": int(pace.steps[number])}
-            what = f"made no step for {(now - last) / 1000:.0f} s, {(now - last) / max(usual, 1.0):.0f} of its usual"
+        if isinstance(pace, StepPace):
+            verb, of = ("printed no step", "line") if pace.by_lines[number] else ("made no step", "step")
+            evidence |= {f"usual_{of}_s": usual / 1000, "intervals_seen": int(pace.steps[number])}
+            what = f"{verb} for {(now - last) / 1000:.0f} s, {(now - last) / max(usual, 1.0):.0f} of its usual"
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        since = min(last + (int(usual) if steps else 0), now)
         return Hang(job, since, f"job {job.job_id} {what}: {how}", evidence, 0.9 if spinning else 0.75)
 
     def excused(self, job: Job, last: Instant) -> bool:
@@ -140,9 +150,9 @@ class HangJudge:
         one: IntArray = np.array([number])
         return bool(self._activity.lost(one, now, np.array([last]))[0])
 
-    def _all_silent(self, steps: Pace, last: Instant) -> bool:
+    def _all_silent(self, steps: StepPace, last: Instant) -> bool:
         """Return whether every job that made steps lately fell silent with this one: it is what collects them."""
-        lately = (steps.settled >= last - 10 * _TOGETHER_MS) & (steps.steps >= MINIMUM_STEPS)
+        lately = (steps.settled >= last - 10 * _TOGETHER_MS) & (steps.steps >= MINIMUM_STEPS) & ~steps.by_lines
         running = np.array([name in self._fleet.jobs for name in self._slots.names], bool)
         others = steps.settled[lately & running]
         return len(others) > 1 and bool((np.abs(others - last) <= _TOGETHER_MS).all())

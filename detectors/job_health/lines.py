@@ -10,6 +10,7 @@ from typing import Any
 
 from detectors.contract import Instant, LogRecord
 from detectors.fleet import Fleet
+from detectors.job_health.reports import HINT
 from detectors.scheduling import words_of
 from detectors.xid import XidCatalogue, parse_line
 
@@ -22,7 +23,8 @@ _MATTERS = {
     "saving": r"\bsaving\b.*(?:checkpoint|state|model)|\bcheckpoint\b.*\b(?:being saved|saving|writing)\b",
     "loading": r"\bload(?:ing|ed)\b.*checkpoint|\binitializ\w+\b|rendezvous|restart(?:ing)? worker|NCCL ready|"
     r"compil(?:ing|ation)|building (?:the )?(?:dataset|index)",
-    "over": r"training (?:is )?(?:done|finished|complete)|after training is done|exiting program",
+    "over": r"training (?:is )?(?:done|finished|complete)|after training is done|exiting program|"
+    r"['\"]train_runtime['\"]|Trainer\.fit\W* stopped",
     "at_step": r"\biteration\s+(\d+)\s*/\s*(\d+)|\bstep[: ]+(\d+)\s*/\s*(\d+)",
     "evaluating": r"\bevaluat\w+|\bvalidat\w+|val(?:idation)?[ _]loss",
 }
@@ -65,11 +67,14 @@ class Lines:
         self._fleet = fleet
         self._jobs: dict[str, dict[str, Instant]] = {}
         self._nodes: dict[str, tuple[Instant, str]] = {}
+        self._reports: list[tuple[Instant, str, int | None, str]] = []
 
     def take(self, record: LogRecord) -> str | None:
         """Take a line, in order of time; return the job whose watchdog it is from."""
         if record.source == "job":
             matter, job_id = matter_of(record.message), record.job_id or self._job_on(record.node)
+            if job_id is not None and HINT in record.message:
+                self._reports.append((record.at, job_id, record.rank, record.message))
             if matter is None or job_id is None:
                 return None
             self._jobs.setdefault(job_id, {})[matter] = record.at
@@ -88,6 +93,11 @@ class Lines:
     def _job_on(self, node: str | None) -> str | None:
         job = self._fleet.job_of(node) if node is not None else None
         return job.job_id if job is not None else None
+
+    def reports(self) -> list[tuple[Instant, str, int | None, str]]:
+        """Return the lines since the last point of the grid that may report an iteration: time, job, rank and text."""
+        reports, self._reports = self._reports, []
+        return reports
 
     def last(self, job_id: str, *matters: str) -> Instant:
         """Return when a job last spoke of one of `matters`; -1 if never."""
@@ -109,12 +119,13 @@ class Lines:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""
-        return {"jobs": self._jobs, "nodes": self._nodes}
+        return {"jobs": self._jobs, "nodes": self._nodes, "reports": self._reports}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
         self._jobs = state["jobs"]
         self._nodes = {node: (at, line) for node, (at, line) in state["nodes"].items()}
+        self._reports = [(at, job, rank, text) for at, job, rank, text in state.get("reports", ())]
 
 
 def _stops_jobs(record: LogRecord) -> bool:

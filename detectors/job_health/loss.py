@@ -29,10 +29,17 @@ _KNOWN = {"loss": 3, "grad_norm": 8}
 """Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
 _LEAST_NOISE = 1e-3
 _NOBODY = 2**31
+_LOGGED = 2**30
+"""What is added to the rank of a line in a log, so that any rank's steps speak before it."""
 _PHASE = 0.15
 """Another number of tokens a step, or step time, is other work with a course of its own: contexts double, say."""
 _PHASE_LOOKS, _PHASE_MS = 3, 45_000
 """So many looks, and so long, as steps that wait for a link are the same work; but before a rise is believed."""
+
+
+def logged(ranks: FloatArray) -> FloatArray:
+    """Return as which ranks (n,) lines of a log speak, of `ranks` (n,), NaN where unknown: after all that are known."""
+    return np.where(np.isnan(ranks), _NOBODY - 1.0, _LOGGED + np.clip(ranks, 0, _LOGGED - 2))
 
 
 class Steps:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from detectors.contract import FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.presence import learnt_interval
 
@@ -33,14 +33,15 @@ class Pace(Columns):
         """Take note of steps (n,) that ended at `at`."""
         np.maximum.at(self.heard, jobs, at)
 
-    def settle(self, hung: IntArray) -> FloatArray:
-        """At a point of the grid: learn the jobs' pace; return the lengths of pauses that ended, in seconds.
+    def settle(self, hung: IntArray) -> tuple[IntArray, FloatArray]:
+        """At a point of the grid: learn the jobs' pace; return the jobs (n,) whose pauses ended, and how long these
+        were (n,), in seconds.
 
         The silence of the jobs that hung was no pause.
         """
         moved = np.flatnonzero(self.heard > self.settled)
         if not len(moved):
-            return np.empty(0)
+            return moved, np.empty(0)
         before = self.settled[moved]
         gap = np.where(before >= 0, self.heard[moved] - before, np.nan)
         usual = self.usual[moved]
@@ -52,8 +53,29 @@ class Pace(Columns):
         paused = long & ~np.isin(moved, hung)
         those = moved[paused]
         self.pauses[:, those] = np.concatenate([self.pauses[1:, those], gap[paused].astype(np.int64)[None]])
-        return gap[paused] / 1000
+        return those, gap[paused] / 1000
 
     def silent(self, now: int) -> FloatArray:
         """Return for how long each job is silent, ms; NaN where it was never heard."""
         return np.where(self.settled >= 0, now - self.settled, np.nan)
+
+
+class StepPace(Pace):
+    """By job: its steps, as they are gathered, or as its log's lines report them where they are not.
+
+    `by_lines` says of which jobs they are the lines', `losses` of which the steps themselves give loss or gradient.
+    """
+
+    by_lines: BoolArray = column(False)
+    losses: BoolArray = column(False)
+
+    def take(self, jobs: IntArray, at: Any) -> None:
+        """Take note of steps (n,) that were gathered: from now on lines count for nothing, with all learnt by them."""
+        self.forget(jobs[self.by_lines[jobs]])
+        super().take(jobs, at)
+
+    def take_lines(self, jobs: IntArray, at: IntArray) -> None:
+        """Take note of what lines (n,) report, of jobs whose steps are not gathered."""
+        mine = (self.heard[jobs] == NEVER) | self.by_lines[jobs]
+        self.by_lines[jobs[mine]] = True
+        super().take(jobs[mine], at[mine])

@@ -112,9 +112,10 @@ def _assigned(findings: list[Finding], labels: list[Label]) -> list[tuple[int, i
             if label.onset <= finding.detected_at <= due and about(label, finding.entity):
                 delay = finding.detected_at - label.onset
                 cost[number, place] = delay + (_OPTIONAL if label.optional else 0.0)
-    from scipy.optimize import linear_sum_assignment  # takes half a second, which most commands need not pay
+    possible = cost < _UNMATCHED
+    rows, columns = possible.nonzero()
+    if max(possible.sum(axis=0).max(), possible.sum(axis=1).max()) > 1:  # else nobody has a choice
+        from scipy.optimize import linear_sum_assignment  # takes a second, which most runs need not pay
 
-    rows, columns = linear_sum_assignment(cost)
-    return [
-        (int(row), int(column)) for row, column in zip(rows, columns, strict=True) if cost[row, column] < _UNMATCHED
-    ]
+        rows, columns = linear_sum_assignment(cost)
+    return [(row, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True) if possible[row, column]]
