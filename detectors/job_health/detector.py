@@ -159,15 +159,16 @@ class JobHealth(BaseDetector):
         lines = self._lines.reports()
         if not lines:
             return
-        reports = reports_of([text for *_, text in lines])
-        for job_id in sorted({job_id for _, job_id, _, _ in lines}):
+        reports = reports_of([line.text for line in lines])
+        for job_id in sorted({name for line in lines for name in (line.job_id, line.runs_as)}):
             self._slots.number(job_id)
         self._grow()
-        jobs = np.array([self._slots.find(job_id) for _, job_id, _, _ in lines])
-        at = np.array([at for at, *_ in lines])
-        ranks = np.array([np.nan if rank is None else rank for _, _, rank, _ in lines], float)
+        jobs, runs = np.array([[self._slots.find(line.job_id), self._slots.find(line.runs_as)] for line in lines]).T
+        at = np.array([line.at for line in lines])
+        ranks = np.array([np.nan if line.rank is None else line.rank for line in lines], float)
         some = np.logical_or(*reports.valid.values())
-        self._steps.take_lines(jobs[some], at[some])
+        for who in (jobs, runs):
+            self._steps.take_lines(who[some], at[some])
         voices = logged(np.where(np.isnan(ranks), reports.rank, ranks))
         table = np.stack([jobs, voices, at, reports.iteration, reports.size, np.full(len(at), np.nan)], axis=1)
         for name, waiting in self._waiting.items():

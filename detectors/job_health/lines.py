@@ -6,7 +6,7 @@ and then the job's own pauses must do.
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from detectors.contract import Instant, LogRecord
 from detectors.fleet import Fleet
@@ -60,6 +60,16 @@ def matter_of(message: str) -> str | None:
     return None
 
 
+class Printed(NamedTuple):
+    """A line that may report an iteration: when, of which job, as which job that runs, by which rank, and its text."""
+
+    at: Instant
+    job_id: str
+    runs_as: str
+    rank: int | None
+    text: str
+
+
 class Lines:
     """When each matter was last spoken of by each job, and the last line of each node that may stop its job."""
 
@@ -67,14 +77,14 @@ class Lines:
         self._fleet = fleet
         self._jobs: dict[str, dict[str, Instant]] = {}
         self._nodes: dict[str, tuple[Instant, str]] = {}
-        self._reports: list[tuple[Instant, str, int | None, str]] = []
+        self._reports: list[Printed] = []
 
     def take(self, record: LogRecord) -> str | None:
         """Take a line, in order of time; return the job whose watchdog it is from."""
         if record.source == "job":
-            matter, job_id = matter_of(record.message), record.job_id or self._job_on(record.node)
+            matter, job_id = matter_of(record.message), self._running(record)
             if job_id is not None and HINT in record.message:
-                self._reports.append((record.at, job_id, record.rank, record.message))
+                self._reports.append(Printed(record.at, record.job_id or job_id, job_id, record.rank, record.message))
             if matter is None or job_id is None:
                 return None
             self._jobs.setdefault(job_id, {})[matter] = record.at
@@ -90,12 +100,17 @@ class Lines:
             self._nodes[record.node] = record.at, record.message[:200]
         return None
 
-    def _job_on(self, node: str | None) -> str | None:
-        job = self._fleet.job_of(node) if node is not None else None
-        return job.job_id if job is not None else None
+    def _running(self, record: LogRecord) -> str | None:
+        """Return the job that a line is of, as it is known here: where nothing says which nodes the job that the line
+        names has, the one that was found on its node.
+        """
+        if record.node is None or record.job_id in self._fleet.jobs:
+            return record.job_id
+        job = self._fleet.job_of(record.node)
+        return job.job_id if job is not None and (record.job_id is None or job.inferred) else record.job_id
 
-    def reports(self) -> list[tuple[Instant, str, int | None, str]]:
-        """Return the lines since the last point of the grid that may report an iteration: time, job, rank and text."""
+    def reports(self) -> list[Printed]:
+        """Return the lines since the last point of the grid that may report an iteration."""
         reports, self._reports = self._reports, []
         return reports
 
@@ -125,7 +140,7 @@ class Lines:
         """Take what `snapshot` returned."""
         self._jobs = state["jobs"]
         self._nodes = {node: (at, line) for node, (at, line) in state["nodes"].items()}
-        self._reports = [(at, job, rank, text) for at, job, rank, text in state.get("reports", ())]
+        self._reports = [Printed(*report) for report in state.get("reports", ())]
 
 
 def _stops_jobs(record: LogRecord) -> bool:

@@ -28,7 +28,7 @@ _NUMBER = r"((?>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:in
 
 
 _LOSS = re.compile(
-    r"(?<![\w/.-])(?:(?:lm[ _-]|(?:reduced_)?train(?:ing)?[ _/])loss(?:_step)?|(?<![a-z]\s)loss(?: train)?)"
+    r"(?<![\w/.-])(?:(?:lm[ _-]|(?:reduced_)?train(?:ing)?[ _/])loss(?:_step)?|(?<![a-z][ \t])loss(?: train)?)"
     rf"{_IS}{_NUMBER}"
 )
 _NORM = re.compile(rf"\b(?:grad(?:ient)?[ _-]?norm|gnorm){_IS}{_NUMBER}")

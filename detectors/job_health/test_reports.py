@@ -90,6 +90,7 @@ DRAWN = "\r 10%|# | 9/100 [00:09<01:31,  1.0s/it]\r {'loss': 0.5, 'learning_rate
         ("{'eval_loss': 1.2, 'eval_runtime': 3.4, 'epoch': 1.0}", NAN, NAN, NAN, None, None),
         ("{'train_runtime': 19.9, 'train_loss': 1.5, 'epoch': 4.0}", NAN, NAN, NAN, None, None),
         ("step 3 aux_loss: 0.1 balancing loss: 0.2 loss 0.9e", NAN, 3, NAN, None, None),
+        ("loss: 0.5 step: 3", NAN, 3, NAN, 0.5, None),
         ("loss: 0.5", NAN, NAN, NAN, None, None),
     ],
 )  # fmt: skip
@@ -258,6 +259,21 @@ def test_a_job_whose_lines_stop_hangs_where_its_gpus_do_not_work(spinning: bool)
     assert fired.detected_at - START <= 480_000 + (215_000 if spinning else 300_000)
     assert "printed no step" in fired.summary
     assert float(fired.evidence["usual_line_s"]) == pytest.approx(20, rel=0.2)
+
+
+@pytest.mark.parametrize("lines_at", [(), (479.5, 481.0)], ids=["nothing", "a checkpoint"])
+def test_lines_of_a_job_without_known_nodes_are_those_of_the_job_that_was_found_there(
+    lines_at: tuple[float, ...],
+) -> None:
+    tape = tape_of(HUNG)
+    (start,) = tape.jobs
+    found = JobEvent(start.at, "start", replace(start.job, job_id="inferred-v001"))
+    said = [line(at, "saving checkpoint at iteration 100 to /ckpt", node="v001") for at in lines_at]
+    fired = run(replace(tape, jobs=[found], logs=sorted([*tape.logs, *said], key=lambda one: one.at)))
+    assert [dict(one.entity) for one in fired] == ([] if said else [{"job_id": "inferred-v001"}])
+    assert not fired or "printed no step" in fired[0].summary
+    other = JobEvent(start.at, "start", replace(start.job, job_id="813"))
+    assert "printed no step" not in str(run(replace(tape, jobs=[other])))
 
 
 @pytest.mark.parametrize(
