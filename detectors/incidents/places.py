@@ -71,6 +71,8 @@ class Places:
         """Let a job start or end; return the jobs that are forgotten, as they were over long ago."""
         job = event.job
         if event.event == "start":
+            if job.job_id in self.stays:  # it goes on with other nodes, or begins again there
+                self._forget(job.job_id)
             self.stays[job.job_id] = Stay(job)
             for node in job.nodes:
                 self._jobs_on[node].add(job.job_id)
