@@ -53,8 +53,8 @@ _HALVED: Final = 0.6
 """HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
 _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
-_NO_BLIP_MS: Final = 10_000
-"""Two readings at 5 s that agree cover so much; where readings are further apart, the counter says it of one."""
+_NO_BLIP_MS: Final = 20_000
+"""No blip lasts so long: where readings are far apart, the counter says it of one."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
 _UNSURE_MS: Final = 230_000
@@ -164,7 +164,7 @@ class PowerThrottle:
         return found
 
     def _counted_long(self, here: IntArray) -> BoolArray:
-        """Return which GPUs count more throttled time than lies between two readings that would confirm each other."""
+        """Return which GPUs count more throttled time than any blip takes."""
         gpus = self._gpus
         counted_ms = gpus.throttled_share(here) * (gpus.at[here] - gpus.before[here])
         return gpus.throttled_in_ns(here) & (gpus.before[here] >= 0) & (counted_ms >= _NO_BLIP_MS)

@@ -25,6 +25,8 @@ _DARK: Final = 2.5
 
 _BOOT_MS: Final = 150_000
 """A node that nothing in band reports for two and a half minutes boots, or is down."""
+_FLASHED_S: Final = 1800.0
+"""Physics: a BMC is away for a quarter of an hour and more while its firmware is updated and it boots, rack by rack."""
 
 
 class Links(Columns):
@@ -58,6 +60,7 @@ class Stream(Kept):
 
     def __init__(self, kind: Kind, config: TelemetryGapConfig, tails: Tails, owners: Roster) -> None:
         self.kind, self._config, self._owners = kind, config, owners
+        self._least_s = max(config.least_s, _FLASHED_S) if kind == "bmc" else config.least_s
         self.heard = Attendance(kind, owners)
         self.lapses = Lapses(tails[f"silences in {kind}"])
         self.away_ms: FloatArray = np.empty(0)
@@ -78,7 +81,7 @@ class Stream(Kept):
         heard, config = self.heard, self._config
         heard.look(now, self._owners.owners(self.kind, len(heard.readings)), len(self._owners))
         if not len(heard.readings) and not np.count_nonzero(heard.last >= 0):  # nobody reports it here
-            self.away_ms, self.needed = np.zeros(len(heard)), np.full(len(heard), config.least_s * 1000)
+            self.away_ms, self.needed = np.zeros(len(heard)), np.full(len(heard), self._least_s * 1000)
             self._looked = now
             return
         self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
@@ -94,7 +97,7 @@ class Stream(Kept):
             by_chance &= ~away
         self.lapses.learn(int(came.sum()), heard.late[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
-        self.needed = too_long(heard.usual, self.lapses, budget, config.least_s, config.least_readings)
+        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, config.least_readings)
         self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
 

@@ -29,14 +29,22 @@ def entities(tape: Tape) -> list[dict[str, str | int]]:
     return [dict(finding.entity) for finding in firing(tape)]
 
 
-@pytest.mark.parametrize("kind", ["dcgm", "nic", "bmc"])
+@pytest.mark.parametrize("kind", ["dcgm", "nic"])
 def test_a_stream_that_stops_while_the_node_lives_is_a_gap_until_it_is_back(kind: Kind) -> None:
     fired, resolved = run(without(tape_of(replace(SCENE, minutes=22)), kind, 242, 962, node=NODE))
     assert (fired.state, resolved.state) == ("firing", "resolved")
     assert dict(fired.entity) == {"node": NODE}
     assert (fired.evidence["stream"], fired.evidence["mode"], fired.evidence["affected"]) == (kind, "silent", 1)
-    assert 242 + 290 <= (fired.detected_at - START) / 1000 <= 242 + (9 * 60 if kind == "bmc" else 310)
+    assert 242 + 290 <= (fired.detected_at - START) / 1000 <= 242 + 310
     assert 962 < (resolved.detected_at - START) / 1000 <= 962 + 300
+
+
+def test_a_bmc_that_is_away_for_as_long_as_its_firmware_takes_is_nothing_and_one_that_stays_away_is_a_gap() -> None:
+    tape = tape_of(replace(SCENE, minutes=52))
+    assert entities(without(tape, "bmc", 242, 242 + 24 * 60)) == []
+    (fired,) = firing(without(tape, "bmc", 242, node=NODE))
+    assert (dict(fired.entity), fired.evidence["stream"]) == ({"node": NODE}, "bmc")
+    assert 1790 <= (fired.detected_at - START) / 1000 - 242 <= 1870
 
 
 @pytest.mark.parametrize("kind", ["dcgm", "nic", "bmc"])
