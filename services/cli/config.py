@@ -63,9 +63,7 @@ def commented() -> str:
     lines = [_HEAD]
     lines += _words("false alarms in 100 node-days that all detectors together may raise; each has its share of them")
     lines += [f"#{BUDGET}: {BUDGET_DEFAULT}", ""]
-    lines += _words(
-        "what your site says of XIDs, by code, as {121: {class: gpu_lost}}: docs/reference/xids.md"
-    )
+    lines += _words("what your site says of XIDs, by code, as {121: {class: gpu_lost}}: docs/reference/xids.md")
     lines += [f"#{XIDS}: {{}}", ""]
     lines += [*_words("what `hindcast calibrate` wrote, relative to this file"), "#calibration: calibration.json", ""]
     for name, kind in sorted(discover().items()):
