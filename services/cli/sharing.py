@@ -35,6 +35,7 @@ def merge(
     ],
     out: _Out,
     cluster: Annotated[str | None, typer.Option(help="the cluster's name, where the recordings' names differ")] = None,
+    title: Annotated[str, typer.Option(help="its headline; else the one that all have, or its name")] = "",
     keep_all: Annotated[
         bool, typer.Option("--keep-all", help="keep what lies outside of the stretch that they share, too")
     ] = False,
@@ -61,7 +62,13 @@ def merge(
             parts = enumerate(opened)
             opened = [renamed(part, Path(scratch) / f"part-{number}", identity, number) for number, part in parts]
         report = merge_recordings(
-            opened, out, cluster=cluster, keep_all=keep_all, align_clocks=align_clocks, progress=progress
+            opened,
+            out,
+            cluster=cluster,
+            title=title,
+            keep_all=keep_all,
+            align_clocks=align_clocks,
+            progress=progress,
         )
     report.notes += identity.notes()
     typer.echo(f"{out}: {report}")

@@ -6,7 +6,7 @@ batch of each input and no more.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,15 @@ def merge_recordings(
     out: Path,
     *,
     cluster: str | None = None,
+    title: str = "",
     keep_all: bool = False,
     align_clocks: bool = False,
     log_gaps: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Write the union of ``recordings`` to ``out``; the first named wins where two differ.
+
+    Its headline is ``title``; where none is given, the one that all have, else its name.
 
     What lies outside of the stretch that they share is left out (`shared_stretch`), unless ``keep_all``. Clocks of logs
     that disagree with the telemetry's are reported; ``align_clocks`` corrects the times of their records. ``log_gaps``:
@@ -85,7 +88,8 @@ def merge_recordings(
         if kept is not None:
             say_left_out(parts, kept, report)
         uncorrected = [] if align_clocks else skews
-        writer.finish(_header(parts, out, cluster, report, uncorrected), topology)
+        names = {"name": out.resolve().name, "title": title, "cluster": cluster}
+        writer.finish(_header(parts, names, report, uncorrected), topology)
     return report
 
 
@@ -113,7 +117,7 @@ def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_ga
 
 
 def _header(
-    parts: Sequence[Part], out: Path, cluster: str | None, report: Report, uncorrected: Sequence[Skew]
+    parts: Sequence[Part], names: Mapping[str, str | None], report: Report, uncorrected: Sequence[Skew]
 ) -> dict[str, Any]:
     manifests = [part.manifest for part in parts]
     origins = {manifest.origin for manifest in manifests}
@@ -123,8 +127,8 @@ def _header(
     merged = []
     for part in parts:
         digest = hashlib.sha256((part.path / "recording.yaml").read_bytes()).hexdigest()
-        named = {"name": part.manifest.name, "manifest_sha256": digest, "source": part.manifest.source}
-        merged.append({**named, "origin": part.manifest.origin})
+        named = {"name": part.manifest.name, "title": part.manifest.title, "manifest_sha256": digest}
+        merged.append({**named, "source": part.manifest.source, "origin": part.manifest.origin})
     source: dict[str, Any] = {"document": "merged by hindcast", "merged": merged}
     if report.skipped:
         source["differences"] = dict(report.skipped)
@@ -135,15 +139,16 @@ def _header(
     for manifest in reversed(manifests):
         extra = (manifest.model_extra or {}).get("clock_skew_s")
         skews |= extra if isinstance(extra, dict) else {}
+    titles = {manifest.title for manifest in manifests}
     header = {
-        "name": out.resolve().name,
-        "title": " + ".join(dict.fromkeys(manifest.title for manifest in manifests)),
+        "name": names["name"],
+        "title": names["title"] or (titles.pop() if len(titles) == 1 else names["name"]),
         "summary": " ".join(dict.fromkeys(manifest.summary.strip() for manifest in manifests)),
         "origin": manifests[0].origin if same else "imported",
         "source": source,
         "start": min(part.start for part in parts),
         "end": max(part.end for part in parts),
-        "cluster": {"name": cluster or manifests[0].cluster.name},
+        "cluster": {"name": names["cluster"] or manifests[0].cluster.name},
     }
     if same and manifests[0].seed is not None:
         header["seed"] = manifests[0].seed

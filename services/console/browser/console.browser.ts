@@ -10,7 +10,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
   afterAll(() => served.close());
 
   const clock = () => served.page.locator(".clock").textContent();
-  const findings = () => served.page.locator("section[aria-label=Findings] li").count();
+  const findings = () => served.page.locator("section[aria-label=Findings] tbody tr").count();
   const shown = async () => [await clock(), await findings()];
 
   it("replays an incident: play, pause, seek, speed, the finding, the GPU", async () => {
@@ -153,12 +153,22 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
   it("holds every page on a phone: nothing is out of reach at the side", async () => {
     const { page, base } = served;
     await page.setViewportSize({ width: 390, height: 844 });
-    const run = await page.evaluate(async () => ((await (await fetch("api/v1/runs")).json()) as { items: { id: string }[] }).items[0]?.id);
-    for (const address of ["", "#/library", `#/run/${run}`, "#/compare", "#/rules", "#/backtest", "#/score", "#/postmortem", "#/coverage/vela-power-brake"]) {
+    const items = async (address: string) => ((await (await page.request.get(`${base}api/v1/${address}`)).json()) as { items: { id: string; incidents: number }[] }).items;
+    const run = (await items("runs")).find((one) => one.incidents > 0)?.id;
+    const [incident] = await items(`runs/${run}/incidents`);
+    const [score] = await items("tasks?kind=score");
+    const pages = ["", "#/library", `#/run/${run}?gpu=v002%2F3`, `#/incident/${run}/${incident?.id}`, "#/compare", "#/rules", "#/backtest", "#/score", `#/score/${score?.id}`, "#/postmortem", "#/coverage/vela-power-brake"];
+    for (const address of pages) {
+      await page.goto("about:blank"); // only then is it loaded anew, and idle when all is there
       await page.goto(`${base}${address}`);
       await page.locator("main h1, main h2").first().waitFor();
       await page.waitForLoadState("networkidle"); // what is loaded may be wider than what waits for it
+      for (const summary of await page.locator("main details:not([open]) > summary").all()) {
+        await summary.click();
+      }
       expect([address, await page.evaluate(() => document.documentElement.scrollWidth)]).toEqual([address, 390]);
+      const sideways = () => [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth && one.querySelector("table") !== null).map((one) => one.textContent);
+      expect([address, await page.evaluate(sideways)], "nor does a table move sideways on its own").toEqual([address, []]);
     }
     await page.setViewportSize({ width: 1366, height: 820 });
   });

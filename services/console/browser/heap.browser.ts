@@ -45,9 +45,11 @@ describe.skipIf(!READY)("a heap of files in a browser (needs Chromium, the built
     await page.goto(`${base}#/library`);
     await page.getByLabel("Import", { exact: true }).getByRole("combobox").selectOption("heap");
     await page.getByLabel("name of the recording").fill("morning");
+    await page.getByLabel("title").fill("A bad morning at two clusters' worth of files");
     await page.getByLabel("timezone").fill("Europe/Zurich");
     await page.locator("input[type=file]").setInputFiles(files.map((one) => join(one.parentPath, one.name)));
     await page.getByText("morning is in the library.").waitFor();
+    await page.getByRole("article", { name: "A bad morning at two clusters' worth of files" }).waitFor();
     const table = await page.getByLabel("What came of each file").innerText();
     for (const words of ["openmetrics", "promtool", "query-gpu", "line-protocol", "grafana", "loki", "journald", "sacct", "ipmitool", "notes.md"]) {
       expect(table.toLowerCase()).toContain(words);

@@ -103,7 +103,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await refused.filter({ hasText: `there is a recording ${NAME}` }).waitFor();
     await article.getByRole("button", { name: "Replay" }).click();
     await page.waitForSelector("section[aria-label='Score']");
-    expect(await page.locator("section[aria-label=Findings] li").count()).toBe(1);
+    expect(await page.locator("section[aria-label=Findings] tbody tr").count()).toBe(1);
     await page.goBack();
     await article.getByRole("button", { name: "Delete…" }).click();
     expect(await inspected(page, "library-delete")).toEqual([]);

@@ -55,7 +55,7 @@ describe.skipIf(!READY)("a live replay in a browser (needs the real servers, too
     const { page, base, wrong } = served;
     const deck = page.locator("section[aria-label='Tape deck']");
     const state = deck.locator("[role=status]");
-    const findings = page.locator("section[aria-label=Findings] li");
+    const findings = page.locator("section[aria-label=Findings] tbody tr");
     await page.goto(`${base}#/library`);
     const article = page.locator("article", { hasText: "vela-power-brake" });
     await article.getByRole("button", { name: "Live…" }).click();

@@ -93,7 +93,7 @@ export function Matches({ task, of }: { readonly task: Task; readonly of: Backte
               Where a match is wrong, write a fault (<code>gpu_lost</code>), a place (<code>node=v041,gpu=3</code>), both with a space between, or <code>none</code> for what no telemetry could have shown.
             </p>
           )}
-          <Table rows={rows} columns={correctable ? [...columns, correct] : columns} keyOf={({ number }) => String(number)} most={MOST} />
+          <Table id="matches" rows={rows} columns={correctable ? [...columns, correct] : columns} keyOf={({ number }) => String(number)} most={MOST} />
           {rows.length > MOST && <p class="small soft">At most {MOST} of the {rows.length} are shown: name what you look for above them, or download the matches.</p>}
         </section>
       )}

@@ -1,8 +1,10 @@
 /** What caused what in an incident, what it cost, and the figures that its detector saw. */
 import { ordered } from "./incidents";
+import { Table, type Column } from "./Table";
 import { parse, span } from "./time";
 import { words, type Finding, type IncidentDetail } from "./types";
-import { known, Moment, percent, Sev } from "./ui";
+import { Moment, Sev } from "./ui";
+import { evidence, known, percent } from "./units";
 
 export function Chain({ incident, onSeek }: { readonly incident: IncidentDetail; readonly onSeek: (at: number) => void }) {
   const root = incident.causes[0]?.finding;
@@ -54,36 +56,33 @@ export function Chain({ incident, onSeek }: { readonly incident: IncidentDetail;
   );
 }
 
+const JOBS: readonly Column<IncidentDetail["impact"]["jobs"][number]>[] = [
+  {
+    name: "job",
+    by: ({ job_id }) => job_id,
+    cell: ({ job_id, ended_at }) => (
+      <>
+        {job_id}
+        {ended_at !== null && (
+          <div class="small soft">
+            ended <Moment at={parse(ended_at)} />
+          </div>
+        )}
+      </>
+    ),
+  },
+  { name: "GPUs", num: true, by: ({ gpus }) => gpus },
+  { name: "steps", num: true, by: (job) => job.step_time_factor, cell: (job) => known(job.step_time_factor, (it) => `× ${it.toFixed(2)}`) },
+  { name: "stood", num: true, by: ({ stood_s }) => stood_s, cell: ({ stood_s }) => span(stood_s * 1000) },
+  { name: "GPU-hours", num: true, by: (job) => job.gpu_hours_lost, cell: (job) => known(job.gpu_hours_lost, (it) => it.toFixed(1)) },
+];
+
 export function Impact({ incident }: { readonly incident: IncidentDetail }) {
   const { jobs } = incident.impact;
   return jobs.length === 0 ? null : (
     <section class="panel" aria-label="Impact">
       <h2>What it cost</h2>
-      <table>
-        <thead>
-          <tr>
-            <th>job</th>
-            <th class="num">GPUs</th>
-            <th class="num">steps</th>
-            <th class="num">stood</th>
-            <th class="num">GPU-h</th>
-          </tr>
-        </thead>
-        <tbody>
-          {jobs.map((job) => (
-            <tr key={job.job_id}>
-              <td>
-                {job.job_id}
-                {job.ended_at !== null && <div class="small soft">ended {job.ended_at.slice(11, 19)}</div>}
-              </td>
-              <td class="num">{job.gpus}</td>
-              <td class="num">{known(job.step_time_factor, (it) => `× ${it.toFixed(2)}`)}</td>
-              <td class="num">{job.stood_s === 0 ? "–" : span(job.stood_s * 1000)}</td>
-              <td class="num">{known(job.gpu_hours_lost, (it) => it.toFixed(1))}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <Table id="jobs" rows={jobs} columns={JOBS} keyOf={({ job_id }) => job_id} />
     </section>
   );
 }
@@ -99,7 +98,7 @@ export function Facts({ of: root }: { readonly of: Finding }) {
             {Object.entries(root.evidence).map(([name, value]) => (
               <tr key={name}>
                 <td class="mono nowrap">{name}</td>
-                <td class={typeof value === "number" ? "num" : ""} style="overflow-wrap:anywhere">{typeof value === "number" ? Number(value.toPrecision(5)) : value}</td>
+                <td class={typeof value === "number" ? "num" : ""} style="overflow-wrap:anywhere">{typeof value === "number" ? evidence(name, value) : value}</td>
               </tr>
             ))}
           </tbody>

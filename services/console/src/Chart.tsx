@@ -1,11 +1,14 @@
 /** One signal over time: the entity's line against its peers' band. Charts of a page share cursor and axis. */
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import UPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { isolated } from "./curves";
 import { scale, useWidth } from "./size";
 import { colour, useRepaint } from "./theme";
 import { clock } from "./time";
 import type { SeriesAnswer, Values } from "./types";
+import { NO_DATA, shownAs, tick, withUnit } from "./units";
+import type { Zoom } from "./zoom";
 
 export interface Shade {
   readonly from: number;
@@ -16,8 +19,7 @@ interface Props {
   readonly title: string;
   readonly unit: string;
   readonly answer: SeriesAnswer;
-  readonly from: number;
-  readonly to: number;
+  readonly zoom: Zoom;
   readonly at: number | null;
   readonly until: number;
   readonly shades: readonly Shade[];
@@ -31,7 +33,12 @@ type Column = (number | null)[];
 /** Lines told apart by colour beyond which they are drawn alike, as one bundle. */
 const MOST_COLOURS = 4;
 
-export function Chart({ title, unit, answer, from, to, at, until, shades, height, withAxis, onSeek }: Props) {
+/** A pointer that moves less than that is a click. */
+const DRAGGED_PX = 6;
+
+export function Chart({ title, unit: read, answer: asRead, zoom, at, until, shades, height, withAxis, onSeek }: Props) {
+  const { from, to } = zoom;
+  const [answer, unit] = useMemo(() => inUnit(asRead, read), [asRead, read]);
   const [box, width] = useWidth<HTMLDivElement>();
   const host = useRef<HTMLDivElement>(null);
   const readout = useRef<HTMLSpanElement>(null);
@@ -40,6 +47,8 @@ export function Chart({ title, unit, answer, from, to, at, until, shades, height
   now.current = { at, until };
   const seek = useRef(onSeek);
   seek.current = onSeek;
+  const brush = useRef(zoom);
+  brush.current = zoom;
   const repaint = useRepaint();
   const shadeKey = shades.map((one) => `${one.from}-${one.to}`).join();
 
@@ -51,7 +60,7 @@ export function Chart({ title, unit, answer, from, to, at, until, shades, height
     line.style.cssText = `position:absolute;top:0;bottom:0;width:2px;pointer-events:none;background:${colour("text")}`;
     const veil = document.createElement("div");
     veil.className = "veil";
-    const keys = keysOf(answer, readout.current);
+    const keys = keysOf(answer, unit, readout.current);
     const tell = (u: UPlot) => {
       const { at: moment, until: played } = now.current;
       const bucket = u.cursor.idx ?? (moment === null ? null : u.valToIdx(moment));
@@ -66,11 +75,26 @@ export function Chart({ title, unit, answer, from, to, at, until, shades, height
       veil.style.left = `${veil.hidden ? 0 : Math.max(0, u.valToPos(played, "x"))}px`;
       tell(u);
     };
-    const options = optionsOf(answer, { unit, from, to, shades, width, height, withAxis, tell, stand });
+    let dragged = false;
+    const select = (u: UPlot) => {
+      const { left, width: wide } = u.select;
+      if (wide >= DRAGGED_PX) {
+        dragged = true;
+        brush.current.show(u.posToVal(left, "x"), u.posToVal(left + wide, "x"));
+        u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      }
+    };
+    const options = optionsOf(answer, { from, to, shades, width, height, withAxis, tell, stand, select, reset: () => brush.current.reset() });
     const made = new UPlot(options, dataOf(answer), host.current);
     made.over.append(veil, line);
     place.current = () => stand(made);
-    const clicked = (event: MouseEvent) => seek.current(made.posToVal(event.offsetX, "x"));
+    // The second click of a double one belongs to it, and the end of a drag is no click.
+    const clicked = (event: MouseEvent) => {
+      if (!dragged && event.detail < 2) {
+        seek.current(made.posToVal(event.offsetX, "x"));
+      }
+      dragged = false;
+    };
     made.over.addEventListener("click", clicked);
     return () => {
       made.destroy();
@@ -86,24 +110,40 @@ export function Chart({ title, unit, answer, from, to, at, until, shades, height
     <figure class="chart" style="margin:0" aria-label={name} title={name}>
       <figcaption>
         <h3>
-          {title} {unit !== "" && <span class="soft">{unit}</span>} <span ref={readout} class="readout" />
+          {title} <span class="soft">{unit}</span> <span ref={readout} class="readout" />
         </h3>
       </figcaption>
-      <div ref={box}>
+      <div ref={box} class="plot">
         <div ref={host} />
+        {withAxis && <span class="zone soft">UTC</span>}
       </div>
     </figure>
   );
 }
 
+/** What was read as it is shown: in the unit in which its largest value is no long number. */
+function inUnit(answer: SeriesAnswer, read: string): readonly [SeriesAnswer, string] {
+  const { series, band } = answer;
+  const size = (values: Values) => values.reduce<number>((most, value) => Math.max(most, Math.abs(value ?? 0)), 0);
+  // The band may reach far beyond what there was: it is no reading.
+  const { unit, factor } = shownAs(read, Math.max(...series.map(({ mean }) => size(mean)), band === null ? 0 : size(band.median)));
+  if (factor === 1) {
+    return [answer, unit];
+  }
+  const shown = (values: Values) => values.map((value) => (value === null ? null : value * factor));
+  const lines = series.map((one) => ({ ...one, mean: shown(one.mean) }));
+  return [{ ...answer, series: lines, band: band === null ? null : { ...band, low: shown(band.low), high: shown(band.high), median: shown(band.median) } }, unit];
+}
+
 /** Fill the caption with a key of the lines; what is returned writes what they read in a bucket behind each. */
-function keysOf(answer: SeriesAnswer, box: HTMLElement | null): (bucket: number | null) => void {
+function keysOf(answer: SeriesAnswer, unit: string, box: HTMLElement | null): (bucket: number | null) => void {
   const { series, band } = answer;
   const many = series.length > MOST_COLOURS;
   const back = Math.ceil(bridgedMs(answer) / answer.bucket_ms);
   const at = (values: Values, bucket: number) => values.slice(Math.max(0, bucket - back), bucket + 1).findLast((value) => value !== null);
+  const told = (value: number | null | undefined) => (value === null || value === undefined ? NO_DATA : withUnit(value, unit));
   const values: ((bucket: number) => string)[] = many
-    ? [(bucket) => `${series.length} lines: ${range(series.map((one) => at(one.mean, bucket) ?? null))}`]
+    ? [(bucket) => `${series.length} lines: ${range(series.map((one) => at(one.mean, bucket) ?? null), told)}`]
     : series.map((one) => (bucket) => `${one.key} ${told(at(one.mean, bucket))}`);
   if (band !== null) {
     values.push((bucket) => `${band.peers} peers ${told(at(band.median, bucket))}`);
@@ -122,13 +162,9 @@ function keysOf(answer: SeriesAnswer, box: HTMLElement | null): (bucket: number 
   };
 }
 
-function told(value: number | null | undefined): string {
-  return value === null || value === undefined ? "–" : short(value);
-}
-
-function range(values: readonly (number | null)[]): string {
+function range(values: readonly (number | null)[], told: (value: number | null) => string): string {
   const there = values.filter((one) => one !== null);
-  return there.length === 0 ? "–" : `${short(Math.min(...there))} to ${short(Math.max(...there))}`;
+  return there.length === 0 ? NO_DATA : `${told(Math.min(...there))} to ${told(Math.max(...there))}`;
 }
 
 /** What cannot be less than nothing has no band below it. */
@@ -166,7 +202,6 @@ const LINES: readonly [Line, ...Line[]] = [
 ];
 
 interface Look {
-  readonly unit: string;
   readonly from: number;
   readonly to: number;
   readonly shades: readonly Shade[];
@@ -175,6 +210,8 @@ interface Look {
   readonly withAxis: boolean;
   readonly tell: (u: UPlot) => void;
   readonly stand: (u: UPlot) => void;
+  readonly select: (u: UPlot) => void;
+  readonly reset: () => void;
 }
 
 type Line = readonly [colour: string, dash: number[]];
@@ -200,9 +237,11 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
     const shortest = u.valToPos(look.from + bridged, "x", true) - u.valToPos(look.from, "x", true);
     return nulls.filter(([start, end]) => end - start > shortest);
   };
-  const own = answer.series.map((_, number): UPlot.Series => {
+  const own = answer.series.map(({ mean }, number): UPlot.Series => {
     const [name, dash] = (many ? undefined : LINES[number]) ?? LINES[0];
-    return { ...plain, stroke: colour(name), width: many ? 0.9 : 1.8, dash, gaps };
+    const alone = isolated(mean, bridged / answer.bucket_ms);
+    const points: UPlot.Series.Points = { show: true, size: 4, fill: colour(name), filter: () => alone };
+    return { stroke: colour(name), width: many ? 0.9 : 1.8, dash, gaps, points };
   });
   return {
     width: look.width,
@@ -210,7 +249,12 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
     ms: 1,
     padding: [6, 30 * larger, look.withAxis ? 0 : 6, 0],
     tzDate: (at) => UPlot.tzDate(new Date(at), "Etc/UTC"),
-    cursor: { sync: { key: "time", setSeries: false }, drag: { x: false, y: false }, points: { size: 5 } },
+    cursor: {
+      sync: { key: "time", setSeries: false, filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } },
+      drag: { x: true, y: false, setScale: false, dist: DRAGGED_PX, click: () => undefined },
+      bind: { dblclick: () => look.reset as () => null },
+      points: { size: 5 },
+    },
     scales: { x: { time: true, range: () => [look.from, look.to] }, y: { range: rangeOf } },
     legend: { show: false },
     series: [{}, ...peers, ...own],
@@ -226,9 +270,9 @@ function optionsOf(answer: SeriesAnswer, look: Look): UPlot.Options {
         values: (_, splits) => splits.map((at) => clock(at, withDay).slice(0, withDay ? 16 : 8)),
         space: (withDay ? 130 : 80) * larger,
       },
-      { stroke: soft, grid, ticks: grid, font, size: 58 * larger, values: (_, splits) => splits.map(short), space: 26 * larger },
+      { stroke: soft, grid, ticks: grid, font, size: 58 * larger, values: (_, splits) => splits.map(tick), space: 26 * larger },
     ],
-    hooks: { drawClear: [(u: UPlot) => shade(u, look.shades)], draw: [look.stand], setCursor: [look.tell] },
+    hooks: { drawClear: [(u: UPlot) => shade(u, look.shades)], draw: [look.stand], setCursor: [look.tell], setSelect: [look.select] },
   };
 }
 
@@ -257,19 +301,3 @@ function shade(u: UPlot, shades: readonly Shade[]): void {
   }
   u.ctx.restore();
 }
-
-/** 1.25 G, 12.3 k, 380, 0.0042. */
-export function short(value: number): string {
-  const size = Math.abs(value);
-  const [, unit, prefix] = PREFIXES.find(([least]) => size >= least) ?? [0, 1, ""];
-  const text = String(Number((value / unit).toPrecision(size >= 1000 && unit === 1 ? 4 : 3)));
-  return prefix === "" ? text : `${text} ${prefix}`;
-}
-
-/** From what size on, divided by what, called what. */
-const PREFIXES: readonly (readonly [number, number, string])[] = [
-  [1e12, 1e12, "T"],
-  [1e9, 1e9, "G"],
-  [1e6, 1e6, "M"],
-  [1e4, 1e3, "k"],
-];

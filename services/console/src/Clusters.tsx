@@ -63,18 +63,18 @@ function Watched({ findings, ...more }: Shown) {
         )}
       </div>
       {run.error !== null && <p role="alert">{run.error}; nothing is concluded from that, it is asked again.</p>}
-      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings findings={open} {...more} />}
+      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings id={`open-${run.recording}`} findings={open} {...more} />}
       {over.length > 0 && (
         <details>
           <summary class="soft">Over: {over.length}</summary>
-          <Findings findings={over} {...more} />
+          <Findings id={`over-${run.recording}`} findings={over} {...more} />
         </details>
       )}
     </section>
   );
 }
 
-function Findings({ run, findings, source, again }: Shown) {
+function Findings({ id, run, findings, source, again }: Shown & { readonly id: string }) {
   const may = useMayChange();
   const columns: readonly Column<Finding>[] = [
     {
@@ -121,5 +121,5 @@ function Findings({ run, findings, source, again }: Shown) {
       cell: (one) => (one.resolved_at === null ? "open" : span(parse(one.resolved_at) - parse(one.started_at))),
     },
   ];
-  return <Table rows={findings} columns={columns} keyOf={(one) => one.id} most={MOST} />;
+  return <Table id={id} rows={findings} columns={columns} keyOf={(one) => one.id} most={MOST} />;
 }

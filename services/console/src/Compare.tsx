@@ -1,14 +1,17 @@
 /** Two configurations or two versions on the same recordings: caught, missed, earlier, later, false. */
 import { useEffect, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
-import { settingsOf, type Change } from "./changes";
+import { settingsOf, shown, type Change } from "./changes";
 import { Recordings } from "./Chosen";
 import { latestDone, loadRuns } from "./latest";
+import { Before, several } from "./Made";
 import { Operators } from "./Me";
+import { moment, parse } from "./time";
 import { go, href } from "./route";
 import { Table, type Column } from "./Table";
-import { words, type Comparison, type Detector, type DetectorSettings, type Difference, type RecordingSummary, type Run, type Score } from "./types";
-import { percent, seconds, Trouble, When } from "./ui";
+import { words, type Comparison, type Detector, type Difference, type RecordingSummary, type Run, type Score } from "./types";
+import { Trouble, When } from "./ui";
+import { percent, seconds } from "./units";
 
 export function ComparePage({ id }: { readonly id: string | null }) {
   return id === null ? <Overview /> : <Result key={id} id={id} />;
@@ -33,33 +36,12 @@ function Overview() {
             <Operators>
               <Form recordings={recordings} detectors={detectors} latest={latest} />
             </Operators>
-            {comparisons.length === 0 ? (
-              <p class="soft">None has been made yet.</p>
-            ) : (
-              <section class="panel">
-                <h2>Made before</h2>
-                <ul class="feed">
-                  {comparisons.map((one) => (
-                    <li key={one.id}>
-                      <a href={href("compare", [one.id])}>{one.title === "" ? `${shown(one.before)} → ${shown(one.after)}` : one.title}</a>{" "}
-                      <span class="soft small">
-                        {one.recordings.length} recording(s), {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
-                      </span>
-                    </li>
-                  ))}
-                </ul>
-              </section>
-            )}
+            <Before page="compare" items={comparisons} subject={({ title, before, after, recordings: over }) => `${title === "" ? `${shown(before)} → ${shown(after)}` : title}: ${several(over)}`} />
           </>
         )}
       </When>
     </>
   );
-}
-
-function shown(settings: DetectorSettings): string {
-  const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${String(value)}`));
-  return parts.length === 0 ? "as they come" : parts.join(", ");
 }
 
 const NONE: Change = { detector: "", setting: "", value: "" };
@@ -109,7 +91,7 @@ function Form({ recordings, detectors, latest }: FormProps) {
 }
 
 function made(run: Run | undefined): string {
-  return run === undefined ? "" : `hindcast ${run.versions?.["hindcast"] ?? "of an unknown version"}, ${run.created_at.slice(0, 16).replace("T", " ")}`;
+  return run === undefined ? "" : `hindcast ${run.versions?.["hindcast"] ?? "of an unknown version"}, ${moment(parse(run.created_at), true)}`;
 }
 
 interface ChangesProps {
@@ -275,11 +257,11 @@ function Differences({ differences, runs }: { readonly differences: readonly Dif
         return run === undefined ? one.recording : <a href={href("run", [run])}>{one.recording}</a>;
       },
     },
-    { name: "by", num: true, by: (one) => Math.abs(one.seconds), text: () => "", cell: (one) => (one.seconds === 0 ? "" : seconds(Math.abs(one.seconds))) },
+    { name: "by", num: true, by: (one) => Math.abs(one.seconds), text: () => "", cell: (one) => (one.seconds === 0 ? "–" : seconds(Math.abs(one.seconds))) },
   ];
   return (
     <section class="panel">
-      <Table rows={differences} columns={columns} keyOf={(one) => `${one.recording} ${one.change} ${one.before} ${one.after} ${one.truth}`} />
+      <Table id="differences" rows={differences} columns={columns} keyOf={(one) => `${one.recording} ${one.change} ${one.before} ${one.after} ${one.truth}`} />
     </section>
   );
 }

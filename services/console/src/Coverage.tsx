@@ -3,7 +3,8 @@ import { ask, path, useLoaded } from "./api";
 import { href } from "./route";
 import { Table, type Column } from "./Table";
 import type { Coverage } from "./types";
-import { percent, When } from "./ui";
+import { When } from "./ui";
+import { percent } from "./units";
 
 const VERDICTS: Readonly<Record<Coverage["faults"][number]["verdict"], readonly [colour: string, mark: string, words: string]>> = {
   sees: ["good", "✓", "yes"],
@@ -84,7 +85,7 @@ function Matrix({ of }: { readonly of: Coverage }) {
   const slow = Object.entries(of.intervals_s).filter(([, every]) => every > USUAL_S);
   return (
     <section class="panel" aria-label="Faults">
-      <Table rows={of.faults} columns={COLUMNS} keyOf={(one) => one.fault} />
+      <Table id="faults" rows={of.faults} columns={COLUMNS} keyOf={(one) => one.fault} />
       {slow.length > 0 && (
         <p class="small soft">
           The delays are for readings every {USUAL_S} s; here {slow.map(([kind, every]) => `${kind} every ${every} s`).join(", ")}: later by some readings.

@@ -6,26 +6,28 @@ import { entitiesFor } from "./incidents";
 import { SignalChart } from "./Signals";
 import { layersOf } from "./signals";
 import { parse, rfc3339 } from "./time";
-import type { Entity, Finding, IncidentDetail, LogLines, RecordingDetail } from "./types";
+import { words, type Entity, type Finding, type IncidentDetail, type LogLines, type RecordingDetail } from "./types";
 import { Moment, When } from "./ui";
+import type { Zoom } from "./zoom";
+import { ZoomBar } from "./ZoomBar";
 
 interface EvidenceProps {
   readonly recording: RecordingDetail;
   readonly incident: IncidentDetail;
   readonly root: Finding | null;
-  readonly view: { readonly from: number; readonly to: number };
+  readonly zoom: Zoom;
   readonly at: number;
   readonly onSeek: (at: number) => void;
 }
 
-export function Evidence({ recording, incident, root, view, at, onSeek }: EvidenceProps) {
+export function Evidence({ recording, incident, root, zoom, at, onSeek }: EvidenceProps) {
   const entity = root?.entity ?? incident.causes[0]?.entity ?? {};
   const told = entity["job_id"] ?? root?.evidence["job_id"] ?? incident.impact.jobs[0]?.job_id;
   const job = told === undefined ? null : String(told);
   const nodes = recording.jobs.find((one) => one.job_id === job)?.nodes ?? [];
   const shades = useMemo<readonly Shade[]>(
-    () => [{ from: parse(incident.started_at), to: incident.closed_at === null ? view.to : parse(incident.closed_at) }],
-    [incident, view.to],
+    () => [{ from: parse(incident.started_at), to: parse(incident.closed_at ?? recording.end) }],
+    [incident, recording.end],
   );
   const layers = layersOf(entity, recording.streams)
     .map(({ name, signals }) => ({
@@ -39,8 +41,14 @@ export function Evidence({ recording, incident, root, view, at, onSeek }: Eviden
   return (
     <section class="panel" aria-label="Evidence">
       <h2>
-        Evidence at <Moment at={at} /> <span class="soft small">click in a chart to move; all share one axis</span>
+        Evidence at <Moment at={at} /> <span class="soft small">click in a chart to move, drag to zoom; all share one axis</span>
       </h2>
+      <ZoomBar zoom={zoom} />
+      {layers.length === 0 && (
+        <p class="soft" role="note">
+          No data: {recording.name} has no readings of {words(entity) || "what is at fault"}. It has the streams {recording.streams.map(({ kind }) => kind).join(", ") || "of nothing"}.
+        </p>
+      )}
       {layers.map(({ name, charts }) => (
         <div key={name}>
           <h3>{name}</h3>
@@ -48,10 +56,8 @@ export function Evidence({ recording, incident, root, view, at, onSeek }: Eviden
             {charts.map(({ signal, entities }, place) => (
               <SignalChart
                 key={signal.field}
-                {...{ recording, signal, entities, shades, at, onSeek }}
+                {...{ recording, signal, entities, shades, zoom, at, onSeek }}
                 peers={signal.kind !== "steps" || signal.field !== "step_time_s"}
-                from={view.from}
-                to={view.to}
                 withAxis={place === charts.length - 1}
                 height={place === charts.length - 1 ? 122 : 96}
               />
@@ -67,16 +73,16 @@ const MOST_LINES = 200;
 
 interface LogsProps {
   readonly recording: string;
-  readonly view: { readonly from: number; readonly to: number };
+  readonly zoom: Zoom;
   readonly about: Entity;
   readonly at: number;
   readonly onSeek: (at: number) => void;
 }
 
-export function Logs({ recording, view, about, at, onSeek }: LogsProps) {
+export function Logs({ recording, zoom, about, at, onSeek }: LogsProps) {
   const own = typeof about["node"] === "string" ? about["node"] : null;
   const [node, setNode] = useState<string | null>(own);
-  const query = { from: rfc3339(view.from), to: rfc3339(view.to), limit: MOST_LINES, node };
+  const query = { from: rfc3339(zoom.from), to: rfc3339(zoom.to), limit: MOST_LINES, node };
   const loaded = useLoaded(`${recording} ${JSON.stringify(query)}`, () => ask<LogLines>(`${path("recordings", recording)}/logs`, query));
   return (
     <section class="panel" aria-label="Logs">
@@ -91,7 +97,11 @@ export function Logs({ recording, view, about, at, onSeek }: LogsProps) {
       <When loaded={loaded}>
         {({ items, more }) => (
           <>
-            {items.length === 0 && <p class="soft">No line.</p>}
+            {items.length === 0 && (
+              <p class="soft">
+                No line{node === null ? "" : ` of ${node}`} from <Moment at={zoom.from} /> to <Moment at={zoom.to} />.
+              </p>
+            )}
             <ul class="feed">
               {items.map((line, number) => (
                 <li key={number}>

@@ -1,14 +1,17 @@
 /** One GPU: its signals against the band of its job's other GPUs. */
 import { useMemo } from "preact/hooks";
 import { SignalChart } from "./Signals";
-import { ofGpu } from "./signals";
+import { lackedOfGpu, ofGpu } from "./signals";
 import { parse } from "./time";
 import type { Finding, Job, RecordingDetail } from "./types";
+import type { Zoom } from "./zoom";
+import { ZoomBar } from "./ZoomBar";
 
 interface Props {
   readonly recording: RecordingDetail;
   readonly gpu: string;
   readonly job: Job | null;
+  readonly zoom: Zoom;
   readonly at: number;
   readonly until: number;
   readonly findings: readonly Finding[];
@@ -16,9 +19,10 @@ interface Props {
   readonly onClose: () => void;
 }
 
-export function Gpu({ recording, gpu, job, at, until, findings, onSeek, onClose }: Props) {
+export function Gpu({ recording, gpu, job, zoom, at, until, findings, onSeek, onClose }: Props) {
   const [node = "", number = ""] = gpu.split("/");
-  const [from, to] = [parse(recording.start), parse(recording.end)];
+  const to = parse(recording.end);
+  const lacked = lackedOfGpu(recording.streams);
   const signals = useMemo(() => ofGpu(recording.streams), [recording.streams]);
   const shades = useMemo(
     () =>
@@ -38,11 +42,17 @@ export function Gpu({ recording, gpu, job, at, until, findings, onSeek, onClose 
         </button>
       </div>
       <p class="small soft">Solid line: this GPU. Shaded band: median of its job's other GPUs ± 3 robust deviations. Tinted: under a finding.</p>
+      <ZoomBar zoom={zoom} />
       <div class="charts">
         {signals.map((signal) => (
-          <SignalChart key={signal.field} {...{ recording, signal, from, to, at, until, shades, onSeek }} entities={[gpu]} peers withAxis />
+          <SignalChart key={signal.field} {...{ recording, signal, zoom, at, until, shades, onSeek }} entities={[gpu]} peers withAxis />
         ))}
       </div>
+      {lacked.length > 0 && (
+        <p class="small soft" role="note">
+          No data in this recording of: {lacked.join(", ")}. Nobody read {lacked.length === 1 ? "it" : "them"}; that is not zero.
+        </p>
+      )}
     </section>
   );
 }

@@ -13,7 +13,9 @@ import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
 import { parse, rfc3339, span } from "./time";
 import type { Finding, IncidentDetail, RecordingDetail, Run } from "./types";
-import { known, Moment, Sev, When } from "./ui";
+import { Moment, Sev, When } from "./ui";
+import { known } from "./units";
+import { zoomOf } from "./zoom";
 
 interface Case {
   readonly incident: IncidentDetail;
@@ -58,6 +60,7 @@ function Shown({ found }: { readonly found: Case }) {
   const [started, opened] = [parse(incident.started_at), parse(incident.opened_at)];
   const closed = incident.closed_at === null ? null : parse(incident.closed_at);
   const view = windowOf(started, closed, parse(recording.start), parse(recording.end));
+  const zoom = zoomOf(route, view.from, view.to, at);
   const deck = href("run", [run.id], { t: rfc3339(at) });
   const report = href("postmortem", [], { run: run.id, incident: incident.id, title: incident.title });
   const [reading, setReading] = useState(false);
@@ -70,6 +73,7 @@ function Shown({ found }: { readonly found: Case }) {
     }
   }, [reading]);
   useKeys({
+    ...zoom.keys,
     d: () => go(deck),
     m: () => go(report),
     r: runbook,
@@ -144,8 +148,8 @@ function Shown({ found }: { readonly found: Case }) {
               ))}
             </section>
           )}
-          <Evidence recording={recording} incident={incident} root={root} view={view} at={at} onSeek={seek} />
-          <Logs recording={recording.name} view={view} about={root?.entity ?? {}} at={at} onSeek={seek} />
+          <Evidence recording={recording} incident={incident} root={root} zoom={zoom} at={at} onSeek={seek} />
+          <Logs recording={recording.name} zoom={zoom} about={root?.entity ?? {}} at={at} onSeek={seek} />
         </div>
       </div>
     </>

@@ -2,8 +2,9 @@
 import { useContext, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { MeContext, useMayChange } from "./Me";
+import { parse } from "./time";
 import type { Label, Mark } from "./types";
-import { Trouble, When } from "./ui";
+import { Moment, Trouble, When } from "./ui";
 
 const MARKS: readonly (readonly [Mark, string])[] = [
   ["right", "✓ Right"],
@@ -72,7 +73,7 @@ export function Judge({ run, of }: Props) {
             <p key={one.id} class="small" role="status">
               <span class={`sev ${one.mark === "right" ? "good" : one.mark === "wrong" ? "page" : "warn"}`}>{one.mark}</span> {one.note}{" "}
               <span class="soft">
-                {one.author}, {one.updated_at.slice(0, 16).replace("T", " ")}
+                {one.author}, <Moment at={parse(one.updated_at)} withDay />
               </span>
             </p>
           ))

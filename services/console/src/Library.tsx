@@ -4,14 +4,19 @@ import { all, ask, path, send, useLoaded } from "./api";
 import { Import } from "./Import";
 import { Operators } from "./Me";
 import { LIVE_SPEEDS } from "./playhead";
-import { go, href } from "./route";
-import { span } from "./time";
+import { shown } from "./changes";
+import { go, href, useRoute } from "./route";
+import { Table, type Column } from "./Table";
+import { parse, span } from "./time";
 import type { RecordingSummary, Replay, Run } from "./types";
-import { bytes, Trouble, When } from "./ui";
+import { Moment, Trouble, When } from "./ui";
+import { quantity } from "./units";
 
 interface Shelf {
   readonly recordings: readonly RecordingSummary[];
-  readonly runs: ReadonlyMap<string, Run>;
+  /** The last one of each recording with the detectors as they come. */
+  readonly latest: ReadonlyMap<string, Run>;
+  readonly runs: readonly Run[];
 }
 
 async function load(): Promise<Shelf> {
@@ -23,7 +28,7 @@ async function load(): Promise<Shelf> {
       latest.set(run.recording, run);
     }
   }
-  return { recordings, runs: latest };
+  return { recordings, latest, runs };
 }
 
 /** Start the detectors over a recording and go where it can be watched. */
@@ -33,10 +38,10 @@ export async function start(recording: string): Promise<void> {
 }
 
 export function Library() {
+  const { query } = useRoute();
   const shelf = useLoaded("library", load);
   // Asked for by itself: without the real servers there are none, and nothing else waits for them.
   const replays = useLoaded("replays", () => ask<readonly Replay[]>("replays"));
-  const [wanted, setWanted] = useState("");
   const [error, setError] = useState<Error | null>(null);
   const begin = (name: string) => {
     setError(null);
@@ -44,40 +49,117 @@ export function Library() {
   };
   return (
     <>
-      <div class="row spread" style="margin-bottom:.6rem">
-        <h1>Library</h1>
-        <label>
-          <span class="soft">Find </span>
-          <input type="search" value={wanted} placeholder="fault, cluster, story" onInput={(event) => setWanted(event.currentTarget.value)} />
-        </label>
-      </div>
+      <h1>Library</h1>
       <Operators>
         <Import onDone={shelf.again} />
       </Operators>
       {error !== null && <Trouble error={error} />}
-      {replays.data !== null && replays.data.length > 0 && <Replays replays={replays.data} />}
+      {replays.data !== null && replays.data.length > 0 && (
+        <section class="panel" aria-label="Live replays">
+          <h2>Live replays</h2>
+          <Table id="replays" rows={replays.data} columns={REPLAYS} keyOf={({ name }) => name} />
+        </section>
+      )}
       <When loaded={shelf}>
-        {({ recordings, runs }) => {
-          const matching = recordings.filter((one) => JSON.stringify([one.name, one.title, one.summary, one.faults, one.cluster]).toLowerCase().includes(wanted.toLowerCase()));
-          return (
+        {({ recordings, latest, runs }) =>
+          recordings.length === 0 ? (
+            <p>
+              No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
+            </p>
+          ) : (
             <>
-              {recordings.length === 0 ? (
-                <p>
-                  No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
-                </p>
-              ) : (
-                matching.length === 0 && <p>No recording speaks of “{wanted}”.</p>
+              <section class="panel" aria-label="Recordings">
+                <Table id="recordings" rows={recordings} columns={recordingColumns(latest, begin, shelf.again)} keyOf={({ name }) => name} />
+              </section>
+              {runs.length > 0 && (
+                <section class="panel" aria-label="Runs">
+                  <details open={Object.keys(query).some((name) => name.endsWith("-runs"))}>
+                    <summary>All runs of the detectors: {runs.length}</summary>
+                    <Table id="runs" rows={runs} columns={RUNS} keyOf={({ id }) => id} most={MOST} />
+                    {runs.length > MOST && <p class="small soft">At most {MOST} are shown: name what you look for above them.</p>}
+                  </details>
+                </section>
               )}
-              {matching.map((one) => (
-                <Recording key={one.name} one={one} run={runs.get(one.name) ?? null} onRun={() => begin(one.name)} onGone={shelf.again} />
-              ))}
             </>
-          );
-        }}
+          )
+        }
       </When>
     </>
   );
 }
+
+const MOST = 200;
+
+function recordingColumns(latest: Shelf["latest"], onRun: (name: string) => void, onGone: () => void): readonly Column<RecordingSummary>[] {
+  return [
+    {
+      name: "recording",
+      by: (one) => one.title,
+      text: ({ title, name, summary }) => `${title} ${name} ${summary}`,
+      cell: (one) => <Recording one={one} run={latest.get(one.name) ?? null} onRun={() => onRun(one.name)} onGone={onGone} />,
+    },
+    {
+      name: "cluster",
+      by: ({ cluster }) => cluster.name,
+      text: ({ cluster }) => `${cluster.name} ${cluster.gpu_model}`,
+      cell: ({ cluster }) => (
+        <>
+          {cluster.name}
+          <div class="small soft">
+            {cluster.nodes} nodes, {cluster.gpus} × {cluster.gpu_model}
+          </div>
+        </>
+      ),
+    },
+    { name: "began", by: ({ start }) => start, cell: ({ start }) => <Moment at={parse(start)} withDay /> },
+    { name: "length", num: true, by: ({ duration_s }) => duration_s, text: () => "", cell: ({ duration_s }) => span(duration_s * 1000) },
+    { name: "size", num: true, by: ({ size_bytes }) => size_bytes, text: () => "", cell: ({ size_bytes }) => quantity(size_bytes, "bytes") },
+    { name: "origin", by: ({ origin }) => origin },
+    {
+      name: "faults",
+      by: ({ faults }) => faults.join(" "),
+      cell: ({ faults }) =>
+        faults.length === 0 ? (
+          <span class="small soft">none labelled</span>
+        ) : (
+          faults.map((fault) => (
+            <span class="tag" key={fault}>
+              {fault}
+            </span>
+          ))
+        ),
+    },
+    { name: "found", num: true, by: ({ name }) => latest.get(name)?.findings ?? null, text: () => "", cell: ({ name }) => <Found run={latest.get(name)} /> },
+  ];
+}
+
+/** What the last run came to: not run is not nothing found. */
+function Found({ run }: { readonly run: Run | undefined }) {
+  return run === undefined ? (
+    <span class="soft">not run</span>
+  ) : (
+    <a class="small" href={href("run", [run.id])}>
+      {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}
+    </a>
+  );
+}
+
+const RUNS: readonly Column<Run>[] = [
+  { name: "recording", by: ({ recording }) => recording, cell: ({ id, recording }) => <a href={href("run", [id])}>{recording}</a> },
+  { name: "asked for", by: ({ created_at }) => created_at, cell: ({ created_at }) => <Moment at={parse(created_at)} withDay /> },
+  { name: "state", by: ({ state }) => state },
+  { name: "detectors", by: ({ detectors }) => shown(detectors) },
+  { name: "findings", num: true, by: ({ findings }) => findings, text: () => "" },
+  { name: "incidents", num: true, by: ({ incidents }) => incidents, text: () => "" },
+];
+
+const REPLAYS: readonly Column<Replay>[] = [
+  { name: "replay", by: ({ name }) => name, cell: ({ name }) => <a href={href("replay", [name])}>{name}</a> },
+  { name: "recording", by: ({ recording }) => recording },
+  { name: "state", by: ({ state }) => state },
+  { name: "speed", by: ({ speed }) => (speed === "max" ? Infinity : speed), text: () => "", cell: ({ speed }) => (speed === "max" ? "as fast as it goes" : `${speed}×`) },
+  { name: "at", by: ({ event_time }) => event_time, cell: ({ event_time }) => <Moment at={parse(event_time)} withDay /> },
+];
 
 interface RecordingProps {
   readonly one: RecordingSummary;
@@ -96,21 +178,10 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
     ask(path("recordings", one.name), {}, { method: "DELETE" }).then(onGone, (reason: unknown) => setError(reason as Error));
   };
   return (
-    <article class="panel" aria-label={one.title}>
-      <div class="row spread side">
-        <div>
-          <h2>{run === null ? one.title : <a href={href("run", [run.id])}>{one.title}</a>}</h2>
-          <div class="small soft">
-            <span class="mono">{one.name}</span> · {one.cluster.name}, {one.cluster.nodes} nodes, {one.cluster.gpus} × {one.cluster.gpu_model} ·{" "}
-            {one.start.slice(0, 10)} · {span(one.duration_s * 1000)} · {bytes(one.size_bytes)} · {one.origin}
-          </div>
-        </div>
-        <div class="row side">
-          {run !== null && (
-            <a class="small" href={href("run", [run.id])}>
-              {run.state === "done" ? `${run.findings} finding(s), ${run.incidents} incident(s)` : run.state}
-            </a>
-          )}
+    <article aria-label={one.title}>
+      <h2>{run === null ? one.title : <a href={href("run", [run.id])}>{one.title}</a>}</h2>
+      <div class="small soft mono">{one.name}</div>
+      <div class="row actions">
           <a class="small" href={href("coverage", [one.name])} aria-label={`Coverage of ${one.name}`}>
             Coverage
           </a>
@@ -133,7 +204,6 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
               </button>
             )}
           </Operators>
-        </div>
       </div>
       {leaving && (
         <div class="inset row">
@@ -156,36 +226,7 @@ function Recording({ one, run, onRun, onGone }: RecordingProps) {
           </button>
         )}
       </p>
-      <div>
-        {one.faults.length === 0 ? (
-          <span class="small soft">no fault labelled</span>
-        ) : (
-          one.faults.map((fault) => (
-            <span class="tag" key={fault}>
-              {fault}
-            </span>
-          ))
-        )}
-      </div>
     </article>
-  );
-}
-
-function Replays({ replays }: { readonly replays: readonly Replay[] }) {
-  return (
-    <section class="panel" aria-label="Live replays">
-      <h2>Live replays</h2>
-      <ul class="feed">
-        {replays.map((one) => (
-          <li key={one.name}>
-            <a href={href("replay", [one.name])}>{one.name}</a>{" "}
-            <span class="soft small">
-              {one.recording}, {one.state}, {one.speed === "max" ? "as fast as it goes" : `${one.speed}×`}, at {one.event_time.slice(11, 19)}
-            </span>
-          </li>
-        ))}
-      </ul>
-    </section>
   );
 }
 

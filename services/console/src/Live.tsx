@@ -12,7 +12,8 @@ import { Stage } from "./Stage";
 import { parse, rfc3339 } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Replay } from "./types";
-import { EventClock, Trouble, When } from "./ui";
+import { EventClock, Moment, Trouble, When } from "./ui";
+import { zoomOf } from "./zoom";
 
 const TICK_MS = 100;
 
@@ -71,6 +72,7 @@ function LiveDeck({ watched, replay, recording }: Props) {
   const may = useMayChange();
   const at = useEventTime(replay);
   const [from, to] = [parse(recording.start), parse(recording.end)];
+  const zoom = zoomOf(route, from, to, at);
   const heat = useHeat(recording.name, at, watched.findings);
   const [told, setTold] = useState<string | null>(null);
   const [error, setError] = useState<Error | null>(null);
@@ -100,7 +102,7 @@ function LiveDeck({ watched, replay, recording }: Props) {
     "[": () => faster(-1),
     "]": () => faster(1),
   };
-  useKeys({ ...(may ? steer : {}), Escape: () => replaceQuery({ gpu: null }) });
+  useKeys({ ...zoom.keys, ...(may ? steer : {}), Escape: () => replaceQuery({ gpu: null }) });
   const remove = () => {
     ask(path("replays", replay.name), {}, { method: "DELETE" }).then(
       () => go(href("library")),
@@ -139,7 +141,7 @@ function LiveDeck({ watched, replay, recording }: Props) {
           )}
         </div>
         <TimeLine
-          {...{ from, to, at }}
+          {...{ from, to, zoom, at }}
           reached={at}
           findings={watched.findings}
           truths={recording.truths.filter((one) => !one.distractor)}
@@ -147,14 +149,14 @@ function LiveDeck({ watched, replay, recording }: Props) {
           settled
         />
         <div class="small soft">
-          Live through Kafka, generation {replay.generation}; this moment lands at {replay.lands_at.slice(0, 19).replace("T", " ")} UTC.{" "}
+          Live through Kafka, generation {replay.generation}; this moment lands at <Moment at={parse(replay.lands_at)} withDay />.{" "}
           {may && "A click in the time line takes the replay there: alerts are resolved and the detectors begin afresh."} <a href={href("run", [replay.run])}>Look back without moving it</a>
         </div>
       </section>
       {watched.lost !== null && <Trouble error={watched.lost} />}
       {error !== null && <Trouble error={error} />}
       {replay.error !== null && <p class="sev page">The replay has failed: {replay.error}</p>}
-      <Stage {...{ watched, recording, heat, route, at }} run={replay.run} until={at} onSeek={back} stays>
+      <Stage {...{ watched, recording, heat, route, zoom, at }} run={replay.run} until={at} onSeek={back} stays>
         <Sent alerts={watched.alerts} />
       </Stage>
     </>

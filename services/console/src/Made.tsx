@@ -4,9 +4,11 @@ import { useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { Operators } from "./Me";
 import { go, href } from "./route";
+import { Table, type Column } from "./Table";
 import { goingOn, useTask } from "./tasks";
+import { parse } from "./time";
 import type { Page, Task } from "./types";
-import { Progress, Trouble, When } from "./ui";
+import { Moment, Progress, Trouble, When } from "./ui";
 
 interface MadeProps {
   readonly page: string;
@@ -18,26 +20,31 @@ export function Made({ page, kind, subject }: MadeProps) {
   const made = useLoaded(kind, () => ask<Page<Task>>("tasks", { kind, limit: 100 }));
   return (
     <When loaded={made}>
-      {({ items }) =>
-        items.length === 0 ? (
-          <p class="soft">None has been made yet.</p>
-        ) : (
-          <section class="panel" aria-label="Made before">
-            <h2>Made before</h2>
-            <ul class="feed">
-              {items.map((one) => (
-                <li key={one.id}>
-                  <a href={href(page, [one.id])}>{subject(one)}</a>{" "}
-                  <span class="soft small">
-                    {one.state}, {one.created_at.slice(0, 16).replace("T", " ")}
-                  </span>
-                </li>
-              ))}
-            </ul>
-          </section>
-        )
-      }
+      {({ items }) => <Before page={page} items={items} subject={subject} />}
     </When>
+  );
+}
+
+interface BeforeProps<Item> {
+  readonly page: string;
+  readonly items: readonly Item[];
+  readonly subject: (item: Item) => string;
+}
+
+/** What was asked for on a page before: where it stands, and since when. */
+export function Before<Item extends Pick<Task, "id" | "created_at"> & { readonly state: string }>({ page, items, subject }: BeforeProps<Item>) {
+  const columns: readonly Column<Item>[] = [
+    { name: "of", by: subject, cell: (one) => <a href={href(page, [one.id])}>{subject(one)}</a> },
+    { name: "state", by: (one) => one.state },
+    { name: "asked for", by: (one) => one.created_at, cell: (one) => <Moment at={parse(one.created_at)} withDay /> },
+  ];
+  return items.length === 0 ? (
+    <p class="soft">None has been made yet.</p>
+  ) : (
+    <section class="panel" aria-label="Made before">
+      <h2>Made before</h2>
+      <Table id="made" rows={items} columns={columns} keyOf={({ id }) => id} />
+    </section>
   );
 }
 

@@ -5,11 +5,14 @@ import { Recordings } from "./Chosen";
 import { Lanes } from "./Lanes";
 import { Made, One, recordingsOf, several, useStart } from "./Made";
 import { Operators } from "./Me";
-import { href } from "./route";
+import { href, useRoute } from "./route";
 import { Table, type Column } from "./Table";
-import { clock, parse, span } from "./time";
+import { parse, span } from "./time";
 import { words, type AnsweredLabel, type EvaluatedRecording, type Evaluation, type Fared, type FiredAlert, type RecordingSummary, type RuleCount, type RuleFile, type Task } from "./types";
-import { Trouble, When } from "./ui";
+import { Moment, Trouble, When } from "./ui";
+import { figure } from "./units";
+import { zoomOf } from "./zoom";
+import { ZoomBar } from "./ZoomBar";
 
 interface Props {
   readonly id: string | null;
@@ -122,7 +125,7 @@ function Result({ task }: { readonly task: Task }) {
           ))}
           <section class="panel" aria-label="By rule">
             <h2>By rule</h2>
-            <Table rows={byFired(found.counts)} columns={COUNTS} keyOf={(one) => one.name} />
+            <Table id="rules" rows={byFired(found.counts)} columns={COUNTS} keyOf={(one) => one.name} />
           </section>
           <Operators>
             <details>
@@ -152,6 +155,7 @@ const COUNTS: readonly Column<RuleCount>[] = [
 function OfRecording({ of }: { readonly of: EvaluatedRecording }) {
   const [from, to] = [parse(of.start), parse(of.end)];
   const columns = alertColumns(of, to - from > 86_400_000);
+  const zoom = zoomOf(useRoute(), from, to, (from + to) / 2);
   return (
     <section class="panel" aria-label={of.name}>
       <div class="row spread">
@@ -170,13 +174,14 @@ function OfRecording({ of }: { readonly of: EvaluatedRecording }) {
           {rule} has failed: {why}
         </p>
       ))}
-      <Lanes from={from} to={to} alerts={of.alerts} labels={of.labels.map((one) => one.label)} />
-      {of.labels.length > 0 && <Table rows={of.labels} columns={LABELS} keyOf={({ label }) => label.id} />}
+      <ZoomBar zoom={zoom} />
+      <Lanes zoom={zoom} alerts={of.alerts} labels={of.labels.map((one) => one.label)} />
+      {of.labels.length > 0 && <Table id={`labels-${of.name}`} rows={of.labels} columns={LABELS} keyOf={({ label }) => label.id} />}
       <h3>In event time</h3>
-      {of.alerts.length === 0 ? <p class="soft">Neither a rule nor a detector fired.</p> : <Table rows={of.alerts} columns={columns} keyOf={(one) => `${one.by} ${one.name} ${one.at} ${JSON.stringify([one.entity, one.labels])}`} most={500} />}
+      {of.alerts.length === 0 ? <p class="soft">Neither a rule nor a detector fired.</p> : <Table id={`alerts-${of.name}`} rows={of.alerts} columns={columns} keyOf={(one) => `${one.by} ${one.name} ${one.at} ${JSON.stringify([one.entity, one.labels])}`} most={500} />}
       {of.unlisted > 0 && <p class="small soft">{of.unlisted} more are counted, and not listed.</p>}
       <p class="small soft">
-        {of.samples} samples of {of.series} series were read by the rules.
+        {figure(of.samples)} samples of {figure(of.series)} series were read by the rules.
       </p>
     </section>
   );
@@ -223,7 +228,7 @@ function alertColumns(of: EvaluatedRecording, withDay: boolean): readonly Column
       by: (one) => parse(one.at),
       text: (one) => one.at,
       cell: (one) => {
-        const time = <time dateTime={one.at}>{clock(parse(one.at), withDay)}</time>;
+        const time = <Moment at={parse(one.at)} withDay={withDay} />;
         return of.run === null ? time : <a href={href("run", [of.run], { t: one.at })}>{time}</a>;
       },
     },

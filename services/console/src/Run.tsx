@@ -11,7 +11,9 @@ import { Stage, useLinkedMoment } from "./Stage";
 import { parse } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Run } from "./types";
-import { EventClock, percent, Trouble, When } from "./ui";
+import { EventClock, Trouble, When } from "./ui";
+import { percent } from "./units";
+import { zoomOf } from "./zoom";
 
 /** A linked moment, else the first finding that is a page, else the first one; null: the recording's start. */
 function initialMoment(route: Route, watched: Watched): number | null {
@@ -57,6 +59,7 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
   const going = run.state === "queued" || run.state === "running";
   const playhead = usePlayhead(from, to, initialMoment(route, watched) ?? from);
   const { at, seek } = playhead;
+  const zoom = zoomOf(route, from, to, at);
   useLinkedMoment(route, at, playhead.playing, seek);
   useEffect(() => onMoment(at), [at, onMoment]);
   const [following, setFollowing] = useState(going);
@@ -89,6 +92,7 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
     playhead.toggle();
   };
   useKeys({
+    ...zoom.keys,
     " ": play,
     ArrowLeft: () => move(at - 10_000),
     ArrowRight: () => move(at + 10_000),
@@ -140,12 +144,12 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
             </a>
           )}
         </div>
-        <TimeLine from={from} to={to} at={at} reached={reached} findings={findings} truths={recording.truths.filter((one) => !one.distractor)} onSeek={move} />
+        <TimeLine from={from} to={to} zoom={zoom} at={at} reached={reached} findings={findings} truths={recording.truths.filter((one) => !one.distractor)} onSeek={move} />
         <div class="small soft">Bars above: findings from detected to resolved. Outlines below: what the labels say was there. ? for keys.</div>
       </section>
       {watched.lost !== null && <Trouble error={watched.lost} />}
       {run.error !== null && <p class="sev page">The run has failed: {run.error}</p>}
-      <Stage {...{ watched, recording, heat, route, at }} run={run.id} until={to} onSeek={move}>
+      <Stage {...{ watched, recording, heat, route, zoom, at }} run={run.id} until={to} onSeek={move}>
         {run.state === "done" && <ScoreOf run={run.id} />}
       </Stage>
     </>

@@ -1,15 +1,15 @@
 /** How good the detectors are: the last run of every labelled recording, and scores of the whole library. */
-import { useState } from "preact/hooks";
-import { all, ask, path, send, useLoaded } from "./api";
+import { all, ask, path, useLoaded } from "./api";
 import { precisionOverRecall, shareWithin } from "./curves";
 import { latestDone, loadRuns } from "./latest";
+import { Made, One, recordingsOf, useStart } from "./Made";
 import { Operators } from "./Me";
 import { Plot } from "./Plot";
-import { go, href } from "./route";
+import { href } from "./route";
 import { Table, type Column } from "./Table";
-import { goingOn, useTask } from "./tasks";
-import type { Figures, Finding, LibraryScore, Page, Run, Score, Task, Timeline } from "./types";
-import { percent, Progress, seconds, Trouble, When } from "./ui";
+import type { Figures, Finding, LibraryScore, Run, Score, Timeline } from "./types";
+import { Trouble, When } from "./ui";
+import { percent, seconds } from "./units";
 
 interface Scored {
   readonly run: Run;
@@ -53,7 +53,8 @@ function Overview() {
           )
         }
       </When>
-      <Made />
+      <Scores />
+      <Made page="score" kind="score" subject={(task) => `${recordingsOf(task).length} recording(s)`} />
     </>
   );
 }
@@ -109,7 +110,7 @@ const OF_RUNS: readonly Column<Scored>[] = [
 function Runs({ scored }: { readonly scored: readonly Scored[] }) {
   return (
     <section class="panel" aria-label="Runs">
-      <Table rows={scored} columns={OF_RUNS} keyOf={({ run }) => run.id} />
+      <Table id="runs" rows={scored} columns={OF_RUNS} keyOf={({ run }) => run.id} />
     </section>
   );
 }
@@ -132,65 +133,29 @@ function Delays({ delays }: { readonly delays: readonly number[] }) {
 }
 
 /** Scores of the whole library: asked for here, made in the background. */
-function Made() {
-  const made = useLoaded("scores", () => ask<Page<Task>>("tasks", { kind: "score", limit: 50 }));
-  const [error, setError] = useState<Error | null>(null);
-  const begin = () => {
-    setError(null);
-    send<Task>("scores", {}).then(
-      (task) => go(href("score", [task.id])),
-      (reason: unknown) => setError(reason as Error),
-    );
-  };
+function Scores() {
+  const { start, error, busy } = useStart("score");
   return (
     <section class="panel" aria-label="Scores of the library">
       <div class="row spread">
         <h2>The whole library, by fault, with its curve</h2>
         <Operators>
-          <button type="button" onClick={begin}>
+          <button type="button" disabled={busy} onClick={(event) => start(event, "scores", {})}>
             Score the library
           </button>
         </Operators>
       </div>
       {error !== null && <Trouble error={error} />}
-      <When loaded={made}>
-        {({ items }) => (
-          <ul class="feed">
-            {items.length === 0 && <li class="soft">Not scored yet. It runs every recording, which takes a while.</li>}
-            {items.map((one) => (
-              <li key={one.id}>
-                <a href={href("score", [one.id])}>{one.created_at.slice(0, 16).replace("T", " ")}</a>{" "}
-                <span class="soft small">
-                  {Array.isArray(one.asked["recordings"]) ? one.asked["recordings"].length : 0} recording(s), {one.state}
-                </span>
-              </li>
-            ))}
-          </ul>
-        )}
-      </When>
+      <p class="small soft">It runs every recording, which takes a while.</p>
     </section>
   );
 }
 
 function OfLibrary({ id }: { readonly id: string }) {
-  const task = useTask(id);
   return (
-    <>
-      <p class="small">
-        <a href={href("score")}>◂ Score</a>
-      </p>
-      <h1>Score of the library</h1>
-      <When loaded={task}>
-        {(one) => (
-          <>
-            {goingOn(one.state) && <Progress of={one} />}
-            {one.state === "failed" && <p class="sev page">It has failed: {one.error}</p>}
-            {one.state === "cancelled" && <p>It was cancelled.</p>}
-            {one.state === "done" && <Outcome id={id} />}
-          </>
-        )}
-      </When>
-    </>
+    <One id={id} page="score" name="Score" title={() => "Score of the library"}>
+      {() => <Outcome id={id} />}
+    </One>
   );
 }
 
@@ -249,7 +214,7 @@ function By({ of, figures }: { readonly of: string; readonly figures: Readonly<R
   const columns: readonly Column<readonly [string, Figures]>[] = [{ name: of, by: ([name]) => name, cell: ([name]) => <strong>{name}</strong> }, ...figuresOf<readonly [string, Figures]>(([, one]) => one)];
   return rows.length === 0 ? null : (
     <section class="panel" aria-label={`By ${of}`}>
-      <Table rows={rows} columns={columns} keyOf={([name]) => name} />
+      <Table id={of} rows={rows} columns={columns} keyOf={([name]) => name} />
     </section>
   );
 }

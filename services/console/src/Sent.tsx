@@ -22,8 +22,13 @@ export function Sent({ alerts }: { readonly alerts: readonly Alert[] }) {
                 {one.suppressed && <span class="sev warn"> silenced</span>}
               </div>
               <div class="small soft">
-                sent {wall(one.sent_at)}
-                {one.resolved_at !== null && `, resolved ${wall(one.resolved_at)}`} (wall clock, UTC)
+                sent <Moment at={parse(one.sent_at)} withDay />
+                {one.resolved_at !== null && (
+                  <>
+                    , resolved <Moment at={parse(one.resolved_at)} withDay />
+                  </>
+                )}{" "}
+                (wall clock)
               </div>
             </li>
           ))}
@@ -31,8 +36,4 @@ export function Sent({ alerts }: { readonly alerts: readonly Alert[] }) {
       )}
     </section>
   );
-}
-
-function wall(time: string): string {
-  return time.slice(0, 19).replace("T", " ");
 }

@@ -4,16 +4,17 @@ import { ask, path, useLoaded } from "./api";
 import { Chart, type Shade } from "./Chart";
 import type { Signal } from "./signals";
 import { scale } from "./size";
-import { rfc3339 } from "./time";
+import { moment, rfc3339, span } from "./time";
 import type { RecordingDetail, SeriesAnswer } from "./types";
+import { quantity } from "./units";
+import type { Zoom } from "./zoom";
 
 interface Props {
   readonly recording: RecordingDetail;
   readonly signal: Signal;
   readonly entities: readonly string[];
   readonly peers: boolean;
-  readonly from: number;
-  readonly to: number;
+  readonly zoom: Zoom;
   readonly at: number | null;
   /** What comes later is veiled: it has not been played yet. */
   readonly until?: number;
@@ -27,6 +28,23 @@ interface Props {
 export function pointsFor(from: number, to: number, interval_s: number | null): number {
   const samples = (to - from) / 1000 / (interval_s ?? 1);
   return Math.max(20, Math.min(600, Math.floor(samples)));
+}
+
+function anyReading({ series }: SeriesAnswer): boolean {
+  return series.some(({ mean }) => mean.some((value) => value !== null));
+}
+
+/** Why a chart is empty: what was not read is not zero. */
+function whyEmpty({ series }: SeriesAnswer, { kind, rate }: Signal, entities: readonly string[], interval_s: number | null, { from, to, whole }: Zoom): string {
+  const [length, every] = [to - from, interval_s === null ? "" : ` (one is taken every ${quantity(interval_s, "s")})`];
+  if (!whole && interval_s !== null && length < (rate ? 2 : 1) * interval_s * 1000) {
+    return `The range shown is ${span(length)}, shorter than it takes to read one${every}: look at a wider one.`;
+  }
+  if (series.length > 0 && rate) {
+    return `It is a counter, and its increase takes two readings in a row${every}.`;
+  }
+  const who = entities.length === 0 ? "Nobody" : entities.join(", ");
+  return `${who} sent none of the stream ${kind} from ${moment(from)} to ${moment(to)}${every}.`;
 }
 
 /** What is not yet in view but soon may be, is loaded too. */
@@ -49,7 +67,8 @@ async function inTurn<T>(request: () => Promise<T>): Promise<T> {
   }
 }
 
-export function SignalChart({ recording, signal, entities, peers, from, to, at, until = to, shades, height = 140, withAxis, onSeek }: Props) {
+export function SignalChart({ recording, signal, entities, peers, zoom, at, until = zoom.to, shades, height = 140, withAxis, onSeek }: Props) {
+  const { from, to } = zoom;
   const box = useRef<HTMLDivElement>(null);
   const [near, setNear] = useState(false);
   useEffect(() => {
@@ -86,10 +105,14 @@ export function SignalChart({ recording, signal, entities, peers, from, to, at, 
           {signal.title}: <span class="sev page">{error.message}</span>
         </p>
       )}
-      {data !== null && data.series.length === 0 && <p class="small soft">{signal.title}: no reading in this window.</p>}
-      {data !== null && data.series.length > 0 && (
+      {data !== null && !anyReading(data) && (
+        <p class="small soft" role="note">
+          <strong>{signal.title}</strong>: no data. {whyEmpty(data, signal, entities, interval, zoom)}
+        </p>
+      )}
+      {data !== null && anyReading(data) && (
         <>
-          <Chart title={signal.title} unit={signal.unit} answer={data} {...{ from, to, at, until, shades, height, withAxis, onSeek }} />
+          <Chart title={signal.title} unit={signal.unit} answer={data} {...{ zoom, at, until, shades, height, withAxis, onSeek }} />
           {data.left_out > 0 && <p class="small soft">{data.left_out} more are not drawn.</p>}
         </>
       )}

@@ -7,6 +7,7 @@ import type { Watched } from "./follow";
 import { Gpu } from "./Gpu";
 import type { Heat } from "./heat";
 import { HeatMap } from "./HeatMap";
+import { Machines } from "./Machines";
 import { parseRoute, replaceQuery, type Route } from "./route";
 import { Feed, Incidents, Unjudged } from "./Findings";
 import { SignalChart } from "./Signals";
@@ -14,6 +15,8 @@ import type { Signal } from "./signals";
 import { parse, rfc3339 } from "./time";
 import type { Job, RecordingDetail } from "./types";
 import { Moment, Trouble } from "./ui";
+import type { Zoom } from "./zoom";
+import { ZoomBar } from "./ZoomBar";
 
 interface Props {
   readonly watched: Watched;
@@ -22,6 +25,7 @@ interface Props {
   readonly recording: RecordingDetail;
   readonly heat: Heat;
   readonly route: Route;
+  readonly zoom: Zoom;
   readonly at: number;
   /** How much of the recording the charts show: all of it, or what has been played. */
   readonly until: number;
@@ -31,7 +35,7 @@ interface Props {
   readonly children?: ComponentChildren;
 }
 
-export function Stage({ watched, run, recording, heat, route, at, until, onSeek, stays = false, children }: Props) {
+export function Stage({ watched, run, recording, heat, route, zoom, at, until, onSeek, stays = false, children }: Props) {
   const selected = route.query["gpu"] ?? null;
   const job = useMemo(() => {
     const [node = "", gpu = ""] = (selected ?? "").split("/");
@@ -58,16 +62,19 @@ export function Stage({ watched, run, recording, heat, route, at, until, onSeek,
           {heat.map === null ? (
             heat.error === null && <p class="soft">Loading…</p>
           ) : (
-            <HeatMap map={heat.map} at={at} selected={selected} peers={peers} onSelect={select} />
+            <>
+              <HeatMap map={heat.map} at={at} selected={selected} peers={peers} onSelect={select} />
+              <Machines recording={recording} findings={watched.findings} at={at} onSelect={select} />
+            </>
           )}
         </section>
         {selected !== null && (
-          <Gpu recording={recording} gpu={selected} job={job} at={at} until={until} findings={watched.findings} onSeek={onSeek} onClose={() => replaceQuery({ gpu: null })} />
+          <Gpu recording={recording} gpu={selected} job={job} zoom={zoom} at={at} until={until} findings={watched.findings} onSeek={onSeek} onClose={() => replaceQuery({ gpu: null })} />
         )}
-        {heat.settled && <Steps recording={recording} job={job} at={at} until={until} onSeek={onSeek} />}
+        {heat.settled && <Steps recording={recording} job={job} zoom={zoom} at={at} until={until} onSeek={onSeek} />}
       </div>
       <div style="min-width:0">
-        <Incidents incidents={watched.incidents} at={at} run={run} />
+        <Incidents incidents={watched.incidents} at={at} />
         <Feed findings={watched.findings} at={at} onSeek={stays ? null : onSeek} onSelect={select} />
         {heat.settled && children}
         {heat.settled && <Unjudged run={run} recording={recording.name} />}
@@ -79,6 +86,7 @@ export function Stage({ watched, run, recording, heat, route, at, until, onSeek,
 interface StepsProps {
   readonly recording: RecordingDetail;
   readonly job: Job | null;
+  readonly zoom: Zoom;
   readonly at: number;
   readonly until: number;
   readonly onSeek: (at: number) => void;
@@ -88,12 +96,19 @@ const STEP_TIME: Signal = { kind: "steps", field: "step_time_s", title: "Step ti
 const NO_SHADES: readonly Shade[] = [];
 
 /** The steps of a job: of the GPU that is chosen, or else of the largest one. */
-function Steps({ recording, job, at, until, onSeek }: StepsProps) {
+function Steps({ recording, job, zoom, at, until, onSeek }: StepsProps) {
   const jobs = useMemo(() => [...recording.jobs].sort((a, b) => b.nodes.length - a.nodes.length), [recording.jobs]);
   const [chosen, choose] = useState<string | null>(null);
   const shown = chosen ?? job?.job_id ?? jobs[0]?.job_id;
   if (shown === undefined || !recording.streams.some((one) => one.kind === "steps")) {
-    return null;
+    return (
+      <section class="panel" aria-label="Steps of a job">
+        <h2>Steps of a job</h2>
+        <p class="soft" role="note">
+          No data: {shown === undefined ? "this recording knows of no job" : "no job reported its steps in this recording"}.
+        </p>
+      </section>
+    );
   }
   return (
     <section class="panel" aria-label="Steps of a job">
@@ -107,13 +122,12 @@ function Steps({ recording, job, at, until, onSeek }: StepsProps) {
           ))}
         </select>
       </label>
+      <ZoomBar zoom={zoom} />
       <SignalChart
-        {...{ recording, at, until, onSeek }}
+        {...{ recording, zoom, at, until, onSeek }}
         signal={STEP_TIME}
         entities={[`${shown}/0`]}
         peers={false}
-        from={parse(recording.start)}
-        to={parse(recording.end)}
         shades={NO_SHADES}
         withAxis
       />

@@ -1,16 +1,18 @@
-/** A table that is sorted by a click on a column's name, and of which the rows with some words are shown. */
+/** A table: sorted by its columns' names, filtered by words; both are in the address. Where it is narrow each row is a card. */
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
-import { arranged, clicked, type Arrangeable, type Order } from "./arranged";
+import { arranged, clicked, type Arrangeable } from "./arranged";
+import { replaceQuery, useRoute } from "./route";
+import { NO_DATA } from "./units";
 
 export interface Column<Row> extends Arrangeable<Row> {
-  readonly name: string;
   /** What it shows, where that is not what it is sorted by. */
   readonly cell?: (row: Row) => ComponentChildren;
   readonly num?: boolean;
 }
 
 interface Props<Row> {
+  /** Its name in the address: no two tables of a page have the same. */
+  readonly id: string;
   readonly rows: readonly Row[];
   readonly columns: readonly Column<Row>[];
   readonly keyOf: (row: Row) => string;
@@ -21,51 +23,54 @@ interface Props<Row> {
 /** Tables of fewer rows are taken in at a glance. */
 const FILTERED_FROM = 6;
 
-export function Table<Row>({ rows, columns, keyOf, most = Infinity }: Props<Row>) {
-  const [order, setOrder] = useState<Order | null>(null);
-  const [wanted, setWanted] = useState("");
+export function Table<Row>({ id, rows, columns, keyOf, most = Infinity }: Props<Row>) {
+  const { query } = useRoute();
+  const [sort, find] = [`sort-${id}`, `find-${id}`];
+  const [order, wanted] = [query[sort] ?? null, query[find] ?? ""];
   const found = arranged(rows, columns, order, wanted);
   return (
-    <div class="scroll">
-      {rows.length >= FILTERED_FROM && (
+    <div class="table">
+      {(rows.length >= FILTERED_FROM || wanted !== "") && (
         <label class="row small">
           <span class="soft">Rows with</span>
-          <input type="search" value={wanted} onInput={(event) => setWanted(event.currentTarget.value)} />
+          <input type="search" value={wanted} onInput={({ currentTarget: { value } }) => replaceQuery({ [find]: value === "" ? null : value })} />
           {wanted !== "" && (
             <span class="soft" role="status">
-              {found.length} of {rows.length}
+              {found.length === 0 ? `none of ${rows.length} rows has these words` : `${found.length} of ${rows.length}`}
             </span>
           )}
         </label>
       )}
-      <table>
-        <thead>
-          <tr>
-            {columns.map(({ name, num }, place) => {
-              const down = order?.column === place ? order.down : null;
-              return (
-                <th key={name} class={num === true ? "num" : ""} aria-sort={down === null ? "none" : down ? "descending" : "ascending"}>
-                  <button type="button" class="sort" onClick={() => setOrder(clicked(order, place))}>
-                    {name}
-                    <span aria-hidden="true">{down === null ? "" : down ? " ▼" : " ▲"}</span>
-                  </button>
-                </th>
-              );
-            })}
-          </tr>
-        </thead>
-        <tbody>
-          {found.slice(0, most).map((row) => (
-            <tr key={keyOf(row)}>
-              {columns.map(({ name, by, cell, num }) => (
-                <td key={name} class={num === true ? "num" : ""}>
-                  {cell === undefined ? by(row) : cell(row)}
-                </td>
-              ))}
+      <div class="scroll">
+        <table role="table">
+          <thead role="rowgroup">
+            <tr role="row">
+              {columns.map(({ name, num }) => {
+                const down = order === name ? false : order === `-${name}` ? true : null;
+                return (
+                  <th key={name} role="columnheader" class={num === true ? "num" : ""} aria-sort={down === null ? "none" : down ? "descending" : "ascending"}>
+                    <button type="button" class="sort" onClick={() => replaceQuery({ [sort]: clicked(order, name) })}>
+                      {name}
+                      <span aria-hidden="true">{down === null ? "" : down ? " ▼" : " ▲"}</span>
+                    </button>
+                  </th>
+                );
+              })}
             </tr>
-          ))}
-        </tbody>
-      </table>
+          </thead>
+          <tbody role="rowgroup">
+            {found.slice(0, most).map((row) => (
+              <tr key={keyOf(row)} role="row">
+                {columns.map(({ name, by, cell, num }) => (
+                  <td key={name} role="cell" class={num === true ? "num" : ""} data-name={name}>
+                    {cell !== undefined ? cell(row) : (by(row) ?? <span class="soft">{NO_DATA}</span>)}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
     </div>
   );
 }

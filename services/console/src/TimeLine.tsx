@@ -1,12 +1,15 @@
 /** The run from end to end: what was found (above) and what was there (below); click or drag to go to a moment. */
 import { useMemo, useState } from "preact/hooks";
 import { scale, useWidth } from "./size";
-import { clock, ticks } from "./time";
+import { axisText, moment, ticks } from "./time";
 import { words, type Finding, type Truth } from "./types";
+import type { Zoom } from "./zoom";
 
 interface Props {
   readonly from: number;
   readonly to: number;
+  /** What of it the charts below show. */
+  readonly zoom: Zoom;
   readonly at: number;
   /** How far it is known: what is still open, or was to come, ends here. */
   readonly reached: number;
@@ -20,7 +23,7 @@ interface Props {
 const COLOURS = { page: "var(--cell-page)", ticket: "var(--cell-warn)", info: "var(--cell-info)" } as const;
 const LANES = 3;
 
-export function TimeLine({ from, to, at, reached, findings, truths, onSeek, settled = false }: Props) {
+export function TimeLine({ from, to, zoom, at, reached, findings, truths, onSeek, settled = false }: Props) {
   const [drag, setDrag] = useState<number | null>(null);
   const [box, width] = useWidth<HTMLDivElement>();
   const withDay = to - from > 86_400_000;
@@ -41,11 +44,11 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
     const taken = Array<number>(LANES).fill(0);
     return (
       <>
-        {ticks(from, to, Math.max(2, Math.floor(width / (110 * scale())))).map((time) => (
+        {ticks(from, to, Math.max(2, Math.floor(width / ((withDay ? 160 : 110) * scale())))).map((time, number) => (
           <g key={time}>
             <line x1={x(time)} x2={x(time)} y1="0" y2="58" stroke="var(--line)" stroke-width="1" />
             <text x={Math.min(x(time) + 3, width - (withDay ? 100 : 54) * scale())} y="71" fill="var(--soft)">
-              {clock(time, withDay).slice(0, withDay ? 16 : 8)}
+              {axisText(time, number, withDay)}
             </text>
           </g>
         ))}
@@ -90,7 +93,7 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
         aria-valuemin={from}
         aria-valuemax={to}
         aria-valuenow={Math.round(at)}
-        aria-valuetext={clock(at, withDay)}
+        aria-valuetext={moment(at, withDay)}
         onPointerDown={(event) => {
           event.currentTarget.setPointerCapture(event.pointerId);
           pointed(event);
@@ -100,14 +103,15 @@ export function TimeLine({ from, to, at, reached, findings, truths, onSeek, sett
         onPointerCancel={() => setDrag(null)}
       >
         <rect x="0" y="0" width={x(reached)} height="58" fill="var(--raised)" />
+        {!zoom.whole && <rect class="shown" x={x(zoom.from)} y="1" width={x(zoom.to) - x(zoom.from)} height="57" fill="var(--band)" stroke="var(--accent)" />}
         {still}
         <line x1={x(at)} x2={x(at)} y1="0" y2="60" stroke="var(--text)" stroke-width="2" />
         <path d={`M${x(at) - 6} 0 h12 l-6 8 z`} fill="var(--text)" />
         {drag !== null && (
           <g>
             <line x1={x(drag)} x2={x(drag)} y1="0" y2="60" stroke="var(--accent)" stroke-width="2" stroke-dasharray="4 3" />
-            <text x={Math.min(x(drag) + 6, width - 60)} y="40" fill="var(--text)">
-              {clock(drag)}
+            <text x={Math.min(x(drag) + 6, width - (withDay ? 160 : 90) * scale())} y="40" fill="var(--text)">
+              {moment(drag, withDay)}
             </text>
           </g>
         )}

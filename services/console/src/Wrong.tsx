@@ -2,23 +2,20 @@
 import { useEffect } from "preact/hooks";
 import { all, path, useLoaded } from "./api";
 import { Clusters } from "./Clusters";
+import { incidentColumns } from "./Findings";
 import { goesOn } from "./follow";
 import { latestDone, live, loadRuns } from "./latest";
 import { href } from "./route";
-import { parse, span } from "./time";
 import { worstFirst } from "./incidents";
 import { Table, type Column } from "./Table";
 import type { Incident, Run } from "./types";
-import { known, Moment, Sev, weight, When } from "./ui";
-
-interface Named {
-  readonly run: Run;
-  readonly incident: Incident;
-}
+import { When } from "./ui";
+import { known } from "./units";
 
 interface Now {
-  readonly found: readonly Named[];
-  readonly runs: number;
+  readonly found: readonly Incident[];
+  /** Of which something was found, by id. */
+  readonly runs: ReadonlyMap<string, Run>;
   /** Runs that there are. */
   readonly total: number;
   /** Runs that may still find something. */
@@ -27,58 +24,33 @@ interface Now {
 
 async function load(): Promise<Now> {
   const known = await loadRuns();
-  const now = live(known);
-  const runs = [...now, ...latestDone(known)].filter((run) => run.incidents > 0);
-  const lists = await Promise.all(runs.map(async (run) => (await all<Incident>(`${path("runs", run.id)}/incidents`)).map((incident) => ({ run, incident }))));
-  return { found: lists.flat().sort((a, b) => worstFirst(a.incident, b.incident)), runs: runs.length, total: known.length, going: known.filter(goesOn).length };
+  const runs = [...live(known), ...latestDone(known)].filter((run) => run.incidents > 0);
+  const lists = await Promise.all(runs.map((run) => all<Incident>(`${path("runs", run.id)}/incidents`)));
+  return { found: lists.flat().sort(worstFirst), runs: new Map(runs.map((run) => [run.id, run])), total: known.length, going: known.filter(goesOn).length };
 }
 
 /** While something goes on, and otherwise: this page hangs on walls. */
 const [SOON_MS, LATER_MS] = [5000, 30_000];
 const MOST = 100;
 
-const COLUMNS: readonly Column<Named>[] = [
-  {
-    name: "severity",
-    by: ({ incident }) => weight(incident.severity),
-    text: ({ incident }) => `${incident.severity} ${incident.state}`,
-    cell: ({ incident }) => (
-      <>
-        <Sev of={incident.severity} />
-        <div class="small soft">{incident.state}</div>
-      </>
-    ),
-  },
-  {
-    name: "incident",
-    by: ({ incident }) => incident.title,
-    cell: ({ incident }) => <a href={href("incident", [incident.run, incident.id])}>{incident.title}</a>,
-  },
-  { name: "recording", by: ({ run }) => run.replay ?? run.recording, cell: ({ run, incident }) => <Origin run={run} at={incident.opened_at} /> },
-  {
-    name: "began",
-    by: ({ incident }) => parse(incident.started_at),
-    text: ({ incident }) => incident.started_at,
-    cell: ({ incident }) => <Moment at={parse(incident.started_at)} withDay />,
-  },
-  {
-    name: "lasted",
-    num: true,
-    by: ({ incident }) => (incident.closed_at === null ? null : parse(incident.closed_at) - parse(incident.started_at)),
-    text: () => "",
-    cell: ({ incident }) => (incident.closed_at === null ? "open" : span(parse(incident.closed_at) - parse(incident.started_at))),
-  },
-  { name: "GPUs", num: true, by: ({ incident }) => incident.impact.gpus, text: () => "" },
-  {
-    name: "GPU-hours lost",
-    num: true,
-    by: ({ incident }) => incident.impact.gpu_hours_lost,
-    text: () => "",
-    cell: ({ incident }) => known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1)),
-  },
-];
+function columnsOf(runs: Now["runs"]): readonly Column<Incident>[] {
+  const run = (one: Incident) => runs.get(one.run);
+  const where: Column<Incident> = {
+    name: "recording",
+    by: (one) => run(one)?.replay ?? run(one)?.recording ?? null,
+    cell: (one) => <Origin run={run(one)} at={one.opened_at} />,
+  };
+  return [
+    ...incidentColumns().toSpliced(2, 0, where),
+    { name: "GPUs", num: true, by: ({ impact }) => impact.gpus, text: () => "" },
+    { name: "GPU-hours lost", num: true, by: ({ impact }) => impact.gpu_hours_lost, text: () => "", cell: ({ impact }) => known(impact.gpu_hours_lost, (it) => it.toFixed(1)) },
+  ];
+}
 
-function Origin({ run, at }: { readonly run: Run; readonly at: string }) {
+function Origin({ run, at }: { readonly run: Run | undefined; readonly at: string }) {
+  if (run === undefined) {
+    return null;
+  }
   return run.replay === null ? (
     <a href={href("run", [run.id], { t: at })}>{run.recording}</a>
   ) : (
@@ -108,9 +80,9 @@ export function Wrong() {
             <Nothing total={total} going={going} />
           ) : (
             <section class="panel">
-              <Table rows={found} columns={COLUMNS} keyOf={({ incident }) => `${incident.run}/${incident.id}`} most={MOST} />
+              <Table id="incidents" rows={found} columns={columnsOf(runs)} keyOf={({ run, id }) => `${run}/${id}`} most={MOST} />
               <p class="small soft">
-                {found.length} incident(s) in {runs} run(s): the last of each recording, and what is replayed live{found.length > MOST && `; the worst ${MOST} are shown`}.
+                {found.length} incident(s) in {runs.size} run(s): the last of each recording, and what is replayed live{found.length > MOST && `; at most ${MOST} are shown`}.
               </p>
             </section>
           )

@@ -19,3 +19,9 @@ export function settingsOf(changes: readonly Change[], detectors: readonly Pick<
   }
   return settings;
 }
+
+/** Settings as words. */
+export function shown(settings: DetectorSettings): string {
+  const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${String(value)}`));
+  return parts.length === 0 ? "as they come" : parts.join(", ");
+}

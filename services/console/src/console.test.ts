@@ -5,7 +5,7 @@ import { apart, EMPTY, nameOf, requestOf, textOf } from "./backtestRequest";
 import { settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
-import { precisionOverRecall, shareWithin } from "./curves";
+import { isolated, precisionOverRecall, shareWithin } from "./curves";
 import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
 import { blocks } from "./markdownBlocks";
@@ -13,6 +13,8 @@ import { href, parseRoute } from "./route";
 import { withEvents, NOTHING } from "./found";
 import { clock, span, ticks } from "./time";
 import { words, type Finding, type Heatmap, type Incident, type Job } from "./types";
+import { evidence, percent, quantity, shownAs, tick } from "./units";
+import { asked } from "./zoom";
 
 describe("time", () => {
   it("shows how long in the unit that one would use", () => {
@@ -23,6 +25,46 @@ describe("time", () => {
     const from = Date.parse("2024-04-01T09:24:00Z");
     const found = ticks(from, from + 26 * 60_000, 6);
     expect(found.map((at) => clock(at))).toEqual(["09:25:00", "09:30:00", "09:35:00", "09:40:00", "09:45:00", "09:50:00"]);
+  });
+});
+
+describe("units", () => {
+  it("are those that people use, with three figures and no exponent", () => {
+    const shown = [quantity(1.834e9, "bytes/s"), quantity(764e6, "4 octets/s"), quantity(50e9, "octets/s"), quantity(71_300, "MiB"), quantity(241_000, "bytes"), quantity(390.4, "W"), quantity(57.5, "°C")];
+    expect(shown).toEqual(["1.83 GB/s", "24.4 Gb/s", "400 Gb/s", "69.6 GiB", "241 kB", "390 W", "57.5 °C"]);
+    expect([quantity(0.04, "s"), quantity(229, "s"), quantity(4.6, "ms"), quantity(0.392, "ratio"), quantity(4.92e8, "ns/s"), quantity(1410, "MHz")]).toEqual(["40 ms", "229 s", "4.6 ms", "39.2 %", "49.2 %", "1,410 MHz"]);
+    expect([1e-9, 1.5e21, 1e9].map((value) => quantity(value, "")).join()).not.toContain("e");
+  });
+
+  it("are the same for all of an axis, whose ticks are written in full", () => {
+    const { unit, factor } = shownAs("bytes/s", 2.9e9);
+    expect([0, 5e8, 2.5e9].map((value) => `${tick(value * factor)} ${unit}`)).toEqual(["0 GB/s", "0.5 GB/s", "2.5 GB/s"]);
+    expect([97.5, 102.5].map(tick)).toEqual(["97.5", "102.5"]);
+  });
+
+  it("tell nothing, which was read, from what was not", () => {
+    expect([quantity(0, "bytes/s"), quantity(0, "1/s"), quantity(0, "4 octets/s"), quantity(0, "s"), quantity(null, "bytes/s"), quantity(undefined, "")]).toEqual(["0 B/s", "0/s", "0 b/s", "0 s", "no data", "no data"]);
+    expect([percent(0), percent(null)]).toEqual(["0 %", "–"]);
+  });
+
+  it("of evidence are what its name says, wherever it says it", () => {
+    expect([evidence("power_before_w", 376.65), evidence("pcie_peak_peers_gb_s", 21.04), evidence("power_violation_fraction_peers", 0.4479), evidence("compute_s_own_level", 4.61), evidence("sm_clock_mhz", 540), evidence("peers", 16)]).toEqual([
+      "377 W", "21 GB/s", "44.8 %", "4.61 s", "540 MHz", "16",
+    ]);
+  });
+});
+
+describe("the range of time that charts show", () => {
+  const [first, last] = [Date.parse("2024-04-01T09:24:00Z"), Date.parse("2024-04-01T09:50:00Z")];
+  const of = (from: string, to: string) => asked({ from, to }, first, last);
+
+  it("is what the address says, within what there is", () => {
+    expect(of("2024-04-01T09:30:00Z", "2024-04-01T09:35:00Z")).toEqual({ from: first + 360_000, to: first + 660_000 });
+    expect(of("2024-04-01T09:00:00Z", "2024-04-01T09:35:00Z")).toEqual({ from: first, to: first + 660_000 });
+  });
+
+  it("is all where the address says nothing that there is", () => {
+    expect([asked({}, first, last), of("yesterday", "today"), of("2023-01-01T00:00:00Z", "2023-01-02T00:00:00Z"), of("2024-04-01T09:35:00Z", "2024-04-01T09:30:00Z"), of("2024-04-01T09:00:00Z", "2024-04-01T10:00:00Z")]).toEqual([null, null, null, null, null]);
   });
 });
 
@@ -164,6 +206,11 @@ describe("curves", () => {
     expect(precisionOverRecall([point(0, 0.5, 1), point(1, null, 0)]).map(({ x, y }) => [x, y])).toEqual([[1, 0.5]]);
   });
 
+  it("have a point where a reading stands alone, as no line shows it", () => {
+    expect(isolated([1, 2, null, null, null, 3, null, null, null, 4, null, 5], 2.5)).toEqual([5]);
+    expect(isolated([null, 0, null], 2.5)).toEqual([1]);
+  });
+
   it("show what part was found within which time, on a scale of tenfolds", () => {
     expect(shareWithin([100, 1, 0]).map(({ x, y }) => [x, Number(y.toFixed(2))])).toEqual([
       [-1, 0.33],
@@ -243,22 +290,22 @@ describe("a table", () => {
     { name: "power_throttle", delay: 4 },
   ];
   const columns = [
-    { by: (row: (typeof rows)[number]) => row.name },
-    { by: (row: (typeof rows)[number]) => row.delay, text: (row: (typeof rows)[number]) => (row.delay === null ? "never" : "") },
+    { name: "fault", by: (row: (typeof rows)[number]) => row.name },
+    { name: "delay", by: (row: (typeof rows)[number]) => row.delay, text: (row: (typeof rows)[number]) => (row.delay === null ? "never" : "") },
   ];
   const names = (found: typeof rows | readonly (typeof rows)[number][]) => found.map((one) => one.name);
 
   it("stands as it came until a column is clicked: then up, down, and as it came again", () => {
     expect(arranged(rows, columns, null, "")).toBe(rows);
-    const up = clicked(null, 1);
-    const down = clicked(up, 1);
-    expect([up?.down, down?.down, clicked(down, 1), clicked(down, 0)]).toEqual([false, true, null, { column: 0, down: false }]);
+    const up = clicked(null, "delay");
+    const down = clicked(up, "delay");
+    expect([up, down, clicked(down, "delay"), clicked(down, "fault")]).toEqual(["delay", "-delay", null, "fault"]);
   });
 
   it("sorts numbers by size and names by letter, and puts what is not known last either way", () => {
-    expect(names(arranged(rows, columns, { column: 0, down: false }, ""))).toEqual(["link_down", "power_throttle", "straggler"]);
-    expect(names(arranged(rows, columns, { column: 1, down: false }, ""))).toEqual(["power_throttle", "straggler", "link_down"]);
-    expect(names(arranged(rows, columns, { column: 1, down: true }, ""))).toEqual(["straggler", "power_throttle", "link_down"]);
+    expect(names(arranged(rows, columns, "fault", ""))).toEqual(["link_down", "power_throttle", "straggler"]);
+    expect(names(arranged(rows, columns, "delay", ""))).toEqual(["power_throttle", "straggler", "link_down"]);
+    expect(names(arranged(rows, columns, "-delay", ""))).toEqual(["straggler", "power_throttle", "link_down"]);
   });
 
   it("shows the rows that have all the words, in whichever column", () => {

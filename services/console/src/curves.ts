@@ -1,5 +1,5 @@
-/** Points of curves out of scores. Pure. */
-import type { CurvePoint } from "./types";
+/** Points of curves out of scores and readings. Pure. */
+import type { CurvePoint, Values } from "./types";
 
 export interface Point {
   readonly x: number;
@@ -26,4 +26,11 @@ export function shareWithin(delays: readonly number[]): readonly Point[] {
     y: (number + 1) / sorted.length,
     says: `${number + 1} of ${sorted.length} within ${delay.toFixed(1)} s`,
   }));
+}
+
+/** The places of readings with none within `bridged` places of them: no line shows these, so each is a point. */
+export function isolated(values: Values, bridged: number): number[] {
+  const there = values.flatMap((value, bucket) => (value === null ? [] : [bucket]));
+  const far = (a: number | undefined, b: number | undefined) => a === undefined || b === undefined || b - a > bridged;
+  return there.filter((bucket, place) => far(there[place - 1], bucket) && far(bucket, there[place + 1]));
 }

@@ -36,6 +36,7 @@ const KEYS = [
   ["Space", "play or pause"],
   ["← →", "10 s back or on; with Shift a minute"],
   ["[ ]", "slower, faster"],
+  ["+ − 0", "in charts: closer, wider, the whole range; dragging across one zooms, too"],
   ["p n", "the finding before, the next one"],
   ["Home End", "the beginning, the end"],
   ["Arrows, Enter", "on the heat map: move, choose a GPU"],

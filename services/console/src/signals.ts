@@ -1,4 +1,4 @@
-/** Which readings are worth a look, layer by layer, and how to call them. What a recording lacks is left out. */
+/** Which readings are worth a look, layer by layer, and how to call them. */
 import type { Entity, Stream } from "./types";
 
 export interface Signal {
@@ -23,7 +23,7 @@ const JOB: readonly Row[] = [
   ["comm_wait_s", "Waiting for others in a step", "s"],
   ["data_wait_s", "Waiting for data in a step", "s"],
 ];
-/** Units are DCGM's own; counters are told per second. */
+/** Units are DCGM's own, counters per second: units.ts says what they are shown in. */
 const GPU: readonly Row[] = [
   ["DCGM_FI_DEV_POWER_USAGE", "Power", "W"],
   ["DCGM_FI_DEV_SM_CLOCK", "SM clock", "MHz"],
@@ -47,8 +47,8 @@ const GPU: readonly Row[] = [
   ["DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVLink CRC errors", "1/s", true],
 ];
 const NIC: readonly Row[] = [
-  ["port_rcv_data", "Port received", "4 bytes/s", true],
-  ["port_xmit_data", "Port sent", "4 bytes/s", true],
+  ["port_rcv_data", "Port received", "4 octets/s", true],
+  ["port_xmit_data", "Port sent", "4 octets/s", true],
   ["symbol_error", "Symbol errors", "1/s", true],
   ["out_of_sequence", "Packets out of sequence", "1/s", true],
   ["local_ack_timeout_err", "Acknowledgement timeouts", "1/s", true],
@@ -56,7 +56,7 @@ const NIC: readonly Row[] = [
   ["link_downed", "Link went down", "1/s", true],
 ];
 const SWITCH: readonly Row[] = [
-  ["SAI_PORT_STAT_IF_IN_OCTETS", "Switch port in", "bytes/s", true],
+  ["SAI_PORT_STAT_IF_IN_OCTETS", "Switch port in", "octets/s", true],
   ["SAI_PORT_STAT_PFC_3_RX_PKTS", "PFC pauses received", "1/s", true],
   ["SAI_PORT_STAT_PFC_3_TX_PKTS", "PFC pauses sent", "1/s", true],
   ["SAI_PORT_STAT_ECN_MARKED_PACKETS", "ECN-marked packets", "1/s", true],
@@ -77,6 +77,12 @@ function layer(name: string, kind: string, rows: readonly Row[], streams: readon
 
 export function ofGpu(streams: readonly Stream[]): readonly Signal[] {
   return layer("GPU", "dcgm", GPU, streams, 99).signals;
+}
+
+/** What a recording has no reading of, though a GPU might be asked for it. */
+export function lackedOfGpu(streams: readonly Stream[]): readonly string[] {
+  const there = new Set(ofGpu(streams).map(({ field }) => field));
+  return GPU.filter(([field]) => !there.has(field)).map(([, title]) => title);
 }
 
 /** Every layer that the recording has readings of, those nearest to the culprit first. */

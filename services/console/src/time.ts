@@ -14,6 +14,16 @@ export function clock(at: number, withDay = false): string {
   return withDay ? `${text.slice(0, 10)} ${text.slice(11, 19)}` : text.slice(11, 19);
 }
 
+/** 09:30:16 UTC: a time that somebody reads alone says whose it is. */
+export function moment(at: number, withDay = false): string {
+  return `${clock(at, withDay)} UTC`;
+}
+
+/** What stands at a tick of an axis; the first names the zone for all. */
+export function axisText(at: number, number: number, withDay: boolean): string {
+  return `${clock(at, withDay).slice(0, withDay ? 16 : 8)}${number === 0 ? " UTC" : ""}`;
+}
+
 /** 45 s, 26 min, 3 h 05, 2 d 4 h. */
 export function span(ms: number): string {
   const s = Math.round(Math.abs(ms) / 1000);

@@ -1,8 +1,9 @@
 /** Small pieces that every page is made of. */
 import type { ComponentChildren } from "preact";
 import { ApiError, type Loaded } from "./api";
-import { clock, rfc3339 } from "./time";
+import { clock, moment, rfc3339 } from "./time";
 import type { Severity, Task } from "./types";
+import { percent } from "./units";
 
 const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
   page: ["page", "✕", "page"],
@@ -27,8 +28,7 @@ export function Sev({ of }: { readonly of: Severity }) {
 export function Moment({ at, withDay = false }: { readonly at: number; readonly withDay?: boolean }) {
   return (
     <time dateTime={rfc3339(at)} title={rfc3339(at)}>
-      {clock(at, withDay)}
-      {withDay && "Z"}
+      {moment(at, withDay)}
     </time>
   );
 }
@@ -76,21 +76,4 @@ export function When<T>({ loaded, children }: { readonly loaded: Loaded<T>; read
     return <Trouble error={loaded.error} />;
   }
   return loaded.data === null ? <p class="soft">Loading…</p> : <>{children(loaded.data)}</>;
-}
-
-/** A figure that may not be known: unknown is never shown as nothing. */
-export function known(value: number | null, show: (value: number) => string): string {
-  return value === null ? "unknown" : show(value);
-}
-
-export function percent(value: number | null): string {
-  return value === null ? "–" : `${(100 * value).toFixed(0)} %`;
-}
-
-export function seconds(value: number | null): string {
-  return value === null ? "–" : `${value < 100 ? value.toFixed(1) : value.toFixed(0)} s`;
-}
-
-export function bytes(value: number): string {
-  return value >= 1e9 ? `${(value / 1e9).toFixed(1)} GB` : value >= 1e6 ? `${(value / 1e6).toFixed(1)} MB` : `${(value / 1e3).toFixed(0)} kB`;
 }

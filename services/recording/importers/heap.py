@@ -55,6 +55,7 @@ def convert(
     align_clocks: Annotated[bool, "correct logs' times by events that the telemetry saw too"] = True,
     keep_all: Annotated[bool, "keep what lies outside of the telemetry's stretch, too"] = False,
     cluster: Annotated[str, "name of the cluster"] = "imported",
+    title: Annotated[str, "headline of the recording, where its name is not enough"] = "",
     progress: Progress = silent,
 ) -> Report:
     """Convert a heap of files into a recording at ``out``.
@@ -83,7 +84,7 @@ def convert(
                 f"{source}: nothing in it could be imported\n{report}",
                 remedy="see the table for what each file lacks; `hindcast import --help` lists what is read",
             )
-        how = {"cluster": cluster, "align_clocks": align_clocks, "keep_all": keep_all, "log_gaps": True}
+        how = {"cluster": cluster, "title": title, "align_clocks": align_clocks, "keep_all": keep_all, "log_gaps": True}
         _merged(parts, identify([part.recording for part in parts], known, heap.hosts), out, how, report)
         return report
     finally:

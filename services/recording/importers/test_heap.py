@@ -62,9 +62,10 @@ def packed(folder: Path) -> Path:
 @pytest.mark.parametrize("as_archive", [False, True])
 def test_every_file_of_a_heap_is_found_out_imported_and_reported(tmp_path: Path, as_archive: bool) -> None:
     heap = heap_of(tmp_path, FILES)
-    report = convert(packed(heap) if as_archive else heap, tmp_path / "out")
+    report = convert(packed(heap) if as_archive else heap, tmp_path / "out", title="Two nodes at eight")
     assert validate_recording(tmp_path / "out") == []
     recording = Recording.open(tmp_path / "out")
+    assert recording.manifest.title == "Two nodes at eight"
     assert [node.name for node in recording.topology.nodes] == ["gpu01", "gpu02"]
     assert {(event.node, event.source) for event in recording.events()} == {
         ("gpu01", "kernel"), ("gpu02", "kernel"), ("gpu01", "sel"), (None, "scheduler"),
