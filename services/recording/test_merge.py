@@ -284,7 +284,7 @@ def test_the_headline_is_what_the_user_says_else_the_one_of_all_else_the_name(tm
     first = recording(tmp_path, "a", {"dcgm": dcgm([(0, "n1", 0, 1.0)])})
     second = recording(tmp_path, "b", {"dcgm": dcgm([(0, "n2", 0, 2.0)])})
     other = recording(tmp_path, "c", {"dcgm": dcgm([(0, "n2", 0, 2.0)])}, title="Scrapes of 2 nodes")
-    assert merged(tmp_path / "said", first, other, title="Rack 7 went dark")[0].manifest.title == "Rack 7 went dark"
+    assert merged(tmp_path / "named", first, other, title="Rack 7 went dark")[0].manifest.title == "Rack 7 went dark"
     assert merged(tmp_path / "one", first, second)[0].manifest.title == first.manifest.title
     whole, _ = merged(tmp_path / "two", first, other)
     assert whole.manifest.title == "whole"
