@@ -22,6 +22,6 @@ export function settingsOf(changes: readonly Change[], detectors: readonly Pick<
 
 /** Settings as words. */
 export function shown(settings: DetectorSettings): string {
-  const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${String(value)}`));
+  const parts = Object.entries(settings).flatMap(([detector, own]) => Object.entries(own).map(([name, value]) => `${detector}.${name} = ${typeof value === "object" ? JSON.stringify(value) : String(value)}`));
   return parts.length === 0 ? "as they come" : parts.join(", ");
 }
