@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -201,6 +201,14 @@ def test_an_end_that_is_no_success_is_a_scheduler_event(tmp_path: Path, convert:
     assert event.timestamp == (DAY + 3660) * 1000
     assert "State=OUT_OF_MEMORY" in event.message
     assert len(Recording.open(tmp_path / "out").topology.nodes[0].gpus) == 8
+
+
+@pytest.mark.parametrize("when", ["submit", "start", "end"])
+def test_a_time_that_no_clock_shows_costs_its_job_at_most(when: str) -> None:
+    wrong: dict[str, Any] = {"number": 908, when: -9223372036854775809}
+    jobs = jobs_of(lsf.convert, lsb_acct([replace(RUN, **wrong), RUN]))
+    assert jobs.pop("907") == jobs_of(lsf.convert, lsb_acct([RUN]))["907"]
+    assert [job.submit for job in jobs.values()] == ([None] if when == "submit" else [])
 
 
 def test_times_without_a_year_need_one(tmp_path: Path) -> None:

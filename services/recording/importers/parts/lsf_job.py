@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from services.recording.importers.parts.allocations import RUNNING, Allocation
+from services.recording.importers.parts.moments import plausible
 from services.recording.model import Job
 
 MALFORMED = "a record of LSF whose fields are not where they should be"
@@ -46,6 +47,8 @@ def allocation(
     running = state in RUNNING
     if not start or not hosts:
         return "the job never started"
+    if not all(plausible(at) for at in (start, start if end is None else end)):
+        return MALFORMED
     if (end is None) != running or (end is not None and end < start):
         return "the job is over, and its end is missing or before its start"
     job = Job(
@@ -54,7 +57,7 @@ def allocation(
         user=user,
         nodes=hosts,
         gpus_per_node=gpus or None,
-        submit=min(submit, start) if submit else None,
+        submit=min(submit, start) if submit and plausible(submit) else None,
         start=start,
         end=end,
         state=state,
