@@ -18,9 +18,7 @@ What was inferred is approximate: a job is known some minutes after its start, a
 It is called `inferred-` and its first node.
 """
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +28,7 @@ from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.core.survivors import Survivors
 from detectors.fleet import INFERRED, Fleet, Job, JobEvent
 from detectors.in_step import FEWEST, linked
-from detectors.job_lines import Speakers, job_event_of
+from detectors.named_jobs import GONE_S, NamedJobs
 from detectors.rows import Rows
 
 MEMORY: Final = "DCGM_FI_DEV_FB_USED"
@@ -47,10 +45,6 @@ _IDLE_WINDOWS: Final = 10
 """So long most of a job's nodes must idle before it is over: checkpoints and evaluations take up to four minutes."""
 _FREED: Final = 0.1
 """Of the memory in use: idle GPUs hold some MiB, a process with a CUDA context half a GiB, a model tens."""
-_MINUTE_MS: Final = 60_000
-_NEVER: Final = 2**62
-_GONE_S: Final = 3600
-"""A job that nothing names for an hour is over; so is one of the scheduler's log whose nodes have idled for so long."""
 _LOOKS_A_DAY: Final = 86_400_000 / (_WINDOW_MS * _EVERY)
 
 
@@ -84,60 +78,27 @@ class JobFinder:
         self._gpus, self._nodes = _Gpus(), _Nodes()
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._named: dict[str, dict[str, Instant]] = {}
-        """By job that ranks name: from when on each of its nodes is known."""
-        self._minutes: dict[str, set[int]] = {}
-        """In which minutes such a job was heard of."""
         self._jobs: dict[str, Job] = {}
-        self._logged: set[str] = set()
-        """Which of the jobs the scheduler's log started."""
-        self._finished: set[str] = set()
-        """Which jobs it ended, as long as ranks name them."""
-        self._lines: list[JobEvent] = []
-        """What it reported since the last point of the grid."""
-        self._speakers: dict[str, Speakers] = {}
+        self._named = NamedJobs()
 
     def scheduler_speaks(self) -> list[JobEvent]:
         """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
         self._scheduled = True
         events = [JobEvent(job.start, "end", job) for job in self._jobs.values()]
         self._jobs.clear()
-        self._named.clear()
-        self._minutes.clear()
-        self._logged.clear()
-        self._finished.clear()
-        self._lines.clear()
-        self._speakers.clear()
+        self._named = NamedJobs()
         self._gpus, self._nodes = _Gpus(), _Nodes()
         return events
 
     def take_rows(self, rows: Rows, after: Instant) -> None:
-        """Take rows as they arrive, for the nodes that ranks run on; those up to `after` are too late.
-
-        Rows may be ahead of event time: what is kept of them are the first time of each pair and the minutes in which a
-        job was heard of, of which only those that event time has passed are looked at.
-        """
-        if self._scheduled or rows.node is None:
-            return
-        jobs, width = rows.keys["job_id"], len(rows.node.categories)
-        good = np.flatnonzero((rows.node.codes >= 0) & (rows.times > after))
-        pairs, minutes = jobs.codes[good] * width + rows.node.codes[good], rows.times[good] // _MINUTE_MS
-        for pair, minute in np.unique(np.stack([pairs, minutes], axis=1), axis=0).tolist():
-            job, node = str(jobs.categories[pair // width]), str(rows.node.categories[pair % width])
-            nodes = self._named.setdefault(job, {})
-            nodes[node] = min((minute + 1) * _MINUTE_MS, nodes.get(node, _NEVER))
-            self._minutes.setdefault(job, set()).add(minute)
+        """Take rows of ranks as they arrive, for the nodes that these run on; those up to `after` are too late."""
+        if not self._scheduled:
+            self._named.take_rows(rows, after)
 
     def take_lines(self, records: Iterable[LogRecord]) -> None:
         """Take log lines in order of time."""
-        if self._scheduled:
-            return
-        for record in records:
-            if (event := job_event_of(record)) is not None:
-                self._lines.append(event)
-            elif record.source == "job" and record.job_id is not None:
-                self._minutes.setdefault(record.job_id, set()).add(record.at // _MINUTE_MS)
-                self._speakers.setdefault(record.job_id, Speakers()).take(record)
+        if not self._scheduled:
+            self._named.take_lines(records)
 
     def observe(self, batch: Batch) -> None:
         """Take readings of GPUs."""
@@ -182,23 +143,10 @@ class JobFinder:
             events += self._applied(self._over(now))
             if now // _WINDOW_MS % _EVERY == 0:
                 events += self._begun(now)
-            self._name_speakers(now)
+            gpus = np.bincount(self._gpus.node, minlength=len(self._names)).tolist()
+            lots = [job.nodes for name, job in self._jobs.items() if name not in self._named]
+            self._named.name_speakers(now, lots, dict(zip(self._names, gpus, strict=True)))
         return events
-
-    def _name_speakers(self, now: Instant) -> None:
-        """Give the jobs whose ranks write lines their nodes, where all of them are known."""
-        unnamed = [
-            (name, speakers)
-            for name, speakers in sorted(self._speakers.items())
-            if not self._has_name(name) and name not in self._finished and self._heard_of(name, now)
-        ]
-        if not unnamed:
-            return
-        gpus = dict(zip(self._names, np.bincount(self._gpus.node, minlength=len(self._names)).tolist(), strict=True))
-        lots = [job.nodes for name, job in self._jobs.items() if not self._has_name(name)]
-        for job_id, speakers in unnamed:
-            if nodes := speakers.among(lots, gpus):
-                self._named[job_id] = dict.fromkeys(nodes, now)
 
     def _applied(self, events: list[JobEvent]) -> list[JobEvent]:
         for event in events:
@@ -211,51 +159,26 @@ class JobFinder:
     def _logged_jobs(self, now: Instant) -> list[JobEvent]:
         """Return what the scheduler's log has reported by now."""
         events: list[JobEvent] = []
-        for reported in self._lines:
-            job_id = reported.job.job_id
+        for reported in self._named.reported(now):
             if reported.event == "start":
-                self._logged.add(job_id)
-                self._finished.discard(job_id)
-                events += self._applied([*self._taken_over(now, reported.job.nodes), replace(reported, at=now)])
-                continue
-            self._logged.discard(job_id)
-            self._finished.add(job_id)
-            if job_id in self._jobs:
-                events += self._applied([JobEvent(now, "end", self._jobs[job_id])])
-        self._lines.clear()
+                events += self._applied([*self._taken_over(now, reported.job.nodes), reported])
+            elif (job := self._jobs.get(reported.job.job_id)) is not None:
+                events += self._applied([JobEvent(now, "end", job)])
         return events
-
-    def _has_name(self, job_id: str) -> bool:
-        return job_id in self._named or job_id in self._logged
 
     def _named_jobs(self, now: Instant) -> list[JobEvent]:
         events = []
-        for job_id, nodes in sorted(self._named.items()):
-            if job_id in self._logged | self._finished:
-                continue
-            known = tuple(sorted(node for node, at in nodes.items() if at <= now))
+        for job_id, nodes in self._named.by_nodes(now):
             job = self._jobs.get(job_id)
-            if known and (job is None or job.nodes != known):
-                events += self._taken_over(now, known)
-                events.append(JobEvent(now, "start", Job(job_id, known, now if job is None else job.start)))
+            if job is None or job.nodes != nodes:
+                events += self._taken_over(now, nodes)
+                events.append(JobEvent(now, "start", Job(job_id, nodes, now if job is None else job.start)))
         return events
 
     def _taken_over(self, now: Instant, nodes: tuple[str, ...]) -> list[JobEvent]:
         """Return the ends of inferred jobs on nodes whose job is known by name by now."""
-        inferred = [job for name, job in self._jobs.items() if not self._has_name(name)]
+        inferred = [job for name, job in self._jobs.items() if name not in self._named]
         return [JobEvent(now, "end", job) for job in inferred if set(job.nodes) & set(nodes)]
-
-    def _heard_of(self, job_id: str, now: Instant) -> bool:
-        """Return whether a job was heard of in one of the last minutes that are over."""
-        over = now // _MINUTE_MS
-        return any(over - _IDLE_WINDOWS // 2 <= minute < over for minute in self._minutes.get(job_id, ()))
-
-    def _silent_s(self, job_id: str, now: Instant) -> float:
-        """Return for how long a job has not been heard of by name; 0 for one that nothing names."""
-        if job_id not in self._named:
-            return 0.0
-        passed = [minute for minute in self._minutes.get(job_id, ()) if (minute + 1) * _MINUTE_MS <= now]
-        return (now - (max(passed) + 1) * _MINUTE_MS) / 1000 if passed else math.inf
 
     def _close_window(self) -> set[str]:
         """End the window; return the nodes whose processes ended in it, of which nothing is known any more."""
@@ -279,7 +202,7 @@ class JobFinder:
         """Return how inferred jobs go on without the nodes whose processes ended, or that they are over."""
         events = []
         for name, job in self._jobs.items():
-            if self._has_name(name) or not anew & set(job.nodes):
+            if name in self._named or not anew & set(job.nodes):
                 continue
             nodes = tuple(node for node in job.nodes if node not in anew)
             over = 2 * len(nodes) < len(job.nodes) or not nodes
@@ -293,24 +216,14 @@ class JobFinder:
             newest |= dict.fromkeys(job.nodes, job)
         events = []
         for name, job in list(self._jobs.items()):
-            logged = name in self._logged
-            silent_s = 0.0 if logged else self._silent_s(name, now)
-            windows = _GONE_S * 1000 // _WINDOW_MS if logged else _IDLE_WINDOWS
+            logged, silent_s = self._named.logged(name), self._named.silent_s(name, now)
+            windows = GONE_S * 1000 // _WINDOW_MS if logged else _IDLE_WINDOWS
             idle = sum(self._idles(node, windows) or (newest[node] is not job and not logged) for node in job.nodes)
-            lasting = name in self._named and not logged and silent_s < _IDLE_WINDOWS * _WINDOW_MS / 1000
-            if silent_s > _GONE_S or (not lasting and 2 * idle > len(job.nodes)):
+            lasting = silent_s is not None and silent_s < _IDLE_WINDOWS * _WINDOW_MS / 1000
+            if (silent_s or 0.0) > GONE_S or (not lasting and 2 * idle > len(job.nodes)):
                 events.append(JobEvent(now, "end", job))
-                self._named.pop(name, None)
-                self._minutes.pop(name, None)
-                self._speakers.pop(name, None)
-                self._logged.discard(name)
-        kept = now // _MINUTE_MS - 2 * _GONE_S // 60
-        recent = {name: {m for m in minutes if m >= kept} for name, minutes in self._minutes.items()}
-        self._minutes = {name: minutes for name, minutes in recent.items() if minutes}
-        self._speakers = {name: speakers for name, speakers in self._speakers.items() if name in self._minutes}
-        for name in [name for name in self._finished if name not in self._minutes]:
-            self._finished.remove(name)
-            self._named.pop(name, None)
+                self._named.forget(name)
+        self._named.forget_old(now, self._jobs)
         return events
 
     def _idles(self, node: str, windows: int) -> bool:
@@ -319,7 +232,7 @@ class JobFinder:
 
     def _begun(self, now: Instant) -> list[JobEvent]:
         """Return the jobs that nodes at work make up whose job nothing names, and jobs that got more nodes."""
-        with_named = {node for name, job in self._jobs.items() if self._has_name(name) for node in job.nodes}
+        with_named = {node for name, job in self._jobs.items() if name in self._named for node in job.nodes}
         latest = self._nodes.activity[-FEWEST:]
         known = np.isfinite(latest).any(axis=0)
         mine = np.array([name in with_named for name in self._names], bool)
@@ -337,7 +250,7 @@ class JobFinder:
 
     def _joined(self, now: Instant, names: set[str]) -> list[JobEvent]:
         """Return what makes one job of the nodes that are linked and of the jobs that they were found in before."""
-        inferred = [job for name, job in self._jobs.items() if not self._has_name(name)]
+        inferred = [job for name, job in self._jobs.items() if name not in self._named]
         having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
         nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
         if not having:
@@ -362,32 +275,15 @@ class JobFinder:
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state as JSON can say it, and arrays."""
         jobs = [[job.job_id, job.nodes, job.start] for job in self._jobs.values()]
-        document = {
-            "scheduled": self._scheduled,
-            "names": self._names,
-            "named": self._named,
-            "minutes": {job: sorted(minutes) for job, minutes in self._minutes.items()},
-            "jobs": jobs,
-            "logged": sorted(self._logged),
-            "finished": sorted(self._finished),
-            "speakers": {job: (speakers.highest, speakers.nodes) for job, speakers in self._speakers.items()},
-            "lines": [(line.event, line.at, line.job.job_id, line.job.nodes) for line in self._lines],
-        }
+        document = {"scheduled": self._scheduled, "names": self._names, "jobs": jobs, **self._named.snapshot()}
         return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
 
     def load(self, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Take what `snapshot` returned."""
         self._scheduled, self._names = document["scheduled"], list(document["names"])
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._named = {job: dict(nodes) for job, nodes in document["named"].items()}
-        self._minutes = {job: set(minutes) for job, minutes in document["minutes"].items()}
         self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
-        self._logged, self._finished = set(document.get("logged", ())), set(document.get("finished", ()))
-        spoke = document.get("speakers", {})
-        self._speakers = {job: Speakers(highest, dict(nodes)) for job, (highest, nodes) in spoke.items()}
-        self._lines = [
-            JobEvent(at, event, Job(job_id, tuple(nodes), at)) for event, at, job_id, nodes in document.get("lines", ())
-        ]
+        self._named.load(document)
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
 

@@ -106,6 +106,17 @@ def test_a_jobs_own_lines_name_the_nodes_in_step_where_its_ranks_are_as_many_as_
     assert jobs_in(done) == [ONE, TWO]
 
 
+def test_a_job_named_after_one_node_gets_its_others_when_a_higher_rank_writes() -> None:
+    first = [spoken(_START + at * _MINUTE, "n00", at % 4) for at in range(1, 58)]
+    own = engine()
+    own.feed_logs(first + [spoken(_START + at * _MINUTE + 1, "n05", 23) for at in range(25, 58)])
+    early = played(own, cluster(60, 1), _START + 22 * _MINUTE)
+    assert {"n00"} in jobs_in(early)
+    rows = cluster(60, 1)
+    late = played(early, picked(rows, np.flatnonzero(rows.times > early.event_time)), _START + 58 * _MINUTE)
+    assert (ids_in(late), jobs_in(late)) == (["44", "inferred-n06"], [ONE, TWO])
+
+
 def test_a_job_that_fell_silent_and_whose_nodes_idle_is_not_named_again() -> None:
     rows = cluster(60, 1, idle_from=30)
     alone = engine()
