@@ -205,7 +205,7 @@ def test_an_end_that_is_no_success_is_a_scheduler_event(tmp_path: Path, convert:
 
 @pytest.mark.parametrize("when", ["submit", "start", "end"])
 def test_a_time_that_no_clock_shows_costs_its_job_at_most(when: str) -> None:
-    wrong: dict[str, Any] = {"number": 908, when: -9223372036854775809}
+    wrong: dict[str, Any] = {"number": 908, "hosts": ("gpu09",), when: -9223372036854775809}
     jobs = jobs_of(lsf.convert, lsb_acct([replace(RUN, **wrong), RUN]))
     assert jobs.pop("907") == jobs_of(lsf.convert, lsb_acct([RUN]))["907"]
     assert [job.submit for job in jobs.values()] == ([None] if when == "submit" else [])
