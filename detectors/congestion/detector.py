@@ -51,8 +51,6 @@ _LEFT: Final = 0.25
 """Of what was found: who waits for less has a congestion behind him, not the same one."""
 _FELT: Final = 0.05
 """Of a step: a job that loses a twentieth is held up. A policy."""
-_UNFELT: Final = 0.01
-"""Of a step: less is what a job's pace wanders by, and holds up nobody."""
 _PAUSE_BITS: Final = 65_535 * 512
 """The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
 _MARKS_PER_S: Final = 1000.0
@@ -134,19 +132,15 @@ class Congestion(BaseDetector):
         for lot in together(self._fabric, hot) if sure else ():
             if any(port in sure for port in lot):
                 origin = origin_of(self._fabric, self._with_marks(lot))
-                if origin.switch not in known and not self._harmless(lot):
+                if origin.switch not in known and not self._harmless(now, lot):
                     found += self._fire(now, origin, lot, slower)
         return found
 
-    def _harmless(self, lot: Hot) -> bool:
+    def _harmless(self, now: Instant, lot: Hot) -> bool:
         """Return whether one port alone waits and drops nothing, and its host's job makes steps as before."""
         ((port, signals), *others) = lot.items()
         job = self._fleet.job_of(self._fabric.host.get(port, ""))
-        number = self._paces.jobs.find(job.job_id) if job is not None else -1
-        if others or signals["drop"] > 0 or not 0 <= number < len(self._paces):
-            return False
-        earlier, lately = (values[number] for values in self._paces.before_and_now())
-        return bool(lately <= (1 + _UNFELT) * earlier)
+        return not others and signals["drop"] <= 0 and job is not None and self._paces.as_before(now, job.job_id)
 
     def _matters(self, kind: Kind, slower: Iterable[str]) -> FloatArray:
         """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.

@@ -21,7 +21,10 @@ _MICRO: Final = 1e6
 _LONGEST_S: Final = 86_400.0
 _MOST: Final = 1.5
 """Of its job's usual step: what takes longer is a checkpoint or an evaluation."""
+_WANDERS: Final = 0.01
+"""Of a step: less is what a job's pace wanders by, and holds up nobody."""
 _LASTS_MS: Final = 120_000
+"""So long a job may make no step, as for a checkpoint, before it counts as one that stands."""
 _FORGET_MS: Final = 3_600_000
 
 
@@ -81,6 +84,15 @@ class Paces(Columns):
         few |= np.count_nonzero(np.isfinite(before), axis=0) < _FEWEST_BEFORE
         lately, earlier = (masked_median(part.T, np.isfinite(part.T)) for part in (recent, before))
         return np.where(few, np.nan, earlier), np.where(few, np.nan, lately)
+
+    def as_before(self, now: Instant, job_id: str) -> bool:
+        """Return whether a job's steps go on, and take as long as they did."""
+        number = self.jobs.find(job_id)
+        if not 0 <= number < len(self):
+            return False
+        earlier, lately = (values[number] for values in self.before_and_now())
+        goes_on = now - self.at[number] <= max(_LASTS_MS, 2000 * lately)
+        return bool(goes_on and lately <= (1 + _WANDERS) * earlier)
 
     def slower(self, now: Instant) -> FloatArray:
         """Return by how much longer (a share, jobs) the steps of each job surely are; 0 where they are not."""

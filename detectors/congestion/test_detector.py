@@ -255,6 +255,13 @@ def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_a
     assert entities(dropping) == [PORT], "a packet that is dropped is lost, whatever the steps say"
 
 
+def test_one_port_that_pauses_is_a_congestion_where_the_job_there_stands() -> None:
+    scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
+    tape = growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT)
+    stopped = without(tape, "steps", 1220, 1920)
+    assert (entities(tape), entities(stopped)) == ([], [PORT])
+
+
 def test_what_is_left_of_a_congestion_is_a_quarter_of_it_and_not_any_pause_nearby() -> None:
     def slower(rows: Any, values: Any) -> Any:
         return values * np.where((seconds(rows) >= 300) & (seconds(rows) < 840), 1.09, 1.0)
