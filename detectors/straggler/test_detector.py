@@ -27,7 +27,7 @@ from detectors.straggler.examples import (
     SUDDEN,
     TEMP,
     TENSOR,
-    UNTOLD,
+    UNRANKED,
     UTIL,
     Slow,
     Training,
@@ -215,7 +215,7 @@ def test_an_applications_own_xid_excuses_nobody() -> None:
     assert entities(replace(SUDDEN, logs=[line])) == [GPU]
 
 
-SEEN = replace(UNTOLD, nodes=4, gpus=8, minutes=32, interval_s=10.0)
+SEEN = replace(UNRANKED, nodes=4, gpus=8, minutes=32, interval_s=10.0)
 FIRST = 8
 UNREAD = {REASONS: from_to(np.nan, 0, 1e9, range(32))}
 ONLY = {"node": name(1), "gpu": 0}
