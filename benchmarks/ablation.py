@@ -1,8 +1,8 @@
 """What each part of the method contributes: detectors scored with one part switched off at a time.
 
 Training seeds only: scenarios of the library as written, at a tenth of their nodes, made first where they are not in
-the cache. A part is switched off by the detectors' own configuration: a detector that needs three readings is told to
-take one, one that asks four peers is told to ask a million (and falls back on the entity's own past). The model of
+the cache. A part is switched off by the detectors' own configuration: a detector that needs three readings is set to
+take one, one that asks four peers is set to ask a million (and falls back on the entity's own past). The model of
 novelty is fitted on other seeds, and shown what it has to say of the faults that a detector would have named.
 
 Grouping into incidents changes no finding: what it contributes is how much less there is to look at.
@@ -60,7 +60,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the method, and how the detectors are told to do without it."""
+    """A part of the method, and the settings with which the detectors do without it."""
 
     title: str
     overrides: Overrides
@@ -145,13 +145,13 @@ class Score:
 
     @property
     def where(self) -> str:
-        """The faults that were missed or cried wolf over."""
-        told = [
+        """The faults that were missed or falsely reported."""
+        mistakes = [
             f"{fault} {counts.misses} missed, {counts.false_alarms} false"
             for fault, counts in tally(self.outcomes).items()
             if fault != "all" and counts.misses + counts.false_alarms
         ]
-        return "; ".join(told) or "nothing missed, nothing false"
+        return "; ".join(mistakes) or "nothing missed, nothing false"
 
 
 @dataclass

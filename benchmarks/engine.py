@@ -2,7 +2,7 @@
 
 Columns are generated (`benchmarks.gpu_columns`); only the engine's own work is timed, in CPU time, from rows in memory
 to findings: buffering, order, detectors. Beside it, in the same run: one rule of one detector row by row in
-Python, and a single plain NumPy pass over the same columns, which nothing that looks at every reading can beat.
+Python, and a single plain NumPy pass over the same columns, which is the least that any look at every reading takes.
 `--short` takes fewer ticks and no fleet of 100,000 GPUs: seconds instead of minutes.
 """
 

@@ -1,4 +1,4 @@
-"""Scores the detectors on recordings that were made by others, and says what was missed and what cried wolf.
+"""Scores the detectors on recordings that were made by others, and shows what was missed and what was a false alarm.
 
     python -m benchmarks.foreign [--set development|look] [--only straggler,congestion] [--config X.yaml]
         [--without default-fields,logs] [--json F]
@@ -71,8 +71,9 @@ def main() -> None:
     for one in card.recordings:
         for outcome in one.outcomes:
             if outcome.kind in {"false", "late"} and outcome.finding:
-                said = outcome.finding
-                print(f"{outcome.kind:6}{one.name:18}{outcome.fault:20}+{said.detected_at / 1000:.0f} {said.summary}")
+                finding = outcome.finding
+                at_s, words = finding.detected_at / 1000, finding.summary
+                print(f"{outcome.kind:6}{one.name:18}{outcome.fault:20}+{at_s:.0f} {words}")
             elif outcome.kind == "miss" and outcome.fault in faults and outcome.label:
                 print(f"miss  {one.name:18}{outcome.fault:20}{dict(outcome.label.entity)} {outcome.label.cause}")
     if args.json:

@@ -144,8 +144,8 @@ class History:
         if start == end:
             return []
         flags = {"start": start, "end": end, "step": STEP_MS, "series": self.series, "block": block}
-        said = (f"-{name}={value}" for name, value in flags.items())
-        lines = _run(str(self._evaluator), "blocks", *said, folder).splitlines()
+        options = (f"-{name}={value}" for name, value in flags.items())
+        lines = _run(str(self._evaluator), "blocks", *options, folder).splitlines()
         found = map(json.loads, lines)
         return [Made(block["start"], block["end"], block["samples"], block["sums"]) for block in found]
 
@@ -241,7 +241,7 @@ def bytes_a_sample(blocks: Sequence[Block], series: int) -> dict[str, float]:
     return found
 
 
-def _tell(blocks: Sequence[Block], history: History) -> None:
+def _print_sizes(blocks: Sequence[Block], history: History) -> None:
     for resolution, size in bytes_a_sample(blocks, history.series).items():
         mine = [block for block in blocks if block.resolution == resolution]
         oldest, newest = ((history.end_ms - at) / DAY_MS for at in (mine[0].start, mine[-1].end))
@@ -272,7 +272,7 @@ def main() -> None:
         history.compact()
         blocks = history.blocks()
         print(f"compacted, downsampled and expired: {_cpu_s():.0f} CPU-s in all, load {os.getloadavg()[0]:.1f}")
-        _tell(blocks, history)
+        _print_sizes(blocks, history)
         wrong += amiss(blocks, history)
         url = history.query()
         wrong += differences(url, history)

@@ -47,12 +47,12 @@ def main() -> None:
         pipeline.wait_caught_up(DETECT_GROUP, timeout_s=60)
         firing = [record for record in pipeline.records(topics.FINDINGS) if _of_a_brake(record)]
         for node in sorted({json.loads(record.value)["entity"]["node"] for record in firing}):
-            until(partial(_told, pipeline, node), timeout_s=60, what=f"the webhook of {node}")
+            until(partial(_notified, pipeline, node), timeout_s=60, what=f"the webhook of {node}")
         _report(pipeline, firing)
 
 
 def _of_a_brake(record: Any) -> bool:
-    """Return whether a record is a brake that somebody is told of: what alerts nobody has no webhook to wait for."""
+    """Return whether a record is a brake that alerts somebody: what alerts nobody has no webhook to wait for."""
     finding = json.loads(record.value) if record.value else {}
     known = finding.get("state"), finding.get("fault")
     return known == ("firing", "power_throttle") and finding["severity"] != "info"
@@ -92,7 +92,7 @@ def _appends(pipeline: Pipeline) -> dict[str, tuple[NDArray[np.int64], NDArray[n
     return {node: (pairs[:, 0], pairs[:, 1]) for node, pairs in columns.items()}
 
 
-def _told(pipeline: Pipeline, node: str) -> bool:
+def _notified(pipeline: Pipeline, node: str) -> bool:
     return node in _webhooks(pipeline)
 
 

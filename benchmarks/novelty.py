@@ -1,9 +1,9 @@
 """Which model of novelty earns its place: a PCA's error, an isolation forest, both, or no model at all.
 
 All see the same: the distances of `services.model.peers` over development recordings, fitted on healthy stretches of
-other seeds. Two questions. By window: how well does the score tell a faulty GPU's windows from healthy ones (area under
-the ROC curve, average precision)? By event, with k-of-n continuity: how many faults of nodes and GPUs does it point at
-with a threshold that a given number of healthy quarter hours of a node exceed?
+other seeds. Two questions. By window: how well does the score separate a faulty GPU's windows from healthy ones (area
+under the ROC curve, average precision)? By event, with k-of-n continuity: how many faults of nodes and GPUs does it
+point at with a threshold that a given number of healthy quarter hours of a node exceed?
 """
 
 import argparse
@@ -39,7 +39,7 @@ Scorer = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
-class Told:
+class Judged:
     """One recording's windows, whether each is healthy, its GPUs, and its faults."""
 
     name: str
@@ -49,7 +49,7 @@ class Told:
     labels: list[Label]
 
     @classmethod
-    def of(cls, path: Path) -> "Told":
+    def of(cls, path: Path) -> "Judged":
         """Read a recording."""
         recording = Recording.open(path)
         gpus, labels = Gpus.of(recording), faults(recording)
@@ -102,28 +102,28 @@ def main() -> None:
     parser.add_argument("name", nargs="*", help="scenarios of the library, or recordings; else all scenarios")
     parser.add_argument("--fit", nargs="*", default=[], help="scenarios or recordings to fit on; else a fixed set")
     given = parser.parse_args()
-    fitted = [Told.of(path_of(*one)) for one in [(name,) for name in given.fit] or FITTED_ON]
+    fitted = [Judged.of(path_of(*one)) for one in [(name,) for name in given.fit] or FITTED_ON]
     features = np.concatenate(
-        [w.features for told in fitted for w, clear in zip(told.windows, told.clear, strict=True) if clear]
+        [w.features for one in fitted for w, clear in zip(one.windows, one.clear, strict=True) if clear]
     )
     names = given.name or [name for name in scenario_paths() if name not in LEFT_OUT]
-    shown = [Told.of(path_of(name)) for name in names]
+    shown = [Judged.of(path_of(name)) for name in names]
     print(f"fitted on {len(features)} healthy windows of {len(fitted)} recordings, shown {len(shown)} of other seeds")
     for title, scorer in candidates(features).items():
         _by_window(title, scorer, shown)
         _by_event(scorer, shown)
 
 
-def _by_window(title: str, scorer: Scorer, shown: list[Told]) -> None:
+def _by_window(title: str, scorer: Scorer, shown: list[Judged]) -> None:
     quiet: list[FloatArray] = []
     loud: dict[str, list[FloatArray]] = {}
-    for told in shown:
-        for window, clear in zip(told.windows, told.clear, strict=True):
+    for one in shown:
+        for window, clear in zip(one.windows, one.clear, strict=True):
             scores = scorer(window.features)
             if clear:
                 quiet.append(scores)
-            for label in told.labels:
-                here = told.of_label(window, label)
+            for label in one.labels:
+                here = one.of_label(window, label)
                 if here.any():
                     loud.setdefault(label.fault, []).append(scores[here])
     healthy_scores = np.concatenate(quiet)
@@ -137,27 +137,27 @@ def _by_window(title: str, scorer: Scorer, shown: list[Told]) -> None:
     print("  by window, AUC/AP: " + ", ".join(cells))
 
 
-def _by_event(scorer: Scorer, shown: list[Told]) -> None:
+def _by_event(scorer: Scorer, shown: list[Judged]) -> None:
     quiet: dict[tuple[str, str, int], float] = {}
     loud: dict[tuple[str, str], float] = {}
-    for told in shown:
+    for one in shown:
         continuity = Continuity()
-        for window, clear in zip(told.windows, told.clear, strict=True):
+        for window, clear in zip(one.windows, one.clear, strict=True):
             held = continuity.hold(window, scorer(window.features))
             if clear:
                 for gpu, score in zip(window.gpus.tolist(), held.tolist(), strict=True):
-                    key = told.name, told.gpus.keys[gpu][0], window.start // _QUARTER_MS
+                    key = one.name, one.gpus.keys[gpu][0], window.start // _QUARTER_MS
                     quiet[key] = max(score, quiet.get(key, -np.inf))
-            for label in told.labels:
-                here = told.of_label(window, label)
+            for label in one.labels:
+                here = one.of_label(window, label)
                 if here.any():
-                    of = label.fault, f"{told.name}/{label.id}"
+                    of = label.fault, f"{one.name}/{label.id}"
                     loud[of] = max(float(held[here].max()), loud.get(of, -np.inf))
     ranked = sorted(quiet.values(), reverse=True)
     for allowed in ALLOWED:
         hits = Counter(fault for (fault, _), score in loud.items() if score > ranked[allowed])
-        told_of = ", ".join(f"{fault} {count}" for fault, count in sorted(hits.items()))
-        print(f"  by event, {allowed} of {len(ranked)} exceed: {sum(hits.values())} of {len(loud)} ({told_of})")
+        by_fault = ", ".join(f"{fault} {count}" for fault, count in sorted(hits.items()))
+        print(f"  by event, {allowed} of {len(ranked)} exceed: {sum(hits.values())} of {len(loud)} ({by_fault})")
 
 
 if __name__ == "__main__":

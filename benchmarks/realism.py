@@ -159,7 +159,7 @@ def over_worlds(folder: Path, worlds: int) -> Iterator[str]:
 
 
 def _figures(recording: Recording) -> dict[str, float]:
-    """Return what can be said of a run whatever its cadence, as far as it is gathered there."""
+    """Return the figures of a run that do not depend on its cadence, as far as it is gathered there."""
     found: dict[str, float] = {}
     if "bmc" in recording.streams():
         nodes = _node_power(recording)
@@ -217,10 +217,10 @@ def _faults() -> Comparison:
     for path in scenario_paths().values():
         scenario, world = scenario_and_world(path)
         for happening in scenario.happenings:
-            for told in happening.truths(world):
-                family = _FAMILY.get(told.truth.fault, "other")
+            for fact in happening.truths(world):
+                family = _FAMILY.get(fact.truth.fault, "other")
                 made_mix[family] = made_mix.get(family, 0) + 1
-                made_hours.append((told.span[1] - told.span[0]) / 3600)
+                made_hours.append((fact.span[1] - fact.span[0]) / 3600)
     rows = [
         Row(
             f"share of {family}",

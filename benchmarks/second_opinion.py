@@ -1,7 +1,7 @@
-"""Five incidents of the library and a healthy hour: what detectors said, what rules said, when, and who was right.
+"""Five incidents of the library and a healthy hour: what detectors found, what rules found, when, and which were right.
 
 Of each incident the hour around its root cause is taken. The detectors run in this process and the rules in Prometheus'
-own engine, both in event time; both are judged against the labels alike. In the healthy hour nothing may be said.
+own engine, both in event time; both are judged against the labels alike. In the healthy hour nothing may fire.
 
 With --replay the same hours are also replayed at speed 60 through Kafka, detect, notify and Alertmanager, one after the
 other (some eight minutes): the findings must be those of this process, byte for byte, and each one that fires must
@@ -68,7 +68,7 @@ class Opinion:
 
 @dataclass(frozen=True)
 class Heard:
-    """A recording with all that was said of it, in order of time, and the labels nobody answered for, by voice."""
+    """A recording with all findings and alerts on it, in order of time, and the labels that each voice missed."""
 
     recording: Recording
     opinions: Sequence[Opinion]
@@ -99,9 +99,15 @@ def hear(recording: Recording, evaluator: Path) -> Heard:
 
 def _judged(voice: Voice, outcomes: Sequence[Outcome]) -> Iterator[Opinion]:
     for outcome in outcomes:
-        if (said := outcome.finding) is not None:
+        if (finding := outcome.finding) is not None:
             yield Opinion(
-                voice, said.detector, said.fault, dict(said.entity), said.detected_at, outcome.kind, outcome.delay_s
+                voice,
+                finding.detector,
+                finding.fault,
+                dict(finding.entity),
+                finding.detected_at,
+                outcome.kind,
+                outcome.delay_s,
             )
 
 
@@ -120,7 +126,7 @@ def _missed(outcomes: Sequence[Outcome]) -> list[Label]:
 
 
 def show(heard: Heard) -> None:
-    """Print the labels of a recording and what was said, repeats on one line."""
+    """Print the labels of a recording, the findings and the alerts, repeats on one line."""
     recording = heard.recording
     print(f"\n{recording.manifest.name}, {format_time(recording.manifest.start)[:19]} to", end=" ")
     print(f"{format_time(recording.manifest.end)[11:19]}, {recording.manifest.cluster.gpus} GPUs")
@@ -141,12 +147,12 @@ def show(heard: Heard) -> None:
             f"{one.verdict}{after}{f', and {more} more of it' if more else ''}"
         )
     for (voice, name), count in repeats.items():
-        print(f"  {voice:9}           {name}: {count} more of what another said")
+        print(f"  {voice:9}           {name}: {count} more of what another found")
     for who, labels in heard.missed.items():
         for label in labels:
             print(f"  {who:9} --------  missed: {label.fault} of {words_of(label.entity)}")
     if not heard.opinions:
-        print("  nobody said anything")
+        print("  no findings, no alerts")
 
 
 def hours(scale: float, folder: Path) -> Iterator[Recording]:
@@ -168,20 +174,19 @@ def replayed(stack: Stack, heard: Heard, speed: float) -> bool:
     seconds = (manifest.end - manifest.start) / 1000 / speed
     pipeline.wait_over(manifest.name, timeout_s=seconds + _SETTLE_S)
     pipeline.wait_caught_up(DETECT_GROUP, NOTIFY_GROUP, timeout_s=_SETTLE_S)
-    said, want = pipeline.findings(unit), sorted(one.to_json() for one in heard.findings)
+    found, want = pipeline.findings(unit), sorted(one.to_json() for one in heard.findings)
     due = {one.fault for one in heard.findings if one.state == "firing"}
     until(lambda: due <= set(_webhooks(pipeline, manifest.name)), timeout_s=_SETTLE_S, what="the webhooks")
     first, clock = _webhooks(pipeline, manifest.name), read_clock(pipeline, unit)
-    print(f"\n{manifest.name} at speed {speed:g}: {len(said)} findings, {len(want)} in this process, ", end="")
-    print("the same bytes" if said == want else "DIFFERENT", flush=True)
+    print(f"\n{manifest.name} at speed {speed:g}: {len(found)} findings, {len(want)} in this process, ", end="")
+    print("the same bytes" if found == want else "DIFFERENT", flush=True)
     for fault, wall_ms in sorted(first.items(), key=lambda pair: pair[1]):
         raised = min(one.detected_at for one in heard.findings if one.fault == fault and one.state == "firing")
-        print(
-            f"  {fault}: said at {format_time(raised)[11:19]}, first webhook {wall_ms - clock.wall_at(raised)} ms later"
-        )
+        later_ms = wall_ms - clock.wall_at(raised)
+        print(f"  {fault}: found at {format_time(raised)[11:19]}, first webhook {later_ms} ms later")
     if not first:
         print("  no webhook")
-    return said == want and due == set(first)
+    return found == want and due == set(first)
 
 
 def _webhooks(pipeline: Pipeline, replay: str) -> dict[str, int]:

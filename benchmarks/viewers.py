@@ -126,17 +126,17 @@ class Round:
         if not self.browsers:
             return
         unit = f"{self.replay['cluster']}/{self.replay['name']}".encode()
-        said = {
+        published = {
             json.loads(record.value)["id"]: record.timestamp
             for record in pipeline.records(topics.FINDINGS)
             if record.key.startswith(unit) and b'"state":"firing"' in record.value
         }
-        delays = [at - said[name] for browser in self.browsers for name, at in browser.findings.items()]
+        delays = [at - published[name] for browser in self.browsers for name, at in browser.findings.items()]
         heard = {len(browser.findings) for browser in self.browsers}
         p50, p99 = np.percentile(delays, [50, 99])
         print(
-            f"each of {self.viewers} heard of {sorted(heard)} of {len(said)} findings; from Kafka to the browser p50 "
-            f"{p50:.0f} ms, p99 {p99:.0f} ms; events of one browser: {self.browsers[0].kinds}"
+            f"each of {self.viewers} heard of {sorted(heard)} of {len(published)} findings; from Kafka to the browser "
+            f"p50 {p50:.0f} ms, p99 {p99:.0f} ms; events of one browser: {self.browsers[0].kinds}"
         )
 
 

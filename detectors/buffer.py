@@ -63,7 +63,7 @@ class RowBuffer:
         self._categories: tuple[tuple[str | int, ...], ...] = ()
         self._codes: IntArray = np.empty(0, np.int64)
         self._key_of_code: IntArray = np.empty(0, np.int64)
-        """The codes of those categories that came, ascending, and their keys: mostly the same ones come again."""
+        """The codes of those categories that came, ascending, and their keys: mostly the same ones every time."""
         self._fleet_index = np.empty(0, np.int64)
         self._rows = _Block(np.empty(0, np.int64), np.empty(0, np.int64), {}, {})
         self._sound: dict[str, FloatArray] = {}
@@ -97,12 +97,12 @@ class RowBuffer:
         kept = int(np.count_nonzero(fresh))
         if not kept:
             return len(fresh)
-        told = [name for name in self.fields if name in rows.values]
+        reported = [name for name in self.fields if name in rows.values]
         block = _Block(
             np.asarray(rows.times, np.int64),
             self._encode(rows.keys),
-            {name: np.asarray(rows.values[name], np.float64) for name in told},
-            {name: rows.valid[name] for name in told},
+            {name: np.asarray(rows.values[name], np.float64) for name in reported},
+            {name: rows.valid[name] for name in reported},
         )
         self._came.append(block if kept == len(fresh) else block.take(fresh.nonzero()[0]))
         return len(fresh) - kept

@@ -77,7 +77,7 @@ class CaseBook:
     ) -> list[Finding]:
         """Return the finding that a fault began, in a list; nothing if one is open already.
 
-        Two causes of one fault that an entity can have at a time are told apart by `aspect`.
+        Two causes of one fault that an entity can have at a time are distinguished by `aspect`.
         """
         key = _key(fault, aspect, entity)
         if key in self._open:

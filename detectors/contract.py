@@ -66,8 +66,10 @@ class Batch:
 
     def __post_init__(self) -> None:
         if not self.sound and self.values:
-            told = [name for name, valid in self.valid.items() if np.count_nonzero(valid)]
-            object.__setattr__(self, "sound", {name: plausible(self.values[name], self.valid[name]) for name in told})
+            reported = [name for name, valid in self.valid.items() if np.count_nonzero(valid)]
+            object.__setattr__(
+                self, "sound", {name: plausible(self.values[name], self.valid[name]) for name in reported}
+            )
 
     def ticks(self) -> Iterator[tuple[int, Any]]:
         """Yield the number of each tick and, as an index, the places of the entities that have a reading in it."""
@@ -208,11 +210,11 @@ class Default(BaseModel):
 
 
 class Rung(BaseModel):
-    """One rung of a ladder: what a detector can tell of a fault from some of the telemetry."""
+    """One rung of a ladder: what a detector can see of a fault from some of the telemetry."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sees: str
-    """What it can tell, in a few words."""
+    """What it can see, in a few words."""
     needs: tuple[str, ...]
     """All of: ``kind.FIELD`` (``kind.FIELD|kind.OTHER`` either), ``logs.SOURCE``, ``jobs``, ``steps.ranks`` (times of
     each rank), ``topology.links``, ``topology.nics``, ``topology.pcie`` (a GPU's link as it should be)."""

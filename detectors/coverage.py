@@ -176,8 +176,8 @@ def closing(rows: Sequence[Row]) -> list[str]:
             if row.verdict == verdict:
                 reasons.setdefault(_reason(row), []).append(row.fault)
         if reasons:
-            told = [f"{', '.join(faults)}{reason and f' ({reason})'}" for reason, faults in reasons.items()]
-            lines.append(f"{words}: {'; '.join(told)}")
+            gaps = [f"{', '.join(faults)}{reason and f' ({reason})'}" for reason, faults in reasons.items()]
+            lines.append(f"{words}: {'; '.join(gaps)}")
     return lines
 
 

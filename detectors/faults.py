@@ -35,7 +35,7 @@ class FaultFacts(BaseModel):
     component: str
     """The part of a cluster that it is counted under."""
     team: Literal["hardware", "network", "storage", "research", "platform"]
-    """Who is told of it, as alert-rules/alertmanager.yaml routes it."""
+    """Who is notified of it, as alert-rules/alertmanager.yaml routes it."""
     words: tuple[str, ...] = Field(min_length=1)
     """What people write of it in a ticket, in lower case."""
     prior: float = Field(default=1.0, gt=0, le=1)

@@ -17,7 +17,7 @@ START: Instant = 1_711_958_400_000
 
 @dataclass(frozen=True)
 class Cluster:
-    """A few nodes at work for some minutes, each scraped at its own beat."""
+    """A few nodes at work for some minutes, each scraped at its own phase."""
 
     nodes: int = 3
     gpus: int = 4

@@ -26,7 +26,7 @@ class GpuLayout:
         self._members: list[list[int]] = []
         self._addresses: dict[tuple[str, str], int] = {}
         self._jobs: tuple[Any, IntArray] = (), np.empty(0, np.int64)
-        self._told = {
+        self._address_of = {
             (name, int(gpu["gpu"])): address
             for name, node in fleet.nodes.items()
             for gpu in node.get("gpus", ())
@@ -52,7 +52,7 @@ class GpuLayout:
             nodes.append(self._numbers[node])
             gpus.append(gpu)
             self._members[self._numbers[node]].append(start + offset)
-            if (address := self._told.get((node, gpu))) is not None:
+            if (address := self._address_of.get((node, gpu))) is not None:
                 self._addresses[node, address] = start + offset
         self.node = np.concatenate([self.node, np.array(nodes, np.int64)])
         self.gpu = np.concatenate([self.gpu, np.array(gpus, np.int64)])
@@ -81,7 +81,7 @@ class GpuLayout:
         return self._jobs[1]
 
     def at_address(self, node: str, address: str) -> int | None:
-        """Return the GPU at a PCI address of a node, as far as the topology tells."""
+        """Return the GPU at a PCI address of a node, as far as the topology has it."""
         return self._addresses.get((node, address))
 
     def entity(self, gpu: int) -> Entity:

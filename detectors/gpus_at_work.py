@@ -173,9 +173,9 @@ class GpusAtWork(Columns):
         layout, start = self.layout, len(self.model)
         models, limits = [], []
         for node, gpu in zip(layout.node[start:].tolist(), layout.gpu[start:].tolist(), strict=True):
-            told = self._fleet.nodes.get(layout.names[node], {})
+            facts = self._fleet.nodes.get(layout.names[node], {})
             models.append(self._models.setdefault(self.model_of(layout.names[node]), len(self._models)))
-            limit = next((one.get("power_limit_w") for one in told.get("gpus", ()) if one.get("gpu") == gpu), None)
+            limit = next((one.get("power_limit_w") for one in facts.get("gpus", ()) if one.get("gpu") == gpu), None)
             limits.append(np.nan if limit is None else float(limit))
         self.model = np.concatenate([self.model, np.array(models, np.int64)])
         self.limit = np.concatenate([self.limit, np.array(limits)])
@@ -226,7 +226,7 @@ class GpusAtWork(Columns):
         return new
 
     def throttled_share(self, gpus: Any = slice(None)) -> FloatArray:
-        """Return for which part of the time GPUs were held down, 0 to 1; NaN where no counter tells.
+        """Return for which part of the time GPUs were held down, 0 to 1; NaN where no counter reports it.
 
         By the counter of all of it, else by that of the two reasons which held them longer.
         """
@@ -252,8 +252,8 @@ class GpusAtWork(Columns):
 
     def comparable(self, now: Instant) -> BoolArray:
         """Return which GPUs are at work and free, as far as anybody says."""
-        told = (np.maximum(self.reasons, 0) & (HW_POWER_BRAKE | THERMAL)) != 0
-        return np.asarray(self.fresh(now) & self.busy & (self.run == 0) & ~self.held & ~told)
+        stated = (np.maximum(self.reasons, 0) & (HW_POWER_BRAKE | THERMAL)) != 0
+        return np.asarray(self.fresh(now) & self.busy & (self.run == 0) & ~self.held & ~stated)
 
     def among_peers(self, values: FloatArray, those: BoolArray, share: float) -> FloatArray:
         """Return for every GPU what `share` of `those` of its job (or model) do not exceed; NaN: too few."""

@@ -1,4 +1,4 @@
-"""What is said of GPUs that something holds down, whatever it is: their figures, with their peers' beside them."""
+"""The evidence on GPUs that something holds down, whatever it is: their figures, with their peers' beside them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from detectors.gpus_at_work import GpusAtWork
 from detectors.statistics import median_of
 from detectors.throttle_bits import named
 
-Said = dict[str, float | int | str]
+Figures = dict[str, float | int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,15 @@ class HeldDown:
         """Return what the BMC says, as the end of a sentence."""
         return f"; BMC: {self.alarm.words}" if self.alarm is not None else ""
 
-    def evidence(self, gpus: GpusAtWork, part: str) -> Said:
+    def evidence(self, gpus: GpusAtWork, part: str) -> Figures:
         """Return the numbers, each with its unit in its name; an alarm is one of the `part` (supply, cooling)."""
         held, peers = self.held, self.peers
-        said: Said = {"gpus_busy": len(self.mates), "peers": len(peers), "throttle_reasons": named(bits_of(gpus, held))}
-        said |= medians(
+        figures: Figures = {
+            "gpus_busy": len(self.mates),
+            "peers": len(peers),
+            "throttle_reasons": named(bits_of(gpus, held)),
+        }
+        figures |= medians(
             {
                 "gpu_temp_c": gpus.temp[held],
                 "sm_clock_mhz": gpus.clock[held],
@@ -54,12 +58,12 @@ class HeldDown:
             }
         )
         if not self.stated:
-            said["by_chance"] = gpus.by_chance(held)
+            figures["by_chance"] = gpus.by_chance(held)
         if self.alarm is not None:
-            said |= {f"{part}_alarm": self.alarm.words, f"{part}_alarm_at": rfc3339(self.alarm.at)}
+            figures |= {f"{part}_alarm": self.alarm.words, f"{part}_alarm_at": rfc3339(self.alarm.at)}
         if self.job is not None:
-            said["job_id"] = self.job.job_id
-        return said
+            figures["job_id"] = self.job.job_id
+        return figures
 
 
 def bits_of(gpus: GpusAtWork, those: IntArray) -> int:

@@ -98,7 +98,7 @@ class NamedJobs:
         self._reported.clear()
 
     def by_nodes(self, now: Instant) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the jobs of which the scheduler's log tells nothing, sorted, with the nodes known by now."""
+        """Return the jobs of which the scheduler's log has nothing, sorted, with the nodes known by now."""
         found = []
         for job_id, job in sorted(self._jobs.items()):
             nodes = tuple(sorted(node for node, at in job.nodes.items() if at <= now))

@@ -80,7 +80,7 @@ class Readings(Columns):
     gap: FloatArray = column(np.nan)
 
     def take(self, batch: Batch, present: BoolArray | None = None) -> None:
-        """Take note of who is heard in a batch; `present` (ticks, entities) tells which of its rows count."""
+        """Take note of who is heard in a batch; `present` (ticks, entities) is which of its rows count."""
         if len(batch.entities):
             self.grow(int(batch.entities.max()) + 1)
         for tick, here in enumerate(batch.present if present is None else present):

@@ -7,20 +7,20 @@ itself announces counts as on purpose too.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 
-Said = Literal["out", "back", "suspect", "down", "alive"]
+State = Literal["out", "back", "suspect", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
 """For so long "not responding" does not take the place of "down"."""
 NODES: Final = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
 """Names of nodes as Slurm shortens them, for `expand`."""
-_WORDINGS: tuple[tuple[Said, str], ...] = (
+_WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"Nodes? NODES not responding, setting DOWN"),
     ("suspect", r"Nodes? NODES not responding"),
     ("down", r"on failed nodes? NODES"),
@@ -47,7 +47,7 @@ _WORDINGS: tuple[tuple[Said, str], ...] = (
     ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
-_FORMS = tuple((said, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for said, form in _WORDINGS)
+_FORMS = tuple((state, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS)
 _ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
                       r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
 _KUBELET = re.compile(
@@ -61,15 +61,24 @@ _MOST_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What was said of a node, when, and in which line."""
+    """The state that a log line gives a node, when, and the line."""
 
-    said: Said
+    state: State
     at: Instant
     line: str
 
+    def stored(self) -> dict[str, Any]:
+        """Return the word as JSON can say it; the state has the name that older snapshots give it."""
+        return {"said": self.state, "at": self.at, "line": self.line}
 
-def words_of(record: LogRecord) -> Iterator[tuple[str, Said]]:
-    """Yield which nodes a log line speaks of, and what it says of them; nothing for most lines."""
+    @classmethod
+    def restore(cls, stored: dict[str, Any]) -> "Word":
+        """Return what `stored` was taken of."""
+        return cls(stored["said"], stored["at"], stored["line"])
+
+
+def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
+    """Yield which nodes a log line speaks of, and the state that it gives them; nothing for most lines."""
     if record.source == "kernel":
         if record.node and _ORDERLY.search(record.message):
             yield record.node, "out"
@@ -79,11 +88,11 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, Said]]:
     if record.node and _KUBELET.search(record.message):
         yield record.node, "alive"
         return
-    for said, form in _FORMS:
+    for state, form in _FORMS:
         found = form.search(record.message)
         if found:
             for node in expand(found["nodes"]):
-                yield node, said
+                yield node, state
             return
 
 
@@ -104,7 +113,7 @@ def expand(nodes: str) -> list[str]:
 
 
 class Scheduler:
-    """The last thing said of each node, apart for what was done on purpose and what happened to it."""
+    """The last word on each node: one on what was done on purpose, one on what happened to it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -115,19 +124,19 @@ class Scheduler:
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
-            for named, said in words_of(record):
+            for named, state in words_of(record):
                 node = self._known(named, record.node)
-                word = Word(said, record.at, record.message[:200])
-                if said == "alive":
+                word = Word(state, record.at, record.message[:200])
+                if state == "alive":
                     self._alive[node] = word
                     continue
-                if said == "out" and self.on_purpose(node, record.at):
+                if state == "out" and self.on_purpose(node, record.at):
                     continue  # it was out before: a drain, then the reboot
-                if said in {"out", "back"}:
+                if state in {"out", "back"}:
                     self._purpose[node] = word
-                    if said == "back":
+                    if state == "back":
                         self._fate.pop(node, None)
-                elif said == "down" or not self._lately_down(node, record.at):
+                elif state == "down" or not self._lately_down(node, record.at):
                     self._fate[node] = word
 
     def _known(self, named: str, source: str | None) -> str:
@@ -137,7 +146,7 @@ class Scheduler:
 
     def _lately_down(self, node: str, now: Instant) -> bool:
         word = self._fate.get(node)
-        return word is not None and word.said == "down" and now - word.at <= _KEPT_DOWN_MS
+        return word is not None and word.state == "down" and now - word.at <= _KEPT_DOWN_MS
 
     def on_purpose(self, node: str, now: Instant) -> Word | None:
         """Return the line by which a node was taken out on purpose, if that still holds.
@@ -145,7 +154,7 @@ class Scheduler:
         It holds until the scheduler takes the node back, or lets a new job start there.
         """
         word = self._purpose.get(node)
-        if word is None or word.said != "out" or now - word.at > _REMEMBERED_MS:
+        if word is None or word.state != "out" or now - word.at > _REMEMBERED_MS:
             return None
         job = self._fleet.job_of(node)
         return word if job is None or job.start <= word.at else None
@@ -160,9 +169,9 @@ class Scheduler:
         word = self._alive.get(node)
         return word if word is not None and word.at > since else None
 
-    def said_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
-        """Return the nodes that were said to be down after `since`."""
-        return [(node, word) for node, word in self._fate.items() if word.said == "down" and word.at > since]
+    def reported_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
+        """Return the nodes that were reported down after `since`."""
+        return [(node, word) for node, word in self._fate.items() if word.state == "down" and word.at > since]
 
     def go_on_with(self, survivors: Survivors) -> None:
         """Forget what is known of nodes that are gone."""
@@ -173,13 +182,13 @@ class Scheduler:
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""
         return {
-            "purpose": {node: asdict(word) for node, word in self._purpose.items()},
-            "fate": {node: asdict(word) for node, word in self._fate.items()},
-            "alive": {node: asdict(word) for node, word in self._alive.items()},
+            "purpose": {node: word.stored() for node, word in self._purpose.items()},
+            "fate": {node: word.stored() for node, word in self._fate.items()},
+            "alive": {node: word.stored() for node, word in self._alive.items()},
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
-        self._purpose = {node: Word(**word) for node, word in state["purpose"].items()}
-        self._fate = {node: Word(**word) for node, word in state["fate"].items()}
-        self._alive = {node: Word(**word) for node, word in state.get("alive", {}).items()}
+        self._purpose = {node: Word.restore(word) for node, word in state["purpose"].items()}
+        self._fate = {node: Word.restore(word) for node, word in state["fate"].items()}
+        self._alive = {node: Word.restore(word) for node, word in state.get("alive", {}).items()}

@@ -90,7 +90,7 @@ def with_company(tape: Tape, other: Tape) -> Tape:
 
 
 def with_gone_company(tape: Tape, other: Tape) -> Tape:
-    """Return a tape with another's machines and jobs beside its own for a third of the time, which nobody has told of,
+    """Return a tape with another's machines and jobs beside its own for a third of the time, which nothing announced,
     and of which nothing is heard afterwards.
     """
     cut = other.start + min(other.end - other.start, tape.end - tape.start) // 3

@@ -54,7 +54,7 @@ def test_nothing_begins_in_the_future() -> None:
     assert fire(book, NOW, NOW) == []
 
 
-def test_faults_and_aspects_of_one_entity_are_told_apart() -> None:
+def test_faults_and_aspects_of_one_entity_are_distinguished() -> None:
     book = CaseBook("storage")
     (one,), (other,) = fire(book, NOW, NOW), fire(book, NOW, NOW, "job_hang")
     (third,) = fire(book, NOW, NOW, aspect="writes")

@@ -18,11 +18,11 @@ LADDER = (
 
 
 def spec(**ladders: tuple[Rung, ...]) -> DetectorSpec:
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": "power", "version": 1, "faults": ["power_throttle", "job_hang"], "reads": ["dcgm"], "fields": {},
         "latency_s": 15, "defaults": {}, "ladders": ladders,
     }  # fmt: skip
-    return DetectorSpec.model_validate(told)
+    return DetectorSpec.model_validate(document)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_closing_lines_say_what_was_not_judged_and_for_lack_of_what() -> Non
     assert closing(coverage([], Seen({}), off=[whole])) == ["switched off: power_throttle, job_hang"]
 
 
-def test_a_fault_without_a_ladder_is_told_of_as_such() -> None:
+def test_a_fault_without_a_ladder_is_reported_as_such() -> None:
     rows = coverage([spec(power_throttle=LADDER)], Seen({REASONS: 1.0}))
     assert [(row.fault, row.verdict) for row in rows] == [("power_throttle", "sees"), ("job_hang", "undeclared")]
     assert closing(rows) == []

@@ -1,4 +1,4 @@
-"""The engine by itself: order, watermark, grid, fleet, lateness and what is said twice."""
+"""The engine by itself: order, watermark, grid, fleet, lateness and what is reported twice."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ T0 = 1_700_000_000_000 // 5000 * 5000
 
 
 class Diary:
-    """Writes down what it is told, and says it when asked."""
+    """Writes down what it is given, for a test to read."""
 
     spec: ClassVar[DetectorSpec] = DetectorSpec(
         name="diary", version=1, faults=("straggler",), reads=("logs", "bmc", "dcgm"), latency_s=5,

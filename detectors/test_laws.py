@@ -266,7 +266,7 @@ class _Stumbles(_Broken):
 
 
 class _Foresees(_Broken):
-    """Speaks of what it has not been told: a finding dated before the data that made it."""
+    """Reports what it has not seen yet: a finding dated before the data that made it."""
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         return [

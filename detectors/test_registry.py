@@ -30,8 +30,8 @@ def test_the_budget_is_shared_out_among_the_detectors() -> None:
 
 
 def test_what_a_site_says_of_xids_is_one_setting_of_all_detectors() -> None:
-    said = {121: {"class": "gpu_lost"}}
-    assert {tuple(config.xid_overrides) for _, config in choose({XIDS: said})} == {("121",)}
+    overrides = {121: {"class": "gpu_lost"}}
+    assert {tuple(config.xid_overrides) for _, config in choose({XIDS: overrides})} == {("121",)}
     with pytest.raises(RegistryError) as caught:
         choose({XIDS: {121: {"klass": "gpu_lost"}}})
     assert [problem for problem in caught.value.problems if "XID 121" in problem] == caught.value.problems

@@ -7,7 +7,7 @@ from detectors.scheduling import Scheduler, expand, words_of
 AT = 1_711_958_400_000
 
 
-def said(message: str, source: str = "scheduler", node: str | None = None) -> list[tuple[str, str]]:
+def states(message: str, source: str = "scheduler", node: str | None = None) -> list[tuple[str, str]]:
     return list(words_of(LogRecord(AT, source, message, node=node)))
 
 
@@ -43,13 +43,13 @@ def said(message: str, source: str = "scheduler", node: str | None = None) -> li
     ],
 )  # fmt: skip
 def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None:
-    assert said(message) == words
+    assert states(message) == words
 
 
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
-    assert said("slurmctld: error: Nodes v017 not responding", source="job") == []
-    assert said("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
-    assert said("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
+    assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
+    assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
+    assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     ],
 )
 def test_events_of_a_kubelet_say_that_its_node_is_alive(message: str) -> None:
-    assert said(message, node="bv017") == [("bv017", "alive")]
-    assert said(message) == []
+    assert states(message, node="bv017") == [("bv017", "alive")]
+    assert states(message) == []
     scheduler = Scheduler(Fleet())
     scheduler.take([LogRecord(AT, "scheduler", message, node="bv017")])
     assert scheduler.alive("bv017", AT - 1)
@@ -78,7 +78,7 @@ def test_a_name_that_nobody_knows_gives_way_to_the_node_the_line_is_recorded_wit
     words = "NodeNotReady: Node {} status is now: NodeNotReady"
     lines = [("ip-10-8-0-012", "ip-10-8-0-12"), ("v2", "ip-10-8-0-12"), ("v3", "controller"), ("v4", None)]
     scheduler.take([LogRecord(AT, "scheduler", words.format(name), node=node) for name, node in lines])
-    assert [node for node, _ in scheduler.said_down(AT - 1)] == ["ip-10-8-0-12", "v2", "v3", "v4"]
+    assert [node for node, _ in scheduler.reported_down(AT - 1)] == ["ip-10-8-0-12", "v2", "v3", "v4"]
 
 
 def test_a_reboot_of_a_node_that_was_drained_leaves_it_out_since_the_drain() -> None:
@@ -113,13 +113,13 @@ def test_out_holds_until_the_node_is_back_or_gets_a_new_job() -> None:
     assert again.snapshot() == scheduler.snapshot()
 
 
-def test_a_node_said_down_is_down_until_it_is_back() -> None:
+def test_a_node_reported_down_is_down_until_it_is_back() -> None:
     scheduler = Scheduler(Fleet())
     scheduler.take([LogRecord(AT, "scheduler", "error: Nodes v1 not responding, setting DOWN")])
     scheduler.take([LogRecord(AT + 1, "scheduler", "error: Nodes v1 not responding")])
     word = scheduler.fate("v1", AT)
     assert word is not None
-    assert word.said == "down"
-    assert [node for node, _ in scheduler.said_down(AT - 1)] == ["v1"]
+    assert word.state == "down"
+    assert [node for node, _ in scheduler.reported_down(AT - 1)] == ["v1"]
     scheduler.take([LogRecord(AT + 2, "scheduler", "slurmctld: node v1 returned to service")])
     assert scheduler.fate("v1", AT) is None

@@ -69,8 +69,10 @@ def test_any_text_is_survived(text: str) -> None:
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F))
 def test_addresses_of_kernel_and_topology_are_the_same(domain: int, bus: int, device: int) -> None:
-    told = normal_address(f"PCI:{domain:04x}:{bus:02X}:{device:02x}")
-    assert told == normal_address(f"{domain:08X}:{bus:02x}:{device:02x}.0") == f"{domain:08x}:{bus:02x}:{device:02x}.0"
+    address = normal_address(f"PCI:{domain:04x}:{bus:02X}:{device:02x}")
+    assert (
+        address == normal_address(f"{domain:08X}:{bus:02x}:{device:02x}.0") == f"{domain:08x}:{bus:02x}:{device:02x}.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_real_kernel_logs(path: str, codes: list[int]) -> None:
     assert len({line.address for line in found}) == 1
 
 
-def test_the_catalogue_has_what_the_faults_are_told_by() -> None:
+def test_the_catalogue_has_the_codes_of_the_faults() -> None:
     catalogue = XidCatalogue({})
     assert {48, 94, 95} <= catalogue.codes("uncorrectable_memory")
     assert catalogue.codes("remap_recorded", "remap_failed") == {63, 64}
@@ -100,9 +102,9 @@ def test_the_catalogue_has_what_the_faults_are_told_by() -> None:
 
 
 def test_where_the_sources_disagree_all_are_shown_and_one_that_agrees_with_us_is_quoted() -> None:
-    said = XIDS[63].evidence()
-    assert (said["xid_action"], said["xid_action_source"]) == ("reboot", "gpud")
-    assert "nvidia: IGNORE" in str(said["xid_other_actions"])
+    evidence = XIDS[63].evidence()
+    assert (evidence["xid_action"], evidence["xid_action_source"]) == ("reboot", "gpud")
+    assert "nvidia: IGNORE" in str(evidence["xid_other_actions"])
     assert XIDS[48].quoted == "XID 48: WORKFLOW_XID_48, by nvidia"
 
 
@@ -213,17 +215,17 @@ def test_the_same_code_later_is_another_event() -> None:
     assert [event.again for event in watch.drain(25_000 + SAME_MS)] == [False]
 
 
-def test_a_line_that_cannot_be_placed_is_told_of_its_node_and_the_gauge_after_it_is_the_same() -> None:
+def test_a_line_that_cannot_be_placed_is_reported_on_its_node_and_the_gauge_after_it_is_the_same() -> None:
     watch = _watch()
     _gauge(watch, 5000, 0, 0)
     _line(watch, 6000, 48, bus="99")
-    (told,) = watch.drain(10_000)
-    assert (told.gpu, told.node, told.address, told.seen_in) == (-1, "v001", "00000000:99:00.0", KERNEL)
+    (event,) = watch.drain(10_000)
+    assert (event.gpu, event.node, event.address, event.seen_in) == (-1, "v001", "00000000:99:00.0", KERNEL)
     _gauge(watch, 11_000, 48, 0)
     assert [(event.gpu, event.again) for event in watch.drain(15_000)] == [(0, True)]
 
 
-def test_codes_nobody_asked_for_and_lines_of_other_logs_are_not_told() -> None:
+def test_codes_nobody_asked_for_and_lines_of_other_logs_are_not_reported() -> None:
     watch = _watch()
     _line(watch, 6000, 43)
     watch.take_lines([LogRecord(6000, "job", "NVRM: Xid (PCI:0000:01:00): 48, text", node="v001")])

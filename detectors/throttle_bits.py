@@ -63,12 +63,12 @@ class ThrottledTime(Columns):
 
         All (count,).
         """
-        told = new & np.isfinite(counted)
+        reported = new & np.isfinite(counted)
         growth, elapsed = counted - self.value, at - self.at
-        known, moved = told & (self.at >= 0) & (elapsed > 0), told & ((growth != 0) | (self.at < 0))
-        stood = told & (growth == 0) & (elapsed >= _HOLD_MS)
+        known, moved = reported & (self.at >= 0) & (elapsed > 0), reported & ((growth != 0) | (self.at < 0))
+        stood = reported & (growth == 0) & (elapsed >= _HOLD_MS)
         known &= (growth > 0) | stood
-        self.rate[new & ~told] = np.nan
+        self.rate[new & ~reported] = np.nan
         np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
         np.copyto(self.at, at, where=moved | stood)
         np.copyto(self.value, counted, where=moved)

@@ -78,6 +78,6 @@ def _with_learnt(config: DetectorConfig, before: Kept) -> DetectorConfig:
 
 def _settings(config: DetectorConfig) -> dict[str, Any]:
     """Return what a configuration says, a calibration as its hash: it is long, and a snapshot has enough to keep."""
-    told = config.model_dump()
-    known = told.pop("calibration")
-    return told | {"calibration": sha256(dumps(known, sort_keys=True).encode()).hexdigest() if known else ""}
+    settings = config.model_dump()
+    known = settings.pop("calibration")
+    return settings | {"calibration": sha256(dumps(known, sort_keys=True).encode()).hexdigest() if known else ""}

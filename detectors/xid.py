@@ -50,7 +50,7 @@ _ADDRESS = re.compile(r"^(?:PCI:)?(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{1,2}):([0
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """A code: what it means, what it tells of, and what each source recommends."""
+    """A code: what it means, its class, and what each source recommends."""
 
     code: int
     meaning: str
@@ -78,8 +78,8 @@ class Xid:
     def evidence(self) -> dict[str, float | int | str]:
         """Return what a finding shows of it: the action with its source, and what the other sources say."""
         action, source = self.action
-        others = "; ".join(f"{other}: {said}" for other, said in self.actions.items() if other != source)
-        told: dict[str, float | int | str] = {
+        others = "; ".join(f"{other}: {advice}" for other, advice in self.actions.items() if other != source)
+        evidence: dict[str, float | int | str] = {
             "xid": self.code,
             "xid_meaning": self.meaning,
             "xid_class": self.group,
@@ -87,7 +87,7 @@ class Xid:
             "xid_action_source": source,
             "xid_catalogue": VERSION,
         }
-        return told | {"xid_other_actions": others} if others else told
+        return evidence | {"xid_other_actions": others} if others else evidence
 
 
 def _load() -> tuple[str, dict[int, Xid], Mapping[str, Step]]:
@@ -141,11 +141,11 @@ class XidCatalogue:
 
     def __init__(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         self._codes = dict(XIDS)
-        for text, said in overrides.items():
+        for text, override in overrides.items():
             code = int(text)
             base = XIDS.get(code, Xid(code, "not in the catalogue", "information"))
-            actions = {SITE: said["action"], **base.actions} if "action" in said else base.actions
-            group: Any = said.get("class", base.group)
+            actions = {SITE: override["action"], **base.actions} if "action" in override else base.actions
+            group: Any = override.get("class", base.group)
             ours = base.ours if group == base.group else _OF_CLASS[group]
             self._codes[code] = Xid(code, base.meaning, group, actions, ours)
 

@@ -42,7 +42,7 @@ class XidEvent:
     text: str = ""
     address: str = ""
     again: bool = False
-    """The same code of the same GPU, told before within `SAME_MS`."""
+    """The same code of the same GPU, seen before within `SAME_MS`."""
 
 
 class _Gauge(Columns):
@@ -62,7 +62,7 @@ class _Gauge(Columns):
 
 
 class XidWatch(Kept):
-    """Takes log lines and readings; tells of events with one of `codes`."""
+    """Takes log lines and readings; hands out the events with one of `codes`."""
 
     KEPT = ("noted", "_gauge")
 
@@ -91,8 +91,8 @@ class XidWatch(Kept):
         """Take one tick of readings of GPUs that there is room for: the gauge and the counters."""
         at, gauge, where = batch.at[tick, here], self._gauge, batch.index(here, len(self._gauge))
         self.take_gauge(where, at, reported(batch, XID_FIELD, tick, here))
-        told = [name for name in batch.sound if name in self._counters]
-        for name in told:
+        counted = [name for name in batch.sound if name in self._counters]
+        for name in counted:
             values = reported(batch, name, tick, here)
             for place in np.flatnonzero(values >= 1).tolist():
                 self._count(int(batch.entities[here][place]), name, int(at[place]), float(values[place]))

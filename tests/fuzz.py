@@ -78,14 +78,14 @@ def _fuzzed(test: str, seconds: int) -> bool:
             keep = FOUND / name.partition("[")[0]
             keep.mkdir(parents=True, exist_ok=True)
             shutil.move(content, keep / content.name)
-    said = run.stdout.decode(errors="replace")
+    output = run.stdout.decode(errors="replace")
     count, memory = (
-        (re.findall(pattern, said) or ["?"])[-1] for pattern in (r"executed_units: +(\d+)", r"peak_rss_mb: +(\d+)")
+        (re.findall(pattern, output) or ["?"])[-1] for pattern in (r"executed_units: +(\d+)", r"peak_rss_mb: +(\d+)")
     )
     print(f"{test}: {'clean' if run.returncode == 0 else 'FAILED'}, {count} examples, {memory} MB", flush=True)
     if run.returncode:
-        told = [line for line in said.splitlines() if not line.startswith(("#", "INFO", "WARNING", "\t"))]
-        print("\n".join(told[-60:]), flush=True)
+        shown = [line for line in output.splitlines() if not line.startswith(("#", "INFO", "WARNING", "\t"))]
+        print("\n".join(shown[-60:]), flush=True)
     return run.returncode == 0
 
 

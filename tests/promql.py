@@ -1,7 +1,7 @@
 """Which metrics a query names.
 
-A query is read by a tokenizer of PromQL's words: enough to tell a metric from a function, a label and a keyword, as a
-metric is what stands before ``{`` or alone where no ``(`` and no matcher follows.
+A query is read by a tokenizer of PromQL's words: enough to distinguish a metric from a function, a label and a keyword,
+as a metric is what stands before ``{`` or alone where no ``(`` and no matcher follows.
 """
 
 import re

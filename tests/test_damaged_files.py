@@ -156,7 +156,7 @@ def test_an_archive_in_a_heap(name: str, content: bytes) -> None:
 
 
 def test_the_samples_are_good(tmp_path: Path) -> None:
-    """Damage is told from nonsense only where the sample itself is read."""
+    """The damaged copies prove something only if the sample itself can be read."""
     for name, content in {"t.csv": TICKETS, "a.yaml": ALIASES, "d.yaml": DETECTORS, "k.yaml": TOKENS}.items():
         (tmp_path / name).write_bytes(content)
     assert len(read_tickets(tmp_path / "t.csv")) == 2

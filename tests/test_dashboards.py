@@ -87,7 +87,7 @@ def test_every_panel_says_what_it_is_and_in_what_unit(board: Dashboard) -> None:
         assert panel.datasource.uid == target.datasource.uid == "thanos"
 
 
-def test_colours_are_those_that_all_people_tell_apart(board: Dashboard) -> None:
+def test_colours_are_those_that_all_people_distinguish(board: Dashboard) -> None:
     palette = {BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PURPLE, GREY}
     found = set(re.findall(r"#[0-9A-Fa-f]{6}", board.to_json()))
     assert found <= palette

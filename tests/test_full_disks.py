@@ -49,8 +49,8 @@ def test_a_journal_says_that_it_cannot_write_and_goes_on_when_it_can(
     journal.save(entry(350))
     assert journal.load() == [entry(350)]
     assert UNKEPT._value.get() == 0
-    said = [record.message for record in caplog.records]
-    assert [line.split(" folder")[0] for line in said] == [
+    messages = [record.message for record in caplog.records]
+    assert [line.split(" folder")[0] for line in messages] == [
         "state cannot be kept, going on without",
         "state is kept again",
     ]

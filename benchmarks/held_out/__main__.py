@@ -1,4 +1,4 @@
-"""What the detectors catch, miss and cry wolf over, on recordings that nothing was developed on.
+"""What the detectors catch, miss and falsely report, on recordings that nothing was developed on.
 
     python -m benchmarks.held_out                         30 labels of every fault
     python -m benchmarks.held_out --healthy 600           so many healthy node-days

@@ -28,8 +28,8 @@ _EVENTS = {
     "cuda_error", "double_bit_error", "feed_lost", "gpu_lost", "link_down", "nvswitch_fatal", "power_brake",
     "row_remap", "spine_loss",
 }  # fmt: skip
-"""Happenings that one reading or line tells: a bit, a counter, an XID, a port that is down. A machine that stops, or a
-collector, is told by silence instead: that is sudden, and no event."""
+"""Happenings that one reading or line shows: a bit, a counter, an XID, a port that is down. A machine that stops, or a
+collector, shows by silence instead: that is sudden, and no event."""
 _GRADUAL = {"fan_failure", "heat_sink", "hbm_corruption", "hot_air", "job_hang", "link_flap"}
 """What shows only after a while though it began at once: heat builds up, a hang is many usual steps without one,
 flapping is several flaps. So is whatever has a ramp. Their alert is due within the label's own time."""
@@ -130,8 +130,8 @@ def _classes(scenario: Scenario, world: World) -> Iterator[tuple[str, Class]]:
             kind = "gradual"
         elif happening.kind in _EVENTS:
             kind = "event"
-        for told in happening.truths(world):
-            yield told.truth.id, kind
+        for fact in happening.truths(world):
+            yield fact.truth.id, kind
 
 
 def code_version() -> str:

@@ -70,7 +70,7 @@ def due_s(result: Result, label: Label) -> float:
 
 
 def _scraped_every(result: Result, label: Label) -> float:
-    """Return how often the stream that tells a fault is sampled: the slowest of those of its entities."""
+    """Return how often the stream that shows a fault is sampled: the slowest of those of its entities."""
     every = result.scored.intervals_s
     found = [every.get("dcgm", _OFTEN_S)] if "node" in label.entity and "nic" not in label.entity else []
     for entity in (label.entity, *label.also):
@@ -108,7 +108,7 @@ def _classes(results: Sequence[Result]) -> Sheet:
             )
         )
     notes = [
-        "event: a reading or a line tells it, asked for within two scrapes of the stream that tells.",
+        "event: a reading or a line shows it, asked for within two scrapes of the stream that does.",
         "sudden: asked for within three minutes or six scrapes, whichever is longer, in 95 % of the hits.",
         "gradual: ramps, heat, hangs, flapping; asked for within the label's own time, which a hit is by definition.",
     ]
@@ -168,7 +168,7 @@ def healthy_sheets(results: Sequence[Result]) -> list[Sheet]:
         Sheet("Healthy node-days", titles, rows, notes),
         Sheet(
             "False alarms there",
-            ["recording", "fault", "entity", "what it said"],
+            ["recording", "fault", "entity", "summary"],
             alarms,
             [] if alarms else ["None."],
             frozenset(range(4)),

@@ -36,13 +36,13 @@ def run(
 ) -> list[Result]:
     """Return the results of all cases: from the file where they are in it, the others made now and added to it.
 
-    When the budget is spent no further recording is begun. What can't be made, or fails, is told and left out.
+    When the budget is spent no further recording is begun. What can't be made, or fails, is reported and left out.
     Only results of the same `version` of the code count, by default the present one.
     """
     version = version or code_version()
     done = read(results, version)
     wanted = [case for case in cases if _key(case) not in done]
-    _tell(f"{len(cases)} recordings: {len(cases) - len(wanted)} are in {results} already, {workers} at a time")
+    _note(f"{len(cases)} recordings: {len(cases) - len(wanted)} are in {results} already, {workers} at a time")
     begun = time.monotonic()
     _end_last_line(results)
     with (
@@ -66,10 +66,10 @@ def run(
                 for line in _lines(future, running.pop(future)):
                     file.write(json.dumps(line | {"code": version}, separators=(",", ":")) + "\n")
                     number += 1
-                    _tell(f"[{number}/{len(wanted)}] {_said(line)}")
+                    _note(f"[{number}/{len(wanted)}] {_in_words(line)}")
                 file.flush()
     if number < len(wanted):
-        _tell(f"the budget is spent: {len(wanted) - number} recordings were not made; the same command goes on")
+        _note(f"the budget is spent: {len(wanted) - number} recordings were not made; the same command goes on")
     done = read(results, version)
     return [done[_key(case)] for case in cases if _key(case) in done]
 
@@ -105,15 +105,15 @@ def score_cases(cases: Sequence[Case]) -> list[dict[str, Any]]:
                 ended = os.times()
                 cpu_s, begun = sum(ended[:4]) - sum(begun[:4]), ended
                 classes = {} if known is None else dict(known.classes)
-                said = {"cpu_s": round(cpu_s, 2), "classes": classes, "scored": to_json(scored)}
-                lines.append({"case": one.as_json()} | said)
+                measured = {"cpu_s": round(cpu_s, 2), "classes": classes, "scored": to_json(scored)}
+                lines.append({"case": one.as_json()} | measured)
         except UserError as error:
             return [{"case": one.as_json(), "refused": error.message} for one in cases]
     return lines
 
 
 def read(results: Path, version: str | None = None) -> dict[str, Result]:
-    """Return what is in a results file by case; lines of other code than `version` are told and left out."""
+    """Return what is in a results file by case; lines of other code than `version` are counted and left out."""
     found: dict[str, Result] = {}
     others = 0
     if not results.exists():
@@ -127,9 +127,9 @@ def read(results: Path, version: str | None = None) -> dict[str, Result]:
             elif "scored" in line:
                 found[_key(case)] = Result(case, from_json(line["scored"]), line["classes"], line["cpu_s"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            _tell(f"{results}, line {number}: left out, no whole result ({type(error).__name__})")
+            _note(f"{results}, line {number}: left out, no whole result ({type(error).__name__})")
     if others:
-        _tell(f"{results}: {others} results are of other code, and not counted")
+        _note(f"{results}: {others} results are of other code, and not counted")
     return found
 
 
@@ -143,7 +143,7 @@ def _key(case: Case) -> str:
     return json.dumps(case.as_json(), sort_keys=True)
 
 
-def _said(line: dict[str, Any]) -> str:
+def _in_words(line: dict[str, Any]) -> str:
     case = Case(**line["case"])
     where = f"{case.cell}: {case.name}" if case.cell else case.name
     if "refused" in line:
@@ -155,6 +155,6 @@ def _said(line: dict[str, Any]) -> str:
     return f"{where}: {counts}; {line['scored']['node_days']:.1f} node-days, {line['cpu_s']:.0f} s CPU"
 
 
-def _tell(text: str) -> None:
+def _note(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

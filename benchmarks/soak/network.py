@@ -2,9 +2,9 @@
 
 =============  =====================================================================================================
 refuse         connections are reset, and new ones refused
-drop           nothing arrives in either direction, and nobody is told: what was under way arrives when it is over
+drop           nothing arrives in either direction, and nobody notices: what was under way arrives when it is over
 mute           the server hears, but its answers are lost; connections that lost one are reset when it is over
-half-open      connections of before are dead for good, and neither side is told; new ones are as ever
+half-open      connections of before are dead for good, and neither side notices; new ones are as ever
 slow           everything arrives, each way half a second later
 =============  =====================================================================================================
 """
@@ -35,7 +35,7 @@ class _Connection:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
         self.dead = False
-        """Nothing passes any more, and neither side is told."""
+        """Nothing passes any more, and neither side notices."""
         self.torn = False
         """An answer is lost."""
         self.tasks: list[asyncio.Task[None]] = []

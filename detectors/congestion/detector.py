@@ -10,7 +10,7 @@ first seen, or since it and its peers carry twice as much as before, is a proper
 what collectives and checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together
 on switches cabled to one another, the origin is named alone (`origin`), once, until no port around has been hot for
 `release_s`. NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their
-other end where no switch reports, or for themselves where the topology does not tell it.
+other end where no switch reports, or for themselves where the topology does not have it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -165,7 +165,7 @@ class Congestion(BaseDetector):
         return [case for case in self._book.cases(FAULT) if case.aspect != _PROPERTY]
 
     def _known(self) -> set[str]:
-        """Return the switches of which an open finding tells."""
+        """Return the switches that an open finding covers."""
         return {switch for case in self._cases() for switch in case.memo["near"]}
 
     def _bars(self, kind: Kind) -> FloatArray:
@@ -300,7 +300,7 @@ class Congestion(BaseDetector):
         return figures
 
     def _properties(self, now: Instant) -> list[Finding]:
-        """Tell once of ports that have waited since they were first seen: nothing shows that it is a fault."""
+        """Report once the ports that have waited since they were first seen: nothing shows that it is a fault."""
         found: list[Finding] = []
         rows = [SIGNALS.index(signal) for signal in WAITS]
         for kind, flows in self._flows.items():

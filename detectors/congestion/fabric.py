@@ -11,7 +11,7 @@ from detectors.contract import BoolArray, Entity, FloatArray, IntArray, Kind
 from detectors.fleet import Fleet
 
 Port = tuple[str, str]
-"""(switch, port), or (node, NIC) of a NIC whose cable the topology does not tell."""
+"""(switch, port), or (node, NIC) of a NIC whose cable is not in the topology."""
 _SLOWEST_GBPS: Final = 100.0
 """Of a port whose speed is not known: RoCE and InfiniBand fabrics of GPU clusters have 100 Gb/s and more."""
 
@@ -79,7 +79,7 @@ class Fabric:
         self.host: dict[Port, str] = {}
         self.far: dict[Port, Port] = {}
         self.nics: set[Port] = set()
-        """The places that are NICs themselves, as the topology does not tell their switch."""
+        """The places that are NICs themselves, as their switch is not in the topology."""
         self._port_of_nic: dict[Port, Port] = {}
         self._gbps: dict[Port, float] = {}
         self._beside: dict[str, set[str]] = {}

@@ -102,7 +102,7 @@ class Flows(Kept):
     def look(self, now: Instant, bars: FloatArray, peers: "Peers", known: BoolArray, matters: FloatArray) -> None:
         """Look at every port that has been read since the last look.
 
-        `bars` (signals, ports) are the rates that matter (1/s); `known` (ports,) are those of which a finding tells
+        `bars` (signals, ports) are the rates that matter (1/s); `known` (ports,) are those that a finding covers
         already: nothing is learnt of them. `matters` (ports,) says from which share of these rates on that is so.
         """
         self._matters = matters

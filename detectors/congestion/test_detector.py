@@ -62,11 +62,11 @@ def test_marks_alone_alert_nobody() -> None:
     assert run(growing(tape_of(SCENE), "switch", MARKED, 50_000, AT_S, END_S, **PORT)) == []
 
 
-def test_what_a_port_has_shown_since_it_was_first_seen_is_a_property_told_once() -> None:
+def test_what_a_port_has_shown_since_it_was_first_seen_is_a_property_reported_once() -> None:
     tape = growing(tape_of(replace(SCENE, minutes=25)), "switch", DROPPED, 5, 0, 1500, **PORT)
-    (told,) = run(tape)
-    assert (dict(told.entity), told.severity, told.state) == (PORT, "info", "firing")
-    assert float(told.evidence["drops_per_s"]) == pytest.approx(5, rel=0.2)
+    (finding,) = run(tape)
+    assert (dict(finding.entity), finding.severity, finding.state) == (PORT, "info", "firing")
+    assert float(finding.evidence["drops_per_s"]) == pytest.approx(5, rel=0.2)
 
 
 def test_ports_that_differ_for_good_are_nothing() -> None:
@@ -106,7 +106,7 @@ def test_the_cadence_does_not_matter(interval_s: float) -> None:
     assert (fired.detected_at - START) / 1000 - at_s <= max(120, 5.5 * interval_s)
 
 
-def test_counters_collected_every_30_s_and_scraped_every_5_s_still_tell() -> None:
+def test_counters_collected_every_30_s_and_scraped_every_5_s_still_suffice() -> None:
     def cached(rows: Any, values: Any) -> Any:
         tape_s = seconds(rows)
         keys = rows.keys["switch"].codes * 10_000 + rows.keys["port"].codes

@@ -28,7 +28,7 @@ _LOOK_BACK_MS: Final = 90_000
 _KNOWN_S: Final = 180.0
 _MEMORY_S: Final = 1800.0
 _STEADY: Final = float(np.log(1.6))
-"""Peers that carry so many times what they did, or less, are in another phase of the job: nothing can be said."""
+"""Peers that carry so many times what they did, or less, are in another phase of the job: nothing can be concluded."""
 _LOUD: Final = float(np.log(1.5))
 """Who carries half as much again as it did, and as its peers do, makes those beside it wait."""
 _LOUD_COUNTS: Final = 0.1
@@ -109,8 +109,8 @@ class Shares(Columns):
         if not fresh.any():
             return True
         self._settle(now, fresh, jobs)
-        said = np.where((now - self.value_at <= _LOOK_BACK_MS) & (self.job != 0), self.value, np.nan)
-        self._compare(now, np.flatnonzero(fresh & np.isfinite(said)), said, place, nodes, held, patience)
+        figure = np.where((now - self.value_at <= _LOOK_BACK_MS) & (self.job != 0), self.value, np.nan)
+        self._compare(now, np.flatnonzero(fresh & np.isfinite(figure)), figure, place, nodes, held, patience)
         self.sum[:], self.work[:], self.readings[:] = 0.0, 0.0, 0
         return True
 
@@ -130,14 +130,14 @@ class Shares(Columns):
         self,
         now: Instant,
         those: IntArray,
-        said: FloatArray,
+        figure: FloatArray,
         place: IntArray,
         nodes: IntArray,
         held: BoolArray,
         patience: int,
     ) -> None:
-        usual = self._of_peers(said, place)[those]
-        x, m = np.log(said[those]), np.log(usual)
+        usual = self._of_peers(figure, place)[those]
+        x, m = np.log(figure[those]), np.log(usual)
         work = self.work[those] / np.maximum(self.readings[those], 1)
         for_work = x - np.log(np.maximum(work, _LEAST_WORK))  # NaN where the memory is not reported
         known = (self.own.learnt_s[those] >= _KNOWN_S) & np.isfinite(m) & (usual >= self._least)
@@ -158,7 +158,7 @@ class Shares(Columns):
         self.watched = int(np.count_nonzero(self.own.learnt_s >= _KNOWN_S))
         self.bar = threshold(self._budget, self.watched, int(nodes.max()) + 1, LOOK_MS / 1000)
 
-        self.now[those], self.usual[those], self.peers[those] = said[those], np.exp(self.own.level[those]), usual
+        self.now[those], self.usual[those], self.peers[those] = figure[those], np.exp(self.own.level[those]), usual
         self.low_at[those[low]], self.judged_at[those[steady]] = now, now
         self.well[those] = np.where(low, 0, np.minimum(self.well[those] + steady, 2**20))
         self._learn(now, those, x, m, for_work, residual, (low | held[those], loud))
@@ -186,7 +186,7 @@ class Shares(Columns):
         habits = self.own, self.others, self.for_work
         learn_together(habits, those[calm], np.array([x, m, for_work])[:, calm], spent_s[calm])
 
-    def _of_peers(self, said: FloatArray, place: IntArray) -> FloatArray:
+    def _of_peers(self, figure: FloatArray, place: IntArray) -> FloatArray:
         """Return the median (count,) of each entity's peers, NaN where they are too few."""
         key = self.job * _PLACES + np.minimum(place, _PLACES - 1)
         if not np.array_equal(key, self._grouped[0]):  # jobs seldom come and go
@@ -194,7 +194,7 @@ class Shares(Columns):
             self._grouped = key, tuple(Groups(group, int(group.max()) + 1) for group in numbers)
         usual = np.full(self.count, np.nan)
         for groups in self._grouped[1]:
-            medians, sizes = groups.medians(said[None])
+            medians, sizes = groups.medians(figure[None])
             enough = np.where(sizes >= FEWEST, medians, np.nan)[0, groups.group]
             np.copyto(usual, enough, where=np.isfinite(enough))
         return usual

@@ -243,10 +243,10 @@ def test_a_counter_that_was_blank_for_a_scrape_has_not_counted_and_one_that_was_
     counter = Counter()
     counter.grow(1)
     one = np.array([0])
-    said = [counter.take(one, np.array([at * 1000]), np.array([value]))[0] for at, value in (
+    counts = [counter.take(one, np.array([at * 1000]), np.array([value]))[0] for at, value in (
         (0, 100.0), (5, 103.0), (10, 0.0), (15, 104.0), (20, 105.0), (25, 0.0), (200, 2.0), (205, np.nan), (210, 4.0),
     )]  # fmt: skip
-    assert said == [0, 3, 0, 1, 1, 0, 2, 0, 2]
+    assert counts == [0, 3, 0, 1, 1, 0, 2, 0, 2]
     assert counter.fell_at[0] == 25_000
 
 

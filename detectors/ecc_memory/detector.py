@@ -1,16 +1,17 @@
 """Errors of GPU memory: uncorrectable ones, storms of corrected ones, rows that wait for a remap or cannot have one.
 
-Stated, and told at once: an XID (48, 94, 95, 140, ...) in the kernel's log or in DCGM's field, a count of double-bit
-errors or of rows remapped for uncorrectable errors that grows, the flags of pending and failed remaps, XID 63 and 64
-(which are these two flags in words) and XID 92 (the driver's own word on the rate of corrected errors). Lines, field
-and counters of one event are one finding; an uncorrectable error stays open until the GPU is seen to be reset, or to
-have been away. A counter that is already at 7 when the telemetry begins is history; a flag that is already set is a
-fault, for it still asks for a reset. XID 63 says for which of two reasons nothing: alone it is a pending remap.
+Stated, and reported at once: an XID (48, 94, 95, 140, ...) in the kernel's log or in DCGM's field, a count of
+double-bit errors or of rows remapped for uncorrectable errors that grows, the flags of pending and failed remaps, XID
+63 and 64 (which are these two flags in words) and XID 92 (the driver's own word on the rate of corrected errors).
+Lines, field and counters of one event are one finding; an uncorrectable error stays open until the GPU is seen to be
+reset, or to have been away. A counter that is already at 7 when the telemetry begins is history; a flag that is already
+set is a fault, for it still asks for a reset. XID 63 says for which of two reasons nothing: alone it is a pending
+remap.
 
 Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
 (`detectors.core.counting`), and by Delta's mean event more of them within some minutes than the GPU ever came back from
 by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some
-is told once, as information.
+is reported once, as information.
 
 When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; a storm
 that began before the telemetry is taken for one; an uncorrectable error that needs a reset stays open when the reset
@@ -28,7 +29,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storms import RETURN_MS, STORM, Bouts, Storms, told_by
+from detectors.ecc_memory.storms import RETURN_MS, STORM, Bouts, Storms, line_evidence
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
@@ -133,7 +134,7 @@ class EccMemory:
         xid = self._catalogue.of(event.code) if event is not None else None
         held = self._book.get(_UNCORRECTABLE, where)
         if held is None and event is not None and event.again:
-            # A line whose address the topology doesn't know, and the field that tells of the same, are one event.
+            # A line whose address the topology doesn't know, and the field that reports the same, are one event.
             held = self._book.get(_UNCORRECTABLE, self._layout.named(node, WHOLE_NODE))
         asks_reset = xid is None or xid.ours != "restart_app"
         if held is not None:
@@ -144,10 +145,10 @@ class EccMemory:
             return []
         # The kernel's line has the time; the counters only say between which readings.
         timed = event is not None and (not counted or event.at >= int(memory.doubtful[gpu]))
-        said = self._says(gpu, event, xid)
+        evidence = self._says(gpu, event, xid)
         if counted:
-            said["new_uncorrectable_errors"] = float(memory.uncorrected[gpu])
-        step = "replace" if said.get("row_remap_failure") == 1 else xid.ours if xid else "reset"
+            evidence["new_uncorrectable_errors"] = float(memory.uncorrected[gpu])
+        step = "replace" if evidence.get("row_remap_failure") == 1 else xid.ours if xid else "reset"
         quoted = f" ({xid.quoted})" if xid is not None and step == xid.ours else ""
         if xid is not None:
             what = f"uncorrectable memory error, XID {xid.code} ({xid.meaning})"
@@ -164,7 +165,7 @@ class EccMemory:
             score=1.0,
             summary=f"{in_words(where)}: {what}",
             action=_ACTIONS.get(step, _RESET) + quoted,
-            evidence=said,
+            evidence=evidence,
             memo={"asks_reset": asks_reset},
         )
         if (entry := self._book.get(_UNCORRECTABLE, where)) is not None:
@@ -172,8 +173,8 @@ class EccMemory:
         return found
 
     def _says(self, gpu: int, event: XidEvent | None, xid: Xid | None) -> dict[str, float | int | str]:
-        said = self._memory.says(gpu, self._single.counter) if gpu >= 0 else {}
-        return said | told_by(event, xid) if event is not None and xid is not None else said
+        evidence = self._memory.says(gpu, self._single.counter) if gpu >= 0 else {}
+        return evidence | line_evidence(event, xid) if event is not None and xid is not None else evidence
 
     def _remap(self, now: Instant, fault: Fault, event: XidEvent) -> list[Finding]:
         """Raise what XID 63 or 64 says in words, where no flag is there to be asked; a failed remap in any case."""
@@ -182,9 +183,9 @@ class EccMemory:
         if event.again or (fault == "row_remap_pending" and known):
             return []
         xid = self._catalogue.of(event.code)
-        said = self._says(event.gpu, event, xid)
+        evidence = self._says(event.gpu, event, xid)
         if event.gpu >= 0 and not self._memory.failure_known[event.gpu] and fault == "row_remap_failure":
-            said["row_remap_failure"] = "not reported"
+            evidence["row_remap_failure"] = "not reported"
         _, severity, words, action = _FLAGS[fault]
         return self._book.fire(
             now,
@@ -196,7 +197,7 @@ class EccMemory:
             score=0.9,
             summary=f"{in_words(where)}: {words}, XID {xid.code} ({xid.meaning})",
             action=f"{action} ({xid.quoted})",
-            evidence=said,
+            evidence=evidence,
             memo={"by": "xid"},
         )
 
@@ -271,8 +272,8 @@ class EccMemory:
         return over
 
     def _resolve(self, entry: OpenCase, now: Instant, reason: str) -> Finding:
-        said = self._memory.says(entry.gpu, self._single.counter) if entry.gpu >= 0 else {}
-        return self._book.resolve(entry, now, reason, said)
+        figures = self._memory.says(entry.gpu, self._single.counter) if entry.gpu >= 0 else {}
+        return self._book.resolve(entry, now, reason, figures)
 
     def snapshot(self) -> bytes:
         """Return the whole state."""

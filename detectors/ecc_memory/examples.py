@@ -80,7 +80,7 @@ def double_bit_error(at_s: float, node: int, gpu: int) -> list[LogRecord]:
     ]
 
 
-def _told_and_counted() -> Tape:
+def _stated_and_counted() -> Tape:
     columns = stepped(CLUSTER, memory(), [(DBE, 1, 2, 200, 1), (XID, 1, 2, 200, 45), (XID, 1, 3, 200, 43)])
     return CLUSTER.tape(columns, logs=double_bit_error(200, 1, 2))
 
@@ -118,7 +118,7 @@ def _rebooted() -> Tape:
 
 
 def _programs_own() -> Tape:
-    """Tell of codes that are the program's, or follow from something else."""
+    """Report codes that are the program's, or follow from something else."""
     lines = [xid_line(100 + gpu, 1, gpu, code) for gpu, code in enumerate((13, 31, 43, 45))]
     columns = stepped(CLUSTER, memory(), [(XID, 1, gpu, 101, code) for gpu, code in enumerate((13, 31, 43, 45))])
     columns = stormy(CLUSTER, columns, 7, (150, 154), 8.0)
@@ -128,7 +128,7 @@ def _programs_own() -> Tape:
 EXAMPLES = Examples(
     healthy=[CLUSTER.tape(memory()), _rebooted(), _programs_own()],
     faults=[
-        Fault(_told_and_counted(), {"node": name(1), "gpu": 2}, START + 200_000),
+        Fault(_stated_and_counted(), {"node": name(1), "gpu": 2}, START + 200_000),
         Fault(_only_counted(), {"node": name(0), "gpu": 1}, START + 143_000),
         Fault(_pending(), {"node": name(2), "gpu": 0}, START + 99_000),
         Fault(_storm(), {"node": name(1), "gpu": 1}, START + 800_000),

@@ -58,7 +58,7 @@ class MemoryReadings(Columns):
         """Take one reading of each of the GPUs `here`; single-bit errors into `single`.
 
         Counts since the driver's load where there are any, else lifetime ones: these are written when the driver
-        unloads, so growth there tells again of an old event.
+        unloads, so growth there repeats an old event.
         """
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
         before = self.at[where].copy()
@@ -134,22 +134,24 @@ class MemoryReadings(Columns):
         return (first + before) // 2 if before >= 0 and first - before <= _ABSENT_MS else first
 
     def says(self, gpu: int, single: Counter) -> dict[str, float | int | str]:
-        """Return what a GPU last said, for evidence."""
+        """Return what a GPU last reported, for evidence."""
         doubles = "since_driver_load" if self.volatile_double[gpu] else "lifetime"
         singles = "since_driver_load" if self.volatile_single[gpu] else "lifetime"
-        said = {
+        counts = {
             f"double_bit_errors_{doubles}": self.double.value[gpu],
             f"single_bit_errors_{singles}": single.value[gpu],
             "rows_remapped_uncorrectable": self.lost_rows.value[gpu],
             "rows_remapped_correctable": self.spare_rows.value[gpu],
         }
-        told: dict[str, float | int | str] = {name: float(value) for name, value in said.items() if np.isfinite(value)}
+        figures: dict[str, float | int | str] = {
+            name: float(value) for name, value in counts.items() if np.isfinite(value)
+        }
         for name, known, since in (
             ("pending", self.pending_known, self.pending_at), ("failure", self.failure_known, self.failure_at),
         ):  # fmt: skip
             if known[gpu]:
-                told[f"row_remap_{name}"] = int(since[gpu] >= 0)
-        return told
+                figures[f"row_remap_{name}"] = int(since[gpu] >= 0)
+        return figures
 
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""

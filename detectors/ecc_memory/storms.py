@@ -82,7 +82,9 @@ class Storms:
         if event.again:
             return []
         summary = f"{in_words(where)}: the driver reports a high rate of corrected memory errors (XID {event.code})"
-        return self._storm(now, event.node, event.gpu, event.at, summary, self._says(event.gpu) | told_by(event, xid))
+        return self._storm(
+            now, event.node, event.gpu, event.at, summary, self._says(event.gpu) | line_evidence(event, xid)
+        )
 
     def advance(self, now: Instant) -> list[Finding]:
         """At a point of the grid: return what is over, and what began."""
@@ -103,7 +105,7 @@ class Storms:
                 continue
             a_minute = 60_000 / LOOK_MS
             where = in_words(self._layout.entity(gpu))
-            said = self._says(gpu) | {
+            figures = self._says(gpu) | {
                 "single_bit_errors_of_late": float(single.recent[gpu]),
                 "of_late_s": RECENT_S,
                 "single_bit_errors_per_min": float(single.now[gpu]) * a_minute,
@@ -121,7 +123,7 @@ class Storms:
             )
             usual = f"usually {single.level[gpu] * a_minute:.1f} a minute: uncorrectable ones may follow"
             node = self._layout.names[self._layout.node[gpu]]
-            found += self._storm(now, node, gpu, began, f"{where}: {count}, {usual}", said, slow=not many)
+            found += self._storm(now, node, gpu, began, f"{where}: {count}, {usual}", figures, slow=not many)
         return found + self._habits(now)
 
     def _storm(
@@ -131,7 +133,7 @@ class Storms:
         gpu: int,
         at: Instant,
         summary: str,
-        said: dict[str, float | int | str],
+        figures: dict[str, float | int | str],
         *,
         slow: bool = False,
     ) -> list[Finding]:
@@ -146,7 +148,7 @@ class Storms:
             score=0.8,
             summary=summary,
             action="watch for uncorrectable errors and a pending row remap; test the memory when the node is free",
-            evidence=said,
+            evidence=figures,
             memo={"again": self._book.returned(now, STORM, where), "slow": slow},
         )
 
@@ -163,14 +165,14 @@ class Storms:
                     heard = at  # a GPU that is silent has not calmed down
             calm_ms = _LASTING_CALM_MS if entry.memo.get("slow") else _CALM_MS
             if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else calm_ms):
-                said = self._says(entry.gpu)
-                over.append(self._book.resolve(entry, now, "no more single-bit errors than usual", said))
+                figures = self._says(entry.gpu)
+                over.append(self._book.resolve(entry, now, "no more single-bit errors than usual", figures))
                 if entry.gpu >= 0:
                     self._single.begin_anew(entry.gpu)
         return over
 
     def _habits(self, now: Instant) -> list[Finding]:
-        """Tell once of a GPU that has always corrected errors, in number: it harms nobody."""
+        """Report once a GPU that has always corrected errors, in number: it harms nobody."""
         single = self._single
         an_hour = single.level * 3_600_000 / LOOK_MS
         found: list[Finding] = []
@@ -187,7 +189,7 @@ class Storms:
                 severity="info",
                 score=0.1,
                 summary=f"{in_words(where)}: corrects {an_hour[gpu]:.0f} single-bit memory errors an hour, by habit",
-                action="none: its habit is known, and what exceeds it is told",
+                action="none: its habit is known, and what exceeds it is reported",
                 evidence={
                     "single_bit_errors_per_h": float(an_hour[gpu]),
                     "single_bit_errors_per_h_peers": single.usual_of_peers * 3_600_000 / LOOK_MS,
@@ -200,7 +202,7 @@ class Storms:
         return self._memory.says(gpu, self._single.counter) if gpu >= 0 else {}
 
 
-def told_by(event: XidEvent, xid: Xid) -> dict[str, float | int | str]:
+def line_evidence(event: XidEvent, xid: Xid) -> dict[str, float | int | str]:
     """Return what an XID says, and where it was seen, for evidence."""
-    told = {"xid_seen_in": event.seen_in, "xid_text": event.text, "pci_bus_id": event.address}
-    return xid.evidence() | {name: value for name, value in told.items() if value}
+    line = {"xid_seen_in": event.seen_in, "xid_text": event.text, "pci_bus_id": event.address}
+    return xid.evidence() | {name: value for name, value in line.items() if value}

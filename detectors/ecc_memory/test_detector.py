@@ -64,10 +64,10 @@ def test_one_event_two_faults_each_with_its_end() -> None:
 def test_the_evidence_has_the_action_its_source_and_the_counters() -> None:
     columns = stepped(CLUSTER, memory(), [(DBE, 1, 2, 196, 1)])
     (found,) = run(CLUSTER.tape(columns, logs=double_bit_error(197, 1, 2)))
-    said = found.evidence
-    assert (said["xid"], said["xid_action"], said["xid_action_source"]) == (48, "WORKFLOW_XID_48", "nvidia")
-    assert said["double_bit_errors_since_driver_load"] == 1
-    assert said["xid_seen_in"] == "kernel log"
+    evidence = found.evidence
+    assert (evidence["xid"], evidence["xid_action"], evidence["xid_action_source"]) == (48, "WORKFLOW_XID_48", "nvidia")
+    assert evidence["double_bit_errors_since_driver_load"] == 1
+    assert evidence["xid_seen_in"] == "kernel log"
     assert "WORKFLOW_XID_48, by nvidia" in found.recommended_action
 
 
@@ -95,16 +95,18 @@ def test_a_remap_for_an_uncorrectable_error_is_one() -> None:
 
 
 @pytest.mark.parametrize(("code", "fault"), [(63, "row_remap_pending"), (64, "row_remap_failure")])
-@pytest.mark.parametrize("told", [True, False])
-def test_without_its_flag_a_remap_is_told_by_its_xid_in_the_log_or_the_field(code: int, fault: str, told: bool) -> None:
-    columns = {XID: stepped(CLUSTER, {XID: memory()[XID]}, [] if told else [(XID, 2, 1, 100, code)])[XID]}
-    (found,) = run(CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, code, ROW_MARKED)] if told else []))
+@pytest.mark.parametrize("logged", [True, False])
+def test_without_its_flag_a_remap_is_found_by_its_xid_in_the_log_or_the_field(
+    code: int, fault: str, logged: bool
+) -> None:
+    columns = {XID: stepped(CLUSTER, {XID: memory()[XID]}, [] if logged else [(XID, 2, 1, 100, code)])[XID]}
+    (found,) = run(CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, code, ROW_MARKED)] if logged else []))
     assert (found.fault, dict(found.entity)) == (fault, gpu(2, 1))
-    assert found.detected_at <= START + (105_000 if told else 115_000)
+    assert found.detected_at <= START + (105_000 if logged else 115_000)
     assert "IGNORE" not in found.recommended_action
 
 
-def test_a_failed_remap_that_the_driver_reports_is_told_before_its_flag_and_once() -> None:
+def test_a_failed_remap_that_the_driver_reports_is_raised_before_its_flag_and_once() -> None:
     columns = stepped(CLUSTER, memory(), [(FAILURE, 2, 1, 130, 1), (XID, 2, 1, 100, 64)])
     (found,) = run(CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, 64)]))
     assert (found.fault, found.detected_at) == ("row_remap_failure", START + 100_000)
@@ -166,7 +168,7 @@ def test_lifetime_counters_are_asked_where_there_are_no_others() -> None:
     lifetime[aggregate][CLUSTER.at_s[:, 4] > 200, 4] += 1
     assert fired(CLUSTER.tape(lifetime)) == [("ecc_uncorrectable", gpu(1, 0))]
     assert fired(CLUSTER.tape(lifetime | {SBE: columns[SBE]})) == [("ecc_uncorrectable", gpu(1, 0))], "each by itself"
-    assert fired(CLUSTER.tape(columns | lifetime)) == [], "written at a reload, it tells of what was told before"
+    assert fired(CLUSTER.tape(columns | lifetime)) == [], "written at a reload, it repeats what was reported before"
 
 
 def test_rows_counted_when_a_node_comes_back_are_no_new_error() -> None:
@@ -197,7 +199,7 @@ def test_what_all_gpus_count_is_no_gpus_fault() -> None:
     assert fired(LONGER.tape(columns)) == []
 
 
-def test_a_gpu_that_always_has_errors_is_told_once_as_information_and_needs_far_more_for_a_storm() -> None:
+def test_a_gpu_that_always_has_errors_is_reported_once_as_information_and_needs_far_more_for_a_storm() -> None:
     cluster = Cluster(minutes=150, interval_s=15)
     habit = stormy(cluster, memory(cluster), 5, (0, 9000), 0.05)
     info = run(cluster.tape(habit))

@@ -6,13 +6,13 @@ when a GPU that was at work is missing from its node's scrapes for longer than o
 readings of single GPUs are ever lost here; rows without a reading, or full of zeros, are silence. Scrapes are counted
 by the node's other GPUs, so that a node whose collector stops loses none. Most GPUs of a node silent at once are the
 collector's or the board's matter. A GPU without work may be reset or split (MIG), and after a silence of the whole node
-(a restart of the exporter, a reload of the driver) GPUs come back one by one: those are told after five minutes. A node
-that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on the other
-GPUs (XID 43, 45, 13, 31) is not looked at.
+(a restart of the exporter, a reload of the driver) GPUs come back one by one: those are reported after five minutes. A
+node that was drained or rebooted on purpose before loses none, nor does a GPU that never reported. What follows on
+the other GPUs (XID 43, 45, 13, 31) is not looked at.
 
 When it is wrong: a GPU that is taken out of the collection on purpose, with no word from the scheduler, is called
 lost; one that is lost with its whole node silent is found when the node is back; on a node with a single GPU only
-the XIDs can tell.
+the XIDs can show it.
 """
 
 from collections.abc import Sequence
@@ -86,12 +86,12 @@ class GpuLost(BaseDetector):
         self._calls.settle(now, np.array(lost, np.int64))
         found: list[Finding] = []
         for event in self._xids.drain(now):
-            found += self._told(now, event)
+            found += self._stated(now, event)
         for gpu in self._calls.silent(self._config.false_alarms_per_100_node_days).tolist():
             found += self._silent(now, gpu)
         return [*found, *self._back(now)]
 
-    def _told(self, now: Instant, event: XidEvent) -> list[Finding]:
+    def _stated(self, now: Instant, event: XidEvent) -> list[Finding]:
         held = self._held(event.node, event.gpu)
         if held is not None:
             held.last_at = max(held.last_at, event.at)
@@ -100,13 +100,13 @@ class GpuLost(BaseDetector):
             return []
         xid = self._catalogue.of(event.code)
         where = in_words(self._layout.named(event.node, event.gpu))
-        said: dict[str, float | int | str] = {"xid_seen_in": event.seen_in, **xid.evidence()}
+        evidence: dict[str, float | int | str] = {"xid_seen_in": event.seen_in, **xid.evidence()}
         if event.text:
-            said["xid_text"] = event.text
+            evidence["xid_text"] = event.text
         if event.address:
-            said["pci_bus_id"] = event.address
+            evidence["pci_bus_id"] = event.address
         return self._fire(
-            now, event.node, event.gpu, event.at, 1.0, f"{where}: XID {xid.code}, {xid.meaning}", said, xid
+            now, event.node, event.gpu, event.at, 1.0, f"{where}: XID {xid.code}, {xid.meaning}", evidence, xid
         )
 
     def _silent(self, now: Instant, gpu: int) -> list[Finding]:
@@ -125,12 +125,12 @@ class GpuLost(BaseDetector):
             return []
         scrapes = int(self._calls.missed[gpu])
         where = in_words(self._layout.named(node, gpu))
-        said: dict[str, float | int | str] = {
+        evidence: dict[str, float | int | str] = {
             "missed_scrapes": scrapes,
             "silent_s": (now - int(self._calls.last[gpu])) / 1000,
         }
         summary = f"{where}: no telemetry for {scrapes} scrapes, while the node's other GPUs report"
-        return self._fire(now, node, gpu, began, 0.8, summary, said, None)
+        return self._fire(now, node, gpu, began, 0.8, summary, evidence, None)
 
     def _at_work(self, node: str, gpu: int) -> bool:
         """Return whether a silent GPU was busy when it last reported, or had a job, or its node had one till then."""
@@ -153,7 +153,7 @@ class GpuLost(BaseDetector):
         started_at: Instant,
         score: float,
         summary: str,
-        said: Evidence,
+        evidence: Evidence,
         xid: Xid | None,
     ) -> list[Finding]:
         answering, known = self._calls.mates(node, now)
@@ -175,7 +175,7 @@ class GpuLost(BaseDetector):
             score=score,
             summary=summary,
             action=action,
-            evidence={**said, **figures, **who},
+            evidence={**evidence, **figures, **who},
             memo={"silent": xid is None},
         )
 

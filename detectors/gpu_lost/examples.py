@@ -49,7 +49,7 @@ def scheduler(at_s: float, message: str) -> LogRecord:
     return LogRecord(int(instant(at_s)), "scheduler", message)
 
 
-def _told_and_silent() -> Tape:
+def _stated_and_silent() -> Tape:
     gone = absent(CLUSTER, [(1, 2, 151, 9999)])
     return CLUSTER.tape(readings(), gone=gone, logs=off_the_bus(150, 1, 2, others=(0, 1, 3)))
 
@@ -58,7 +58,7 @@ def _only_silent() -> Tape:
     return CLUSTER.tape(readings(), gone=absent(CLUSTER, [(0, 3, 120, 240)]))
 
 
-def _told_without_a_code() -> Tape:
+def _stated_without_a_code() -> Tape:
     line = kernel(90, 2, f"NVRM: GPU 0000:{bus(1)}:00.0: GPU has fallen off the bus.")
     return CLUSTER.tape(readings(), gone=absent(CLUSTER, [(2, 1, 90, 9999)]), logs=[line])
 
@@ -98,9 +98,9 @@ def _maintenance() -> Tape:
 EXAMPLES = Examples(
     healthy=[CLUSTER.tape(readings()), _collector_outages(), _maintenance()],
     faults=[
-        Fault(_told_and_silent(), {"node": name(1), "gpu": 2}, START + 150_000),
+        Fault(_stated_and_silent(), {"node": name(1), "gpu": 2}, START + 150_000),
         Fault(_only_silent(), {"node": name(0), "gpu": 3}, START + 120_000),
-        Fault(_told_without_a_code(), {"node": name(2), "gpu": 1}, START + 90_000),
+        Fault(_stated_without_a_code(), {"node": name(2), "gpu": 1}, START + 90_000),
         Fault(_firmware(), {"node": name(0), "gpu": 2}, START + 100_000),
     ],
 )

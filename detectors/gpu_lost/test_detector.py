@@ -186,7 +186,7 @@ def test_other_codes_are_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "action"),
     [
         (54, "CHECK_MECHANICALS / CONTACT_SUPPORT, by nvidia"),
         (62, "RESET_GPU, by nvidia"),
@@ -196,10 +196,10 @@ def test_other_codes_are_nothing() -> None:
         (169, "XID 169"),
     ],
 )
-def test_what_nvidia_asks_to_reset_or_to_look_at_is_told_and_what_it_ignores_is_not(code: int, told: str) -> None:
+def test_what_nvidia_asks_to_reset_or_to_look_at_is_reported_and_what_it_ignores_is_not(code: int, action: str) -> None:
     found = run(CLUSTER.tape(readings(), logs=[xid_line(50, 1, 1, code)]))
-    assert [dict(one.entity) for one in found if one.state == "firing"] == ([gpu(1, 1)] if told else [])
-    assert all(told in one.recommended_action for one in found[:1])
+    assert [dict(one.entity) for one in found if one.state == "firing"] == ([gpu(1, 1)] if action else [])
+    assert all(action in one.recommended_action for one in found[:1])
 
 
 def test_a_site_can_take_a_code_out() -> None:

@@ -24,8 +24,8 @@ class Book:
     look_at: Instant = NEVER
     wait_ms: int = 0
     losses: Losses = field(default_factory=Losses)
-    told: Impact | None = None
-    """The impact as last told."""
+    reported: Impact | None = None
+    """The impact of the last revision."""
     joined_to: str | None = None
 
     @property
@@ -35,13 +35,17 @@ class Book:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON can say it."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name not in {"losses", "told"}}
-        return fields | {"losses": self.losses.snapshot(), "told": None if self.told is None else asdict(self.told)}
+        fields = {name: getattr(self, name) for name in self.__slots__ if name not in {"losses", "reported"}}
+        return fields | {
+            "losses": self.losses.snapshot(),
+            "told": None if self.reported is None else asdict(self.reported),
+        }
 
     @classmethod
     def restore(cls, fields: dict[str, Any]) -> "Book":
         """Return what `snapshot` was taken of."""
-        told = fields["told"]
-        if told is not None:
-            told = Impact(**told | {"jobs": tuple(Touched(**job) for job in told["jobs"])})
-        return cls(**fields | {"losses": Losses.restore(fields["losses"]), "told": told})
+        impact = fields["told"]
+        if impact is not None:
+            impact = Impact(**impact | {"jobs": tuple(Touched(**job) for job in impact["jobs"])})
+        named = {name: value for name, value in fields.items() if name != "told"}
+        return cls(**named | {"losses": Losses.restore(fields["losses"]), "reported": impact})

@@ -80,17 +80,17 @@ class Correlator:
 
     def take(self, findings: Iterable[Finding], upto: Instant) -> list[Incident]:
         """Take findings in the engine's order, of event times up to `upto`; return the revisions made by them."""
-        said: list[Incident] = []
+        revisions: list[Incident] = []
         for at, group in groupby(findings, key=lambda finding: finding.detected_at):
-            said += self._look(at - 1)
+            revisions += self._look(at - 1)
             changed: dict[str, None] = {}
             for finding in group:
                 changed |= dict.fromkeys(self._fire(finding) if finding.state == "firing" else self._resolve(finding))
-            said += [self._revise(self._books[name], at) for name in changed if name in self._books]
+            revisions += [self._revise(self._books[name], at) for name in changed if name in self._books]
             self._forget(at)
         if self._due <= upto:
-            said += self._look(upto)
-        return said
+            revisions += self._look(upto)
+        return revisions
 
     def end(self, at: Instant) -> list[Incident]:
         """Return a last revision of what is open when the feed has come to its end; later calls return nothing."""
@@ -108,7 +108,7 @@ class Correlator:
                     continue
                 book.look_at = at + book.wait_ms
                 book.wait_ms = min(2 * book.wait_ms, _RAREST_LOOK_MS)
-                if self._impact(book, at) != book.told:
+                if self._impact(book, at) != book.reported:
                     yield self._revise(book, at)
             self._due = min((book.look_at for book in self._books.values()), default=NEVER)
 
@@ -313,7 +313,7 @@ class Correlator:
         return book.losses.impact(members, self._places, self._config)
 
     def _revise(self, book: Book, at: Instant) -> Incident:
-        """Return a new revision; one that has no findings any more is said to be joined, and forgotten."""
+        """Return a new revision; one that has no findings any more is reported as joined, and forgotten."""
         book.revision += 1
         if not book.members:
             del self._books[book.id]
@@ -322,7 +322,7 @@ class Correlator:
         inside = set(book.members)
         edges = [edge for name in book.members for edge in self._edges[name] if edge.cause in inside]
         ranked = rank(members, edges, {name: facts.prior for name, facts in faults().items()})
-        book.told = self._impact(book, at)
+        book.reported = self._impact(book, at)
         root = ranked[0].finding.entity
         before = self._offenders.record(root, at, but=book.opened_at if book.counted else None)
         basis = Basis(
@@ -335,7 +335,7 @@ class Correlator:
             unlisted=book.unlisted,
             ranked=ranked,
             parents={name: self._parents[name] for name in book.members if name in self._parents},
-            impact=book.told,
+            impact=book.reported,
             offenders=[Offender(dict(thing), count, score) for thing, count, score in before],
         )
         if book.closed_at is not None and not book.counted:

@@ -41,7 +41,7 @@ class Row(BaseModel):
 
 
 class Sign(BaseModel):
-    """What a finding's evidence tells of the chain; `says` is a format for the values of `evidence`.
+    """What a finding's evidence shows of the chain; `says` is a format for the values of `evidence`.
 
     With `falls` there are two values, before and now, and only a fall is worth a word.
     """

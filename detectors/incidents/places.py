@@ -47,7 +47,7 @@ class _Wiring:
 
 
 class Places:
-    """The topology, and the jobs as event time has told of them."""
+    """The topology, and the jobs as event time has brought them."""
 
     def __init__(self, topology: Mapping[str, Any] | None) -> None:
         topology = topology or {}

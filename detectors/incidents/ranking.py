@@ -31,7 +31,7 @@ class Sighted:
     keys: tuple[str, ...]
     incident: str
     seen: tuple[tuple[int, str], ...] = ()
-    """What its evidence tells of the chain: number of the sign in the table, and the words."""
+    """What its evidence shows of the chain: number of the sign in the table, and the words."""
     job: str | None = None
     """The job that its detector saw it in."""
     resolved_at: Instant | None = None

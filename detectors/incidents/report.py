@@ -1,4 +1,4 @@
-"""What is said of an incident: one revision of it, as data and as one line of canonical JSON."""
+"""A revision of an incident, as data and as one line of canonical JSON."""
 
 import json
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""The correlator: what belongs together, what is the root, and that no cut of the input changes what is said."""
+"""The correlator: what belongs together, what is the root, and that no cut of the input changes what is reported."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ def made() -> Correlator:
     return correlator
 
 
-def told(findings: Sequence[Finding], until_s: float = 86_400) -> dict[str, Incident]:
+def latest(findings: Sequence[Finding], until_s: float = 86_400) -> dict[str, Incident]:
     """Return the last revision of each incident."""
     correlator, last = made(), {}
     for incident in correlator.take(findings, START + round(1000 * until_s)):
@@ -82,7 +82,7 @@ def told(findings: Sequence[Finding], until_s: float = 86_400) -> dict[str, Inci
 
 
 def only(findings: Sequence[Finding], until_s: float = 86_400) -> Incident:
-    (incident,) = told(findings, until_s).values()
+    (incident,) = latest(findings, until_s).values()
     return incident
 
 
@@ -100,7 +100,7 @@ def test_a_feed_that_is_lost_is_one_incident_and_its_root_comes_first() -> None:
     assert incident.impact.nodes == 4
 
 
-def test_the_chain_begins_with_what_the_evidence_tells() -> None:
+def test_the_chain_begins_with_what_the_evidence_shows() -> None:
     evidence: dict[str, float | int | str] = {
         "supply_alarm": " 1 | Power Supply #0x51 | Failure detected ",
         "sm_clock_before_mhz": 1350.2,
@@ -120,14 +120,14 @@ def test_the_chain_begins_with_what_the_evidence_tells() -> None:
 def test_eight_gpus_of_a_node_are_one_incident_of_one_revision_each_time() -> None:
     lost = [finding("gpu_lost", {"node": "n5", "gpu": gpu}, 30) for gpu in range(8)]
     correlator = made()
-    said = correlator.take(lost, START + 60_000)
-    assert len(said) == 1
-    assert len(said[0].members) == 8
+    revisions = correlator.take(lost, START + 60_000)
+    assert len(revisions) == 1
+    assert len(revisions[0].members) == 8
 
 
 def test_what_is_on_other_machines_is_another_incident() -> None:
-    assert len(told([finding("ecc_uncorrectable", {"node": node, "gpu": 0}, 5) for node in ("n0", "n1", "n4")])) == 3
-    assert len(told([finding("power_throttle", {"node": "n0"}, 5), finding("power_throttle", {"node": "n5"}, 6)])) == 2
+    assert len(latest([finding("ecc_uncorrectable", {"node": node, "gpu": 0}, 5) for node in ("n0", "n1", "n4")])) == 3
+    assert len(latest([finding("power_throttle", {"node": node}, 5) for node in ("n0", "n5")])) == 2
 
 
 def test_a_cause_that_is_found_late_becomes_the_root() -> None:
@@ -145,9 +145,9 @@ def test_two_incidents_with_one_cause_are_joined_and_the_older_keeps_its_name() 
     slow = finding("straggler", {"node": "n0", "gpu": 0}, 100, began_s=50)
     hang = finding("job_hang", {"job_id": "812"}, 200, began_s=120)
     brake = finding("power_throttle", {"node": "n0"}, 210, began_s=40)
-    before = told([slow, hang])
+    before = latest([slow, hang])
     assert len(before) == 2
-    after = told([slow, hang, brake])
+    after = latest([slow, hang, brake])
     assert {incident.state for incident in after.values()} == {"open", "joined"}
     (gone,) = (incident for incident in after.values() if incident.state == "joined")
     assert gone.joined_to is not None
@@ -166,7 +166,7 @@ def test_an_incident_is_closed_with_its_last_finding_and_a_flap_opens_it_again()
     assert len(held.members) == 2
     closed = only([first, over(first, 100)])
     assert (closed.state, closed.closed_at) == ("closed", START + 100_000)
-    assert len(told([first, over(first, 100), second, over(second, 520), late])) == 2
+    assert len(latest([first, over(first, 100), second, over(second, 520), late])) == 2
 
 
 def test_a_port_that_flaps_and_is_then_lost_is_lost() -> None:
@@ -177,14 +177,14 @@ def test_a_port_that_flaps_and_is_then_lost_is_lost() -> None:
     assert incident.chain[0].effect == flap.id
 
 
-def test_who_was_the_root_again_and_again_is_told_and_forgotten_after_four_weeks() -> None:
+def test_who_was_the_root_again_and_again_is_counted_and_forgotten_after_four_weeks() -> None:
     gpu: dict[str, str | int] = {"node": "n0", "gpu": 3}
     day_s = 86_400
     findings = []
     for day in (0, 10, 20, 35):
         one = finding("gpu_lost", gpu, day * day_s)
         findings += [one, over(one, day * day_s + 60)]
-    last = list(told(findings, 40 * day_s).values())
+    last = list(latest(findings, 40 * day_s).values())
     counts = [{len(offender.entity): offender.incidents for offender in incident.offenders} for incident in last]
     assert counts == [{}, {2: 1, 1: 1}, {2: 2, 1: 2}, {2: 2, 1: 2}]
     assert round(last[2].offenders[0].score, 3) == round((1 - 20 / 28) + (1 - 10 / 28), 3)
@@ -199,7 +199,7 @@ def steps(job: str, fleet: Fleet, first_s: int, last_s: int, every_s: float) -> 
     return Batch("steps", entity, at, full, {"step_time_s": np.full(at.shape, every_s)}, {"step_time_s": full})
 
 
-def test_the_impact_is_what_the_jobs_steps_tell() -> None:
+def test_the_impact_is_what_the_jobs_steps_show() -> None:
     fleet = Fleet(TOPOLOGY)
     correlator = Correlator(TOPOLOGY, fleet)
     correlator.happen(JobEvent(JOB.start, "start", JOB))
@@ -218,12 +218,12 @@ def test_what_jobs_without_steps_lost_is_not_known_and_not_nothing() -> None:
     correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
     correlator.happen(JobEvent(JOB.start, "start", JOB))
     brake = finding("power_throttle", {"node": "n1"}, 10, began_s=0)
-    (*_, told) = correlator.take([brake], START + 600_000)
-    (job,) = told.impact.jobs
+    (*_, revision) = correlator.take([brake], START + 600_000)
+    (job,) = revision.impact.jobs
     assert (job.step_time_factor, job.gpu_hours_lost) == (None, None)
-    assert (told.impact.step_time_factor, told.impact.gpu_hours_lost) == (None, None)
-    assert told.impact.gpus == 32
-    assert told.title.endswith("what it cost is not known")
+    assert (revision.impact.step_time_factor, revision.impact.gpu_hours_lost) == (None, None)
+    assert revision.impact.gpus == 32
+    assert revision.title.endswith("what it cost is not known")
 
 
 def test_what_an_idle_node_costs_is_nothing_where_jobs_are_known_and_unknown_elsewhere() -> None:
@@ -232,8 +232,8 @@ def test_what_an_idle_node_costs_is_nothing_where_jobs_are_known_and_unknown_els
         correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
         for event in events:
             correlator.happen(event)
-        (*_, told) = correlator.take([brake], START + 600_000)
-        assert (told.impact.jobs, told.impact.gpu_hours_lost) == ((), lost)
+        (*_, revision) = correlator.take([brake], START + 600_000)
+        assert (revision.impact.jobs, revision.impact.gpu_hours_lost) == ((), lost)
 
 
 def test_a_job_that_stands_still_loses_all_its_time() -> None:
@@ -321,7 +321,7 @@ def _again(event: Step, events: Sequence[tuple[Instant, int, Step]]) -> bool:
 
 
 def run(history: Sequence[Step], cuts: Iterable[Instant], *, carried: bool) -> list[str]:
-    """Return what is said of a history whose steps come in pieces, with the correlator carried over each cut."""
+    """Return what is reported of a history whose steps come in pieces, with the correlator carried over each cut."""
     fleet = Fleet(TOPOLOGY)
     correlator = Correlator(TOPOLOGY, fleet)
     correlator.happen(JobEvent(JOB.start, "start", JOB))
@@ -330,7 +330,7 @@ def run(history: Sequence[Step], cuts: Iterable[Instant], *, carried: bool) -> l
     jobs = {event.at - 1 for event in history if isinstance(event, JobEvent)}
     cuts = {cut for cut in cuts if cut < last}
     stops = sorted({*range(START, last, 300_000), *cuts, *jobs, last})
-    said: list[str] = []
+    revisions: list[str] = []
     before = START - 600_000
     for stop in stops:
         for event in history:
@@ -338,11 +338,11 @@ def run(history: Sequence[Step], cuts: Iterable[Instant], *, carried: bool) -> l
                 correlator.happen(event)
         correlator.observe(_steps_between(fleet, before, stop))
         due = [event for event in history if isinstance(event, Finding) and before < event.detected_at <= stop]
-        said += [incident.to_json() for incident in correlator.take(due, stop)]
+        revisions += [incident.to_json() for incident in correlator.take(due, stop)]
         before = stop
         if carried and stop in cuts:
             correlator = Correlator.restore(TOPOLOGY, fleet, correlator.snapshot())
-    return said + [incident.to_json() for incident in correlator.end(last)]
+    return revisions + [incident.to_json() for incident in correlator.end(last)]
 
 
 def _steps_between(fleet: Fleet, after: Instant, stop: Instant) -> Batch:
@@ -361,14 +361,14 @@ def _at(event: Step) -> Instant:
 
 @settings(max_examples=200, deadline=None)
 @given(histories(), st.lists(st.integers(0, 6_000_000), max_size=4), st.booleans())
-def test_no_cut_and_no_restore_changes_what_is_said(history: list[Step], offsets: list[int], carried: bool) -> None:
+def test_no_cut_and_no_restore_changes_what_is_reported(history: list[Step], offsets: list[int], carried: bool) -> None:
     whole = run(history, [], carried=False)
     assert run(history, [START + offset for offset in offsets], carried=carried) == whole
 
 
 @settings(max_examples=50, deadline=None)
 @given(histories(), st.floats(0, 1))
-def test_what_comes_later_changes_nothing_that_was_said(history: list[Step], share: float) -> None:
+def test_what_comes_later_changes_nothing_that_was_reported(history: list[Step], share: float) -> None:
     times = sorted(_at(event) for event in history)
     upto = times[int(share * (len(times) - 1))]
     early = run([event for event in history if _at(event) <= upto], [upto], carried=False)

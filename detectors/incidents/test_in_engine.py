@@ -18,17 +18,17 @@ def run(tape: Tape, choices: Sequence[Choice], cuts: Sequence[Instant]) -> tuple
         engine.feed(rows)
     engine.feed_logs(tape.logs)
     engine.feed_jobs(tape.jobs)
-    said: list[str] = []
+    revisions: list[str] = []
     for cut in cuts:
         for stream in tape.streams:
             engine.mark(stream, cut)
         for finding in engine.process():
             assert engine.incident_of(finding) is not None
-        said += [incident.to_json() for incident in engine.incidents()]
+        revisions += [incident.to_json() for incident in engine.incidents()]
         engine = Engine.restore(tape.topology, choices, tape.streams, engine.snapshot())
     engine.finish(tape.end)
-    said += [incident.to_json() for incident in engine.incidents()]
-    return said, engine
+    revisions += [incident.to_json() for incident in engine.incidents()]
+    return revisions, engine
 
 
 @pytest.mark.parametrize("name", ["power_throttle", "job_health"])
@@ -40,7 +40,7 @@ def test_no_cut_changes_the_incidents_of_a_fault(name: str) -> None:
     span = tape.end - tape.start
     assert run(tape, choices, [tape.start + span * part // 7 + 137 for part in range(1, 7)])[0] == whole
     engine.finish(tape.end)
-    assert engine.incidents() == [], "what has ended is said once"
+    assert engine.incidents() == [], "what has ended is reported once"
 
 
 def test_what_is_in_shadow_is_found_and_belongs_to_no_incident() -> None:

@@ -72,7 +72,7 @@ class Activity(_Readings):
         self.freed: BoolArray = np.empty(0, bool)
         """Half of its GPUs hold hardly any of the memory that they had in use at work: its processes ended."""
         self.shared: BoolArray = np.empty(0, bool)
-        """Another job runs on nodes of this one, and nothing tells whose the GPUs are: what they do proves nothing."""
+        """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
@@ -145,7 +145,7 @@ class Activity(_Readings):
         return spins & ~self.computing()
 
     def stuck(self) -> BoolArray:
-        """Return which jobs' GPUs do nothing but spin, as far as they alone can tell."""
+        """Return which jobs' GPUs do nothing but spin, as far as they alone can show it."""
         self.low = np.where(self.spinning(), np.fmin(self.low, self.power), np.nan)
         self.high = np.where(self.spinning(), np.fmax(self.high, self.power), np.nan)
         idle = self.tensor < _NO_TENSOR * self.tensor_level

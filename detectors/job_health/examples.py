@@ -59,9 +59,9 @@ class Training:
     """How its last rank prints every `print_every` steps."""
     print_every: int = 1
     announced: bool = False
-    """The log tells of checkpoints."""
+    """The log reports checkpoints."""
     lines: Sequence[LogRecord] = ()
-    gpus_told: bool = True
+    gpus_reported: bool = True
     seed: int = 1
 
 
@@ -76,7 +76,7 @@ def tape_of(training: Training) -> Tape:
         jobs.append(JobEvent(START + int(training.ends_at * 1000), "end", job))
     course = _course(training, chance)
     rows = [_steps(training, *course)] if training.gathered else []
-    rows += [_dcgm(training, chance)] if training.gpus_told else []
+    rows += [_dcgm(training, chance)] if training.gpus_reported else []
     logs = [*training.lines, *_printed(training, *course)]
     if training.announced:
         for begin, _ in training.pauses:
@@ -245,7 +245,7 @@ EXAMPLES = Examples(
     ],
     faults=[
         Fault(tape_of(HUNG), ENTITY, START + 480_000),
-        Fault(tape_of(Training(hang=(480, 1e9), gpus_told=False, seed=6)), ENTITY, START + 480_000),
+        Fault(tape_of(Training(hang=(480, 1e9), gpus_reported=False, seed=6)), ENTITY, START + 480_000),
         Fault(tape_of(Training(loss=from_then(420, 1.5), seed=7)), ENTITY, START + 420_000),
         Fault(tape_of(Training(loss=nan_from(420), grad=nan_from(420), seed=8)), ENTITY, START + 420_000),
         Fault(

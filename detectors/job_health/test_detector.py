@@ -73,7 +73,7 @@ def test_cadences(interval_s: float) -> None:
 
 def test_idle_or_unseen_gpus_get_more_time() -> None:
     assert fired_after_s(tape_of(replace(HUNG, spinning=False)), 480) == pytest.approx(280, abs=12)
-    assert fired_after_s(tape_of(replace(HUNG, gpus_told=False)), 480) == pytest.approx(280, abs=12)
+    assert fired_after_s(tape_of(replace(HUNG, gpus_reported=False)), 480) == pytest.approx(280, abs=12)
 
 
 def test_the_watchdog_is_believed_at_once() -> None:
@@ -147,7 +147,7 @@ def test_gpus_that_compute_have_not_stopped_whatever_they_draw_when_they_are_scr
 
 
 def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None:
-    tape = tape_of(replace(HUNG, gpus_told=False))
+    tape = tape_of(replace(HUNG, gpus_reported=False))
     (steps,) = tape.rows
     both = replace_job(steps, ("812", "813"))
     started = [*tape.jobs, JobEvent(tape.jobs[0].at, "start", replace(tape.jobs[0].job, job_id="813"))]
@@ -181,7 +181,7 @@ def test_a_loss_that_jumps_and_stays_is_named_with_its_figures(factor: float, st
 
 @pytest.mark.parametrize("step_s", [45.0, 80.0])
 def test_long_steps_take_eight(step_s: float) -> None:
-    tape = tape_of(replace(STEADY, loss=from_then(5400, 7), step_s=step_s, minutes=120, gpus_told=False))
+    tape = tape_of(replace(STEADY, loss=from_then(5400, 7), step_s=step_s, minutes=120, gpus_reported=False))
     (fired,) = run(tape)
     assert 5400_000 < fired.detected_at - START <= 5_400_000 + 8 * step_s * 1000 + 5000
 
@@ -231,7 +231,7 @@ def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
         replace(STEADY, loss=nan_from(420, 424)),
         replace(STEADY, grad=nan_from(300, 400)),
         replace(STEADY, step_s=0.5, loss=from_then(420, 7.0, 440)),
-        replace(STEADY, step_s=45, minutes=120, loss=from_then(5400, 7.0, 5400 + 5 * 45), gpus_told=False),
+        replace(STEADY, step_s=45, minutes=120, loss=from_then(5400, 7.0, 5400 + 5 * 45), gpus_reported=False),
         replace(STEADY, loss=from_then(420, 1.3), tokens=from_then(420, 2.0)),
         replace(STEADY, loss=from_then(420, 0.5)),
         replace(STEADY, loss=lambda at, value: value * (4 - at / 400), noise=0.03),
@@ -261,8 +261,8 @@ def test_losses_of_every_rank_count_once() -> None:
     loss = np.repeat(steps.values["loss"][steps.valid["loss"]], 5)
     grad = np.repeat(steps.values["grad_norm"][steps.valid["loss"]], 5)
     values = dict(steps.values) | {"loss": loss, "grad_norm": grad}
-    told = type(steps)("steps", steps.times, steps.keys, values, everyone)
-    assert run(replace(tape, rows=[told, dcgm])) == run(tape)
+    everywhere = type(steps)("steps", steps.times, steps.keys, values, everyone)
+    assert run(replace(tape, rows=[everywhere, dcgm])) == run(tape)
 
 
 @pytest.mark.parametrize(

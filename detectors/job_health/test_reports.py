@@ -121,7 +121,7 @@ def test_a_loss_that_jumps_is_found_by_what_the_job_prints(wording: Wording) -> 
 
 @pytest.mark.parametrize("print_every", [5, 20])
 def test_lines_that_are_far_apart_take_eight(print_every: int) -> None:
-    slow = replace(RISEN, print_every=print_every, minutes=90, loss=from_then(3600, 1.5), gpus_told=False)
+    slow = replace(RISEN, print_every=print_every, minutes=90, loss=from_then(3600, 1.5), gpus_reported=False)
     (fired,) = run(tape_of(slow))
     assert 0 < fired.detected_at - START - 3_600_000 <= max(150_000, 8 * print_every * 4040 + 5000)
 
@@ -268,9 +268,9 @@ def test_lines_of_a_job_without_known_nodes_are_those_of_the_job_that_was_found_
     tape = tape_of(HUNG)
     (start,) = tape.jobs
     found = JobEvent(start.at, "start", replace(start.job, job_id="inferred-v001"))
-    said = [line(at, "saving checkpoint at iteration 100 to /ckpt", node="v001") for at in lines_at]
-    fired = run(replace(tape, jobs=[found], logs=sorted([*tape.logs, *said], key=lambda one: one.at)))
-    assert [dict(one.entity) for one in fired] == ([] if said else [{"job_id": "inferred-v001"}])
+    printed = [line(at, "saving checkpoint at iteration 100 to /ckpt", node="v001") for at in lines_at]
+    fired = run(replace(tape, jobs=[found], logs=sorted([*tape.logs, *printed], key=lambda one: one.at)))
+    assert [dict(one.entity) for one in fired] == ([] if printed else [{"job_id": "inferred-v001"}])
     assert not fired or "printed no step" in fired[0].summary
     other = JobEvent(start.at, "start", replace(start.job, job_id="813"))
     assert "printed no step" not in str(run(replace(tape, jobs=[other])))
@@ -279,7 +279,7 @@ def test_lines_of_a_job_without_known_nodes_are_those_of_the_job_that_was_found_
 @pytest.mark.parametrize(
     "training",
     [
-        replace(HUNG, gpus_told=False),
+        replace(HUNG, gpus_reported=False),
         replace(HUNG, spinning=False, freed_at=479),
         replace(HUNG, spinning=False, lines=[line(480, "{'train_runtime': 480.1, 'train_loss': 1.5, 'epoch': 3.0}")]),
         replace(HUNG, spinning=False, lines=[line(480, "`Trainer.fit` stopped: `max_epochs=3` reached.")]),

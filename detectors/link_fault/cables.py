@@ -1,4 +1,4 @@
-"""Which two ports are the ends of one cable: a cable is named once, whichever of its ends tells."""
+"""Which two ports are the ends of one cable: a cable is named once, whichever of its ends reports."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ def entity_of(end: End) -> Entity:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A cable and its ends, the NIC's first; one end only, where the topology does not tell the other."""
+    """A cable and its ends, the NIC's first; one end only, where the topology does not have the other."""
 
     ends: tuple[End, ...]
     laid: bool = False

@@ -15,7 +15,7 @@ it, are the switch. Where the node is silent, booting, drained or down, its port
 port that was never up is not in use.
 
 It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about
-nodes that are switched off where no in-band stream and no topology tells, about few errors a minute that were there
+nodes that are switched off where no in-band stream and no topology shows it, about few errors a minute that were there
 from the start, and about a cable whose errors all ports share (a bad firmware).
 """
 

@@ -67,7 +67,7 @@ class Nodes(Columns):
         if self._scheduler.on_purpose(node, now) is not None:
             return False
         fate = self._scheduler.fate(node, since - _OF_OLD_MS)
-        if fate is not None and fate.said == "down":
+        if fate is not None and fate.state == "down":
             return False
         number = self._roster.number(node)
         if number >= len(self.last) or self.last[number] < 0:

@@ -27,7 +27,7 @@ _PLAUSIBLE = 1e18
 
 class States(Columns):
     """Columns over ports: `state` (1 up, 0 down, -1 unknown); `down_since`, -1 unless it went down while heard;
-    `heard_since` the first reading after a silence; `low` readings in a row that said down; `used` when it last
+    `heard_since` the first reading after a silence; `low` readings in a row that are down; `used` when it last
     carried more than management traffic (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
     counter `downed` of lost links; `sent` counts its traffic.
     """

@@ -87,8 +87,8 @@ def test_links_that_flap_when_a_collector_is_back_are_a_flap_as_counters_went_on
 
 
 def test_a_drained_node_may_be_unplugged() -> None:
-    told = line(90, "scheduler", f"Host <{name(1)}> closed by administrator <lsfadmin>. repair", severity="info")
-    assert firing(cable_lowered(tape_of(replace(SCENE, logs=[told])), [(AT_S, 1e9)])) == []
+    drained = line(90, "scheduler", f"Host <{name(1)}> closed by administrator <lsfadmin>. repair", severity="info")
+    assert firing(cable_lowered(tape_of(replace(SCENE, logs=[drained])), [(AT_S, 1e9)])) == []
 
 
 def test_one_short_loss_is_nothing_and_three_are_a_flap_held_as_one() -> None:
@@ -137,11 +137,11 @@ def test_a_flap_between_two_readings_shows_in_the_counter_or_in_the_log() -> Non
 
 
 def test_the_kernel_line_counts_as_a_reading() -> None:
-    told = line(AT_S, "kernel", "mlx5_core 0000:0c:00.0: mlx5_0: Port: 1 Link DOWN", node=name(1))
+    logged = line(AT_S, "kernel", "mlx5_core 0000:0c:00.0: mlx5_0: Port: 1 Link DOWN", node=name(1))
     scene = replace(SCENE, interval_s=15.0, minutes=8, kinds=("nic", "dcgm"))
     bare = run(lowered(tape_of(scene), "nic", [(AT_S, 1e9)], **NIC))
-    sooner = run(lowered(tape_of(replace(scene, logs=[told])), "nic", [(AT_S, 1e9)], **NIC))
-    assert sooner[0].evidence["kernel"] == told.message
+    sooner = run(lowered(tape_of(replace(scene, logs=[logged])), "nic", [(AT_S, 1e9)], **NIC))
+    assert sooner[0].evidence["kernel"] == logged.message
     assert sooner[0].score > bare[0].score
     assert sooner[0].detected_at <= bare[0].detected_at
 
@@ -191,7 +191,7 @@ def test_errors_beside_losses_of_link_keep_no_finding_of_errors_open() -> None:
     assert (found[1].detected_at - START) / 1000 <= 420 + 300
 
 
-def test_errors_between_the_first_losses_of_a_flap_are_not_told_anew() -> None:
+def test_errors_between_the_first_losses_of_a_flap_are_not_reported_anew() -> None:
     erring = growing(tape_of(replace(SCENE, minutes=23)), "nic", "symbol_error", 12.0, 60, 900, **NIC)
     flapping = cable_lowered(erring, [(at, at + 12.0) for at in (962.0, 1172.0, 1300.0)])
     found = run(growing(flapping, "nic", "symbol_error", 12.0, 962, 1360, **NIC))
@@ -253,10 +253,10 @@ def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
 
 def test_a_port_that_nobody_uses_alerts_nobody() -> None:
     spare = replace(tape_of(replace(SCENE, working=False)), topology={})
-    (told,) = run(lowered(spare, "nic", [(AT_S, 1e9)], **NIC))
-    assert (told.fault, dict(told.entity), told.severity) == ("link_down", NIC, "info")
-    (told,) = run(lowered(replace(tape_of(SCENE), topology={}), "nic", [(AT_S, 1e9)], **NIC))
-    assert told.severity == "page"
+    (finding,) = run(lowered(spare, "nic", [(AT_S, 1e9)], **NIC))
+    assert (finding.fault, dict(finding.entity), finding.severity) == ("link_down", NIC, "info")
+    (finding,) = run(lowered(replace(tape_of(SCENE), topology={}), "nic", [(AT_S, 1e9)], **NIC))
+    assert finding.severity == "page"
 
 
 def test_two_ends_that_are_read_at_one_moment_are_one_reading_of_a_link_that_comes_back() -> None:

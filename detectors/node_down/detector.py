@@ -88,7 +88,7 @@ class _Case:
     @property
     def down(self) -> bool:
         """Whether the scheduler says that it is down."""
-        return self.word is not None and self.word.said == "down"
+        return self.word is not None and self.word.state == "down"
 
     @property
     def support(self) -> list[str]:
@@ -155,7 +155,7 @@ class NodeDown(BaseDetector):
         self._tenancy.note(now)
         self._silence.measure(now, self._excused.keys() | {case.node for case in self._book.cases()})
         over = self._close(now)
-        stated = {node for node, _ in self._scheduler.said_down(self._heard_of)}
+        stated = {node for node, _ in self._scheduler.reported_down(self._heard_of)}
         self._heard_of = now
         silence = self._silence
         suspects = np.flatnonzero((silence.missed > LATE) & (silence.silent_ms <= _FORGET_MS))

@@ -50,11 +50,11 @@ def test_a_node_that_dies_is_named_with_its_evidence_and_its_return() -> None:
 
 def test_the_scheduler_word_decides_sooner_than_the_silence() -> None:
     alone = firing(dead(tape_of(SCENE), [CULPRIT]))
-    (told,) = firing(dead(tape_of(replace(SCENE, logs=[FAILED])), [CULPRIT]))
-    assert told.detected_at < alone[0].detected_at
-    assert told.detected_at <= FAILED.at + 5000
-    assert told.evidence["scheduler"] == FAILED.message
-    assert told.score > alone[0].score
+    (sooner,) = firing(dead(tape_of(replace(SCENE, logs=[FAILED])), [CULPRIT]))
+    assert sooner.detected_at < alone[0].detected_at
+    assert sooner.detected_at <= FAILED.at + 5000
+    assert sooner.evidence["scheduler"] == FAILED.message
+    assert sooner.score > alone[0].score
 
 
 def test_not_responding_alone_is_nothing_while_the_node_reports() -> None:
@@ -72,10 +72,10 @@ def test_not_responding_alone_is_nothing_while_the_node_reports() -> None:
 def test_a_last_word_beside_the_silence_raises_the_score(record: Any) -> None:
     scene = replace(SCENE, kinds=("nic", "steps", "dcgm"))
     (bare,) = firing(dead(tape_of(scene), [CULPRIT]))
-    (told,) = firing(dead(tape_of(replace(scene, logs=[record])), [CULPRIT]))
-    assert told.score > bare.score
-    assert told.detected_at <= bare.detected_at
-    assert told.evidence["event_log"] == record.message
+    (sooner,) = firing(dead(tape_of(replace(scene, logs=[record])), [CULPRIT]))
+    assert sooner.score > bare.score
+    assert sooner.detected_at <= bare.detected_at
+    assert sooner.evidence["event_log"] == record.message
 
 
 @pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
@@ -175,7 +175,7 @@ def test_a_collector_that_dies_is_no_dead_node(working: bool) -> None:
     assert firing(silenced(tape_of(scene), [name(n) for n in range(4)])) == []
 
 
-def test_when_everything_is_silent_nothing_is_said() -> None:
+def test_when_everything_is_silent_nothing_is_reported() -> None:
     tape = silenced(tape_of(SCENE), [name(n) for n in range(SCENE.nodes)])
     assert firing(without(tape, "steps", since_s=DIES_S)) == []
 

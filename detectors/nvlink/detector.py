@@ -1,7 +1,7 @@
 """NVLink faults: error counters that grow, XIDs 74 and 144 to 150, fatal lines of the switches, lost bandwidth.
 
-Stated, and told at once: fatal lines of switches and fabric manager, XIDs, a link that was retrained and CRC errors at
-a rate that DCGM calls a failure. Inferred, by evidence within the budget of false alarms: errors far more often than
+Stated, and reported at once: fatal lines of switches and fabric manager, XIDs, a link that was retrained and CRC errors
+at a rate that DCGM calls a failure. Inferred, by evidence within the budget of false alarms: errors far more often than
 this GPU's habit and its peers' (`detectors.core.counting`; corrected, so a ticket: the link will fail; replays, or a
 CRC error a second and more: fewer cost nothing), and traffic
 below 0.85 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which is
@@ -45,7 +45,7 @@ _LONGEST_PENDING_LINES = 1000
 _MB = 1e6
 _LEAST_MB_S = 1000.0
 """Where peers carry less than 1 GB/s there is no traffic worth comparing. The
-unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are told of
+unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are reported of
 it."""
 _BUSY = 50.0
 _COALESCE_MS = 2000
@@ -247,25 +247,25 @@ class Nvlink:
         entity = self._layout.named(node, gpu)
         where = in_words(entity)
         gpus = sorted({sign.gpu for sign in signs if sign.gpu != WHOLE_NODE})
-        said: dict[str, float | int | str] = {"told_by": ", ".join(sorted({sign.kind for sign in signs}))}
+        evidence: dict[str, float | int | str] = {"told_by": ", ".join(sorted({sign.kind for sign in signs}))}
         action = "drain the node, look at nvidia-smi nvlink -s and -e, reset the GPUs"
         if gpu == WHOLE_NODE:
-            said["gpus_affected"] = len(gpus)
+            evidence["gpus_affected"] = len(gpus)
             action = (
                 "drain the node: a switch or the fabric between its GPUs is at fault; restart it, then run diagnostics"
             )
         if gpus:
-            said |= self._errors.says(gpus[0]) | self._carries(gpus[0])
+            evidence |= self._errors.says(gpus[0]) | self._carries(gpus[0])
         if first.text:
-            said["line"] = first.text
+            evidence["line"] = first.text
         severity: Severity = "page"
         if first.kind == "xid":
             xid = self._catalogue.of(first.code)
-            said |= xid.evidence() | details(first.text) | {"xid_seen_in": first.seen_in}
+            evidence |= xid.evidence() | details(first.text) | {"xid_seen_in": first.seen_in}
             action += f" ({xid.quoted})"
             summary = f"{where}: XID {xid.code}, {xid.meaning}"
         elif first.kind == "line":
-            said |= {"sxid": first.code} if first.code else {}
+            evidence |= {"sxid": first.code} if first.code else {}
             summary = f"{where}: fatal error of the NVLink fabric: {first.text}"
         elif first.kind == "counters":
             errors, bursts = self._errors, self._errors.bursts
@@ -277,14 +277,14 @@ class Nvlink:
             if not errors.retrained[first.gpu] and errors.fatal[first.gpu] < _SEVERAL:
                 severity = "ticket"
                 wealth = float(bursts.evidence.wealth[first.gpu])
-                said["by_chance"] = odds_in_words(wealth, bursts.watched, counting.LOOK_MS / 1000)
+                evidence["by_chance"] = odds_in_words(wealth, bursts.watched, counting.LOOK_MS / 1000)
         else:
             severity, traffic = "ticket", self._traffic
             left = traffic.now[first.gpu] / traffic.usual[first.gpu]
             beside = traffic.now[first.gpu] / traffic.peers[first.gpu]
             summary = f"{where}: carries {left:.2f} of its NVLink traffic of before, {beside:.2f} of its peers'"
             wealth = float(traffic.evidence.wealth[first.gpu])
-            said["by_chance"] = odds_in_words(wealth, traffic.watched, shares.LOOK_MS / 1000)
+            evidence["by_chance"] = odds_in_words(wealth, traffic.watched, shares.LOOK_MS / 1000)
         return self._book.fire(
             now,
             "nvlink_fault",
@@ -295,7 +295,7 @@ class Nvlink:
             score={"line": 1.0, "xid": 1.0, "counters": 0.9, "traffic": 0.7}[first.kind],
             summary=summary,
             action=action,
-            evidence=said,
+            evidence=evidence,
             memo={"kinds": [], "gpus": [], "again": self._book.returned(now, "nvlink_fault", entity)},
         )
 
@@ -324,8 +324,8 @@ class Nvlink:
             if reason is None and now - entry.last_at >= _STICKY_MS:
                 reason = "no further word of it"
             if reason is not None:
-                said = self._errors.says(entry.gpu) if entry.gpu != WHOLE_NODE else {}
-                over.append(self._book.resolve(entry, now, reason, said))
+                figures = self._errors.says(entry.gpu) if entry.gpu != WHOLE_NODE else {}
+                over.append(self._book.resolve(entry, now, reason, figures))
                 self._errors.begin_anew(members)
                 self._traffic.evidence.forget(members)
         return over

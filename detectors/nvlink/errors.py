@@ -128,18 +128,21 @@ class LinkErrors(Columns):
         self.retrained[gpus], self.retrained_at[gpus], self.fatal[gpus] = 0.0, -1, 0
 
     def says(self, gpu: int) -> dict[str, float | int | str]:
-        """Return what a GPU's counters last said, for evidence."""
-        bursts, said = self.bursts, {}
+        """Return what a GPU's counters last reported, for evidence."""
+        bursts, figures = self.bursts, {}
         if bursts.counter.at[gpu] >= 0:
-            said = {
+            figures = {
                 "nvlink_errors": bursts.counter.value[gpu],
                 "nvlink_errors_per_s": bursts.now[gpu] * 1000 / LOOK_MS,
                 "nvlink_errors_per_s_usual": bursts.level[gpu] * 1000 / LOOK_MS,
                 "nvlink_errors_per_s_peers": bursts.usual_of_peers * 1000 / LOOK_MS,
             }
         if self.recoveries.at[gpu] >= 0:
-            said |= {"nvlink_recoveries": self.recoveries.value[gpu], "nvlink_recoveries_of_late": self.retrained[gpu]}
-        return {name: float(value) for name, value in said.items() if np.isfinite(value)}
+            figures |= {
+                "nvlink_recoveries": self.recoveries.value[gpu],
+                "nvlink_recoveries_of_late": self.retrained[gpu],
+            }
+        return {name: float(value) for name, value in figures.items() if np.isfinite(value)}
 
     def arrays(self, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Return the arrays by name, for a snapshot."""

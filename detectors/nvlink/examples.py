@@ -79,10 +79,12 @@ def link_down(at_s: float, node: int, gpu: int) -> list[LogRecord]:
 
 def switch_fatal(at_s: float, node: int) -> list[LogRecord]:
     """Return the lines of a node whose NVSwitch fails, and of its GPUs."""
-    told = "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33"
+    message = (
+        "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 33"
+    )
     return [
         kernel(at_s, node, "nvidia-nvswitch3: SXid (PCI:0000:86:00.0): 20034, Fatal, Link 33 LTSSM fault up"),
-        LogRecord(int(instant(at_s + 0.3)), "fabricmanager", f"[ERROR] [tid 841] {told}", "error", name(node)),
+        LogRecord(int(instant(at_s + 0.3)), "fabricmanager", f"[ERROR] [tid 841] {message}", "error", name(node)),
         *(
             xid_line(at_s + 0.5 + 0.1 * gpu, node, gpu, 74, "NVLink: fatal error detected on link 3")
             for gpu in range(4)
@@ -99,7 +101,7 @@ def _slow_errors() -> Tape:
     return WIDE.tape(counting(WIDE, links(WIDE), CRC, 5, (420, 9999), 4.0))
 
 
-def _told() -> Tape:
+def _stated() -> Tape:
     columns = links()
     columns[XID][CLUSTER.at_s[:, 3] >= 200, 3] = 74
     return CLUSTER.tape(columns, logs=link_down(200, 0, 3))
@@ -158,7 +160,7 @@ EXAMPLES = Examples(
     faults=[
         Fault(_errors(), {"node": name(0), "gpu": 2}, START + 150_000),
         Fault(_slow_errors(), {"node": name(1), "gpu": 1}, START + 420_000),
-        Fault(_told(), {"node": name(0), "gpu": 3}, START + 200_000),
+        Fault(_stated(), {"node": name(0), "gpu": 3}, START + 200_000),
         Fault(_switch(), {"node": name(1)}, START + 180_000),
         Fault(_bandwidth(), {"node": name(0), "gpu": 1}, START + 600_000),
     ],

@@ -53,14 +53,14 @@ def details(text: str) -> dict[str, float | int | str]:
     >>> details("NVLink: fatal error detected on link 6(0x200000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)")
     {'nvlink_link': 6, 'nvlink_reg0': '0x200000', 'nvlink_reg0_says': 'signal integrity'}
     """
-    told: dict[str, float | int | str] = {}
+    named: dict[str, float | int | str] = {}
     if (link := _LINK.search(text)) is not None:
-        told["nvlink_link"] = int(link[1])
+        named["nvlink_link"] = int(link[1])
     if (register := _REGISTER.search(text)) is not None:
         bits = int(register[1], 16)
-        told["nvlink_reg0"] = register[1]
+        named["nvlink_reg0"] = register[1]
         kinds = ((_SIGNAL, "signal integrity"), (_PARITY, "ECC or parity"), (_HARDWARE, "hardware"))
-        said = [kind for places, kind in kinds if any(bits >> place & 1 for place in places)]
-        if said:
-            told["nvlink_reg0_says"] = ", ".join(said)
-    return told
+        causes = [kind for places, kind in kinds if any(bits >> place & 1 for place in places)]
+        if causes:
+            named["nvlink_reg0_says"] = ", ".join(causes)
+    return named

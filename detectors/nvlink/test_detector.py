@@ -51,11 +51,11 @@ def gpu(node: int, number: int) -> dict[str, Any]:
 
 def test_an_xid_names_gpu_link_and_action() -> None:
     (fire,) = run(CLUSTER.tape(links(), logs=link_down(200, 0, 3)))
-    said = fire.evidence
+    evidence = fire.evidence
     assert (dict(fire.entity), fire.started_at) == (gpu(0, 3), START + 200_000)
     assert fire.detected_at <= START + 210_000
-    assert (said["xid"], said["nvlink_link"], said["nvlink_reg0_says"]) == (74, 6, "signal integrity")
-    assert said["xid_action"] == "WORKFLOW_NVLINK_ERR"
+    assert (evidence["xid"], evidence["nvlink_link"], evidence["nvlink_reg0_says"]) == (74, 6, "signal integrity")
+    assert evidence["xid_action"] == "WORKFLOW_NVLINK_ERR"
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_links_to_a_lost_gpu_are_victims() -> None:
     assert fired(CLUSTER.tape(links(), logs=lines)) == []
 
 
-def test_lost_traffic_is_told_against_the_gpus_own_share_with_the_peers_beside_it() -> None:
+def test_lost_traffic_is_reported_beside_the_gpus_own_share_and_its_peers() -> None:
     fire, over = run(LONG.tape(weakened(LONG, links(LONG, pauses=[(200, 231)]), [1], (600, 840), 0.4)))
-    said = fire.evidence
+    evidence = fire.evidence
     assert (dict(fire.entity), over.state) == (gpu(0, 1), "resolved")
-    assert float(said["nvlink_mb_per_s"]) == pytest.approx(0.4 * float(said["nvlink_mb_per_s_before"]), rel=0.1)
-    assert float(said["nvlink_mb_per_s"]) < 0.5 * float(said["nvlink_mb_per_s_peers"])
+    assert float(evidence["nvlink_mb_per_s"]) == pytest.approx(0.4 * float(evidence["nvlink_mb_per_s_before"]), rel=0.1)
+    assert float(evidence["nvlink_mb_per_s"]) < 0.5 * float(evidence["nvlink_mb_per_s_peers"])
     assert "carries 0.4" in fire.summary
     assert over.detected_at <= START + 840_000 + 300_000
 
 
-def test_on_default_fields_lost_traffic_is_told_by_the_counter() -> None:
+def test_on_default_fields_lost_traffic_is_found_by_the_counter() -> None:
     columns = weakened(LONG, links(LONG), [1], (600, 9999), 0.4)
     total = np.cumsum((columns.pop(SENT) + columns.pop(RECEIVED)) / 1e6 * LONG.interval_s, axis=0)
     columns = {XID: columns[XID], "DCGM_FI_DEV_GPU_UTIL": columns["DCGM_FI_DEV_GPU_UTIL"], TOTAL: total}
@@ -181,7 +181,7 @@ def test_a_share_that_was_small_since_the_job_began_is_a_part_in_it() -> None:
     assert fired(LONG.tape(weakened(LONG, links(LONG), [1], (0, 9999), 0.3))) == []
 
 
-def test_an_xid_in_the_last_second_is_told() -> None:
+def test_an_xid_in_the_last_second_is_reported() -> None:
     tape = CLUSTER.tape(links(), logs=link_down(478.5, 0, 3))
     assert fired(tape.until(START + 479_300)) == [gpu(0, 3)]
 
@@ -215,7 +215,7 @@ def test_gpus_without_nvlink_are_let_alone() -> None:
     )
 
 
-def test_a_reset_is_the_end_of_what_an_xid_told() -> None:
+def test_a_reset_ends_what_an_xid_began() -> None:
     columns = links()
     columns[XID][:, 3] = np.where((CLUSTER.at_s[:, 3] > 200) & (CLUSTER.at_s[:, 3] < 350), 74, 0)
     found = run(CLUSTER.tape(columns, logs=link_down(200, 0, 3)))
@@ -250,7 +250,7 @@ def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message", "told"),
+    ("source", "message", "fatal"),
     [
         ("kernel", "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Fatal, Link 30 sourcetrack timeout error", True),
         ("kernel", "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 20009, Non-fatal, Link 28 RX Short Error Rate", False),
@@ -263,8 +263,8 @@ def test_errors_that_are_back_within_the_hour_are_held_longer() -> None:
         ("job", "detected NVSwitch fatal error 20034", False),
     ],
 )
-def test_lines_of_the_fabric(source: str, message: str, told: bool) -> None:
-    assert (fabric_line(LogRecord(START, source, message, node="v001")) is not None) is told
+def test_lines_of_the_fabric(source: str, message: str, fatal: bool) -> None:
+    assert (fabric_line(LogRecord(START, source, message, node="v001")) is not None) is fatal
 
 
 def test_a_line_that_names_a_gpu_is_that_gpus() -> None:

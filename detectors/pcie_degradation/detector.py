@@ -5,7 +5,7 @@ is at work, for half a minute; XID 167. Inferred, by evidence within the budget 
 at more than DCGM's rate for the link that the machine should have, and far more often than this GPU's and its peers'
 are (`detectors.core.counting`); the peak of what it moves lies below 0.6 of its peers' in the job and of its own before
 (`detectors.core.shares`), which is the effect on the work that a slow link has. In a synchronous job every rank moves
-the same in a step, however slow its link: means hide the culprit, the peak of half a minute tells it. Contention on a
+the same in a step, however slow its link: means hide the culprit, the peak of half a minute shows it. Contention on a
 shared PCIe switch shows on the neighbours, too, and must last half an hour. A link that is low while its GPU idles is
 by design; where most of the fleet's are low, the topology is wrong.
 
@@ -118,9 +118,11 @@ class PcieDegradation:
         for gpu in range(start, len(self._layout)):
             node = self._fleet.nodes.get(self._layout.names[self._layout.node[gpu]], {})
             number = int(self._layout.gpu[gpu])
-            told: Mapping[str, Any] = next((entry for entry in node.get("gpus", ()) if int(entry["gpu"]) == number), {})
-            self._links.should_gen[gpu] = float(told.get("pcie_gen") or np.nan)
-            self._links.should_width[gpu] = float(told.get("pcie_width") or np.nan)
+            facts: Mapping[str, Any] = next(
+                (entry for entry in node.get("gpus", ()) if int(entry["gpu"]) == number), {}
+            )
+            self._links.should_gen[gpu] = float(facts.get("pcie_gen") or np.nan)
+            self._links.should_width[gpu] = float(facts.get("pcie_width") or np.nan)
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
@@ -196,24 +198,24 @@ class PcieDegradation:
         )
 
     def _words(self, where: str, gpu: int, signs: Sequence[str]) -> str:
-        links, moved, said = self._links, self._moved, []
+        links, moved, parts = self._links, self._moved, []
         if _LINK in signs:
-            said.append(
+            parts.append(
                 f"link at {_link(links.gen[gpu], links.width[gpu])} instead of "
                 f"{_link(links.should_gen[gpu], links.should_width[gpu])} while busy"
             )
         if _REPLAYS in signs:
             replays, bar = self._replays, links.replay_bar(np.array([gpu]))[0]
-            said.append(
+            parts.append(
                 f"{replays.now[gpu] * _A_MINUTE:.0f} packets a minute sent again, usually "
                 f"{replays.level[gpu] * _A_MINUTE:.1f}; {bar:.0f} are allowed"
             )
         if _BANDWIDTH in signs:
-            said.append(
+            parts.append(
                 f"moves {moved.now[gpu] / _GB:.1f} GB/s at most, {moved.usual[gpu] / _GB:.1f} before, "
                 f"its peers {moved.peers[gpu] / _GB:.1f}"
             )
-        return f"{where}: PCIe {'; '.join(said)}"
+        return f"{where}: PCIe {'; '.join(parts)}"
 
     def _says(self, gpu: int, signs: Sequence[str]) -> dict[str, float | int | str]:
         """Return the numbers, each with its unit in its name."""
@@ -234,14 +236,16 @@ class PcieDegradation:
                 "replays_per_min_peers": replays.usual_of_peers * _A_MINUTE,
                 "replays_per_min_allowed": links.replay_bar(np.array([gpu]))[0],
             }
-        said: dict[str, float | int | str] = {"signs": ", ".join(signs)}
-        said |= {name: float(value) for name, value in numbers.items() if np.isfinite(value)}
+        evidence: dict[str, float | int | str] = {"signs": ", ".join(signs)}
+        evidence |= {name: float(value) for name, value in numbers.items() if np.isfinite(value)}
         if _BANDWIDTH in signs:
-            said["neighbours_share_it"] = int(moved.excused[gpu] > 0)
-            said["by_chance"] = odds_in_words(moved.evidence.wealth[gpu], moved.watched, shares.LOOK_MS / 1000)
+            evidence["neighbours_share_it"] = int(moved.excused[gpu] > 0)
+            evidence["by_chance"] = odds_in_words(moved.evidence.wealth[gpu], moved.watched, shares.LOOK_MS / 1000)
         elif _REPLAYS in signs:
-            said["by_chance"] = odds_in_words(replays.evidence.wealth[gpu], replays.watched, counting.LOOK_MS / 1000)
-        return said
+            evidence["by_chance"] = odds_in_words(
+                replays.evidence.wealth[gpu], replays.watched, counting.LOOK_MS / 1000
+            )
+        return evidence
 
     def _close(self, now: Instant, entry: OpenCase) -> list[Finding]:
         """Close a finding when none of its signs is left; a GPU that is silent stays open."""

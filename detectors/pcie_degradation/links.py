@@ -15,7 +15,7 @@ _LANE_GBPS = (0.0, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _REPLAYS_PER_MIN = 0.06
 """DCGM's bar, packets sent again a minute, for a lane's Gb/s (DcgmGPUHardwareLimits.h, bit error rate 1e-12)."""
 _GEN_ELSE, _WIDTH_ELSE = 4.0, 16.0
-"""For that bar where neither topology nor DCGM tells what a link should be."""
+"""For that bar where neither topology nor DCGM states what a link should be."""
 _BUSY_UTILISATION, _BUSY_ENGINE, _BUSY_BYTES = 25.0, 0.1, 1e8
 """Links of idle GPUs train down by design: at work is what computes in a quarter of the time, or moves 0.1 GB/s."""
 _CONFIRM_MS, _CONFIRM_READINGS = 29_000, 3
@@ -70,9 +70,9 @@ class Links(Columns):
         ):  # fmt: skip
             best = f"DCGM_FI_DEV_PCIE_MAX_LINK_{name}"
             if best in batch.sound:
-                told = reported(batch, best, tick, here, 1, most)
-                better = np.isnan(should[where]) & np.isfinite(told)
-                should[gpus[better]] = told[better]
+                stated = reported(batch, best, tick, here, 1, most)
+                better = np.isnan(should[where]) & np.isfinite(stated)
+                should[gpus[better]] = stated[better]
             value = reported(batch, f"DCGM_FI_DEV_PCIE_LINK_{name}", tick, here, 1, most)
             low |= value < should[where]
             own[where] = value
@@ -103,9 +103,9 @@ class Links(Columns):
         fresh = (self.at >= 0) & (now - self.at <= STALE_MS)
         found = np.flatnonzero(fresh & (self.low_run >= _CONFIRM_READINGS) & (self.low_ms >= _CONFIRM_MS))
         if len(found):
-            told = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
+            known = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
             low = (self.gen < self.should_gen) | (self.width < self.should_width)
-            if told.sum() >= FEWEST and 2 * (told & low).sum() > told.sum():
+            if known.sum() >= FEWEST and 2 * (known & low).sum() > known.sum():
                 return found[:0]
         return found
 

@@ -34,7 +34,7 @@ def run(tape: Tape) -> list[Finding]:
     return play(tape, [(PcieDegradation, config)])[0]
 
 
-def told(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
+def changes(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
     return [(finding.state, dict(finding.entity)) for finding in found]
 
 
@@ -60,7 +60,7 @@ def without(scene: Scene, *fields: str) -> Scene:
 
 def test_a_link_that_trains_down_with_its_evidence_and_its_end() -> None:
     fired, resolved = run(tape_of(TRAINED_DOWN))
-    assert told([fired, resolved]) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
+    assert changes([fired, resolved]) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
     assert fired.id == resolved.id
     assert abs(fired.started_at - START - 120_000) <= 5_000
     assert START + 360_000 < resolved.detected_at <= START + 660_000
@@ -75,7 +75,7 @@ def test_lost_lanes() -> None:
     assert (dict(fired.entity), fired.evidence["pcie_width"]) == (gpu(2, 3), 4)
 
 
-def test_a_slow_link_that_shows_nothing_is_told_by_its_peers() -> None:
+def test_a_slow_link_that_shows_nothing_is_found_by_its_peers() -> None:
     fired, *_ = run(tape_of(SLOW))
     assert dict(fired.entity) == gpu(1, 2)
     assert float(fired.evidence["pcie_peak_gb_s"]) == pytest.approx(3.4, abs=0.1)
@@ -137,7 +137,7 @@ def test_a_slow_link_with_less_to_go_on(scene: Scene) -> None:
     assert firing(tape_of(scene)) == [gpu(1, 2)]
 
 
-def test_what_dcgm_says_is_most_counts_where_the_topology_tells_nothing() -> None:
+def test_what_dcgm_says_is_most_counts_where_the_topology_has_nothing() -> None:
     scene = without(replace(TRAINED_DOWN, links_in_topology=False), "PROF_PCIE_TX_BYTES", "PROF_PCIE_RX_BYTES")
     tape = tape_of(scene)
     assert firing(tape) == []
@@ -150,20 +150,20 @@ def test_what_dcgm_says_is_most_counts_where_the_topology_tells_nothing() -> Non
 
 def test_several_signs_are_one_finding() -> None:
     bad = Bad(0, 1, 120, 480, gb_s=3.4, gen=1, replays_per_min=60)
-    assert told(run(tape_of(Scene(bad=[bad])))) == [("firing", gpu(0, 1))]
+    assert changes(run(tape_of(Scene(bad=[bad])))) == [("firing", gpu(0, 1))]
 
 
 def test_a_boot_ends_a_finding_though_the_gpu_idles_since() -> None:
     bad = Bad(0, 1, 60, 200, gen=1)
     scene = Scene(bad=[bad], pauses=[(200, 1000)], cluster=Cluster(nodes=3, gpus=4, minutes=14))
     tape = tape_of(scene)
-    assert told(run(tape)) == [("firing", gpu(0, 1))], "an idle link tells nothing"
+    assert changes(run(tape)) == [("firing", gpu(0, 1))], "an idle link shows nothing"
     (dcgm,) = tape.rows
     node = np.array(dcgm.keys["node"].categories)[dcgm.keys["node"].codes]
     seconds = (dcgm.times - START) / 1000
     away = (node == name(0)) & (seconds > 210) & (seconds < 500)
     found = run(replace(tape, rows=[take(dcgm, np.flatnonzero(~away))]))
-    assert told(found) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
+    assert changes(found) == [("firing", gpu(0, 1)), ("resolved", gpu(0, 1))]
     assert START + 600_000 <= found[1].detected_at <= START + 640_000
 
 

@@ -2,7 +2,7 @@
 
 What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with the clock or the power to bear it out;
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
-clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC tells of a
+clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of
 the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before
 and are no warmer than their peers. GPUs that wait for a braked one lose power but keep their clock: nothing is raised
@@ -146,7 +146,7 @@ class PowerThrottle:
                 self._proven(now, here, self._config.clock_ratio, self._config.power_ratio), mates
             )
         else:
-            # A supply brakes a node; one GPU whose node's others are free may still have been told by its supply.
+            # A supply brakes a node; one GPU whose node's others are free may still have been braked by its supply.
             whole = bool(sure.any()) and alarm is not None and len(here) >= _NODE_SHARE * len(mates)
         if whole:
             found = self._fire(now, {"node": node}, self._case(now, node, here, mates, alarm, braked_nodes, stated))
@@ -307,10 +307,10 @@ class PowerThrottle:
         gpus, limits = self._gpus, self._limits
         usual = limits.usual(gpus.fresh(now) & (gpus.model == gpus.model[gpu]))
         here, clock = float(limits.enforced[gpu]), float(gpus.clock[gpu])
-        said: dict[str, float] = {"power_limit_w": here, "power_limit_peers_w": usual}
+        figures: dict[str, float] = {"power_limit_w": here, "power_limit_peers_w": usual}
         effect = ""
         if peers_mhz is not None:
-            said |= {"power_w": float(gpus.power[gpu]), "sm_clock_mhz": clock, "sm_clock_peers_mhz": peers_mhz}
+            figures |= {"power_w": float(gpus.power[gpu]), "sm_clock_mhz": clock, "sm_clock_peers_mhz": peers_mhz}
             effect = f"; it draws it, at {clock:.0f} MHz beside {peers_mhz:.0f} of its peers"
         return self._book.fire(
             now,
@@ -321,7 +321,7 @@ class PowerThrottle:
             score=min(1.0, 2 * (1 - here / usual)),
             summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W{effect}",
             action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
-            evidence=said,
+            evidence=figures,
             aspect=_LIMIT,
         )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from detectors.fleet import Fleet
-from detectors.held_down import HeldDown, Said, medians
+from detectors.held_down import Figures, HeldDown, medians
 from detectors.power_throttle.work import Work
 from detectors.statistics import median_of
 
@@ -23,19 +23,19 @@ class Case(HeldDown):
 
 def feeds_of(fleet: Fleet, node: str) -> tuple[tuple[str, ...], set[str]]:
     """Return the power feeds of a node, or its rack where those are not known, and the nodes that share one."""
-    told = fleet.nodes.get(node, {})
-    feeds = tuple(told.get("power_feeds") or ())
+    facts = fleet.nodes.get(node, {})
+    feeds = tuple(facts.get("power_feeds") or ())
     if feeds:
         return feeds, {name for name, one in fleet.nodes.items() if {*feeds} & {*(one.get("power_feeds") or ())}}
-    if rack := told.get("rack"):
+    if rack := facts.get("rack"):
         return (str(rack),), {name for name, one in fleet.nodes.items() if one.get("rack") == rack}
     return (), {node}
 
 
 def score(case: Case) -> float:
     """Return how sure this is: how much of the node it takes, whether driver and BMC say so."""
-    told = case.alarm is not None or case.supply_state == 2
-    return 0.3 + (0.2 if case.stated else 0.0) + 0.3 * case.share + (0.2 if told else 0.0)
+    bmc_reports = case.alarm is not None or case.supply_state == 2
+    return 0.3 + (0.2 if case.stated else 0.0) + 0.3 * case.share + (0.2 if bmc_reports else 0.0)
 
 
 def summary(gpus: Work, case: Case, gpu: int | None) -> str:
@@ -59,11 +59,11 @@ def action(case: Case) -> str:
     return "drain the node and check its power supplies and their feeds"
 
 
-def evidence(gpus: Work, case: Case) -> Said:
+def evidence(gpus: Work, case: Case) -> Figures:
     """Return the numbers, each with its unit in its name."""
     held, peers = case.held, case.peers
-    said = case.evidence(gpus, "supply") | {"gpus_braked": len(held)}
-    said |= medians(
+    figures = case.evidence(gpus, "supply") | {"gpus_braked": len(held)}
+    figures |= medians(
         {
             "power_before_w": gpus.usual["power"].level[held],
             "power_violation_fraction": gpus.throttled_share(held),
@@ -71,15 +71,15 @@ def evidence(gpus: Work, case: Case) -> Said:
             "activity_peers_before": gpus.usual["activity"].level[peers],
         }
     )
-    clock, usual = said.get("sm_clock_mhz"), said.get("sm_clock_peers_mhz", said.get("sm_clock_before_mhz"))
+    clock, usual = figures.get("sm_clock_mhz"), figures.get("sm_clock_peers_mhz", figures.get("sm_clock_before_mhz"))
     if isinstance(clock, float) and isinstance(usual, float):
-        said["work_rate"] = clock / usual
+        figures["work_rate"] = clock / usual
     if case.supply_state is not None:
-        said["bmc_supply_state"] = _SUPPLY_STATES[case.supply_state]
+        figures["bmc_supply_state"] = _SUPPLY_STATES[case.supply_state]
     if case.feeds:
-        said |= {
+        figures |= {
             "power_feeds": ", ".join(case.feeds),
             "feed_nodes": case.feed_nodes,
             "feed_nodes_braked": case.feed_nodes_braked,
         }
-    return said
+    return figures

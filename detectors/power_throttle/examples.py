@@ -141,14 +141,14 @@ def _topology(scene: Scene, limits: Any) -> dict[str, Any]:
 
 
 _WHOLE = Scene(brakes=[Brake(2, 200, 320)])
-_UNTOLD = Scene(brakes=[Brake(1, 203, 330)], supply_lines=False, seed=2)
+_UNSTATED = Scene(brakes=[Brake(1, 203, 330)], supply_lines=False, seed=2)
 _ONE_GPU = Scene(brakes=[Brake(0, 181, 300, gpus=[5])], supply_lines=False, seed=3)
 
 EXAMPLES = Examples(
     healthy=[tape_of(Scene(seed=4)), tape_of(Scene(pauses=[(120, 151), (300, 331)], seed=5))],
     faults=[
         Fault(tape_of(_WHOLE), {"node": name(2)}, START + 200_000),
-        Fault(tape_of(_UNTOLD), {"node": name(1)}, START + 203_000),
+        Fault(tape_of(_UNSTATED), {"node": name(1)}, START + 203_000),
         Fault(tape_of(_ONE_GPU), {"node": name(0), "gpu": 5}, START + 181_000),
     ],
 )

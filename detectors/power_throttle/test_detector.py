@@ -18,7 +18,7 @@ from detectors.tape import Handling, Tape, play, take
 from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
-UNTOLD = replace(BRAKED, supply_lines=False)
+UNSTATED = replace(BRAKED, supply_lines=False)
 CLOCK, POWER = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"
 REASONS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 TEMP = "DCGM_FI_DEV_GPU_TEMP"
@@ -68,7 +68,7 @@ def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
 
 
 def test_without_the_bmc_two_readings_must_agree() -> None:
-    (fired,) = firing(tape_of(UNTOLD))
+    (fired,) = firing(tape_of(UNSTATED))
     assert fired.entity == {"node": name(2)}
     assert 195_000 <= fired.started_at - START <= 205_000
     assert fired.detected_at - START <= 215_000
@@ -76,7 +76,7 @@ def test_without_the_bmc_two_readings_must_agree() -> None:
 
 
 def test_one_reading_a_minute_apart_suffices_where_the_counter_says_that_it_was_no_blip() -> None:
-    scene = replace(UNTOLD, minutes=20, interval_s=60.0, brakes=[Brake(1, 605, 665, gpus=[6])])
+    scene = replace(UNSTATED, minutes=20, interval_s=60.0, brakes=[Brake(1, 605, 665, gpus=[6])])
     (fired,) = firing(tape_of(scene))
     assert fired.entity == {"node": name(1), "gpu": 6}
     assert fired.detected_at - START <= 670_000
@@ -85,23 +85,20 @@ def test_one_reading_a_minute_apart_suffices_where_the_counter_says_that_it_was_
 
 
 def test_one_gpu_is_named_alone() -> None:
-    (fired,) = firing(tape_of(replace(UNTOLD, brakes=[Brake(1, 200, 300, gpus=[6])])))
+    (fired,) = firing(tape_of(replace(UNSTATED, brakes=[Brake(1, 200, 300, gpus=[6])])))
     assert fired.entity == {"node": name(1), "gpu": 6}
 
 
 def test_gpus_that_follow_one_by_one_become_a_finding_on_the_node() -> None:
     brakes = [Brake(1, 200, 400, gpus=[0]), Brake(1, 260, 400, gpus=[1, 2, 3, 4, 5, 6, 7])]
-    found = run(tape_of(replace(UNTOLD, brakes=brakes)))
-    assert [(finding.state, dict(finding.entity)) for finding in found] == [
-        ("firing", {"node": name(1), "gpu": 0}),
-        ("resolved", {"node": name(1), "gpu": 0}),
-        ("firing", {"node": name(1)}),
-        ("resolved", {"node": name(1)}),
-    ]
+    found = run(tape_of(replace(UNSTATED, brakes=brakes)))
+    gpu, node = {"node": name(1), "gpu": 0}, {"node": name(1)}
+    changes = [(finding.state, dict(finding.entity)) for finding in found]
+    assert changes == [("firing", gpu), ("resolved", gpu), ("firing", node), ("resolved", node)]
 
 
 def test_nodes_of_one_feed_are_one_finding_each_and_say_so() -> None:
-    found = firing(tape_of(replace(UNTOLD, brakes=[Brake(2, 200, 300), Brake(3, 200, 300)])))
+    found = firing(tape_of(replace(UNSTATED, brakes=[Brake(2, 200, 300), Brake(3, 200, 300)])))
     assert [dict(finding.entity) for finding in found] == [{"node": name(2)}, {"node": name(3)}]
     assert all(finding.evidence["feed_nodes_braked"] == finding.evidence["feed_nodes"] == 2 for finding in found)
 
@@ -109,7 +106,7 @@ def test_nodes_of_one_feed_are_one_finding_each_and_say_so() -> None:
 @pytest.mark.parametrize("unit_ns", [1.0, 1000.0])
 def test_the_counters_alone_suffice_in_either_unit(unit_ns: float) -> None:
     fields = [field for field in Scene.fields if field != REASONS]
-    (fired,) = firing(tape_of(replace(UNTOLD, fields=fields, violation_unit_ns=unit_ns)))
+    (fired,) = firing(tape_of(replace(UNSTATED, fields=fields, violation_unit_ns=unit_ns)))
     assert fired.entity == {"node": name(2)}
     assert float(fired.evidence["power_violation_fraction"]) > 0.5
 
@@ -129,7 +126,7 @@ def by_reason(scene: Scene, **shares: float) -> Tape:
     "shares", [{POWER_BRAKE_NS: 1.0}, {POWER_CAP_NS: 1.0}, {POWER_BRAKE_NS: 0.9, POWER_CAP_NS: 0.1}]
 )
 def test_a_counter_of_one_reason_suffices_where_that_of_all_is_not_there(shares: dict[str, float]) -> None:
-    (fired,) = firing(by_reason(UNTOLD, **shares))
+    (fired,) = firing(by_reason(UNSTATED, **shares))
     assert fired.entity == {"node": name(2)}
     assert fired.detected_at - START <= 215_000
     assert float(fired.evidence["power_violation_fraction"]) > 0.5
@@ -137,7 +134,7 @@ def test_a_counter_of_one_reason_suffices_where_that_of_all_is_not_there(shares:
 
 
 def test_one_gpu_is_named_by_the_brakes_own_counter_and_not_by_that_of_a_cap() -> None:
-    alone = replace(UNTOLD, brakes=[Brake(2, 200, 320, gpus=[5])])
+    alone = replace(UNSTATED, brakes=[Brake(2, 200, 320, gpus=[5])])
     (fired,) = firing(by_reason(alone, **{POWER_BRAKE_NS: 1.0}))
     assert dict(fired.entity) == {"node": name(2), "gpu": 5}
     assert firing(by_reason(alone, **{POWER_BRAKE_NS: 0.0, POWER_CAP_NS: 1.0})) == [], "a cap by software is no brake"
@@ -145,7 +142,7 @@ def test_one_gpu_is_named_by_the_brakes_own_counter_and_not_by_that_of_a_cap() -
 
 def test_the_state_of_a_version_without_counters_by_reason_is_gone_on_with() -> None:
     config = next(config for kind, config in choose() if kind is PowerThrottle)
-    _, engine = play(tape_of(UNTOLD).until(START + 250_000), [(PowerThrottle, config)])
+    _, engine = play(tape_of(UNSTATED).until(START + 250_000), [(PowerThrottle, config)])
     document, arrays = unpack(engine._detectors[0].snapshot())
     older = {key: kept for key, kept in arrays.items() if not key.startswith("by_reason_") and key != "gpu_counted_of"}
     assert len(older) == len(arrays) - 5
@@ -156,15 +153,15 @@ def test_the_state_of_a_version_without_counters_by_reason_is_gone_on_with() -> 
 @pytest.mark.parametrize(
     "scene",
     [
-        replace(UNTOLD, missing=0.3),
-        replace(UNTOLD, fields=[field for field in Scene.fields if field != VIOLATION]),
-        replace(UNTOLD, fields=[field for field in Scene.fields if field != "DCGM_FI_DEV_GPU_UTIL"]),
-        replace(UNTOLD, models=("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")),
-        replace(UNTOLD, job_known=False),
-        replace(UNTOLD, topology_known=False),
-        replace(UNTOLD, interval_s=1.0, minutes=6),
-        replace(UNTOLD, interval_s=15.0),
-        replace(UNTOLD, brakes=[Brake(2, 0, 200)]),
+        replace(UNSTATED, missing=0.3),
+        replace(UNSTATED, fields=[field for field in Scene.fields if field != VIOLATION]),
+        replace(UNSTATED, fields=[field for field in Scene.fields if field != "DCGM_FI_DEV_GPU_UTIL"]),
+        replace(UNSTATED, models=("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")),
+        replace(UNSTATED, job_known=False),
+        replace(UNSTATED, topology_known=False),
+        replace(UNSTATED, interval_s=1.0, minutes=6),
+        replace(UNSTATED, interval_s=15.0),
+        replace(UNSTATED, brakes=[Brake(2, 0, 200)]),
     ],
     ids=["missing scrapes", "no counter", "no utilisation", "two models", "no job", "no topology", "every second",
          "every 15 s", "braked from the first reading"],
@@ -179,7 +176,7 @@ def test_a_counter_that_is_reset_raises_nothing_and_hides_nothing() -> None:
     def reset(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
         return np.where(seconds > 150, values - values[seconds > 150].min(), values)
 
-    found = firing(changed(tape_of(replace(UNTOLD, fields=fields)), VIOLATION, reset))
+    found = firing(changed(tape_of(replace(UNSTATED, fields=fields)), VIOLATION, reset))
     assert [dict(finding.entity) for finding in found] == [{"node": name(2)}]
 
 
@@ -187,7 +184,7 @@ DEFAULT = replace(BRAKED, fields=[field for field in Scene.fields if field not i
 """What dcgm-exporter sends of it by default."""
 
 
-def test_on_default_fields_a_line_of_the_supply_tells_why_clocks_and_power_fell() -> None:
+def test_on_default_fields_a_line_of_the_supply_explains_why_clocks_and_power_fell() -> None:
     (fired,) = firing(tape_of(DEFAULT))
     assert dict(fired.entity) == {"node": name(2)}
     assert fired.detected_at <= START + 215_000
@@ -247,7 +244,7 @@ def test_a_brake_that_flutters_is_one_finding() -> None:
 @pytest.mark.parametrize("every_s", [180, 600, 1500])
 def test_a_brake_that_is_back_within_the_hour_is_one_finding_from_then_on(every_s: int) -> None:
     brakes = [Brake(2, at, at + 60) for at in range(200, 200 + 4 * every_s, every_s)]
-    found = run(tape_of(replace(UNTOLD, brakes=brakes, minutes=(brakes[-1].until_s + 2000) / 60)))
+    found = run(tape_of(replace(UNSTATED, brakes=brakes, minutes=(brakes[-1].until_s + 2000) / 60)))
     assert [finding.state for finding in found] == ["firing", "resolved"] * 2
     last = brakes[-1].until_s
     assert last + 1800 <= (found[-1].detected_at - START) / 1000 <= last + 1830
@@ -306,7 +303,7 @@ def healthy(**changes: Any) -> Tape:
 
 
 def test_a_blip_of_one_reading_is_nothing() -> None:
-    assert firing(tape_of(replace(UNTOLD, brakes=[Brake(2, 200, 204)], missing=0))) == []
+    assert firing(tape_of(replace(UNSTATED, brakes=[Brake(2, 200, 204)], missing=0))) == []
 
 
 def test_the_bit_alone_with_clocks_and_power_as_they_were_is_nothing() -> None:

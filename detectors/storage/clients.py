@@ -25,7 +25,7 @@ _HOLD_MS = 60_000
 _MOST_MS = 3_600_000.0
 _GBPS = 1e9 / 8
 _MOVING = 1e6
-"""Bytes a second; a client that moves less tells nothing of what its links carry."""
+"""Bytes a second; a client that moves less shows nothing of what its links carry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Storage(BaseDetector):
             found += self._go_on(now, str(self._names.names[mount]), bad=bad)
             starving = bool(self._mounts.starving[mount] >= _STARVING_WINDOWS)
             if unusual[:, place].any() or starving:
-                found += self._tell(now, looks, place, expected, uses, starving=starving)
+                found += self._report(now, looks, place, expected, uses, starving=starving)
         for way in (READ, WRITE):
             each, value = entities[way, calm], np.log(looks.latency[way, calm])
             wary = rise[way, calm] > 0.5 * math.log1p(self._config.latency_rise)
@@ -253,7 +253,7 @@ class Storage(BaseDetector):
         nodes = max(len(self._fleet.nodes), len({key[0] for key in self._fleet.entities("storage")}), 1)
         return threshold(self._config.false_alarms_per_100_node_days, 2 * self._names.taken, nodes, _WINDOW_MS / 1000)
 
-    def _tell(
+    def _report(
         self,
         now: Instant,
         looks: Looks,

@@ -55,7 +55,7 @@ class Site:
     """Instead, as long as the job reads."""
     mounts: int = 2
     link_gbps: float | None = None
-    """Of all links of a node, where the topology tells."""
+    """Of all links of a node, where the topology has it."""
     counters: bool = True
     missing: float = 0.02
     seed: int = 1

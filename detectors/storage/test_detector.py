@@ -160,8 +160,8 @@ def test_counters_that_are_reset_raise_nothing() -> None:
     values = dict(storage.values)
     for field in ("read_bytes", "write_bytes"):
         values[field] = np.where(late, values[field] - values[field][late].min(), values[field])
-    told = type(storage)("storage", storage.times, storage.keys, values, storage.valid)
-    assert firing(replace(tape, rows=[told, tape.rows[1]])) == []
+    reset = type(storage)("storage", storage.times, storage.keys, values, storage.valid)
+    assert firing(replace(tape, rows=[reset, tape.rows[1]])) == []
 
 
 def test_a_mount_that_falls_silent_stays_open() -> None:

@@ -189,7 +189,7 @@ class Comparison(Columns):
         return look.medians(moved)[0]
 
     def _scatter(self, apart: FloatArray, look: Look) -> FloatArray:
-        """Return by how much the residuals of each entity's peers scatter in this look; 0 of too few to tell."""
+        """Return by how much the residuals of each entity's peers scatter in this look; 0 where they are too few."""
         spread, sizes = look.medians(np.abs(apart))
         return np.where(sizes >= 4, MAD_TO_SIGMA * spread, 0.0)
 

@@ -1,10 +1,10 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
 Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its own
-habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings tell who computes while the others
+habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings show who computes while the others
 wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity (`effect`). On each
-the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is told once, as information.
-Most GPUs of a node together are the node, and of one node there is one finding at a time.
+the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is reported once, as
+information. Most GPUs of a node together are the node, and of one node there is one finding at a time.
 
 It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
 is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
@@ -50,7 +50,7 @@ and goes for longer than it ever kept up, but not for ever."""
 _IN_TIME: Final = np.uint64(0b111)
 """Three looks in time, and it keeps up."""
 _HARMLESS_LOOKS: Final = 15
-"""What is odd for a quarter of an hour and slows nobody is a property: told once, and learnt."""
+"""What is odd for a quarter of an hour and slows nobody is a property: reported once, and learnt."""
 _HARMLESS: Final = "harmless"
 _SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
@@ -311,18 +311,18 @@ class Straggler(Kept):
 
     def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
         limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
-        told = says.of(one, now, limits, harmless=harmless)
+        saying = says.of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         return self._book.fire(
             now,
             "straggler",
             one.entity,
             started_at=one.since,
-            severity=told.severity,
-            score=told.score,
-            summary=told.summary,
+            severity=saying.severity,
+            score=saying.score,
+            summary=saying.summary,
             action=says.action(one.entity, limits),
-            evidence=told.evidence,
+            evidence=saying.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",
             memo={

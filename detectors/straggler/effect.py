@@ -30,7 +30,7 @@ MOST_FELT: Final = float(np.log(KEPT + _USUAL))
 class Effect:
     """A job's `figure` (its step time, or what its GPUs do) `before` and `now`, which slows it by `slower`.
 
-    `seen` is the least loss, as a share, that could have been told from what the figure varies by; `chance` how often
+    `seen` is the least loss, as a share, that stands out of what the figure varies by; `chance` how often
     the job by itself loses as much as that, by its last hour.
     """
 

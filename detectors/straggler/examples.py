@@ -199,7 +199,7 @@ CAPPED = replace(
         LIMIT: lambda at_s, values: LOWERED(at_s, np.full(values.shape, 400.0)),
     },
 )
-UNTOLD = replace(PLAIN, only_whole=True)
+UNRANKED = replace(PLAIN, only_whole=True)
 
 EXAMPLES = Examples(
     healthy=[
@@ -210,7 +210,7 @@ EXAMPLES = Examples(
         tape_of(replace(PLAIN, slow_data=[Slow([CULPRIT], 120, 300, factor=3.0)], seed=7)),
         tape_of(replace(PLAIN, slow=[Slow([n], 60 + 25 * n, 75 + 25 * n, 1.8) for n in range(12)], seed=8)),
         tape_of(BRAKED),
-        tape_of(replace(UNTOLD, slow=[Slow([CULPRIT], ONSET_S)], seed=9)),
+        tape_of(replace(UNRANKED, slow=[Slow([CULPRIT], ONSET_S)], seed=9)),
     ],
     faults=[
         Fault(tape_of(SUDDEN), {"node": name(1), "gpu": 2}, START + int(ONSET_S * 1000)),

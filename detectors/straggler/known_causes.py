@@ -42,7 +42,7 @@ _LINES_MS: Final = 600_000
 _KEEP_MS: Final = 86_400_000
 _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_recorded", "correctable_memory"})
 """Classes of XIDs that explain no slowness."""
-_TOLD: Final = frozenset({"error", "critical"})
+_SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
 _RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
 
@@ -72,12 +72,12 @@ class KnownCauses(Columns):
         self.lines: dict[str, Instant] = {}
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
-        """Note when lines told of a node's hardware."""
+        """Note when lines reported a fault of a node's hardware."""
         for record in records:
             line = parse_line(record.message) if record.source == "kernel" else None
             known = XIDS.get(line.code) if line else None
             faulty = "SXid" in record.message if known is None else known.group not in _QUIET
-            fabric = record.source == "fabricmanager" and record.severity in _TOLD
+            fabric = record.source == "fabricmanager" and record.severity in _SERIOUS
             if record.node and (fabric or (record.source == "kernel" and faulty)):
                 self.lines[record.node] = record.at
 
@@ -126,9 +126,9 @@ class KnownCauses(Columns):
         self.grow(len(self._layout))
         for index in range(start, self.count):
             entity = self._layout.entity(index)
-            for told in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
-                if int(told["gpu"]) == entity["gpu"] and told.get("pcie_gen") and told.get("pcie_width"):
-                    self.now[LINK, index] = 2.0 ** float(told["pcie_gen"]) * float(told["pcie_width"])
+            for facts in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
+                if int(facts["gpu"]) == entity["gpu"] and facts.get("pcie_gen") and facts.get("pcie_width"):
+                    self.now[LINK, index] = 2.0 ** float(facts["pcie_gen"]) * float(facts["pcie_width"])
 
     def explain(
         self, node: str, those: IntArray, peers: IntArray, clock_ratio: float, since: Instant, now: Instant

@@ -192,10 +192,10 @@ class Ranks(Comparison):
         return np.where(whole[self._node], min(node, share), share)
 
     def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:
-        """Return who waits less than the others do by a good part of what they lag; all, where nobody tells."""
-        told = np.isfinite(wait)
-        if not np.count_nonzero(told):
-            return ~told
-        ranked = np.sort(wait[told])
+        """Return who waits less than the others do by a good part of what they lag; all, where nobody reports it."""
+        known = np.isfinite(wait)
+        if not np.count_nonzero(known):
+            return ~known
+        ranked = np.sort(wait[known])
         others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
-        return np.asarray(~told | (np.where(told, wait, 0.0) <= others - _WAIT_SHARE * lag))
+        return np.asarray(~known | (np.where(known, wait, 0.0) <= others - _WAIT_SHARE * lag))

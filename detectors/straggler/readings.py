@@ -1,4 +1,4 @@
-"""What DCGM's readings tell: who computes while the others wait.
+"""What DCGM's readings show: who computes while the others wait.
 
 Readings become means over windows of a minute. A GPU is compared with its node mates of the same job, which are scraped
 at the same moment and so see the same phase of the step; a node (the median of its GPUs) with the job's other nodes, of

@@ -1,4 +1,4 @@
-"""Who is suspected, and what a finding tells: the culprit's figures beside its peers', and what the job lost."""
+"""Who is suspected, and what a finding says: the culprit's figures beside its peers', and what the job lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,12 +97,12 @@ def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, ha
     kept |= suspect.seconds
     kept = {name: value for name, value in kept.items() if np.isfinite(value)}
     kept |= {"job_id": suspect.job.job_id, "slow_for_s": (now - suspect.since) / 1000, "by_chance": suspect.by_chance}
-    where, job, told = in_words(suspect.entity), suspect.job.job_id, _told(suspect)
+    where, job, compared = in_words(suspect.entity), suspect.job.job_id, _compared(suspect)
     if limits is not None:
         kept |= {"power_limit_w": limits[0], "power_limit_peers_w": limits[1]}
-        told += f", at a power limit of {limits[0]:.0f} W where theirs is {limits[1]:.0f} W"
+        compared += f", at a power limit of {limits[0]:.0f} W where theirs is {limits[1]:.0f} W"
     if harmless:
-        named = f"{where} is unlike its peers in job {job}: {told}; the job is hardly slower for it"
+        named = f"{where} is unlike its peers in job {job}: {compared}; the job is hardly slower for it"
         return Saying("info", 0.5, named, kept | {"lag_share": suspect.lag})
     if suspect.how == LATE:
         kept |= {"lag_share_of_step": suspect.lag, "rank": suspect.ranks[0], "ranks": len(suspect.ranks)}
@@ -114,16 +114,18 @@ def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, ha
             kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
             kept["job_slower_share"], lost, felt = effect.slower, effect.slower, f"; {effect.words}"
     severity: Severity = "page" if lost >= _PAGE_SHARE else "ticket"
-    return Saying(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {told}{felt}", kept)
+    return Saying(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {compared}{felt}", kept)
 
 
-def _told(suspect: Suspect) -> str:
+def _compared(suspect: Suspect) -> str:
     own, peers, seconds = suspect.own, suspect.peers, suspect.seconds
     if suspect.how == LATE:
-        told = f"it computes {seconds['compute_s']:.3g} s a step, its peers {seconds['compute_s_peers']:.3g} s"
+        compared = f"it computes {seconds['compute_s']:.3g} s a step, its peers {seconds['compute_s_peers']:.3g} s"
         if np.isfinite(seconds["comm_wait_s"] + seconds["comm_wait_s_peers"]):
-            told += f", and waits {seconds['comm_wait_s']:.2g} s where they wait {seconds['comm_wait_s_peers']:.2g} s"
-        return told
+            compared += (
+                f", and waits {seconds['comm_wait_s']:.2g} s where they wait {seconds['comm_wait_s_peers']:.2g} s"
+            )
+        return compared
     tensor, memory = suspect.ratio(TENSOR), suspect.ratio(MEMORY)
     worked = f"power {suspect.ratio(POWER):.2f} of theirs"
     if tensor >= memory or (np.isnan(memory) and np.isfinite(tensor)):

@@ -30,7 +30,7 @@ class Places:
 
 
 def places_of(job: Job, ranks: int) -> Places | None:
-    """Return where ranks 0 to `ranks` - 1 of a job sit, node after node; None if that cannot be told."""
+    """Return where ranks 0 to `ranks` - 1 of a job sit, node after node; None if that is not known."""
     count = job.gpus_per_node
     if count is None and job.nodes and ranks % len(job.nodes) == 0:
         count = ranks // len(job.nodes)

@@ -27,7 +27,7 @@ from detectors.straggler.examples import (
     SUDDEN,
     TEMP,
     TENSOR,
-    UNTOLD,
+    UNRANKED,
     UTIL,
     Slow,
     Training,
@@ -215,7 +215,7 @@ def test_an_applications_own_xid_excuses_nobody() -> None:
     assert entities(replace(SUDDEN, logs=[line])) == [GPU]
 
 
-SEEN = replace(UNTOLD, nodes=4, gpus=8, minutes=32, interval_s=10.0)
+SEEN = replace(UNRANKED, nodes=4, gpus=8, minutes=32, interval_s=10.0)
 FIRST = 8
 UNREAD = {REASONS: from_to(np.nan, 0, 1e9, range(32))}
 ONLY = {"node": name(1), "gpu": 0}
@@ -298,10 +298,10 @@ def test_a_job_that_lost_far_more_than_a_gpus_longer_work_is_slow_for_another_re
     assert [finding.severity for finding in run(replace(alone, uniform=[(600, 1e9, 1.12)]))] == [severity]
 
 
-def test_what_is_odd_and_slows_nobody_is_told_once_as_information() -> None:
+def test_what_is_odd_and_slows_nobody_is_reported_once_as_information() -> None:
     odd = replace(SEEN, felt="clock", minutes=60, dcgm={DRAM: from_to(0.42, 600, 1e9, [FIRST])})
-    (told,) = run(odd)
-    assert (told.severity, dict(told.entity)) == ("info", ONLY)
+    (finding,) = run(odd)
+    assert (finding.severity, dict(finding.entity)) == ("info", ONLY)
 
 
 def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_loss() -> None:
@@ -317,10 +317,10 @@ def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_
     assert "job_slower_share" not in fired.evidence
 
 
-@pytest.mark.parametrize("told", [0.0, np.nan], ids=["no reason", "reasons not read"])
-def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(told: float) -> None:
+@pytest.mark.parametrize("reasons", [0.0, np.nan], ids=["no reason", "reasons not read"])
+def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(reasons: float) -> None:
     hot = {
-        REASONS: from_to(told, 0, 1e9, range(32)),
+        REASONS: from_to(reasons, 0, 1e9, range(32)),
         TEMP: lambda at_s, values: 60.0 + 28.0 * (at_s > 600) * _only(values),
     }
     slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.12)])

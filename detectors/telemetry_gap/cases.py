@@ -161,7 +161,7 @@ class Cases(Kept):
         if out is not None and out.at <= since:
             return True
         fate = self._scheduler.fate(name, since - _MISSED_BEFORE_MS)
-        return fate is not None and fate.said == "down"
+        return fate is not None and fate.state == "down"
 
     def _frozen_gpus(self, now: Instant) -> Iterator[Case]:
         gpus, streams = self._gpus, self._streams

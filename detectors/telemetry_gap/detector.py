@@ -14,7 +14,7 @@ of life. One GPU that stops while the node's others go on is `gpu_lost`; a node 
 
 It is wrong about a whole collector gone over idle nodes without BMCs (nothing is reported), about a mount or a NIC that
 is taken away for good, about a node without work whose reboot takes longer than `reboot_s` though it draws what it
-did, and it cannot tell a frozen NIC from an idle one, so it does not try.
+did, and it cannot distinguish a frozen NIC from an idle one, so it does not try.
 """
 
 from collections.abc import Sequence

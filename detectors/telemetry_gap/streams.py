@@ -209,7 +209,7 @@ class Streams(Kept):
 
 
 class Cables:
-    """What hangs on every switch: the NICs, the nodes and the far ports of its links, as the topology tells."""
+    """What hangs on every switch: the NICs, the nodes and the far ports of its links, by the topology."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.nics: dict[str, set[tuple[str, str]]] = {}

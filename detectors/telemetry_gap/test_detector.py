@@ -239,8 +239,8 @@ def test_all_switches_silent_are_one_gap() -> None:
     ["slurmctld: update_node: node v002 state set to DRAIN", "badmin hclose v002", "slurmctld: reboot nodes v002"],
 )
 def test_what_the_scheduler_took_out_is_silent_by_right(message: str) -> None:
-    told = line(100, "scheduler", message, severity="info")
-    assert entities(without(tape_of(replace(SCENE, logs=[told])), "dcgm", AT_S, node=NODE)) == []
+    drained = line(100, "scheduler", message, severity="info")
+    assert entities(without(tape_of(replace(SCENE, logs=[drained])), "dcgm", AT_S, node=NODE)) == []
 
 
 def test_nodes_that_never_reported_and_streams_that_end_with_the_recording_are_no_gaps() -> None:

@@ -49,7 +49,7 @@ _FAULT: Fault = "thermal_throttle"
 _READINGS: Final = 2
 """HW_SLOWDOWN may blip on a change of P-state (DCGM dcgm_fields.h), a blip seldom spans two readings."""
 _ALARMED_S: Final = 5.0
-"""Two readings at 5 s: the BMC has said why already."""
+"""Two readings at 5 s: the BMC has reported why already."""
 _NODE_S: Final = 20.0
 """Four scrapes of 5 s on most of a node's GPUs."""
 _NODE_SHARE: Final = 0.5
@@ -111,9 +111,9 @@ class ThermalThrottle:
         ):
             if field in batch.sound:
                 for tick, here in batch.ticks():
-                    told = reported(batch, field, tick, here)
-                    sound = (told > 5) & (told < 150)
-                    limit[batch.entities[here][sound]] = told[sound]
+                    degrees = reported(batch, field, tick, here)
+                    sound = (degrees > 5) & (degrees < 150)
+                    limit[batch.entities[here][sound]] = degrees[sound]
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""

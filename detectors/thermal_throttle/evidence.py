@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detectors.gpus_at_work import GpusAtWork
-from detectors.held_down import HeldDown, Said, bits_of, medians
+from detectors.held_down import Figures, HeldDown, bits_of, medians
 from detectors.statistics import median_of
 from detectors.thermal_throttle.heat import Heat
 from detectors.throttle_bits import HW_THERMAL
@@ -54,16 +54,16 @@ def action(case: Case, *, whole: bool) -> str:
     return "drain the node; check the GPU's heat sink, its seat and its paste"
 
 
-def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Said:
+def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Figures:
     """Return the numbers, each with its unit in its name."""
     held, peers = case.held, case.peers
-    said = case.evidence(gpus, "cooling")
-    said |= {
+    figures = case.evidence(gpus, "cooling")
+    figures |= {
         "gpus_held": len(held),
         "rack_nodes_with_warm_inlets": case.rack_nodes,
         "hardware_slowdown": int(bool(bits_of(gpus, held) & HW_THERMAL)),
     }
-    said |= medians(
+    figures |= medians(
         {
             "gpu_temp_limit_c": heat.chip_limit[held],
             "gpu_temp_peers_c": gpus.temp[peers],
@@ -74,4 +74,4 @@ def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Said:
             "work_rate": np.array([min(median_of(gpus.clock[held]) / median_of(gpus.clock[peers]), 1.0)]),
         }
     )
-    return said
+    return figures

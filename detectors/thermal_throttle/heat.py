@@ -25,7 +25,7 @@ _IDLE_MS: Final = 240_000
 
 class Heat(Columns):
     """By GPU: `spent_ms` for how long it was held down of late (leaks away while it is not), `run` readings in that
-    time, `since` its first, `before` the reading before; `told` whether the driver said so in it; `free_ms` since the
+    time, `since` its first, `before` the reading before; `told` whether the driver stated it; `free_ms` since the
     last; `chip_limit`, `memory_limit` highest operating temperatures, degrees.
     """
 
@@ -54,10 +54,10 @@ class Heat(Columns):
             slower = (gpus.clock <= ratio * gpus.usual["clock"].level) | (gpus.lost > -np.log(ratio))
             may |= ~has_bits & (slower | self._hot())
         ask = np.flatnonzero(new & may & gpus.busy)
-        held, told = np.zeros(len(new), bool), np.zeros(len(new), bool)
+        held, stated = np.zeros(len(new), bool), np.zeros(len(new), bool)
         if len(ask):
-            held[ask], told[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask], alarmed[ask])
-        self._count(new, held, told)
+            held[ask], stated[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask], alarmed[ask])
+        self._count(new, held, stated)
         gpus.mark(new, held | says, ~held)
 
     def _held(
@@ -71,16 +71,16 @@ class Heat(Columns):
         beyond = temp >= peers_temp + self._config.peer_excess_k
         # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
         blind = ~np.isfinite(temp) & ~np.isfinite(gpus.memory[those]) & ~np.isfinite(clock)
-        # A counter that creeps, in a unit that nothing tells, may look like a third of the time.
+        # A counter that creeps, in a unit that is nowhere stated, may look like a third of the time.
         sure = np.where(has_bits, self.run[those] > 0, slow | gpus.throttled_in_ns(those))
-        told = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
+        stated = (says & (hot | beyond | slow | blind)) | (counts & hot & sure)
         # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not. It does
         # so at the power limit: far below that it may work harder, but keeps its clock.
         harder = (gpus.power[those] > peers_power) & ~(gpus.power[those] < _CAPPED * gpus.limit[those])
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
         by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
         shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
-        return told | (~has_bits & shown), told
+        return stated | (~has_bits & shown), stated
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:
         """Return which GPUs are near the highest temperature that they may work at."""
@@ -88,14 +88,14 @@ class Heat(Columns):
         chip = known.temp[gpus] >= self.chip_limit[gpus] - near
         return np.asarray(chip | (known.memory[gpus] >= self.memory_limit[gpus] - near))
 
-    def _count(self, new: BoolArray, held: BoolArray, told: BoolArray) -> None:
+    def _count(self, new: BoolArray, held: BoolArray, stated: BoolArray) -> None:
         gpus = self._gpus
         elapsed = np.minimum(gpus.at - gpus.taken, STALE_MS) * (new & (gpus.taken >= 0)).astype(np.float64)
         self.free_ms += np.where(gpus.busy, elapsed, self._config.release_s * 1000 / _IDLE_MS * elapsed)
         moved = np.flatnonzero(new & (held | (self.spent_ms > 0)))  # mostly few
         if not len(moved):
             return
-        held, told, elapsed, spent = held[moved], told[moved], elapsed[moved], self.spent_ms[moved]
+        held, stated, elapsed, spent = held[moved], stated[moved], elapsed[moved], self.spent_ms[moved]
         self.free_ms[moved[held]] = 0.0
         begins = moved[held & (spent <= 0)]
         self.since[begins], self.before[begins] = gpus.at[begins], gpus.taken[begins]
@@ -104,7 +104,7 @@ class Heat(Columns):
         spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
         self.spent_ms[moved] = spent
         self.run[moved] = np.where(spent > 0, np.minimum(self.run[moved] + held, 2**31), 0)
-        self.told[moved] = (spent > 0) & (self.told[moved] | told)
+        self.told[moved] = (spent > 0) & (self.told[moved] | stated)
 
     def over(self, gpus: IntArray) -> None:
         """Let a run end: what comes after is another."""

@@ -26,7 +26,7 @@ def run(tape: Tape, **settings: Any) -> list[Finding]:
     return play(tape, [(ThermalThrottle, config)])[0]
 
 
-def told(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
+def changes(found: list[Finding]) -> list[tuple[str, dict[str, Any]]]:
     return [(finding.state, dict(finding.entity)) for finding in found]
 
 
@@ -48,7 +48,7 @@ def without(scene: Scene, *fields: str) -> Scene:
 
 def test_a_fan_is_the_node_s_from_its_failure_on_with_evidence_and_an_end() -> None:
     fired, resolved = run(tape_of(FAN))
-    assert told([fired, resolved]) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
+    assert changes([fired, resolved]) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
     assert fired.id == resolved.id
     assert fired.started_at == START + 120_400, "the fan's line is the onset"
     assert START + 330_000 < resolved.detected_at <= START + 630_000
@@ -62,7 +62,7 @@ def test_a_fan_is_the_node_s_from_its_failure_on_with_evidence_and_an_end() -> N
     assert "fans" in fired.recommended_action
 
 
-def test_the_sensor_tells_of_the_fan_where_no_line_does() -> None:
+def test_the_sensor_reports_the_fan_where_no_line_does() -> None:
     fired, _ = run(tape_of(replace(FAN, fan_lines=False)))
     assert fired.entity == {"node": name(1)}
     assert fired.evidence["cooling_alarm"] == "sensor fan2"
@@ -77,20 +77,20 @@ def test_warm_air_names_the_node_and_its_inlet() -> None:
 
 def test_one_gpu_alone_is_named_alone() -> None:
     found = run(tape_of(SINK))
-    assert told(found) == [("firing", {"node": name(0), "gpu": 3})]
+    assert changes(found) == [("firing", {"node": name(0), "gpu": 3})]
     assert "heat sink" in found[0].recommended_action
 
 
 def test_most_of_a_node_is_the_node() -> None:
-    assert told(run(tape_of(NODE))) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
+    assert changes(run(tape_of(NODE))) == [("firing", {"node": name(1)}), ("resolved", {"node": name(1)})]
 
 
 def test_a_gpu_that_others_follow_becomes_part_of_the_finding_on_its_node() -> None:
     heats = [Heat(1, 100, 460, gpus=[0], ramp_s=5), Heat(1, 240, 460, gpus=[1, 2, 3], ramp_s=5)]
     found = run(tape_of(Scene(heats=heats, bmc=False)))
     alone, whole = {"node": name(1), "gpu": 0}, {"node": name(1)}
-    assert told(found)[0] == ("firing", alone)
-    assert sorted(told(found)[1:], key=str) == [("firing", whole), ("resolved", alone)]
+    assert changes(found)[0] == ("firing", alone)
+    assert sorted(changes(found)[1:], key=str) == [("firing", whole), ("resolved", alone)]
 
 
 def test_checkpoints_in_between_make_no_further_findings() -> None:
@@ -199,8 +199,8 @@ def test_a_gpu_that_heats_up_while_it_is_warm_is_held_by_the_limit_that_dcgm_rep
     dcgm = limited.rows[0]
     values = dict(dcgm.values) | {field: np.full(len(dcgm.times), 80.0)}
     valid = dict(dcgm.valid) | {field: np.ones(len(dcgm.times), bool)}
-    told_limit = replace(limited, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *limited.rows[1:]])
-    assert firing(told_limit) == [{"node": name(0), "gpu": 3}]
+    own_limit = replace(limited, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *limited.rows[1:]])
+    assert firing(own_limit) == [{"node": name(0), "gpu": 3}]
 
 
 def healthy(**changes: Any) -> Tape:
@@ -244,7 +244,7 @@ def test_a_power_brake_is_not_heat() -> None:
 
 
 def test_what_is_still_hot_stays_open_and_a_fan_still_down_too() -> None:
-    assert told(run(tape_of(replace(FAN, fans_still=[(1, 120, 9000)])))) == [("firing", {"node": name(1)})]
+    assert changes(run(tape_of(replace(FAN, fans_still=[(1, 120, 9000)])))) == [("firing", {"node": name(1)})]
 
 
 def test_the_same_heat_again_is_a_finding_of_its_own() -> None:
@@ -255,7 +255,7 @@ def test_the_same_heat_again_is_a_finding_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "alarm"),
     [
         ("  5b | 03/22/2024 | 12:44:36 | Temperature #0x04 | Upper Critical going high | Asserted", ("inlet", False)),
         ("  5b | 03/22/2024 | 12:44:36 | Temperature #0x04 | Upper Critical going high | Deasserted", ("inlet", True)),
@@ -265,9 +265,9 @@ def test_the_same_heat_again_is_a_finding_of_its_own() -> None:
         ("   1 | 03/22/2024 | 12:44:36 | Memory #0x87 | Correctable ECC | Asserted", None),
     ],
 )
-def test_lines_of_the_sel(message: str, said: tuple[str, bool] | None) -> None:
+def test_lines_of_the_sel(message: str, alarm: tuple[str, bool] | None) -> None:
     line = alarm_line(LogRecord(START, "sel", message, node="v001"))
-    assert (None if line is None or line[0] == "supply" else (line[0], line[2])) == said
+    assert (None if line is None or line[0] == "supply" else (line[0], line[2])) == alarm
 
 
 def test_a_line_and_its_end_are_about_the_same() -> None:

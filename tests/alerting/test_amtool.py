@@ -22,7 +22,7 @@ def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def with_examples() -> str:
-    """Return the configuration with its examples in use, as its reader is told to do it."""
+    """Return the configuration with its examples in use, as it asks its reader to put them in use."""
     head, receivers = CONFIG.read_text(encoding="utf-8").split("\nreceivers:\n")
     return f"{head}\nreceivers:\n" + re.sub(r"(?m)^#", "", receivers)
 

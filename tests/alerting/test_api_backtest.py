@@ -201,8 +201,8 @@ def test_its_figures_are_those_of_the_command_line(
         ("--rules", "mine.yaml"), ("--work", "work"), ("--out", "out"),
     ]  # fmt: skip
     options = [part for option, name in given for part in (option, str(tmp_path / name))]
-    told = CliRunner().invoke(app, ["backtest", str(braked), *options, "--grid", "15s", "--workers", "1"])
-    assert told.exit_code == 0, told.output
+    printed = CliRunner().invoke(app, ["backtest", str(braked), *options, "--grid", "15s", "--workers", "1"])
+    assert printed.exit_code == 0, printed.output
     path = f"/api/v1/backtests/{task}/report"
     assert api.get(path, params={"form": "json"}).json() == json.loads((tmp_path / "out" / "backtest.json").read_text())
     for form, name in (("html", "report.html"), ("csv", "matches.csv")):

@@ -18,7 +18,7 @@ from services.cli.main import app
 ROOT = Path(__file__).parents[2]
 ALERT_RULES = ROOT / "alert-rules"
 PIPELINE = ALERT_RULES / "pipeline.yaml"
-# What the rules tell of that is no fault by the recording format: conditions that may lead to one, and the path itself.
+# What the rules report that is no fault by the recording format: conditions that may lead to one, and the path itself.
 OWN_NAMES = {"psu_failed", "fan_failed", "inlet_hot", "pipeline", "watchdog"}
 ENTITY = {"node", "gpu", "nic", "switch", "port", "mount", "job_id"}
 ALWAYS_FIRES = {"Watchdog"}

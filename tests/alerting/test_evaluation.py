@@ -47,7 +47,9 @@ def only(evaluated: Evaluated, state: str) -> list[Change]:
     return [change for change in evaluated.changes if change.state == state]
 
 
-def test_the_brake_is_told_in_time_and_resolved_and_nothing_else(recording: Recording, evaluated: Evaluated) -> None:
+def test_the_brake_is_reported_in_time_and_resolved_and_nothing_else(
+    recording: Recording, evaluated: Evaluated
+) -> None:
     label = next(label for label in recording.labels() if label.fault == "power_throttle")
     findings, _ = findings_of(evaluated.changes, NODES)
     outcomes = judge(findings, list(recording.labels()))
@@ -194,7 +196,7 @@ groups:
 """
 
 
-def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
+def test_it_is_reported_how_near_the_comparisons_of_a_rule_came(
     evaluator: Path, recording: Recording, tmp_path: Path
 ) -> None:
     mine, dump = tmp_path / "near.yaml", tmp_path / "recorded.txt"
@@ -213,10 +215,10 @@ def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
     gpus = {key[1:]: values for key, values in recorded.items() if key[0] == "gpu:watts"}
     assert len(gpus) == 32
 
-    def told(condition: str) -> list[Came]:
+    def nearest(condition: str) -> list[Came]:
         return [one for one in came if one.condition == condition]
 
-    above = told("gpu:watts > on (instance) group_left () 1.5 * node:watts:max - 0.5 * node:watts:max")
+    above = nearest("gpu:watts > on (instance) group_left () 1.5 * node:watts:max - 0.5 * node:watts:max")
     assert {(one.labels["instance"], one.labels["gpu"]) for one in above} == set(gpus)
     for one in above:
         whole = recorded["node:watts:max", one.labels["instance"], ""]
@@ -224,14 +226,14 @@ def test_it_is_told_how_near_the_comparisons_of_a_rule_came(
         assert one.value / one.threshold == pytest.approx(max(shares.values()))
         assert shares[one.at] == pytest.approx(max(shares.values()))
         assert not one.met  # none draws more than the most
-    low = told("gpu:watts < 10")
+    low = nearest("gpu:watts < 10")
     assert {one.value for one in low} == {min(values.values()) for values in gpus.values()}
     assert not any(one.met for one in low)
-    assert all(one.met for one in told("max by (instance) (gpu:watts) > 0"))
+    assert all(one.met for one in nearest("max by (instance) (gpu:watts) > 0"))
     inner = {(one.condition, one.within) for one in came if one.rule == "Inner"}
     assert inner == {("gpu:watts >= 1000000", "count by (instance) (gpu:watts >= 1000000) >= 4")}
-    # What is excepted is no condition, and of a rule that nobody asks about nothing is told.
-    assert told("node:watts:max > 1") == []
+    # What is excepted is no condition, and of a rule that nobody asks about nothing is reported.
+    assert nearest("node:watts:max > 1") == []
     assert {one.rule for one in came} == {"AboveItsNode", "Parts", "Inner"}
 
 
@@ -250,7 +252,7 @@ def test_what_stops_is_seen_at_once_by_its_staleness_marker(
     assert all("err_code" in c.labels for c in found.changes if c.labels["alertname"] == "Codes")
 
 
-def test_a_file_that_is_wrong_is_told_in_prometheus_words(recording: Recording, tmp_path: Path) -> None:
+def test_a_file_that_is_wrong_is_reported_in_prometheus_words(recording: Recording, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("groups: [{name: g, rules: [{alert: A, expr: 'sum(('}]}]", encoding="utf-8")
     with pytest.raises(UserError, match=r"wrong\.yaml.*parse error") as caught:
@@ -258,7 +260,7 @@ def test_a_file_that_is_wrong_is_told_in_prometheus_words(recording: Recording, 
     assert caught.value.exit_code == 2
 
 
-def test_a_rule_that_fails_at_run_time_is_told_and_the_rest_goes_on(
+def test_a_rule_that_fails_at_run_time_is_reported_and_the_rest_goes_on(
     evaluator: Path, recording: Recording, tmp_path: Path
 ) -> None:
     mine = tmp_path / "mine.yaml"

@@ -20,12 +20,12 @@ def test_a_rule_fires_or_its_condition_was_true_too_briefly(
 ) -> None:
     evaluator_program()
     brake = small_recording(tmp_path, "brief", nodes=4, minutes=8, brakes=[Brake("v002", 300, ends_s)])
-    told = alerts_of(investigate(Recording.open(brake), choose()))
-    assert [(one.detector, one.entity) for one in told.fired] == [(name, {"node": "v002"}) for name in fired]
-    assert list(told.held) == held
-    assert all(0 < length <= 12_000 for length in told.held.values())
+    alerts = alerts_of(investigate(Recording.open(brake), choose()))
+    assert [(one.detector, one.entity) for one in alerts.fired] == [(name, {"node": "v002"}) for name in fired]
+    assert list(alerts.held) == held
+    assert all(0 < length <= 12_000 for length in alerts.held.values())
     # Of each GPU of the node, which was braked for some of the rate's two minutes.
-    rates = {part: one for part, one in told.came if "power_violation" in one.condition}
+    rates = {part: one for part, one in alerts.came if "power_violation" in one.condition}
     assert set(rates) == {f"v002 GPU {gpu}" for gpu in range(8)}
     for one in rates.values():
         assert one.rule == "GpuPowerViolation"

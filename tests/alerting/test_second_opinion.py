@@ -27,13 +27,13 @@ def test_both_name_the_braked_node_in_time(evaluator: Path, capsys: pytest.Captu
     assert heard.alarms == []
     assert heard.missed == {"detector": [], "rule": []}
     show(heard)
-    told = capsys.readouterr().out
-    assert "NodePowerBrake: power_throttle of node=v002: hit after" in told
-    assert "power_throttle: power_throttle of node=v002: hit after" in told
+    printed = capsys.readouterr().out
+    assert "NodePowerBrake: power_throttle of node=v002: hit after" in printed
+    assert "power_throttle: power_throttle of node=v002: hit after" in printed
 
 
 def test_nobody_says_anything_of_a_healthy_cluster(evaluator: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heard: Heard = hear(Recording.open(FOLDER / "vela-healthy"), evaluator)
     assert list(heard.opinions) == []
     show(heard)
-    assert "nobody said anything" in capsys.readouterr().out
+    assert "no findings, no alerts" in capsys.readouterr().out

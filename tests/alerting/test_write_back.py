@@ -160,7 +160,7 @@ def _openmetrics(text: str) -> Held:
 
 def _series(name: str, labels: str, between: str = ",") -> tuple[tuple[str, str], ...]:
     pairs = [pair.partition("=") for pair in f"{name}{labels}".split(between) if pair]
-    return tuple(sorted((key, said.strip('"')) for key, _, said in pairs))
+    return tuple(sorted((key, quoted.strip('"')) for key, _, quoted in pairs))
 
 
 def test_where_no_detector_runs_dashboards_know_incidents_from_alerts(prometheus: Stack, recording: Recording) -> None:
@@ -183,14 +183,14 @@ def test_where_no_detector_runs_dashboards_know_incidents_from_alerts(prometheus
     assert [series.values[-1] for series in faults.series] == [2]
 
 
-def test_what_the_server_refuses_is_told_in_its_words(prometheus: Stack, tmp_path: Path) -> None:
+def test_what_the_server_refuses_is_reported_in_its_words(prometheus: Stack, tmp_path: Path) -> None:
     """A day behind its newest, and its window for late samples is half of that."""
     now = _ms(BEGIN) + 30 * DAY_MS
     settings = SinkSettings.model_validate({"url": prometheus.addresses.prometheus_write})
     write_back(_file(tmp_path, "new", [(now, 1.0)]), settings)
-    with pytest.raises(UserError, match=r"refuses.*400 .*(out of bounds|too old)") as told:
+    with pytest.raises(UserError, match=r"refuses.*400 .*(out of bounds|too old)") as refused:
         write_back(_file(tmp_path, "old", [(now - DAY_MS, 1.0)]), settings)
-    assert "out_of_order_time_window" in str(told.value.remedy)
+    assert "out_of_order_time_window" in str(refused.value.remedy)
 
 
 def test_a_staleness_marker_is_kept_as_it_is(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ def _hindcast(*arguments: object, **env: str) -> subprocess.CompletedProcess[str
 
 
 def _answers(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    said = done.stdout + done.stderr
-    assert done.returncode == code, said
-    assert "Traceback" not in said
-    flat = " ".join(said.split())
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    assert "Traceback" not in output
+    flat = " ".join(output.split())
     for word in words:
-        assert word in flat, said
+        assert word in flat, output
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A test that fails, and one that begins to pass, are told."""
+"""A test that fails, and one that begins to pass, are reported."""
 
 from tests.compliance.outcomes import read
 
@@ -29,7 +29,7 @@ def test_what_became_of_each_is_read() -> None:
     assert found.passed == 1
 
 
-def test_only_what_is_not_listed_is_told() -> None:
+def test_only_what_is_not_listed_is_reported() -> None:
     found = read(PRINTED)
     (line,) = found.unexpected({})
     assert line.startswith(f"{BAD}: FAIL\n")
@@ -38,7 +38,7 @@ def test_only_what_is_not_listed_is_told() -> None:
     assert found.unexpected({BAD: "why"}) == []
 
 
-def test_what_is_listed_and_passes_is_told() -> None:
+def test_what_is_listed_and_passes_is_reported() -> None:
     assert read(PRINTED).unexpected({BAD: "why", BASIC: "because", "TestGone": "once"}) == [
         "TestGone: there is no such test; take it off the list: once",
         f"{BASIC}: it passes now; take it off the list: because",

@@ -78,14 +78,14 @@ def test_the_monitor_sees_every_server_and_service(up: Docker) -> None:
 
 _NEIGHBOUR = """
 import json, sys, urllib.error, urllib.request
-said = {}
+status = {}
 for method, url in json.loads(sys.argv[1]):
     request = urllib.request.Request(url, method=method, data=b"{}" if method == "POST" else None)
     try:
-        said[f"{method} {url}"] = urllib.request.urlopen(request, timeout=300).status
+        status[f"{method} {url}"] = urllib.request.urlopen(request, timeout=300).status
     except urllib.error.HTTPError as error:
-        said[f"{method} {url}"] = error.code
-print(json.dumps(said))
+        status[f"{method} {url}"] = error.code
+print(json.dumps(status))
 """
 
 
@@ -97,8 +97,8 @@ def test_a_neighbour_without_a_token_can_do_nothing(up: Docker) -> None:
     looks += [f"{place}/metrics" for place in status]
     asked = [*(("POST", url) for url in changes), *(("GET", url) for url in looks)]
     run = (*COMPOSE, "run", "--rm", "--no-deps", "--entrypoint", "python3", "topics", "-c", _NEIGHBOUR)
-    said = json.loads(up(*run, json.dumps(asked)))
-    assert said == {f"{method} {url}": 401 for method, url in asked}
+    status = json.loads(up(*run, json.dumps(asked)))
+    assert status == {f"{method} {url}": 401 for method, url in asked}
 
 
 def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: Docker, recordings: Path) -> None:
@@ -116,11 +116,11 @@ def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: 
     def heard() -> list[tuple[str, str]] | None:
         answer = httpx.get("http://127.0.0.1:9099/received", params={"replay": "composed"}, headers=known).json()
         alerts = [alert for entry in answer for alert in entry["body"]["alerts"]]
-        said = [(alert["status"], alert["labels"]["node"]) for alert in alerts]
-        return said if len(said) >= 2 else None
+        received = [(alert["status"], alert["labels"]["node"]) for alert in alerts]
+        return received if len(received) >= 2 else None
 
-    said = until(heard, timeout_s=300, what="a firing and a resolved webhook", interval_s=0.5)
-    assert said == [("firing", NODE), ("resolved", NODE)]
+    received = until(heard, timeout_s=300, what="a firing and a resolved webhook", interval_s=0.5)
+    assert received == [("firing", NODE), ("resolved", NODE)]
 
     def landed() -> bool:
         query = 'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{replay="composed"}[1h]))'

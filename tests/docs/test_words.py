@@ -1,6 +1,8 @@
 """Documents and code use the words of the field: what stands here is old, private or a riddle, and has a plain word."""
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,19 +41,31 @@ def test_a_page_uses_plain_words(page: str) -> None:
 
 
 TELL = dict.fromkeys(("tell", "tells"), "report, show, name, distinguish")
-# Names in stored files, on the wire and of random streams; and of a file, where one is in it.
-WIRE = {"said_at", '"told"', "reboots_are_told", r'normal\("beat"', r"\.tell\("}
-CODE = sorted(path.name for path in (ROOT / "services").iterdir() if path.is_dir())
+# Names in stored files and snapshots, on the wire, in findings and of random streams; and of a file with one in it.
+WIRE = {
+    "said_at", '"said"', '"told"', "`told` whether", r"told: BoolArray = column", r"(?:self|_heat)\.told\[", "told_by",
+    "reboots_are_told", r'normal\("beat"', r"\.tell\(",
+}  # fmt: skip
+CODE = sorted(f"services/{path.name}" for path in (ROOT / "services").iterdir() if path.is_dir())
+NOT_OURS = {"node_modules", "static"}
+SOAK = {ROOT / "benchmarks" / name for name in ("README.md", "soak/__main__.py", "soak/judged.py", "soak/stage.py")}
+"""Not checked yet: the soak is being extended by upgrades."""
 
 
-@pytest.mark.parametrize("package", CODE)
+def _files(folder: Path) -> Iterator[Path]:
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - NOT_OURS)
+        yield from (Path(at, name) for name in sorted(names) if name.endswith((".py", ".yaml", ".md")))
+
+
+@pytest.mark.parametrize("package", [*CODE, "detectors", "benchmarks", "tests"])
 def test_code_uses_plain_words(package: str) -> None:
-    private = "|".join(PLAIN | TELL)
-    found = re.compile(rf"(?<![A-Za-z])(?:{private})(?![A-Za-z])", re.IGNORECASE)
+    found = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(PLAIN | TELL)})(?![A-Za-z])", re.IGNORECASE)
     wire = re.compile("|".join(WIRE))
     wrong = [
         f"{path.relative_to(ROOT)}:{number}: {words}"
-        for path in sorted((ROOT / "services" / package).rglob("*.py"))
+        for path in _files(ROOT / package)
+        if path not in SOAK | {Path(__file__)}
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if (words := found.findall(wire.sub("", line)))
     ]

@@ -124,7 +124,7 @@ PAGERDUTY = Kind(
 
 @dataclass
 class Receiver:
-    """A receiver on loopback. `taken` is what it said yes to, `refused` what was wrong with the rest."""
+    """A receiver on loopback. `taken` is what it accepted, `refused` what was wrong with the rest."""
 
     kind: Kind
     port: int = 0

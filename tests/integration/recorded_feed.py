@@ -102,13 +102,13 @@ class RecordedFeed:
         self._producer.flush(timeout=WAIT_S)
 
     def findings(self) -> list[bytes]:
-        """Return the findings as they stand in Kafka, without those that were said again after a crash."""
+        """Return the findings as they stand in Kafka, without those that were published again after a crash."""
         prefix = f"{self.origin.unit}/0/".encode()
-        said = [
+        published = [
             (r.key, r.value) for r in all_records(self._reader, topics.FINDINGS) if (r.key or b"").startswith(prefix)
         ]
-        bodies = dict(said)
-        assert all(bodies[key] == value for key, value in said), "a finding was said again in other bytes"
+        bodies = dict(published)
+        assert all(bodies[key] == value for key, value in published), "a finding was published again in other bytes"
         return [body for body in bodies.values() if body is not None]
 
     def incidents(self) -> list[str]:

@@ -108,7 +108,7 @@ class Desk:
         httpx.post(f"{self.url}/alerts", json=body).raise_for_status()
 
     def known(self, **labels: str) -> list[dict[str, Any]]:
-        """Return the alerts with these labels, as the server tells of them."""
+        """Return the alerts with these labels, as the server reports them."""
         matchers = [f'{name}="{value}"' for name, value in labels.items()]
         found: list[dict[str, Any]] = httpx.get(f"{self.url}/alerts", params={"filter": matchers}).json()
         return found
@@ -169,8 +169,8 @@ def test_what_is_silenced_and_what_is_not(desk: Desk) -> None:
     def silenced() -> set[str]:
         found = set()
         for name, (firing, other, _) in SILENCES.items():
-            told = {frozenset(one["labels"].items()): one for one in desk.known(cluster=name)}
-            by, of = (told[frozenset((labels | {"cluster": name}).items())] for labels in (firing, other))
+            known = {frozenset(one["labels"].items()): one for one in desk.known(cluster=name)}
+            by, of = (known[frozenset((labels | {"cluster": name}).items())] for labels in (firing, other))
             assert of["status"]["inhibitedBy"] in ([], [by["fingerprint"]])
             if of["status"]["inhibitedBy"]:
                 found.add(name)
@@ -214,14 +214,14 @@ def test_a_drained_node_is_silenced_as_the_handbook_says(desk: Desk) -> None:
         return done.stdout.strip()
 
     silence = run(commands[0])
-    (told,) = until(lambda: desk.known(**drained), timeout_s=_WAIT_S, what="the alert")
-    assert told["status"]["silencedBy"] == [silence]
-    (told,) = desk.known(**other)
-    assert told["status"]["silencedBy"] == []
+    (held,) = until(lambda: desk.known(**drained), timeout_s=_WAIT_S, what="the alert")
+    assert held["status"]["silencedBy"] == [silence]
+    (held,) = desk.known(**other)
+    assert held["status"]["silencedBy"] == []
     assert run(commands[1]) == silence
     run(f"amtool silence expire --alertmanager.url=http://127.0.0.1:9093 {silence}")
-    (told,) = desk.known(**drained)
-    assert told["status"]["silencedBy"] == []
+    (held,) = desk.known(**drained)
+    assert held["status"]["silencedBy"] == []
 
 
 def test_slack_and_pagerduty_get_what_they_take(desk: Desk, slack: Receiver, pagerduty: Receiver) -> None:
@@ -241,8 +241,8 @@ def test_slack_and_pagerduty_get_what_they_take(desk: Desk, slack: Receiver, pag
     assert trigger["payload"]["class"] == "gpu_lost"
     assert trigger["payload"]["component"] == "r7"
     assert trigger["payload"]["summary"] == "gpu_lost on n1 (and 1 more)"
-    (said,) = until(lambda: message("[1] "), timeout_s=_WAIT_S, what="Slack's message")
-    (attachment,) = said["attachments"]
+    (sent,) = until(lambda: message("[1] "), timeout_s=_WAIT_S, what="Slack's message")
+    (attachment,) = sent["attachments"]
     assert attachment["title"] == "[1] pcie_degraded shapes r7"
     assert attachment["text"] == "• pcie_degraded on n1 <https://runbooks.example/x|runbook>\n"
     assert attachment["color"] == "danger"
@@ -271,7 +271,9 @@ def _turns_pass(desk: Desk, webhook: Receiver, cluster: str) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["answers 500", "answers 400", "hangs", "hangs up"])
-def test_a_receiver_in_trouble_is_told_once_when_it_is_well(desk: Desk, webhook: Receiver, trouble: Trouble) -> None:
+def test_a_receiver_in_trouble_is_notified_once_when_it_is_well(
+    desk: Desk, webhook: Receiver, trouble: Trouble
+) -> None:
     cluster = trouble.replace(" ", "-")
     troubled = alert("link_down", cluster=cluster, node="n1", nic="mlx5_0")
     webhook.attempts, webhook.trouble = 0, trouble
@@ -280,7 +282,7 @@ def test_a_receiver_in_trouble_is_told_once_when_it_is_well(desk: Desk, webhook:
     assert _heard(webhook, cluster) == []
     webhook.mend()
     until(lambda: _heard(webhook, cluster), timeout_s=_WAIT_S, what="the alert")
-    desk.post(troubled)  # said again, as by its senders
+    desk.post(troubled)  # sent again, as by its senders
     _turns_pass(desk, webhook, cluster)
     assert _heard(webhook, cluster) == [("firing", troubled)]
     desk.post(troubled, over=True)
@@ -288,7 +290,7 @@ def test_a_receiver_in_trouble_is_told_once_when_it_is_well(desk: Desk, webhook:
     assert _heard(webhook, cluster) == [("firing", troubled), ("resolved", troubled)]
 
 
-def test_a_receiver_that_is_not_there_is_told_once_when_it_is(desk: Desk, webhook: Receiver) -> None:
+def test_a_receiver_that_is_not_there_is_notified_once_when_it_is(desk: Desk, webhook: Receiver) -> None:
     """Nothing listens at its address; then the file with it is corrected, without a reload."""
     file = desk.stack.state_dir / "config" / "network-webhook-url"
     file.write_text("http://127.0.0.1:1/hook", encoding="utf-8")

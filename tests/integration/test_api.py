@@ -69,9 +69,9 @@ class Api:
         """Return what a path answers once it is as wanted."""
 
         def reached() -> Any:
-            told = self("GET", path)
-            assert told["error"] is None, told
-            return told if all(told[name] == value for name, value in wanted.items()) else None
+            answer = self("GET", path)
+            assert answer["error"] is None, answer
+            return answer if all(answer[name] == value for name, value in wanted.items()) else None
 
         return until(reached, timeout_s=_WAIT_S, what=f"{path} to have {wanted}")
 
@@ -117,27 +117,27 @@ def api(running: Stack, brake: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield api
 
 
-def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
-    replay = api("POST", "/replays", recording="braked", speed=20, name="told")
+def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
+    replay = api("POST", "/replays", recording="braked", speed=20, name="steered")
     run = replay["run"]
     assert (replay["recording"], replay["state"], replay["generation"]) == ("braked", "running", 0)
-    browser = Followed(f"{api.url}/replays/told/events")
+    browser = Followed(f"{api.url}/replays/steered/events")
     browser.start()
-    paused = api("POST", "/replays/told/pause")
+    paused = api("POST", "/replays/steered/pause")
     assert paused["state"] == "paused"
     until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), timeout_s=300, what="the pause")
     assert not browser.of("finding", run)
-    assert api("POST", "/replays/told/speed", speed=60)["speed"] == 60
-    assert api("POST", "/replays/told/resume")["state"] == "running"
+    assert api("POST", "/replays/steered/speed", speed=60)["speed"] == 60
+    assert api("POST", "/replays/steered/resume")["state"] == "running"
     until(lambda: browser.of("finding", run), timeout_s=_WAIT_S, what="the finding")
     fired = browser.of("finding", run)[0]
     assert (fired["fault"], fired["entity"], fired["state"]) == ("power_throttle", {"node": BRAKE.node}, "firing")
     assert api("GET", f"/runs/{run}")["state"] == "running"
     until(lambda: browser.of("alert", run), timeout_s=_WAIT_S, what="the alert")
 
-    told = api.wait(f"/runs/{run}", state="done")
-    assert (told["replay"], told["recording"], told["progress"]) == ("told", "braked", 1)
-    # What the services behind Kafka said is what the embedded engine says.
+    done = api.wait(f"/runs/{run}", state="done")
+    assert (done["replay"], done["recording"], done["progress"]) == ("steered", "braked", 1)
+    # The services behind Kafka found what the embedded engine finds.
     expected = [one.id for one in findings_of(Recording.open(brake)) if one.state == "firing"]
     found = api("GET", f"/runs/{run}/findings")["items"]
     assert [one["id"] for one in found] == expected
@@ -150,19 +150,19 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     assert {one["id"] for one in browser.of("incident", run)} == {incident["id"]}
     numbers = [int(name.partition("-")[2]) for _, name, _ in browser.events if name.startswith(run)]
     assert numbers == list(range(1, len(numbers) + 1))
-    again = Followed(f"{api.url}/replays/told/events", seen=f"{run}-1")  # as a browser that lost its connection
+    again = Followed(f"{api.url}/replays/steered/events", seen=f"{run}-1")  # as a browser that lost its connection
     again.start()
     until(lambda: any(name for _, name, _ in again.events), timeout_s=300, what="the rest")
     assert next(name for _, name, _ in again.events if name) == f"{run}-2"
 
-    sought = api("POST", "/replays/told/seek", to="+00:02:00")
+    sought = api("POST", "/replays/steered/seek", to="+00:02:00")
     assert (sought["generation"], sought["state"]) == (1, "running")
     assert sought["run"] != run
     # Slowly enough that the run is not over when it is stopped.
-    assert api("POST", "/replays/told/speed", speed=10)["speed"] == 10
+    assert api("POST", "/replays/steered/speed", speed=10)["speed"] == 10
     until(lambda: browser.of("finding", sought["run"]), timeout_s=_WAIT_S, what="the finding again")
     assert browser.of("finding", sought["run"])[0]["entity"] == {"node": BRAKE.node}
-    stopped = api("POST", "/replays/told/stop")
+    stopped = api("POST", "/replays/steered/stop")
     assert stopped["state"] == "stopped"
     api.wait(f"/runs/{sought['run']}", state="cancelled")
     until(
@@ -182,9 +182,9 @@ def test_a_replay_is_steered_and_told_live(api: Api, brake: Path) -> None:
     assert api("GET", f"/alerts?run={other['run']}")["items"] == []
     for name in (other["name"], off["name"]):
         api("DELETE", f"/replays/{name}")
-    api("DELETE", "/replays/told")
+    api("DELETE", "/replays/steered")
     until(lambda: ("replay", "", None) in browser.events, timeout_s=300, what="the browser to hear of its removal")
-    assert [one["id"] for one in api("GET", "/runs?replay=told")["items"]] == [sought["run"], run]
+    assert [one["id"] for one in api("GET", "/runs?replay=steered")["items"]] == [sought["run"], run]
 
 
 def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
@@ -198,8 +198,8 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
     window = {"from": format_time(manifest.start + shift_ms), "to": format_time(manifest.end + shift_ms)}
     asked = {"source": "prometheus", "name": "captured", "replay": "landed", "shift_s": shift_ms / 1000, **window}
     task = api("POST", "/captures", **asked)
-    told = api.wait(f"/tasks/{task['id']}", state="done")
-    assert told["result"]["recording"] == "captured"
+    done = api.wait(f"/tasks/{task['id']}", state="done")
+    assert done["result"]["recording"] == "captured"
     captured, original = (
         {one["kind"]: one["rows"] for one in api("GET", f"/recordings/{name}")["streams"]}
         for name in ("captured", "braked")
@@ -215,6 +215,6 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
         later.wait(run, state="done")
         for what in ("findings", "incidents"):
             assert later("GET", f"{run}/{what}") == api("GET", f"{run}/{what}")
-        # What is read from Kafka's start again and again is told once.
+        # What is read from Kafka's start again and again is sent once.
         events = httpx.get(f"{later.url}{run}/events", timeout=300).text
         assert events.count("event: finding") == 2 * later("GET", f"{run}/findings")["total"]

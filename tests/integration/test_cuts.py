@@ -97,7 +97,7 @@ def start(wired: Wired) -> Iterator[Callable[..., ManagedProcess]]:
         yield begin
 
 
-def _said(process: ManagedProcess, words: str) -> None:
+def _until_logged(process: ManagedProcess, words: str) -> None:
     until(lambda: words in process.log.read_text(), timeout_s=_WAIT_S, what=f"{process.name} to say {words!r}")
 
 
@@ -173,7 +173,7 @@ def test_what_the_gateway_did_not_acknowledge_is_sent_by_its_sender_alone(
 
     assert (lines("before"), lines("once")) == (1, 1)
     with pytest.raises(UserError, match="gave up"):  # and the producers of before do not come back
-        until(lambda: lines("once") > 1, timeout_s=10, what="it to come again", interval_s=0.5)
+        until(lambda: lines("once") > 1, timeout_s=10, what="it to be sent again", interval_s=0.5)
 
 
 def test_what_is_in_dead_letter_late_is_committed_late(
@@ -188,14 +188,14 @@ def test_what_is_in_dead_letter_late_is_committed_late(
     topic = topics.declared().of_stream("dcgm")
     headers = [*wire.Origin("vela", "cut-off", target="cut-off").headers(wire.ARROW)]
     sender = producer(wired.kafka)
-    _said(sink, "partitions assigned")
+    _until_logged(sink, "partitions assigned")
     wired.slow("sink>kafka")
     with wired.cut("sink>kafka", "slow"):
         sender.send(topic, key=b"vela/cut-off", value=b"no arrow", headers=headers)
         sender.close()
-        _said(sink, "dead letter topic")
+        _until_logged(sink, "dead letter topic")
     with wired.cut("sink>kafka", "drop"):  # before that is acknowledged, which takes a while
-        _said(sink, "waiting for Kafka, which has not acknowledged")
+        _until_logged(sink, "waiting for Kafka, which has not acknowledged")
     Pipeline(wired.kafka, {}).wait_caught_up(sink_group("cut-off"), timeout_s=_WAIT_S)
     assert [record.value for record in all_records(reader, topics.DEAD_LETTER)].count(b"no arrow") == 1
 
@@ -215,10 +215,10 @@ def test_detect_waits_for_kafka_to_have_what_was_found(
     wired.slow("detect>kafka")
     with wired.cut("detect>kafka", "slow"):
         feed.send(feed.messages(500))
-        _said(detect, "finding unit=")
+        _until_logged(detect, "finding unit=")
         # Its acknowledgement takes a while, in which the network is cut.
     with wired.cut("detect>kafka", "refuse"):
-        _said(detect, "waiting for Kafka, which has not acknowledged")
+        _until_logged(detect, "waiting for Kafka, which has not acknowledged")
     assert feed.wait_for(len(expected)) == expected
     assert detect.pid == pid
     sender.close()

@@ -42,8 +42,8 @@ def window(running: Stack) -> Window:
     manifest = Recording.open(RECORDING).manifest
     shift_ms = int(status["shift_ms"])
     landed = Window(manifest.start + shift_ms, manifest.end + shift_ms)
-    told = f'hindcast_finding_active{{replay="{REPLAY}"}}'
-    until(lambda: _held(running, told, landed), timeout_s=_WAIT_S, what="the findings to be served", interval_s=1)
+    active = f'hindcast_finding_active{{replay="{REPLAY}"}}'
+    until(lambda: _held(running, active, landed), timeout_s=_WAIT_S, what="the findings to be served", interval_s=1)
     # A rate needs two scrapes, and the last counter moves when alerts have been sent.
     sent = "rate(hindcast_notify_requests_total[2m]) > 0"
     until(lambda: _held(running, sent, _to_now(landed)), timeout_s=_WAIT_S, what="scrapes to be served", interval_s=1)
@@ -95,12 +95,12 @@ def test_the_incident_is_seen(running: Stack, window: Window) -> None:
     """The node that the label names is the one that the panels point to."""
     root = next(label for label in Recording.open(RECORDING).labels() if label.root)
     answers = _answers(running.addresses.thanos_query, window, "fleet")
-    told = {
+    series_of = {
         answer.target.ref_id: [series for series in answer.series if "alertname" not in series.labels]
         for answer in answers
         if answer.panel.title.startswith("Findings and alerts")
     }
-    (found,), (since,) = told["A"], told["B"]
+    (found,), (since,) = series_of["A"], series_of["B"]
     assert (found.labels["fault"], found.labels["node"]) == (root.fault, root.entity["node"])
     shift_ms = window.start_ms - Recording.open(RECORDING).manifest.start
     assert abs(since.values[-1] - (root.onset + shift_ms)) < 30_000

@@ -277,9 +277,10 @@ def test_a_poison_record_goes_to_dead_letter_and_the_rest_flows(
     def reasons() -> dict[tuple[str, bytes], str] | None:
         found = {}
         for record in all_records(reader, topics.DEAD_LETTER):
-            told = dict(record.headers)
-            if told["dead-letter-service"] == b"detect":
-                found[told["dead-letter-topic"].decode(), record.value or b""] = told["dead-letter-reason"].decode()
+            headers = dict(record.headers)
+            if headers["dead-letter-service"] == b"detect":
+                topic, reason = (headers[f"dead-letter-{name}"].decode() for name in ("topic", "reason"))
+                found[topic, record.value or b""] = reason
         return found if wanted.keys() <= found.keys() else None
 
     found = until(reasons, timeout_s=WAIT_S, what="dead letters")
@@ -308,15 +309,15 @@ def test_partitions_move_to_a_second_instance_with_their_state(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
         ("power_throttle: {clock_ratio: 7, colour: red}\npower_throttel: {}\n", ("clock_ratio", "colour", "throttel")),
         ("[", ("not YAML",)),
         ("- power_throttle\n", ("not a mapping",)),
     ],
 )
-def test_a_bad_configuration_is_told_whole_and_before_anything_is_connected(
-    tmp_path: Path, text: str, told: tuple[str, ...]
+def test_a_bad_configuration_is_reported_whole_and_before_anything_is_connected(
+    tmp_path: Path, text: str, named: tuple[str, ...]
 ) -> None:
     config = tmp_path / "detectors.yaml"
     config.write_text(text)
@@ -330,7 +331,7 @@ def test_a_bad_configuration_is_told_whole_and_before_anything_is_connected(
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    for word in (*told, "detectors.yaml", "remedy"):
+    for word in (*named, "detectors.yaml", "remedy"):
         assert word in done.stderr
 
 

@@ -224,7 +224,7 @@ def test_without_the_token_nothing_gets_in(start: Start) -> None:
     assert answer.status_code == 401
 
 
-def test_while_kafka_is_away_senders_are_told_to_come_again_and_what_was_taken_is_there(
+def test_while_kafka_is_away_senders_are_asked_to_try_again_and_what_was_taken_is_there(
     stack: Stack, recording: Recording, kafka: KafkaSettings, start: Start
 ) -> None:
     gateway = start("live-away")

@@ -66,7 +66,7 @@ def test_blocks_are_read_by_promtool(
     assert {path: path.stat().st_mtime_ns for path in snapshot.rglob("*")} == before
 
 
-def test_what_promtool_cannot_read_is_told_with_its_words(
+def test_what_promtool_cannot_read_is_reported_in_its_words(
     promtool: Path, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(promtool.parent))

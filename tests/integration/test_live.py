@@ -298,8 +298,8 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
             return _delivered(run) and webhook.taken[-1]["status"] == "resolved"
 
         until(resolved, timeout_s=300, what="the webhook to hear that it was closed")
-        told = console.get(f"runs/{live.name}/findings/{brake}").json()
-    assert [(one["kind"], one["author"], one["note"]) for one in told["actions"]] == [
+        detail = console.get(f"runs/{live.name}/findings/{brake}").json()
+    assert [(one["kind"], one["author"], one["note"]) for one in detail["actions"]] == [
         ("acknowledged", "local", "I look at it"),
         ("silenced", "local", "its PSU is swapped"),
         ("closed", "local", "a known supply"),

@@ -110,26 +110,28 @@ def test_the_prometheus_that_takes_telemetry_has_nothing_of_it(watched: Stack) -
 
 
 def test_the_watchdog_reaches_alertmanager(watched: Stack) -> None:
-    def told() -> list[dict[str, Any]]:
+    def alerts() -> list[dict[str, Any]]:
         return firing(watched, alertname="Watchdog")
 
-    (alert,) = until(told, timeout_s=_WAIT_S, what="the Watchdog")
+    (alert,) = until(alerts, timeout_s=_WAIT_S, what="the Watchdog")
     assert [receiver["name"] for receiver in alert["receivers"]] == ["watchdog"]
     assert alert["status"]["state"] == "active"
-    # One alert, whichever Prometheus says it: its labels tell of none.
+    # One alert, whichever Prometheus says it: its labels name none.
     assert "prometheus" not in alert["labels"]
 
 
-def test_a_detect_service_that_is_stopped_is_told_and_so_is_its_return(watched: Stack, detect: ManagedProcess) -> None:
-    def told() -> list[dict[str, Any]]:
+def test_a_detect_service_that_is_stopped_is_alerted_and_so_is_its_return(
+    watched: Stack, detect: ManagedProcess
+) -> None:
+    def alerts() -> list[dict[str, Any]]:
         return firing(watched, alertname="DetectionPathDown", service=DETECT)
 
     up = f'up{{service="{DETECT}"}} == 1'
     until(lambda: ask(watched.addresses.monitor, up), timeout_s=_WAIT_S, what="detect to be seen")
-    until(lambda: not told(), timeout_s=_WAIT_S, what="no alert")
+    until(lambda: not alerts(), timeout_s=_WAIT_S, what="no alert")
     detect.stop()
-    (alert,) = until(told, timeout_s=_WAIT_S, what="the alert")
+    (alert,) = until(alerts, timeout_s=_WAIT_S, what="the alert")
     assert alert["labels"]["severity"] == "page"
     assert [receiver["name"] for receiver in alert["receivers"]] == ["page-platform"]
     detect.start()
-    until(lambda: not told(), timeout_s=_WAIT_S, what="the end of the alert")
+    until(lambda: not alerts(), timeout_s=_WAIT_S, what="the end of the alert")

@@ -124,7 +124,7 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def receiver(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The demo's webhook receiver, told to Alertmanager for as long as this module runs."""
+    """The demo's webhook receiver, known to Alertmanager for as long as this module runs."""
     url_file = stack.state_dir / "config" / WEBHOOK_URL_FILE
     before = url_file.read_text(encoding="utf-8") if url_file.exists() else ""
     context = stack.service_context()
@@ -185,7 +185,7 @@ def test_a_fault_that_lasts_no_second_is_heard_of_before_its_end(desk: Desk) -> 
     assert desk.webhooks() == [("firing", "node-1"), ("resolved", "node-1")]
 
 
-def test_killed_while_firing_and_again_before_the_resolve_nothing_is_said_twice(desk: Desk) -> None:
+def test_killed_while_firing_and_again_before_the_resolve_nothing_is_sent_twice(desk: Desk) -> None:
     desk.find("node-2")
     desk.wait_for("firing", "node-2")
     desk.notify.kill()
@@ -202,8 +202,8 @@ def test_killed_while_firing_and_again_before_the_resolve_nothing_is_said_twice(
     desk.notify.start()
     desk.wait_done()
     assert sorted(desk.webhooks()) == sorted((s, n) for s in ("firing", "resolved") for n in ("node-2", "node-3"))
-    told = {(alert["labels"]["node"], alert["fingerprint"]) for alert in desk.alerts()}
-    assert len(told) == 2  # each is one alert throughout
+    alerts = {(alert["labels"]["node"], alert["fingerprint"]) for alert in desk.alerts()}
+    assert len(alerts) == 2  # each is one alert throughout
 
 
 def test_nothing_is_lost_while_alertmanager_is_away(desk: Desk) -> None:
@@ -277,7 +277,7 @@ def test_a_poison_record_is_a_dead_letter_and_the_rest_flows(desk: Desk) -> None
         assert letters[value]["dead-letter-topic"] == b"findings"
 
 
-def test_metrics_tell_what_is_firing_and_what_was_sent(desk: Desk, stack: Stack) -> None:
+def test_metrics_show_what_is_firing_and_what_was_sent(desk: Desk, stack: Stack) -> None:
     desk.find("node-9")
     desk.wait_for("firing", "node-9")
     url = stack.addresses.services["notify-alone"]

@@ -156,7 +156,7 @@ def test_history_is_served_from_the_object_store_alone(running: Stack, pipeline:
 def test_kills_and_freezes_in_the_middle_change_nothing(
     running: Stack, pipeline: Pipeline, brake: Path, two_brakes: Path
 ) -> None:
-    """A short soak (benchmarks/soak): all of ours that work on data, the broker, and who tells."""
+    """A short soak (benchmarks/soak): all of ours that work on data, the broker, and those who send alerts."""
     replays = [Played(two_brakes, "struck-now", 60, "prometheus"), Played(brake, "struck-kept", 60, "receive")]
     blows = [
         Blow(4, "detect", "kill", 0.5),
@@ -192,7 +192,7 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
     _settle(pipeline, name)
     _check_all(pipeline, running, brake, name)
 
-    def both_tell() -> bool:
+    def both_alert() -> bool:
         """Both evaluate the rule to the same alert, and have sent something to Alertmanager since they started."""
         for url in (at.prometheus, at.prometheus_1):
             alerts = httpx.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
@@ -204,7 +204,7 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
                 return False
         return True
 
-    until(both_tell, timeout_s=_WAIT_S, what="both of the pair to send the rule's alert")
+    until(both_alert, timeout_s=_WAIT_S, what="both of the pair to send the rule's alert")
     asked = {"filter": f'replay="{by_rule}"'}
     known = httpx.get(f"{at.alertmanager}/api/v2/alerts", params=asked).raise_for_status().json()
     assert [alert["labels"]["node"] for alert in known] == [node]
@@ -220,7 +220,7 @@ def test_two_replays_at_once_are_kept_apart(running: Stack, pipeline: Pipeline, 
     _check_all(pipeline, running, two_brakes, "right")
 
 
-def test_a_seek_back_tells_the_story_again(running: Stack, pipeline: Pipeline, brake: Path) -> None:
+def test_a_seek_back_finds_and_alerts_again(running: Stack, pipeline: Pipeline, brake: Path) -> None:
     pipeline.start_replay(str(brake), speed=120, name="sought")
     _settle(pipeline, "sought")
     pipeline.command("sought", "seek", to="+00:04:00")

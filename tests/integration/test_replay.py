@@ -339,7 +339,7 @@ def test_a_broker_that_was_away_is_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "said"),
+    ("asked", "status", "detail"),
     [
         ({"recording": "/nowhere"}, 422, "/nowhere: no such recording"),
         ({"speed": 0.5}, 400, "speed"),
@@ -350,12 +350,12 @@ def test_a_broker_that_was_away_is_waited_for(
     ],
 )
 def test_a_bad_request_is_a_problem_with_a_remedy(
-    service: Service, recording: Path, asked: dict[str, Any], status: int, said: str
+    service: Service, recording: Path, asked: dict[str, Any], status: int, detail: str
 ) -> None:
     answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)} | asked)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
-    assert said in answer.json()["detail"]
+    assert detail in answer.json()["detail"]
     assert answer.json()["remedy"]
 
 

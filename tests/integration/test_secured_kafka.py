@@ -1,4 +1,4 @@
-"""A real broker with SASL_SSL and ACLs: who it knows gets as far as its rights, everybody else is told why not."""
+"""A real broker with SASL_SSL and ACLs: who it knows gets as far as its rights, everybody else learns why not."""
 
 import base64
 import json
@@ -53,7 +53,7 @@ def test_it_is_reached_by_every_mechanism_and_rights_hold(
     looking.close()
 
 
-def test_who_is_not_known_or_believes_nobody_is_told_why(secured: dict[str, Any], tmp_path: Path) -> None:
+def test_who_is_not_known_or_believes_nobody_learns_why(secured: dict[str, Any], tmp_path: Path) -> None:
     other = authority(tmp_path).certificate
     known = {"HINDCAST_KAFKA_SASL_USERNAME": "admin", "HINDCAST_KAFKA_SASL_PASSWORD": "admin-secret"}
     over = {
@@ -73,8 +73,8 @@ def test_who_is_not_known_or_believes_nobody_is_told_why(secured: dict[str, Any]
         command = [sys.executable, "-m", "services.cli", "topics", "create"]
         env = os.environ | over | changed
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
-        said = done.stdout + done.stderr
-        assert done.returncode == code, said
-        assert words in said
-        assert "planted" not in said
-        assert "Traceback" not in said
+        output = done.stdout + done.stderr
+        assert done.returncode == code, output
+        assert words in output
+        assert "planted" not in output
+        assert "Traceback" not in output

@@ -293,10 +293,10 @@ def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
     assert all(reason.startswith("400 ") and len(reason) <= 500 for reason, _ in letters)
     samples = [json.loads(line) for _, value in letters for line in value.splitlines()]
     # A staleness marker, which is a NaN, ends each series.
-    told = Counter(sample["labels"]["__name__"] for sample in samples if not math.isnan(sample["value"]))
-    del told["up"]
-    assert told == dict.fromkeys(told, 8 * 8 * 60)
-    assert len(told) == len(FIELDS)
+    counts = Counter(sample["labels"]["__name__"] for sample in samples if not math.isnan(sample["value"]))
+    del counts["up"]
+    assert counts == dict.fromkeys(counts, 8 * 8 * 60)
+    assert len(counts) == len(FIELDS)
 
 
 def dead_letters(kafka: KafkaSettings, unit: str) -> list[tuple[str, bytes]]:

@@ -267,7 +267,7 @@ def hindcast(environment: dict[str, str], *arguments: str) -> "subprocess.Comple
 
 
 @native
-def test_a_port_in_use_is_told_and_nothing_is_started(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_started(tmp_path: Path, environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         up = hindcast({**environment, "HINDCAST_STACK_PROMETHEUS_PORT": port}, "up")

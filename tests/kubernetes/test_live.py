@@ -161,20 +161,20 @@ def test_a_cordoned_node_is_maintenance_since_it_was_cordoned(cluster: Cluster, 
 
     def news() -> list[tuple[str, str, int]]:
         lines = maintenance.lines(0, wall_ms())
-        return [(node, said, line.at) for line in lines for node, said in words_of(line)]
+        return [(node, state, line.at) for line in lines for node, state in words_of(line)]
 
     assert news() == []
     before = wall_ms()
     cluster.patch("/api/v1/nodes/v003", {"spec": {"unschedulable": True}})
-    ((node, said, at),) = news()
-    assert (node, said) == ("v003", "out")
+    ((node, state, at),) = news()
+    assert (node, state) == ("v003", "out")
     assert before - 1000 <= at <= wall_ms()  # Kubernetes' times are whole seconds
     taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     cluster.patch("/api/v1/nodes/v003", {"spec": {"unschedulable": None, "taints": [taint]}})
     assert news() == []
     assert source.ask().nodes["v003"].closed == "taint node.kubernetes.io/out-of-service"
     cluster.patch("/api/v1/nodes/v003", {"spec": {"taints": None}})
-    assert [(node, said) for node, said, _ in news()] == [("v003", "back")]
+    assert [(node, state) for node, state, _ in news()] == [("v003", "back")]
 
 
 def found(state: State, summary: str = "busy GPUs at 150 W") -> News:

@@ -81,7 +81,7 @@ def test_most_hardware_faults_of_a_real_cluster_have_one_of_our_names() -> None:
     events = json.loads(needs(HBD / "fault_trace.json").read_text(encoding="utf-8"))
     begun = [event["fault_type"] for event in events if event["event_type"] == "fault_start"]
     hardware = Counter(fault["Desc"] for fault in begun if fault["Level"] == "Hardware Failure")
-    said = {name: count for name, count in hardware.items() if "unknow" not in name.lower()}
+    named = {name: count for name, count in hardware.items() if "unknow" not in name.lower()}
     assert set(NAMED.values()) <= set(FAULTS)
-    assert sum(count for name, count in said.items() if name in NAMED) >= 0.75 * sum(said.values())
+    assert sum(count for name, count in named.items() if name in NAMED) >= 0.75 * sum(named.values())
     assert 0.3 < 100 * len(begun) / (400 * 348) < 0.5  # faults in 100 node-days of 400 servers, 348 days

@@ -22,7 +22,7 @@ SECRETS = [
     for kind in WITH_SECRETS
     for name in secrets_among(kind.model_fields)
 ]
-# Told of by others, and wanted by a secret.
+# Settings without which a secret is refused.
 COMPANIONS = {
     "HINDCAST_SINK_PASSWORD": ("HINDCAST_SINK_USERNAME", "u"),
     "HINDCAST_NOTIFY_PASSWORD": ("HINDCAST_NOTIFY_USERNAME", "u"),

@@ -78,12 +78,12 @@ def test_a_reservation_that_is_listed_no_more_is_over(tmp_path: Path) -> None:
     file.write_text((PRINTED / "reservations-26.05.json").read_text())
     slurm = Slurm([command_source(f"cat {file}")], lambda: start)
     maintenance = Maintenance(lambda: slurm.ask().nodes)
-    assert said(maintenance, start - 60_000, start + 30_000) == [("v003", start, "out")]
+    assert states(maintenance, start - 60_000, start + 30_000) == [("v003", start, "out")]
     file.write_text('{"reservations": []}')
-    assert said(maintenance, start, start + 90_000) == [("v003", start + 90_000, "back")]
+    assert states(maintenance, start, start + 90_000) == [("v003", start + 90_000, "back")]
 
 
-def said(maintenance: Maintenance, after: int, now: int) -> list[tuple[str, int, str]]:
+def states(maintenance: Maintenance, after: int, now: int) -> list[tuple[str, int, str]]:
     return [(node, line.at, words) for line in maintenance.lines(after, now) for node, words in words_of(line)]
 
 
@@ -124,18 +124,18 @@ def test_a_node_that_slurm_has_lost_is_down_and_not_closed(tmp_path: Path) -> No
     assert [name for name, state in nodes.items() if state.is_down] == ["v1", "v2"]
     since = 1_700_000_000_000
     # It went down while event time was behind; one that was down long before is no news, nor is it a second time.
-    assert said(Maintenance(lambda: nodes), since + DAY_MS, since + DAY_MS + 60_000) == [
+    assert states(Maintenance(lambda: nodes), since + DAY_MS, since + DAY_MS + 60_000) == [
         ("v4", since + DAY_MS + 1, "out")
     ]
     maintenance = Maintenance(lambda: nodes)
-    assert said(maintenance, since - 1000, since + 60_000) == [
+    assert states(maintenance, since - 1000, since + 60_000) == [
         ("v1", since, "down"),
         ("v2", since, "down"),
         ("v4", since, "out"),
     ]
-    assert said(maintenance, since + 50_000, since + 120_000) == []
+    assert states(maintenance, since + 50_000, since + 120_000) == []
     nodes["v1"], nodes["v2"] = NodeState(), NodeState("DRAIN in Slurm", since + 110_000)
-    assert said(maintenance, since + 100_000, since + 180_000) == [
+    assert states(maintenance, since + 100_000, since + 180_000) == [
         ("v1", since + 180_000, "back"),
         ("v2", since + 110_000, "out"),
     ]
@@ -145,7 +145,7 @@ def test_a_node_that_slurm_has_lost_is_down_and_not_closed(tmp_path: Path) -> No
 @pytest.mark.parametrize("reason", ["on failed node v9", "Node v9 not responding", "NODE_FAIL nodes v9"])
 def test_the_words_of_a_reason_are_not_taken_for_a_line_of_slurm(reason: str) -> None:
     state = NodeState(f"DRAIN in Slurm: {reason}", 5000)
-    assert said(Maintenance(lambda: {"v1": state}), 0, 6000) == [("v1", 5000, "out")]
+    assert states(Maintenance(lambda: {"v1": state}), 0, 6000) == [("v1", 5000, "out")]
 
 
 def test_wrong_objects_are_named_and_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
