@@ -53,7 +53,7 @@ def test_upgrades_are_of_one_process_and_no_more_than_asked_for(seed: str, share
     assert len(upgrades) <= 2 * share * len(blows)
 
 
-_SAYS = """
+_SHOWN = """
 import json, os
 from pathlib import Path
 from detectors.upgrade import fingerprint
@@ -66,12 +66,14 @@ print(json.dumps([*zip(fingerprint(choices), [kind.spec.state.since for kind, _ 
 def test_each_release_is_newer_and_differs_in_one_setting_only(tmp_path: Path) -> None:
     releases, before = Releases(tmp_path), fingerprint(choose())
     for _ in range(2):
-        said = subprocess.check_output([sys.executable, "-c", _SAYS], env=os.environ | releases.make())
-        for (name, old, settings), ((new_name, new, new_settings), since) in zip(before, json.loads(said), strict=True):
+        shown = subprocess.check_output([sys.executable, "-c", _SHOWN], env=os.environ | releases.make())
+        for (name, old, settings), ((new_name, new, new_settings), since) in zip(
+            before, json.loads(shown), strict=True
+        ):
             assert (new_name, new) == (name, old + 1)
             assert since <= old
             assert (new_settings == settings) == (name != "storage")
-        before = [about for about, _ in json.loads(said)]
+        before = [about for about, _ in json.loads(shown)]
 
 
 @given(st.sets(st.integers(0, 7), min_size=1, max_size=3))
