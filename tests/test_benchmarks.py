@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
     ("name", "says"),
     [
         ("engine", "GPU-rows/s"),
+        ("hour", "over 5 s: 0 of 24"),
         ("backtest", "CPU-hours a cluster-year"),
         ("tickets", "; as counted from the labels"),
         ("month", "day 4 beside day 3: state ratio"),

@@ -1,17 +1,25 @@
 """The soak's schedules: the same for the same seed, shrunk to the blows that matter; and the network that it cuts."""
 
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soak.blows import drawn, shrunk
+from benchmarks.soak.blows import UPGRADES, drawn, shrunk
 from benchmarks.soak.network import CUTS, Network
+from benchmarks.soak.releases import Releases
+from detectors.registry import choose
+from detectors.upgrade import fingerprint
 from services.stack.ports import PortBook
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
@@ -35,6 +43,37 @@ def test_of_the_links_one_is_cut_at_a_time(seed: str, count: int) -> None:
     assert all((blow.kind in CUTS) == (blow.victim in LINKS) for blow in blows)
     for one, following in pairwise(blow for blow in blows if blow.kind in CUTS):
         assert following.at_s > one.at_s + one.lasts_s
+
+
+@given(st.text(max_size=5), st.sampled_from((0.0, 0.3)))
+def test_upgrades_are_of_one_process_and_no_more_than_asked_for(seed: str, share: float) -> None:
+    blows = drawn(seed, VICTIMS, links=LINKS, upgraded="detect", upgrades=share, count=100, span_s=3600)
+    upgrades = [blow for blow in blows if blow.kind in UPGRADES]
+    assert {blow.victim for blow in upgrades} == ({"detect"} if share else set())
+    assert len(upgrades) <= 2 * share * len(blows)
+
+
+_SHOWN = """
+import json, os
+from pathlib import Path
+from detectors.upgrade import fingerprint
+from services.detect.choices import load_choices
+choices = load_choices(Path(os.environ["HINDCAST_DETECT_CONFIG"]))
+print(json.dumps([*zip(fingerprint(choices), [kind.spec.state.since for kind, _ in choices])]))
+"""
+
+
+def test_each_release_is_newer_and_differs_in_one_setting_only(tmp_path: Path) -> None:
+    releases, before = Releases(tmp_path), fingerprint(choose())
+    for _ in range(2):
+        shown = subprocess.check_output([sys.executable, "-c", _SHOWN], env=os.environ | releases.make())
+        for (name, old, settings), ((new_name, new, new_settings), since) in zip(
+            before, json.loads(shown), strict=True
+        ):
+            assert (new_name, new) == (name, old + 1)
+            assert since <= old
+            assert (new_settings == settings) == (name != "storage")
+        before = [about for about, _ in json.loads(shown)]
 
 
 @given(st.sets(st.integers(0, 7), min_size=1, max_size=3))

@@ -1,10 +1,11 @@
-"""Kill, freeze and cut off what runs, at random, and see whether anything is lost or told twice: `python -m
+"""Kill, freeze, upgrade and cut off what runs, at random, and see whether anything is lost or told twice: `python -m
 benchmarks.soak`.
 
 Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
-SIGKILL or SIGSTOP, or the network between one of ours and Kafka, Prometheus, Receive or Alertmanager is cut (`--kills
-N`, in rounds of `--per-round`; `--only cuts` or `--only processes`). When a round has settled: every sample is in
-Prometheus and Thanos once, the findings are those of an undisturbed run, each alert was told once and resolved once.
+SIGKILL or SIGSTOP, detect is ended and started as another release with other settings (benchmarks/soak/releases.py), or
+the network between one of ours and Kafka, Prometheus, Receive or Alertmanager is cut (`--kills N`, in rounds of
+`--per-round`; `--only cuts` or `--only processes`). When a round has settled: every sample is in Prometheus and Thanos
+once, the findings are those of an undisturbed run, each alert was told once and resolved once.
 Exit code 1 where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.soak.blows import KINDS, Blow, drawn, shrunk
-from benchmarks.soak.stage import SPAN_S, Stage, staged
+from benchmarks.soak.stage import SPAN_S, UPGRADED, Stage, staged
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     asked.add_argument("--kills", type=int, default=50, help="how many blows in all (50)")
     asked.add_argument("--per-round", type=int, default=8, help="how many of them in a round of a minute (8)")
     asked.add_argument("--only", choices=("processes", "cuts"), help="no cuts of the network, or nothing else")
+    asked.add_argument("--upgrades", type=float, default=0.25, help="share of the blows that are upgrades (0.25)")
     asked.add_argument("--seed", default="1", help="another seed is another schedule (1)")
     asked.add_argument("--first", type=int, default=0, help="the round to begin with: one that failed, again")
     asked.add_argument("--shrink", action="store_true", help="repeat a round that fails with fewer and fewer blows")
@@ -39,8 +41,10 @@ def main() -> None:
             left = given.kills - (number - first) * given.per_round
             victims = [] if given.only == "cuts" else [*stage.victims, "gateway"]
             links = [] if given.only == "processes" else stage.links
+            share = 0.0 if given.only == "cuts" else given.upgrades
             count = min(given.per_round, left)
-            blows = drawn(f"{given.seed}/{number}", victims, links=links, count=count, span_s=SPAN_S)
+            seed = f"{given.seed}/{number}"
+            blows = drawn(seed, victims, links=links, upgraded=UPGRADED, upgrades=share, count=count, span_s=SPAN_S)
             name = f"soak-{given.seed}-{number}"
             wrong = _play(stage, name, blows)
             violations += len(wrong)

@@ -7,12 +7,15 @@ from typing import Literal
 
 from benchmarks.soak.network import CUTS, Cut
 
-Kind = Literal["kill", "freeze"] | Cut
+Kind = Literal["kill", "freeze", "upgrade", "crash-up"] | Cut
 STRIKES: tuple[Kind, ...] = ("kill", "freeze")
-KINDS: tuple[Kind, ...] = (*STRIKES, *CUTS)
+UPGRADES: tuple[Kind, ...] = ("upgrade", "crash-up")
+KINDS: tuple[Kind, ...] = (*STRIKES, *UPGRADES, *CUTS)
 LASTS_S: dict[Kind, tuple[float, float]] = {
     "kill": (0.0, 8.0),
     "freeze": (0.0, 20.0),
+    "upgrade": (0.0, 8.0),
+    "crash-up": (0.0, 8.0),
     "refuse": (5.0, 40.0),
     "drop": (5.0, 40.0),
     "mute": (5.0, 40.0),
@@ -27,7 +30,7 @@ _REST_S = 3.0
 @dataclass(frozen=True, order=True)
 class Blow:
     """`at_s` seconds after a round's start `victim`, a process, gets SIGKILL or SIGSTOP, or, a link, is cut; it is back
-    (SIGCONT, healed) `lasts_s` later.
+    (SIGCONT, healed) `lasts_s` later. After an upgrade, by SIGTERM, or by SIGKILL (crash-up), it is another release.
     """
 
     at_s: float
@@ -40,9 +43,17 @@ class Blow:
 
 
 def drawn(
-    seed: str, victims: Sequence[str], *, links: Sequence[str] = (), count: int, span_s: float
+    seed: str,
+    victims: Sequence[str],
+    *,
+    links: Sequence[str] = (),
+    upgraded: str = "",
+    upgrades: float = 0.0,
+    count: int,
+    span_s: float,
 ) -> tuple[Blow, ...]:
-    """Return `count` blows of the first `span_s` seconds, the same for the same seed.
+    """Return `count` blows of the first `span_s` seconds, the same for the same seed; of these about a share of
+    `upgrades` are upgrades of the process `upgraded`.
 
     Blows at different processes may coincide; of the links one is cut at a time. ValueError if there is no room for so
     many.
@@ -50,8 +61,9 @@ def drawn(
     rng = random.Random(seed)  # noqa: S311 - a reproducible schedule, no secret
     found: list[Blow] = []
     for _ in range(100 * count):
-        victim = rng.choice([*victims, *links])
-        kind = rng.choice(CUTS if victim in links else STRIKES)
+        newer = rng.random() < upgrades
+        victim = upgraded if newer else rng.choice([*victims, *links])
+        kind = rng.choice(UPGRADES if newer else CUTS if victim in links else STRIKES)
         blow = Blow(round(rng.uniform(0, span_s), 1), victim, kind, round(rng.uniform(*LASTS_S[kind]), 1))
         if not any(_meet(blow, other) for other in found):
             found.append(blow)

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.soak.blows import Blow
 from benchmarks.soak.live import Feed, found_in
 from benchmarks.soak.network import Network
+from benchmarks.soak.releases import Releases
 from benchmarks.soak.striking import Striker
 from services.cli.expected import expected
 from services.cli.landed import differences, held
@@ -74,10 +75,12 @@ class Round:
     feed: Feed | None = None
     network: Network | None = None
     """Where blows may be cuts."""
+    releases: Releases | None = None
+    """Where they may be upgrades."""
 
     def run(self, blows: Sequence[Blow]) -> list[str]:
         """Play all of it while `blows` fall, wait until it has settled, and return what is wrong then."""
-        striker = Striker(self.stack, self.network)
+        striker = Striker(self.stack, self.network, self.releases)
         due = {played.name: played.alerts() for played in self.replays}
         if self.feed is not None:
             due |= {self.feed.cluster: alerts_of(self.feed.recording.path)}

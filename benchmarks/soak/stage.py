@@ -12,6 +12,7 @@ import yaml
 from benchmarks.soak.judged import Played, Round
 from benchmarks.soak.live import Feed
 from benchmarks.soak.network import Network, advertise
+from benchmarks.soak.releases import Releases
 from services.cli.pipeline import Pipeline
 from services.kit.kafka import KafkaSettings
 from services.recording.reader import Recording
@@ -25,6 +26,8 @@ from tests.small import Brake, small_recording
 
 SPAN_S = 60
 """How long a round is played before all that is left is to settle: blows fall in this time."""
+UPGRADED = "detect"
+"""The process that upgrades fall on: what it has open, and has said, must outlive its version."""
 NEVER_STRUCK = ("topics", "receiver")
 """A task that is over, and the webhook receiver: what it took is what the soak judges by."""
 
@@ -86,6 +89,7 @@ class Stage:
         self._kept = small_recording(self.folder, "soak-kept", nodes=6, minutes=12, brakes=[Brake("v003", 150, 280)])
         live = small_recording(self.folder, "soak-live", nodes=4, minutes=10, brakes=[Brake("v001", 20, 45)])
         self._live = Recording.open(live)
+        self._releases = Releases(self.folder)
 
     @property
     def victims(self) -> list[str]:
@@ -114,7 +118,7 @@ class Stage:
         ]
         try:
             feed = Feed(self._live, gateway.spec.url, name)
-            yield Round(self.stack, self.pipeline, replays, feed, self.wiring.network)
+            yield Round(self.stack, self.pipeline, replays, feed, self.wiring.network, self._releases)
         finally:
             self.stack.remove(gateway.name)
 

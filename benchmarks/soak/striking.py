@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
-from benchmarks.soak.blows import Blow
+from benchmarks.soak.blows import UPGRADES, Blow
 from benchmarks.soak.network import CUTS, Network
+from benchmarks.soak.releases import Releases
 from services.kit.errors import UserError
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
@@ -21,9 +23,9 @@ _BACK_S = 180.0
 class Striker:
     """Carries out a schedule beside what else goes on. `faults`: what ended by itself, and what did not come back."""
 
-    def __init__(self, stack: Stack, network: Network | None = None) -> None:
+    def __init__(self, stack: Stack, network: Network | None = None, releases: Releases | None = None) -> None:
         self._stack = stack
-        self._network = network
+        self._network, self._releases = network, releases
         self._over = threading.Event()
         self.faults: list[str] = []
 
@@ -51,9 +53,13 @@ class Striker:
                 self._over.wait(blow.lasts_s)
             return
         process = self._stack.process(blow.victim)
-        if blow.kind == "kill":
-            process.kill()
+        if blow.kind == "kill" or blow.kind in UPGRADES:
+            process.stop() if blow.kind == "upgrade" else process.kill()
             self._over.wait(blow.lasts_s)
+            if blow.kind in UPGRADES:
+                if self._releases is None:
+                    raise ValueError(f"{blow}: there are no other releases here")
+                process.spec = replace(process.spec, env={**process.spec.env, **self._releases.make()})
             self._bring_back(process)
         elif (pid := process.pid) is not None:
             os.killpg(pid, signal.SIGSTOP)

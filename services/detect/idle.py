@@ -24,12 +24,15 @@ class ArrivalWatermarks:
         self._lateness_ms = lateness_ms
         self._arrivals: dict[str, _Arrival] = {}
         self._began_s = self._asked_s = 0.0
+        self._wall_ahead_ms = 0.0
+        """Of the monotonic clock, when something came last."""
 
     def arrived(self, stream: str, latest_ms: int, *, monotonic_s: float, wall_ms: int) -> None:
         """Note that rows of a stream came, the latest of them of `latest_ms`."""
         if not self._arrivals:
             self._began_s = monotonic_s
         known = self._arrivals.get(stream)
+        self._wall_ahead_ms = wall_ms - 1000 * monotonic_s
         latest = min(latest_ms, wall_ms + _AHEAD_MS)
         self._arrivals[stream] = _Arrival(max(latest, known.latest_ms) if known else latest, monotonic_s)
 
@@ -37,7 +40,8 @@ class ArrivalWatermarks:
         """Return the watermarks at this moment of those of `streams` that have one; none while all are silent.
 
         A stream that was never heard holds the others back for one idle timeout after the first was. While one is
-        `held`, as it is not read, its timeout stands still.
+        `held`, as it is not read, its timeout stands still. Silence says nothing of the future: where one of the others
+        is ahead of the present, a silent one has come to the present, or what it has to say next would be late.
         """
         for stream in self._arrivals.keys() & set(held):
             self._arrivals[stream].wall_s += monotonic_s - self._asked_s
@@ -50,5 +54,6 @@ class ArrivalWatermarks:
             if stream in set(streams) - silent
         }
         if watermarks:
-            watermarks |= dict.fromkeys(silent, max(watermarks.values()))
+            present_ms = int(1000 * monotonic_s + self._wall_ahead_ms) - self._lateness_ms
+            watermarks |= dict.fromkeys(silent, min(max(watermarks.values()), present_ms))
         return watermarks

@@ -103,6 +103,14 @@ def test_a_silent_stream_does_not_hold_the_others_back_for_ever() -> None:
     assert live.watermarks(["dcgm", "logs"], monotonic_s=30) == {}, "all silent: time stands"
 
 
+def test_one_that_is_ahead_takes_the_silent_ones_to_the_present_and_no_further() -> None:
+    live = arrivals()
+    live.arrived("jobs", 100_000, monotonic_s=0, wall_ms=100_000)
+    live.arrived("logs", 400_000, monotonic_s=0.5, wall_ms=100_500)
+    marks = live.watermarks(["dcgm", "jobs", "logs"], monotonic_s=10)
+    assert marks == {"logs": 158_500, "dcgm": 108_000, "jobs": 108_000}
+
+
 def test_a_stream_that_is_held_back_is_not_taken_to_be_silent() -> None:
     live, streams = arrivals(), ["dcgm", "nic"]
     live.arrived("dcgm", 100_000, monotonic_s=0, wall_ms=150_000)

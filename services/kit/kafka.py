@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError, RetriableError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -229,6 +229,25 @@ def producer(settings: KafkaSettings, *, to: Collection[str] = (), **options: An
     return _reach(make, settings)
 
 
+class _Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
+    """One that waits for a broker that went away as it was asked."""
+
+    def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return what has come; nothing where the broker's answer to a question of the client's own was lost.
+
+        kafka-python's own raises then, before it has handed anything out: it looks for the group's coordinator, and
+        the connection, or the one that it asks for the brokers next, is reset.
+        """
+        try:
+            records: dict[TopicPartition, list[Record]] = super().poll(timeout_ms, max_records, update_offsets)
+        except RetriableError as error:
+            _log.warning("Kafka is away, asking again error=%s", type(error).__name__)
+            return {}
+        return records
+
+
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:
     """Return a consumer that commits only when asked; UserError (exit code 3) if no broker answers."""
     config: dict[str, Any] = {
@@ -243,7 +262,7 @@ def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> K
         "check_crcs": False,  # the transport and the broker's log already carry checksums
         "allow_auto_create_topics": False,
     }
-    return _reach(lambda: KafkaConsumer(**settings.client_config(), **(config | options)), settings)
+    return _reach(lambda: _Consumer(**settings.client_config(), **(config | options)), settings)
 
 
 class Member(Protocol):

@@ -152,6 +152,28 @@ def test_a_producer_that_is_closed_sends_nothing_any_more(wired: Wired, reader: 
     assert b"sent again" in values
 
 
+def test_a_member_of_a_group_whose_questions_are_cut_off_asks_again(wired: Wired) -> None:
+    client = consumer(wired.through("tests"), group="cut-off")
+    client.subscribe([topics.DEAD_LETTER])
+    until(lambda: client.poll(100) or client.assignment(), timeout_s=_WAIT_S, what="the group to be joined")
+    for _ in range(10):
+        with wired.cut("tests>kafka", "drop"):  # it asks, and no answer comes
+            client.poll(500)
+        with wired.cut("tests>kafka", "refuse"):  # then the connection is reset
+            client.poll(300)
+    sender = producer(wired.kafka)
+    sender.send(topics.DEAD_LETTER, value=b"after the cuts")
+    sender.close()
+    got: list[bytes] = []
+
+    def came() -> bool:
+        got.extend(record.value for records in client.poll(100).values() for record in records)
+        return b"after the cuts" in got
+
+    until(came, timeout_s=_WAIT_S, what="what was sent since")
+    client.close()
+
+
 def test_what_the_gateway_did_not_acknowledge_is_sent_by_its_sender_alone(
     wired: Wired, reader: KafkaConsumer, start: Callable[..., ManagedProcess]
 ) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from benchmarks.soak.blows import Blow
 from benchmarks.soak.judged import Played, Round
+from benchmarks.soak.releases import Releases
 from services.cli.expected import expected
 from services.cli.landed import Held, differences, held
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
@@ -153,8 +155,18 @@ def test_history_is_served_from_the_object_store_alone(running: Stack, pipeline:
         receive.start()
 
 
-def test_kills_and_freezes_in_the_middle_change_nothing(
-    running: Stack, pipeline: Pipeline, brake: Path, two_brakes: Path
+@pytest.fixture
+def releases(running: Stack, tmp_path: Path) -> Iterator[Releases]:
+    """Other releases of detect; afterwards it is the one that it was."""
+    detect = running.process("detect")
+    spec = detect.spec
+    yield Releases(tmp_path)
+    detect.spec = spec
+    detect.restart()
+
+
+def test_kills_freezes_and_upgrades_in_the_middle_change_nothing(
+    running: Stack, pipeline: Pipeline, brake: Path, two_brakes: Path, releases: Releases
 ) -> None:
     """A short soak (benchmarks/soak): all of ours that work on data, the broker, and those who send alerts."""
     replays = [Played(two_brakes, "struck-now", 60, "prometheus"), Played(brake, "struck-kept", 60, "receive")]
@@ -163,11 +175,13 @@ def test_kills_and_freezes_in_the_middle_change_nothing(
         Blow(6, "sink-prometheus", "kill", 1),
         Blow(7, "kafka", "freeze", 4),
         Blow(9, "notify", "kill", 2),
+        Blow(10, "detect", "upgrade", 0.5),
         Blow(12, "alertmanager", "kill", 1),
         Blow(13, "replay", "kill", 1),
         Blow(14, "sink-receive", "freeze", 3),
+        Blow(16, "detect", "crash-up", 0.5),
     ]
-    assert Round(running, pipeline, replays).run(blows) == []
+    assert Round(running, pipeline, replays, releases=releases).run(blows) == []
 
 
 def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_twice(
