@@ -2,7 +2,7 @@
 
 Slurm: slurmctld's lines (src/slurmctld: node_mgr.c, ping_nodes.c, job_mgr.c, power_save.c); LSF: mbatchd's and what
 badmin logs; Kubernetes: events of its node lifecycle controller and of kubelets. An orderly reboot that the kernel
-itself announces counts as on purpose too.
+itself announces counts as on purpose too. A node whose job prints steps is alive.
 """
 
 import re
@@ -55,6 +55,8 @@ _KUBELET = re.compile(
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
 )
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
+_STEP = re.compile(r"\b(?:global_step|iteration|iter|step)\b['\"]?[:= ]{1,16}\d", re.IGNORECASE)
+"""A training loop goes on where its line is from, whatever the framework."""
 _RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
 _MOST_NODES = 100_000
 
@@ -82,6 +84,10 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
     if record.source == "kernel":
         if record.node and _ORDERLY.search(record.message):
             yield record.node, "out"
+        return
+    if record.source == "job":
+        if record.node and _STEP.search(record.message):
+            yield record.node, "alive"
         return
     if record.source != "scheduler":
         return
@@ -165,7 +171,7 @@ class Scheduler:
         return word if word is not None and word.at >= since else None
 
     def alive(self, node: str, since: Instant) -> Word | None:
-        """Return the last event of the node's own kubelet, if it came after `since`."""
+        """Return the last event of the node's own kubelet, or step of a job there, if it came after `since`."""
         word = self._alive.get(node)
         return word if word is not None and word.at > since else None
 

@@ -73,6 +73,22 @@ def test_events_of_a_kubelet_say_that_its_node_is_alive(message: str) -> None:
     assert not scheduler.alive("bv018", AT - 1)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "step:1619/20344 train_loss:1.2798 train_time:27157619ms step_avg:3040.03ms",
+        " iteration      340/ 500000 | lm loss: 2.1E+00",
+        "{'loss': 1.2, 'step': 40}",
+        "Epoch 0: global_step=812",
+    ],
+)
+def test_a_step_that_a_job_prints_shows_that_its_node_is_alive(message: str) -> None:
+    assert states(message, "job", "v003") == [("v003", "alive")]
+    assert states(message, "job") == []
+    assert states(message, "kernel", "v003") == []
+    assert states("NCCL watchdog: timed out; the last step was lost", "job", "v003") == []
+
+
 def test_a_name_that_nobody_knows_gives_way_to_the_node_the_line_is_recorded_with() -> None:
     scheduler = Scheduler(Fleet({"nodes": [{"name": "ip-10-8-0-12", "gpus": []}, {"name": "v2", "gpus": []}]}))
     words = "NodeNotReady: Node {} status is now: NodeNotReady"

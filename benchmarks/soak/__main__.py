@@ -1,11 +1,11 @@
-"""Kill, freeze, upgrade and cut off what runs, at random, and see whether anything is lost or told twice: `python -m
+"""Kill, freeze, upgrade and cut off what runs, at random, and see whether anything is lost or sent twice: `python -m
 benchmarks.soak`.
 
 Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
 SIGKILL or SIGSTOP, detect is ended and started as another release with other settings (benchmarks/soak/releases.py), or
 the network between one of ours and Kafka, Prometheus, Receive or Alertmanager is cut (`--kills N`, in rounds of
 `--per-round`; `--only cuts` or `--only processes`). When a round has settled: every sample is in Prometheus and Thanos
-once, the findings are those of an undisturbed run, each alert was told once and resolved once.
+once, the findings are those of an undisturbed run, each alert was sent once and resolved once.
 Exit code 1 where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
 """
 

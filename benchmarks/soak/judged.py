@@ -106,10 +106,10 @@ class Round:
         if self.feed is None:
             self.pipeline.wait_caught_up(*sinks, DETECT_GROUP, NOTIFY_GROUP, timeout_s=_SETTLE_S)
 
-        def all_told() -> bool:
+        def all_sent() -> bool:
             return all(len(self._heard(name)) >= 2 * len(alerts) for name, alerts in due.items())
 
-        until(all_told, timeout_s=_SETTLE_S, what="every alert and its end at the webhook", interval_s=1)
+        until(all_sent, timeout_s=_SETTLE_S, what="every alert and its end at the webhook", interval_s=1)
         if self.feed is not None:
             self.feed.end()
             self.pipeline.wait_caught_up(*sinks, DETECT_GROUP, NOTIFY_GROUP, timeout_s=_SETTLE_S)
@@ -126,12 +126,12 @@ class Round:
         for name, alerts in due.items():
             wanted = Counter(f"{word} {alert}" for alert in alerts for word in ("firing", "resolved"))
             heard = Counter(self._heard(name))
-            wrong += [f"{name}: nobody was told: {line}" for line in wanted - heard]
-            wrong += [f"{name}: told once too often: {line}" for line in heard - wanted]
+            wrong += [f"{name}: not sent: {line}" for line in wanted - heard]
+            wrong += [f"{name}: sent once too often: {line}" for line in heard - wanted]
         return wrong
 
     def _heard(self, name: str) -> list[str]:
-        """Return what webhooks said of a replay, or of the live cluster, by detectors: one entry a notification."""
+        """Return what webhooks got of a replay, or of the live cluster, by detectors: one entry a notification."""
         live = self.feed is not None and name == self.feed.cluster
         return [
             f"{hook['body']['status']} {alert}"

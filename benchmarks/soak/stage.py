@@ -27,7 +27,7 @@ from tests.small import Brake, small_recording
 SPAN_S = 60
 """How long a round is played before all that is left is to settle: blows fall in this time."""
 UPGRADED = "detect"
-"""The process that upgrades fall on: what it has open, and has said, must outlive its version."""
+"""The process that upgrades fall on: what it has open, and has sent, must outlive its version."""
 NEVER_STRUCK = ("topics", "receiver")
 """A task that is over, and the webhook receiver: what it took is what the soak judges by."""
 
@@ -125,7 +125,7 @@ class Stage:
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
-    """Start everything, with live alerts told as soon as those of replays, and end it with the block."""
+    """Start everything, with live alerts sent as soon as those of replays, and end it with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = yaml.safe_load(load_settings().alertmanager_config.read_text(encoding="utf-8"))
     _hurry(config["route"])

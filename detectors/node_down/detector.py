@@ -216,7 +216,7 @@ class NodeDown(BaseDetector):
 
     def _lives(self, case: _Case, now: Instant) -> bool:
         if self._scheduler.alive(case.node, case.last + int(case.usual)):
-            self._excused[case.node] = case.last  # its kubelet outlived its telemetry
+            self._excused[case.node] = case.last  # what runs on it outlived its telemetry
             return True
         if case.job_id is None or not self._progress.lives_by(case.job_id, case.last + int(case.usual), now):
             return False

@@ -145,9 +145,15 @@ def test_a_reboot_that_is_logged_after_the_last_reading_is_part_of_the_drain_bef
     assert firing(dead(tape_of(replace(SCENE, logs=[DRAINED, rebooting])), [CULPRIT])) == []
 
 
-def test_a_node_whose_kubelet_outlives_its_telemetry_is_not_down() -> None:
-    words = "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"
-    event = line(DIES_S + 40, "scheduler", words, node=CULPRIT)
+_OF_THE_NODE = [
+    ("scheduler", "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"),
+    ("job", "step:1619/20344 train_loss:1.2798 train_time:27157619ms step_avg:3040.03ms"),
+]
+
+
+@pytest.mark.parametrize(("source", "words"), _OF_THE_NODE)
+def test_a_node_where_something_outlives_its_telemetry_is_not_down(source: Any, words: str) -> None:
+    event = line(DIES_S + 40, source, words, node=CULPRIT)
     tape = idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S)
     assert named(tape) == [CULPRIT]
     assert firing(replace(tape, logs=[event])) == []

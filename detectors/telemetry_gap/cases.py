@@ -141,7 +141,7 @@ class Cases(Kept):
         job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting.
         """
         if self._scheduler.alive(name, since + int(usual_ms)):
-            return "its kubelet"
+            return "its own log lines"
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)
         if job is not None and (shown := self._progress.lives_by(job, waited, now)):

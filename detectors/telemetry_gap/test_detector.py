@@ -74,15 +74,21 @@ def test_an_exporter_that_is_restarted_again_and_again_is_one_gap() -> None:
     assert 1940 < (resolved.detected_at - START) / 1000 <= 1940 + 300
 
 
-def test_with_the_whole_agent_gone_an_event_of_its_kubelet_shows_that_the_node_lives() -> None:
-    words = "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"
-    event = line(AT_S + 40, "scheduler", words, node=NODE)
+_OF_THE_NODE = [
+    ("scheduler", "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"),
+    ("job", "step:1619/20344 train_loss:1.2798 train_time:27157619ms step_avg:3040.03ms"),
+]
+
+
+@pytest.mark.parametrize(("source", "words"), _OF_THE_NODE)
+def test_with_the_whole_agent_gone_what_runs_there_shows_that_the_node_lives(source: Any, words: str) -> None:
+    event = line(AT_S + 40, source, words, node=NODE)
     quiet = replace(SCENE, kinds=("nic", "dcgm"), working=False)
     gone = without(without(tape_of(quiet), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
     assert firing(gone) == []
     (fired,) = firing(replace(gone, logs=[event]))
     assert dict(fired.entity) == {"node": NODE}
-    assert fired.evidence["alive_by"] == "its kubelet"
+    assert fired.evidence["alive_by"] == "its own log lines"
 
 
 def test_a_bmc_whose_sensors_are_read_one_after_the_other_is_read_once_a_minute() -> None:
