@@ -59,6 +59,8 @@ _FEED_SHARE: Final = 0.8
 """When nearly all that report are silent at once, and so are all jobs, it is our feed and not the cluster."""
 _FORGET_MS: Final = 86_400_000
 """A node silent for a day is no longer news, and not counted among those that report."""
+_LATELY_MS: Final = 300_000
+"""A line of its own within five minutes shows a node alive: programs that run print one as often, mostly."""
 _RELEASE_INTERVALS: Final = 3
 
 
@@ -215,12 +217,16 @@ class NodeDown(BaseDetector):
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:
-        if self._scheduler.alive(case.node, case.last + int(case.usual)):
-            self._excused[case.node] = case.last  # what runs on it outlived its telemetry
+        outlived = case.last + int(self._config.least_readings * case.usual)
+        word = self._scheduler.alive(case.node, case.last + int(case.usual))
+        if word is not None and word.at > outlived:
+            self._excused[case.node] = case.last  # what runs on it outlived what a crash could explain
+            return True
+        if word is not None and now - word.at <= _LATELY_MS:
             return True
         if case.job_id is None or not self._progress.lives_by(case.job_id, case.last + int(case.usual), now):
             return False
-        if self._progress.lives_by(case.job_id, case.last + int(self._config.least_readings * case.usual), now):
+        if self._progress.lives_by(case.job_id, outlived, now):
             self._excused[case.node] = case.last  # its job outlived what a crash could explain: it is the collector
         return True
 

@@ -153,10 +153,17 @@ _OF_THE_NODE = [
 
 @pytest.mark.parametrize(("source", "words"), _OF_THE_NODE)
 def test_a_node_where_something_outlives_its_telemetry_is_not_down(source: Any, words: str) -> None:
-    event = line(DIES_S + 40, source, words, node=CULPRIT)
+    event = line(DIES_S + 60, source, words, node=CULPRIT)
     tape = idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S)
     assert named(tape) == [CULPRIT]
     assert firing(replace(tape, logs=[event])) == []
+
+
+def test_a_last_line_after_a_lost_scrape_excuses_a_node_for_minutes_and_not_for_good() -> None:
+    event = line(DIES_S + 12, "job", "step:1619/20344 train_loss:1.2798", node=CULPRIT)
+    scene = replace(MUTE, minutes=MUTE.minutes + 6)
+    (fired,) = firing(replace(idle(silenced(tape_of(scene), [CULPRIT]), DIES_S), logs=[event]))
+    assert 12 + 300 < (fired.detected_at - START) / 1000 - DIES_S <= 12 + 320
 
 
 def test_a_drain_after_the_crash_excuses_nothing() -> None:
