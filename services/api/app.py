@@ -20,6 +20,7 @@ import services.api.review.routes as review
 import services.api.runs.routes as runs
 import services.api.tasks.backtest_routes as backtests
 import services.api.tasks.routes as tasks
+import services.api.tasks.scenario_routes as scenarios
 from services.api.detectors.catalogue import Catalogue
 from services.api.http import health
 from services.api.http.console import serve_console
@@ -36,7 +37,7 @@ from services.api.review.feedback import Feedback
 from services.api.runs.runs import Runs
 from services.api.runs.streams import Streams
 from services.api.settings import ApiSettings
-from services.api.store import Store
+from services.api.store import Store, is_full
 from services.api.tasks.tasks import Tasks
 from services.kit.application import WITH_TOKEN, Asking, application, full_disk
 from services.kit.counting import Counting
@@ -103,6 +104,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     replays.add(api, replays_, streams, replay_streams)
     tasks.add(api, tasks_, library, runs_, settings)
     backtests.add(api, tasks_, library, settings)
+    scenarios.add(api, tasks_, library, runs_)
     app.include_router(api)
     serve_console(app, settings.console_dir)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
@@ -131,7 +133,7 @@ def _count_runs(runs_: Runs) -> None:
 
 
 def _store_error(_: Request, error: Any) -> JSONResponse:
-    if error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
+    if is_full(error):
         return full_disk()
     raise error
 

@@ -59,7 +59,7 @@ class ApiSettings(Listening):
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     """Runs at a time, each in a process of its own."""
     task_workers: Annotated[int, Field(ge=1, le=16)] = 1
-    """Tasks (postmortems, scores, rules, backtests, captures, imports) at a time, each in a process of its own."""
+    """Tasks (postmortems, scores, rules, backtests, captures, imports, samples) at a time, each a process."""
     waiting: Annotated[int, Field(ge=1)] = 200
     """How many runs may wait."""
     console_dir: Path = Path(__file__).resolve().parent / "static"

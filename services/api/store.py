@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.kit.backups import copy_store
-from services.kit.durable import set_aside
+from services.kit.durable import NO_ROOM, set_aside
 from services.kit.errors import UserError
 
 Row = sqlite3.Row
@@ -76,6 +76,13 @@ MIGRATIONS: tuple[str, ...] = (
 def now_ms() -> int:
     """Return wall time in epoch milliseconds: when somebody asked for something."""
     return time.time_ns() // 1_000_000
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an error says that the disk is full."""
+    if isinstance(error, sqlite3.Error):
+        return error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 class Store:

@@ -34,7 +34,7 @@ from services.replay.settings import ReplaySettings
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 _CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 _EXAMPLES = 8
-_NOT_BY_CHANCE = "^(start_(run|comparison|score|postmortem|evaluation|backtest)|repeat_backtest)$"
+_NOT_BY_CHANCE = "^(start_(run|comparison|score|postmortem|evaluation|backtest|make)|repeat_backtest)$"
 """Of these every second request would start a process: the tests of each start what is needed."""
 _NEVER_WELL = {"start_replay", "show_replay", "delete_replay", "follow_replay"} | {
     "seek_replay",

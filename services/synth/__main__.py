@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
+from services.kit.durable import NO_ROOM
 from services.kit.errors import UserError
 from services.kit.processes import end_in_order
 from services.synth.make import Variant, make_recording
@@ -34,8 +36,16 @@ def main() -> None:
             name=order["name"],
         )
     except UserError as error:
-        _say({"message": error.message, "remedy": error.remedy, "exit_code": error.exit_code})
-        raise SystemExit(1) from None
+        _refuse(error)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _refuse(UserError("the disk is full", remedy="make room, or make it smaller with a scale below 1"))
+
+
+def _refuse(error: UserError) -> NoReturn:
+    _say({"message": error.message, "remedy": error.remedy, "exit_code": error.exit_code})
+    raise SystemExit(1) from None
 
 
 def _follow() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from services.kit.errors import UserError
 from services.recording.model import Job
 from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
@@ -42,6 +43,9 @@ from services.synth.worlds import TABLE, changes_to, draw
 
 _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what else decides a recording's bytes
 _STRETCH_S = 300.0  # made at a time
+LEAST_SCALE, MOST_SCALE = 0.02, 10.0
+MOST_SEED = 2**32 - 1
+"""Of seeds and of numbers of worlds: ten digits, as they are part of names."""
 
 Progress = Callable[[float], None]
 FELT: tuple[Callable[[World, Effects], Iterable[Effect]], ...] = (
@@ -58,7 +62,7 @@ class Variant:
     """What is made otherwise than the scenario says: another seed, size, cluster, length, DCGM interval, noise, world.
 
     `noise` is times the scatter of readings and of steps, and how often scrapes go missing or give old values. `world`
-    is the number of a world (`worlds.py`); None: none, all as it is written.
+    is the number of a world (`worlds.py`); None: none, all as it is written. UserError: a number is out of its range.
     """
 
     seed: int | None = None
@@ -68,6 +72,16 @@ class Variant:
     interval_s: float | None = None
     noise: float = 1.0
     world: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be made of."""
+        for what, value, least, most in (
+            ("seed", self.seed, 0, MOST_SEED),
+            ("scale", self.scale, LEAST_SCALE, MOST_SCALE),
+            ("world", self.world, 1, MOST_SEED),
+        ):
+            if value is not None and not least <= value <= most:
+                raise UserError(f"{what} {value} is out of range", remedy=f"give {least} to {most}", exit_code=2)
 
     @property
     def suffix(self) -> str:
@@ -112,6 +126,20 @@ def scenario_and_world(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scena
     jobs = [spec.nodes for spec in scenario.jobs if isinstance(spec.nodes, str)]
     world = World(profile, written_for, scenario.start, scenario.duration, jobs)
     return with_company(scenario, world), world
+
+
+def cluster_that_fits(path: Path, variant: Variant = AS_WRITTEN) -> tuple[Scenario, World]:
+    """Return a scenario and its cluster, before anything is made of them; UserError where it names more nodes too."""
+    scenario, world = scenario_and_world(path, variant)
+    logs = Logs(world.profile, scenario.start, scenario.duration, generator(scenario.seed, "logs"))
+    jobs_of(scenario, world, scenario.seed)
+    for happening in scenario.happenings:
+        list(happening.effects(world))
+        list(happening.lines(world, logs))
+    for distractor in scenario.distractors:
+        if "node" in distractor.entity:
+            world.node(str(distractor.entity["node"]))
+    return scenario, world
 
 
 class _Ordered:

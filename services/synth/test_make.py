@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,3 +227,12 @@ def test_unknown_names_are_refused(write: Write, tmp_path: Path) -> None:
 def yaml_with(path: Path, old: str, new: str) -> Path:
     path.write_text(path.read_text().replace(old, new))
     return path
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seed": -1}, {"seed": 2**32}, {"scale": 0.01}, {"scale": float("nan")}, {"world": 0}]
+)
+def test_a_variant_that_is_out_of_range_is_refused_before_anything_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is out of range") as refused:
+        Variant(**wrong)
+    assert refused.value.remedy.startswith("give ")

@@ -47,7 +47,7 @@ class World:
             if len(taken) >= self.profile.nodes:
                 raise UserError(
                     f"profile {self.profile.name}: has {self.profile.nodes} nodes, and the scenario names more",
-                    remedy="choose a larger --scale, or a larger profile",
+                    remedy="choose a larger scale, or a larger profile",
                     exit_code=2,
                 )
             free = [one for one in range(self.profile.nodes) if one not in taken]
@@ -89,7 +89,7 @@ class World:
             else:
                 found.append(self.node(name))
         if not found:
-            raise UserError(f"nodes {given}: none is left", remedy="choose a larger --scale", exit_code=2)
+            raise UserError(f"nodes {given}: none is left", remedy="choose a larger scale", exit_code=2)
         return list(dict.fromkeys(found))
 
     def _stretches(self) -> list[tuple[range, range]]:

@@ -8,7 +8,7 @@ from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time,
 from services.api.runs.models import Rates, RunState
 from services.kit.times import parse_instant
 
-TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation", "backtest"]
+TaskKind = Literal["postmortem", "score", "capture", "import", "evaluation", "backtest", "make"]
 
 
 def _readable(time: str) -> str:
@@ -21,7 +21,7 @@ AskedTime = Annotated[Time, Field(max_length=40), AfterValidator(_readable)]
 
 
 class TaskResult(BaseModel):
-    """What came of a task: its title, of a postmortem the incident, of a capture or an import the recording."""
+    """What came of a task: its title, of a postmortem the incident, of what makes one the recording."""
 
     title: str | None = None
     incident: str | None = None

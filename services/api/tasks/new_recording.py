@@ -1,4 +1,4 @@
-"""A recording that a capture or an import has made: validated, and then put among those that were imported."""
+"""A recording that a task has made: put among those that were imported, what others measured validated before."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +15,24 @@ _SHOWN = 10
 
 
 def taken(work: "Work", made: Path, report: "Report") -> TaskResult:
-    """Put a recording where it is found; UserError where it is not valid, or there is one of that name."""
+    """Keep what a capture or an import has made; UserError where it is not valid, or there is one of that name."""
     work.say("validating")
     violations = validate_recording(made)
     if violations:
         shown = "; ".join(str(violation) for violation in violations[:_SHOWN])
         raise UserError(f"what was made is no valid recording: {shown}", remedy="report it, with the source")
-    recordings = Path(work.needs["recordings"])
-    recordings.mkdir(parents=True, exist_ok=True)
+    return kept(work, made, str(report).replace(str(work.scratch), "..."))
+
+
+def kept(work: "Work", made: Path, notes: str | None = None, *, overwrite: bool = False) -> TaskResult:
+    """Put a recording where it is found; UserError where there is one of that name that is not to be replaced."""
+    target = Path(work.needs["recordings"]) / made.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    replaced = work.scratch / "replaced"
+    if overwrite and target.exists():
+        target.rename(replaced)
     try:
-        made.rename(recordings / made.name)  # which takes no folder's place that has files in it
+        made.rename(target)  # which takes no folder's place that has files in it
     except OSError:
         raise UserError(f"there is a recording {made.name}", remedy="give this one another name") from None
-    return TaskResult(recording=made.name, notes=str(report).replace(str(work.scratch), "..."))
+    return TaskResult(recording=made.name, notes=notes)

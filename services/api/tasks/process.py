@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.api.runs.lifecycle import Lifecycle
-from services.api.store import Store, now_ms
+from services.api.store import Store, is_full, now_ms
 from services.api.tasks.models import LibraryScore, TaskResult
 from services.kit.errors import UserError
 from services.kit.processes import end_with_parent
@@ -88,16 +88,22 @@ def main(database: Path, task: str) -> None:
     work = Work(store, task, json.loads(row["needs"]))
     shutil.rmtree(work.scratch, ignore_errors=True)
     work.scratch.mkdir(parents=True)
+    words, status = None, 0
     try:
         work.done(_KINDS[row["kind"]](work))
     except UserError as error:
-        work.failed(f"{error.message}. {error.remedy or ''}")
-    except Exception:  # noqa: BLE001 - whatever it is, the task says that it failed
-        _log.exception("task failed task=%s", task)
-        work.failed("a defect of hindcast ended it: the service's log has more")
-        sys.exit(1)
+        words = f"{error.message}. {error.remedy or ''}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the task says that it failed
+        if is_full(error):
+            words = "the disk is full. Make room where the service keeps its data"
+        else:
+            _log.exception("task failed task=%s", task)
+            words, status = "a defect of hindcast ended it: the service's log has more", 1
     finally:
         shutil.rmtree(work.scratch, ignore_errors=True)
+    if words is not None:  # on a disk that was full there is room to say so, now that its files are gone
+        work.failed(words)
+    sys.exit(status)
 
 
 def _postmortem(work: Work) -> TaskResult:
@@ -236,6 +242,12 @@ def _backtest(work: Work) -> TaskResult:
     return carried_out(work)
 
 
+def _make(work: Work) -> TaskResult:
+    from services.api.tasks.making import carried_out
+
+    return carried_out(work)
+
+
 _KINDS: dict[str, Callable[[Work], TaskResult]] = {
     "postmortem": _postmortem,
     "score": _score,
@@ -243,4 +255,5 @@ _KINDS: dict[str, Callable[[Work], TaskResult]] = {
     "import": _import,
     "evaluation": _evaluation,
     "backtest": _backtest,
+    "make": _make,
 }

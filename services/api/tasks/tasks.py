@@ -84,6 +84,11 @@ class Tasks:
         items = [_task_of(row) for row in self._store.all(query, (kind, limit, after))]
         return Page[Task](items=items, next=str(after + limit) if limit < total - after else None, total=total)
 
+    def going_on(self, kind: TaskKind) -> list[Task]:
+        """Return the tasks of a kind that wait or are running."""
+        query = "SELECT * FROM tasks WHERE kind = ? AND state IN ('queued', 'running')"
+        return [_task_of(row) for row in self._store.all(query, (kind,))]
+
     def one(self, task: str, kind: TaskKind | None = None) -> Task:
         """Return a task (of a kind)."""
         row = self._store.one("SELECT * FROM tasks WHERE id = ? AND (?2 IS NULL OR kind = ?2)", (task, kind))

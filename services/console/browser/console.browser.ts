@@ -157,7 +157,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     const run = (await items("runs")).find((one) => one.incidents > 0)?.id;
     const [incident] = await items(`runs/${run}/incidents`);
     const [score] = await items("tasks?kind=score");
-    const pages = ["", "#/library", `#/run/${run}?gpu=v002%2F3`, `#/incident/${run}/${incident?.id}`, "#/compare", "#/rules", "#/backtest", "#/score", `#/score/${score?.id}`, "#/postmortem", "#/coverage/vela-power-brake"];
+    const pages = ["", "#/library", "#/library/vela-power-brake", `#/run/${run}?gpu=v002%2F3`, `#/incident/${run}/${incident?.id}`, "#/compare", "#/rules", "#/backtest", "#/score", `#/score/${score?.id}`, "#/postmortem", "#/coverage/vela-power-brake"];
     for (const address of pages) {
       await page.goto("about:blank"); // only then is it loaded anew, and idle when all is there
       await page.goto(`${base}${address}`);

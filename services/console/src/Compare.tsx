@@ -71,7 +71,7 @@ function Form({ recordings, detectors, latest }: FormProps) {
   };
   return (
     <section class="panel">
-      <div class="split" style="grid-template-columns:1fr 1fr">
+      <div class="split halves">
         <div>
           {earlier ? <h2>First: as they were</h2> : <Changes title="First: as they come, but" changes={before} set={setBefore} detectors={detectors} />}
           <label class="row" style="margin-top:.6rem">

@@ -1,15 +1,16 @@
 /** The recordings: what happened in them, how long they are, what was found; import by dropping an archive. */
 import { useState } from "preact/hooks";
-import { all, ask, path, send, useLoaded } from "./api";
+import { all, ask, useLoaded } from "./api";
 import { Import } from "./Import";
 import { Operators } from "./Me";
-import { LIVE_SPEEDS } from "./playhead";
 import { shown } from "./changes";
-import { go, href, useRoute } from "./route";
+import { Recording, start } from "./Recording";
+import { href, useRoute } from "./route";
+import { Samples } from "./Samples";
 import { Table, type Column } from "./Table";
 import { parse, span } from "./time";
 import type { RecordingSummary, Replay, Run } from "./types";
-import { Moment, Trouble, When } from "./ui";
+import { Faults, Moment, Trouble, When } from "./ui";
 import { quantity } from "./units";
 
 interface Shelf {
@@ -29,12 +30,6 @@ async function load(): Promise<Shelf> {
     }
   }
   return { recordings, latest, runs };
-}
-
-/** Start the detectors over a recording and go where it can be watched. */
-export async function start(recording: string): Promise<void> {
-  const run = await send<Run>("runs", { recording });
-  go(href("run", [run.id]));
 }
 
 export function Library() {
@@ -61,28 +56,27 @@ export function Library() {
         </section>
       )}
       <When loaded={shelf}>
-        {({ recordings, latest, runs }) =>
-          recordings.length === 0 ? (
-            <p>
-              No recordings yet. Drop one above, or make one with <code>hindcast make</code>.
-            </p>
-          ) : (
-            <>
+        {({ recordings, latest, runs }) => (
+          <>
+            <Samples there={new Set(recordings.map(({ name }) => name))} onMade={shelf.again} onRun={begin} />
+            {recordings.length === 0 ? (
+              <p>No recordings yet: make a sample above, or drop what you have.</p>
+            ) : (
               <section class="panel" aria-label="Recordings">
                 <Table id="recordings" rows={recordings} columns={recordingColumns(latest, begin, shelf.again)} keyOf={({ name }) => name} />
               </section>
-              {runs.length > 0 && (
-                <section class="panel" aria-label="Runs">
-                  <details open={Object.keys(query).some((name) => name.endsWith("-runs"))}>
-                    <summary>All runs of the detectors: {runs.length}</summary>
-                    <Table id="runs" rows={runs} columns={RUNS} keyOf={({ id }) => id} most={MOST} />
-                    {runs.length > MOST && <p class="small soft">At most {MOST} are shown: name what you look for above them.</p>}
-                  </details>
-                </section>
-              )}
-            </>
-          )
-        }
+            )}
+            {runs.length > 0 && (
+              <section class="panel" aria-label="Runs">
+                <details open={Object.keys(query).some((name) => name.endsWith("-runs"))}>
+                  <summary>All runs of the detectors: {runs.length}</summary>
+                  <Table id="runs" rows={runs} columns={RUNS} keyOf={({ id }) => id} most={MOST} />
+                  {runs.length > MOST && <p class="small soft">At most {MOST} are shown: name what you look for above them.</p>}
+                </details>
+              </section>
+            )}
+          </>
+        )}
       </When>
     </>
   );
@@ -104,7 +98,7 @@ function recordingColumns(latest: Shelf["latest"], onRun: (name: string) => void
       text: ({ cluster }) => `${cluster.name} ${cluster.gpu_model}`,
       cell: ({ cluster }) => (
         <>
-          {cluster.name}
+          {cluster.name}{" "}
           <div class="small soft">
             {cluster.nodes} nodes, {cluster.gpus} × {cluster.gpu_model}
           </div>
@@ -118,16 +112,7 @@ function recordingColumns(latest: Shelf["latest"], onRun: (name: string) => void
     {
       name: "faults",
       by: ({ faults }) => faults.join(" "),
-      cell: ({ faults }) =>
-        faults.length === 0 ? (
-          <span class="small soft">none labelled</span>
-        ) : (
-          faults.map((fault) => (
-            <span class="tag" key={fault}>
-              {fault}
-            </span>
-          ))
-        ),
+      cell: ({ faults }) => <Faults of={faults} none="none labelled" />,
     },
     { name: "found", num: true, by: ({ name }) => latest.get(name)?.findings ?? null, text: () => "", cell: ({ name }) => <Found run={latest.get(name)} /> },
   ];
@@ -160,134 +145,3 @@ const REPLAYS: readonly Column<Replay>[] = [
   { name: "speed", by: ({ speed }) => (speed === "max" ? Infinity : speed), text: () => "", cell: ({ speed }) => (speed === "max" ? "as fast as it goes" : `${speed}×`) },
   { name: "at", by: ({ event_time }) => event_time, cell: ({ event_time }) => <Moment at={parse(event_time)} withDay /> },
 ];
-
-interface RecordingProps {
-  readonly one: RecordingSummary;
-  readonly run: Run | null;
-  readonly onRun: () => void;
-  readonly onGone: () => void;
-}
-
-function Recording({ one, run, onRun, onGone }: RecordingProps) {
-  const [whole, setWhole] = useState(false);
-  const [live, setLive] = useState(false);
-  const [leaving, setLeaving] = useState(false);
-  const [error, setError] = useState<Error | null>(null);
-  const remove = () => {
-    setLeaving(false);
-    ask(path("recordings", one.name), {}, { method: "DELETE" }).then(onGone, (reason: unknown) => setError(reason as Error));
-  };
-  return (
-    <article aria-label={one.title}>
-      <h2>{run === null ? one.title : <a href={href("run", [run.id])}>{one.title}</a>}</h2>
-      <div class="small soft mono">{one.name}</div>
-      <div class="row actions">
-          <a class="small" href={href("coverage", [one.name])} aria-label={`Coverage of ${one.name}`}>
-            Coverage
-          </a>
-          <a class="small" href={href("rules", [], { recording: one.name })} aria-label={`Rules over ${one.name}`}>
-            Rules
-          </a>
-          <a class="small" href={href("backtest", [], { recording: one.name })} aria-label={`Backtest of ${one.name}`}>
-            Backtest
-          </a>
-          <Operators>
-            <button type="button" class={run === null ? "main" : ""} onClick={onRun}>
-              {run === null ? "Replay" : "Run again"}
-            </button>
-            <button type="button" aria-expanded={live} onClick={() => setLive(!live)}>
-              Live…
-            </button>
-            {!one.read_only && (
-              <button type="button" aria-expanded={leaving} onClick={() => setLeaving(!leaving)}>
-                Delete…
-              </button>
-            )}
-          </Operators>
-      </div>
-      {leaving && (
-        <div class="inset row">
-          <span>Its files are deleted for good.</span>
-          <button type="button" class="main" onClick={remove}>
-            Delete {one.name}
-          </button>
-          <button type="button" onClick={() => setLeaving(false)}>
-            Keep it
-          </button>
-        </div>
-      )}
-      {error !== null && <Trouble error={error} />}
-      {live && <StartLive recording={one.name} />}
-      <p style="margin-top:.4rem">
-        {whole || one.summary.length < 260 ? one.summary : `${one.summary.slice(0, 240)}… `}
-        {!whole && one.summary.length >= 260 && (
-          <button type="button" class="small" onClick={() => setWhole(true)}>
-            all of it
-          </button>
-        )}
-      </p>
-    </article>
-  );
-}
-
-const SHIFTS: readonly (readonly [Replay["shift"], string])[] = [
-  ["now", "it ends now"],
-  ["start-now", "it begins now (speed 1)"],
-  ["keep", "when it was"],
-];
-
-/** Start a replay through Kafka and the services behind it, where it is alerted as live telemetry would be. */
-function StartLive({ recording }: { readonly recording: string }) {
-  const [speed, setSpeed] = useState("60");
-  const [shift, setShift] = useState<Replay["shift"]>("now");
-  const [error, setError] = useState<Error | null>(null);
-  const [busy, setBusy] = useState(false);
-  const begin = () => {
-    setError(null);
-    setBusy(true);
-    send<Replay>("replays", { recording, shift, speed: speed === "max" ? speed : Number(speed) })
-      .then(
-        (made) => go(href("replay", [made.name])),
-        (reason: unknown) => setError(reason as Error),
-      )
-      .finally(() => setBusy(false));
-  };
-  return (
-    <div class="inset">
-      <div class="row">
-        <span class="soft">Through the real services:</span>
-        <label>
-          <span class="soft">speed </span>
-          <select value={speed} onChange={(event) => setSpeed(event.currentTarget.value)}>
-            {LIVE_SPEEDS.map((one) => (
-              <option key={one} value={String(one)}>
-                {one === "max" ? "as fast as it goes" : `${one}×`}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label>
-          <span class="soft">lands so that </span>
-          <select
-            value={shift}
-            onChange={(event) => {
-              const chosen = event.currentTarget.value as Replay["shift"];
-              setShift(chosen);
-              setSpeed(chosen === "start-now" ? "1" : speed);
-            }}
-          >
-            {SHIFTS.map(([one, words]) => (
-              <option key={one} value={one}>
-                {words}
-              </option>
-            ))}
-          </select>
-        </label>
-        <button type="button" class="main" disabled={busy} onClick={begin}>
-          Start live
-        </button>
-      </div>
-      {error !== null && <Trouble error={error} />}
-    </div>
-  );
-}

@@ -101,7 +101,7 @@ function Nothing({ total, going }: { readonly total: number; readonly going: num
       <h2>What to do next</h2>
       <ul>
         <li>
-          See what is found in an incident that was recorded: open the <a href={href("library")}>library</a>, and run the detectors on one there.
+          See what is found in an incident: make a recording of one of the <a href={href("library", [], { samples: "open" })}>sample incidents</a>, which takes seconds, and replay it.
         </li>
         <li>
           Bring what you have: the <a href={href("library")}>library</a> takes archives and what other tools wrote.

@@ -10,9 +10,10 @@ import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
 import { blocks } from "./markdownBlocks";
 import { href, parseRoute } from "./route";
+import { AS_WRITTEN, firstSentence, lastOfEach, madeOf, makeRequest } from "./samples";
 import { withEvents, NOTHING } from "./found";
 import { clock, span, ticks } from "./time";
-import { words, type Finding, type Heatmap, type Incident, type Job } from "./types";
+import { words, type Finding, type Heatmap, type Incident, type Job, type Scenario, type Task } from "./types";
 import { evidence, percent, quantity, shownAs, tick } from "./units";
 import { asked } from "./zoom";
 
@@ -341,5 +342,31 @@ describe("a backtest", () => {
 
   it("says on which side of its ticket an alert was", () => {
     expect([-90, 0, 7200].map(apart)).toEqual(["90 s before", "at once", "2 h 00 after"]);
+  });
+});
+
+describe("sample incidents", () => {
+  const scenario = { name: "vela-power-brake", recording: "vela-power-brake" } as Scenario;
+  const task = (recording: string | null) => ({ asked: { scenario: scenario.name }, result: recording === null ? null : { recording } }) as unknown as Task;
+
+  it("have what was made of them as they are written, and last, as long as it is there", () => {
+    const last = lastOfEach([task("vela-power-brake-seed-7"), task("vela-power-brake-seed-6")]).get(scenario.name);
+    const there = new Set(["vela-power-brake", "vela-power-brake-seed-7", "vela-power-brake-seed-6"]);
+    expect(madeOf(scenario, last, there)).toEqual(["vela-power-brake", "vela-power-brake-seed-7"]);
+    expect(madeOf(scenario, last, new Set(["vela-power-brake"]))).toEqual(["vela-power-brake"]);
+    expect(madeOf(scenario, task("vela-power-brake"), there)).toEqual(["vela-power-brake"]);
+    expect(madeOf({ ...scenario, recording: null }, task(null), there)).toEqual([]);
+    expect(madeOf({ ...scenario, recording: null }, undefined, there)).toEqual([]);
+  });
+
+  it("are asked for by what was typed, and no more", () => {
+    expect(makeRequest(AS_WRITTEN)).toEqual({});
+    expect(makeRequest({ seed: "0", scale: "0.05", world: "", overwrite: true })).toEqual({ seed: 0, scale: 0.05, overwrite: true });
+  });
+
+  it("have one sentence of their story first", () => {
+    expect(firstSentence("It moves 3.4 GB/s instead of 22. Nothing crashes.")).toBe("It moves 3.4 GB/s instead of 22.");
+    expect(firstSentence("The one and only.")).toBe("The one and only.");
+    expect(firstSentence("no end")).toBe("no end");
   });
 });

@@ -10,6 +10,7 @@ import { Library } from "./Library";
 import { LivePage } from "./Live";
 import { MeContext, type Me } from "./Me";
 import { PostmortemPage } from "./Postmortem";
+import { RecordingPage } from "./Recording";
 import { go, href, useRoute, type Route } from "./route";
 import { RulesPage } from "./Rules";
 import { RunPage } from "./Run";
@@ -54,7 +55,7 @@ function Shown({ route }: { readonly route: Route }) {
     case "":
       return <Wrong />;
     case "library":
-      return <Library />;
+      return first === "" ? <Library /> : <RecordingPage key={first} name={first} />;
     case "run":
       return <RunPage key={first} id={first} />;
     case "replay":

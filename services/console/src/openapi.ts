@@ -705,6 +705,25 @@ export interface Run {
   readonly generation: number | null;
 }
 
+/** A sample incident: its story, the cluster it befalls, the faults in it, and where it comes from.
+ *
+ * Lengths of time and sizes of making are about what they are on two cores, as the scenario is written. */
+export interface Scenario {
+  readonly name: string;
+  readonly title: string;
+  readonly summary: string;
+  readonly duration_s: number;
+  readonly cluster: Cluster;
+  /** Each once; none where an alert would be a false alarm. */
+  readonly faults: readonly string[];
+  readonly source: Readonly<Record<string, unknown>>;
+  readonly seed: number;
+  readonly making_s: number;
+  readonly making_bytes: number;
+  /** What was made of it as it is written, and is in the library. */
+  readonly recording: string | null;
+}
+
 /** A run against its recording's labels. */
 export interface Score {
   readonly labels: number;
@@ -810,7 +829,7 @@ export interface Subject {
  * GET /evaluations/{task}, GET /backtests/{task}. */
 export interface Task {
   readonly id: string;
-  readonly kind: "postmortem" | "score" | "capture" | "import" | "evaluation" | "backtest";
+  readonly kind: "postmortem" | "score" | "capture" | "import" | "evaluation" | "backtest" | "make";
   readonly asked: Readonly<Record<string, unknown>>;
   readonly state: "queued" | "running" | "done" | "failed" | "cancelled";
   /** Of a postmortem, that of its first run: trials come after. */
@@ -823,7 +842,7 @@ export interface Task {
   readonly result: TaskResult | null;
 }
 
-/** What came of a task: its title, of a postmortem the incident, of a capture or an import the recording. */
+/** What came of a task: its title, of a postmortem the incident, of what makes one the recording. */
 export interface TaskResult {
   readonly title: string | null;
   readonly incident: string | null;

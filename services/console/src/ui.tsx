@@ -1,5 +1,6 @@
 /** Small pieces that every page is made of. */
 import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
 import { ApiError, type Loaded } from "./api";
 import { clock, moment, rfc3339 } from "./time";
 import type { Severity, Task } from "./types";
@@ -76,4 +77,33 @@ export function When<T>({ loaded, children }: { readonly loaded: Loaded<T>; read
     return <Trouble error={loaded.error} />;
   }
   return loaded.data === null ? <p class="soft">Loading…</p> : <>{children(loaded.data)}</>;
+}
+
+/** The beginning of a story, and all of it where that is asked for. */
+export function Story({ text, first }: { readonly text: string; readonly first: string }) {
+  const [whole, setWhole] = useState(false);
+  return (
+    <p style="margin-top:.4rem">
+      {whole ? text : first}{" "}
+      {!whole && first !== text && (
+        <button type="button" class="small" onClick={() => setWhole(true)}>
+          all of it
+        </button>
+      )}
+    </p>
+  );
+}
+
+export function Faults({ of: faults, none }: { readonly of: readonly string[]; readonly none: string }) {
+  return faults.length === 0 ? (
+    <span class="small soft">{none}</span>
+  ) : (
+    <>
+      {faults.map((fault) => (
+        <span class="tag" key={fault}>
+          {fault}
+        </span>
+      ))}
+    </>
+  );
 }
