@@ -189,13 +189,21 @@ class Cases(Kept):
                 yield Case(what, name, number, "frozen", "dcgm", int(gpus.since[gpu]), gpus.usual(gpu), 0, shown, names)
 
     def _computes(self, name: str, gpu: int, now: Instant) -> str:
-        """Return what shows that a GPU's readings should have changed; empty if nothing does."""
+        """Return what shows that a GPU's readings should have changed; empty if nothing does.
+
+        What computes does not draw the same for minutes, to the thousandth of a watt that DCGM reports; in whole watts
+        it may, at its power limit.
+        """
         if self._gpus.meter_stands(gpu):
             return "an energy counter that does not move"
         job = self._job_on(name, int(self._fleet.entities("dcgm")[gpu][1]))
         since = int(self._gpus.since[gpu]) + int(self._config.least_s * 500)
         if job is not None and self._progress.goes_on(job, since, now):
             return f"steps of job {job}" + (" and the energy counter" if self._gpus.meter_runs(gpu) else "")
+        watts = self._gpus.last("DCGM_FI_DEV_POWER_USAGE", gpu)
+        computes = self._gpus.last("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gpu) > 0 and not self._gpus.meter_runs(gpu)
+        if computes and watts % 1 > 0:
+            return f"{watts:.3f} W at work in every reading"
         return ""
 
     def _job_on(self, node: str, gpu: int) -> str | None:

@@ -5,8 +5,8 @@ firmware take so long), and longer than such streams are ever away here by chanc
 node lives: another in-band stream of it, or steps of its job after the silence began; for a switch its links that are
 up, or the job on its nodes. Scrapes get lost several in a row, and collectors pause for a minute or two: that is
 nobody's work. A stream that stutters is away on balance. A GPU whose every reading is exactly the one before for as
-long is frozen if its energy counter stands still too or its job goes on; most GPUs of a node make the node. A switch is
-frozen if no port counts while NICs on it move data.
+long is frozen if its energy counter stands still too, its job goes on, or the readings show it at work; most GPUs of a
+node make the node. A switch is frozen if no port counts while NICs on it move data.
 
 Three or more that stop in the same instant are one collector: one finding, on the first of them by name, with
 `affected` saying how many and the pod or rack they share; there its BMC, and no job that stopped, suffice as a sign

@@ -123,6 +123,10 @@ class Freeze(Kept):
         """Return how many of `entities` have changed after `since`."""
         return int((self.since[entities[entities < len(self)]] > since).sum())
 
+    def last(self, field: str, entity: int) -> float:
+        """Return the last reading of a field, NaN where there is none."""
+        return float(self._seen[self._fields.index(field), entity])
+
     def meter_stands(self, entity: int) -> bool:
         """Return whether the meter, which used to run, has stood still as long as the readings."""
         return bool(self._counts.meter_moves[entity] > _LEARNT) and not self.meter_runs(entity)

@@ -160,6 +160,16 @@ def test_gauges_that_freeze_while_the_energy_counter_runs_are_a_gap_where_a_job_
     assert entities(without(tape, "steps", AT_S)) == []
 
 
+def test_gpus_at_work_that_draw_the_same_to_the_milliwatt_are_frozen_with_nothing_else_to_show_it() -> None:
+    watts, tensor = GAUGES[:2]
+    scene = replace(SCENE, kinds=("nic", "dcgm"))
+    tape = changed(tape_of(scene), "dcgm", ENERGY, lambda _, values: np.full_like(values, np.nan))
+    whole = changed(tape, "dcgm", watts, lambda _, values: np.round(values))
+    idle = changed(tape, "dcgm", tensor, lambda _, values: np.zeros_like(values))
+    found = [entities(frozen(one, "dcgm", GAUGES, node=NODE, gpu=0)) for one in (tape, whole, idle)]
+    assert found == [[{"node": NODE, "gpu": 0}], [], []]
+
+
 def test_a_job_on_other_gpus_of_the_node_does_not_make_an_idle_ones_readings_stale() -> None:
     tape = frozen(tape_of(SCENE), "dcgm", GAUGES, node=NODE, gpu=0)
     part = [replace(event, job=replace(event.job, gpus={NODE: (1,)})) for event in tape.jobs]
