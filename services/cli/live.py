@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from services.api.live.live_run import LiveRun
+    from services.live.api_server import Entrance
+    from services.live.feed import Detection
     from services.live.follower import Closing
     from services.live.jobs import Listed
     from services.live.maintenance import Nodes
     from services.live.slurmrestd import Credentials
-    from services.live.start import Run
+    from services.live.start import Asked, Run
+    from services.live.stretches import Stretches
+    from services.live.turns import Watcher
     from services.notify.settings import NotifySettings
+    from services.recording.importers.parts.query_api import QueryApi
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -53,6 +58,10 @@ def live(
     key_file: Annotated[Path | None, typer.Option(help="that certificate's private key (PEM)")] = None,
     tenant: Annotated[str | None, typer.Option(help="sent as THANOS-TENANT and X-Scope-OrgID")] = None,
     cluster: Annotated[str | None, typer.Option(help="its name, and which where series have a label cluster")] = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option(help="send all to services.detect by this Kafka, HOST:PORT, instead of detecting here"),
+    ] = None,
     alertmanager: Annotated[
         str | None, typer.Option(help="send alerts there; without it nobody is alerted, and what would be is shown")
     ] = None,
@@ -108,26 +117,28 @@ def live(
 
     Machines and jobs come from the labels of the exporters' series.
     """
-    import time
-
     from detectors.heard import DAY_MS
-    from services.detect.choices import load_choices, load_incident_config
-    from services.kit.service import stop_on_signals
-    from services.kit.times import wall_ms
     from services.live.api_server import entrance
-    from services.live.conditions import NodeConditions
-    from services.live.feed import Detection
-    from services.live.follower import Follower, Watcher
     from services.live.slurmrestd import Credentials
-    from services.live.start import Asked, prepare
-    from services.live.terminal import FindingsFile, Terminal
+    from services.live.start import Asked
+    from services.live.stretches import Site
     from services.recording.importers.parts.query_api import Access, QueryApi
     from services.recording.model import Topology
     from services.recording.reader import topology_in
 
+    detects_here = {
+        "--alertmanager": alertmanager,
+        "--findings": findings,
+        "--port": port,
+        "--node-conditions": node_conditions or None,
+        "--config": config,
+        "--calibration": calibration,
+    }
+    if kafka is not None:
+        _refuse_beside_kafka([name for name, given in detects_here.items() if given is not None])
     lookback_ms = round(_seconds(lookback) * 1000)
     lateness_ms = None if lateness is None else round(lateness * 1000)
-    asked = Asked(cluster, lookback_ms, lateness_ms, state, _notify(alertmanager))
+    notify = _notify(alertmanager)
     known = topology_in(topology) if topology is not None else Topology()
     if slurm and kubernetes is not None:
         raise UserError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them", exit_code=2)
@@ -135,30 +146,103 @@ def live(
         raise UserError("--node-conditions writes into Kubernetes", remedy="give --kubernetes as well", exit_code=2)
     credentials = Credentials(slurm_user, slurm_token_file, slurm_ca_file)
     listed, nodes = _scheduler(slurm or [], credentials, kubernetes, kubernetes_token_file, kubernetes_ca_file)
-    forget_ms = round(forget_after_days * DAY_MS)
-    incidents = load_incident_config(config)
-    detection = Detection(load_choices(config, calibration), incidents, known, listed, nodes, forget_ms)
+    site = Site(known, listed, nodes, round(forget_after_days * DAY_MS))
+    asked = Asked(cluster, lookback_ms, lateness_ms, state, notify, site)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, certificate_file, key_file, retries=1)
-    with QueryApi(access) as api, ExitStack() as stack:
+    with QueryApi(access) as api:
+        if kafka is not None:
+            _send(api, asked, kafka, every)
+            return
+        door = None
+        if node_conditions and kubernetes is not None:
+            door = entrance(kubernetes, kubernetes_token_file, kubernetes_ca_file)
+        _detect(api, asked, _detection(config, calibration), every, alertmanager, findings, port, door)
+
+
+def _detection(config: Path | None, calibration: Path | None) -> "Detection":
+    from services.detect.choices import load_choices, load_incident_config
+    from services.live.feed import Detection
+
+    return Detection(load_choices(config, calibration), load_incident_config(config))
+
+
+def _detect(
+    api: "QueryApi",
+    asked: "Asked",
+    detection: "Detection",
+    every_s: float,
+    alertmanager: str | None,
+    findings: Path | None,
+    port: int | None,
+    door: "Entrance | None",
+) -> None:
+    """Detect until SIGTERM or SIGINT; `door`: the API server whose nodes' conditions are written."""
+    import time
+
+    from services.kit.service import stop_on_signals
+    from services.kit.times import wall_ms
+    from services.live.conditions import NodeConditions
+    from services.live.follower import Follower
+    from services.live.start import prepare
+    from services.live.terminal import FindingsFile, Terminal
+
+    with ExitStack() as stack:
         run = prepare(api, asked, detection, wall_ms=wall_ms, monotonic=time.monotonic)
         if run.alerts is not None:
             stack.callback(run.alerts.close)
         stop = stop_on_signals()
         terminal = Terminal(run, typer.echo, alertmanager)
         watchers: list[Watcher] = [terminal, *([FindingsFile(findings)] if findings is not None else [])]
-        if node_conditions and kubernetes is not None:
-            door = entrance(kubernetes, kubernetes_token_file, kubernetes_ca_file)
+        if door is not None:
             watchers.append(NodeConditions(door, run.origin, wall_ms, run.open_lines if run.goes_on else None))
-        terminal.begin()
-        if listed is not None:
-            _compare_names({node for job in listed() for node in job.nodes}, run)
+        terminal.begin_run()
+        if asked.site.listed is not None:
+            _compare_names(asked.site.listed, run.feed)
         closings: Callable[[], Iterable[Closing]] = tuple
         if port is not None:
-            shown = stack.enter_context(_shown(run, port, state))
+            shown = stack.enter_context(_shown(run, port, asked.state))
             watchers.append(shown)
             closings = shown.closings
-        Follower(run, watchers, wall_ms=wall_ms, closings=closings).run(stop, every)
-        terminal.end()
+        Follower(run, watchers, wall_ms=wall_ms, closings=closings).run(stop, every_s)
+        terminal.end(kept=asked.state is not None)
+
+
+def _refuse_beside_kafka(given: "Sequence[str]") -> None:
+    if given:
+        raise UserError(
+            f"--kafka leaves detection and alerts to the services there: without {', '.join(given)}",
+            remedy="leave out what is named; services.detect and services.notify have settings of their own",
+            exit_code=2,
+        )
+
+
+def _send(api: "QueryApi", asked: "Asked", bootstrap: str, every_s: float) -> None:
+    """Feed Kafka until SIGTERM or SIGINT."""
+    from services.kit.kafka import KafkaSettings
+    from services.kit.service import stop_on_signals
+    from services.kit.settings import load
+    from services.kit.times import format_time, wall_ms
+    from services.live.kafka_feed import prepare
+    from services.live.terminal import Progress
+    from services.live.turns import Turns
+
+    sending = prepare(api, asked, load(KafkaSettings, bootstrap=bootstrap), wall_ms=wall_ms)
+    with closing(sending.outlet):
+        stop = stop_on_signals()
+        progress = Progress(sending.feed, typer.echo, sending.until)
+        since = f"{format_time(sending.feed.at)[:19]}Z"
+        words = f"to Kafka at {bootstrap}, "
+        if sending.goes_on:
+            words += f"going on from {since}"
+        elif asked.state is not None:
+            words += f"what happened since {since} first"
+        else:
+            words += f"what happened since {since} first; without --state a restart reads the lookback again"
+        progress.begin(sending.cluster, words)
+        if asked.site.listed is not None:
+            _compare_names(asked.site.listed, sending.feed)
+        Turns(sending.feed, [progress], wall_ms=wall_ms).run(stop, every_s)
+        progress.end(kept=asked.state is not None)
 
 
 def _scheduler(
@@ -189,9 +273,9 @@ def _scheduler(
     return (lambda: server.latest().jobs) if server.latest().lists_jobs else None, lambda: server.latest().nodes
 
 
-def _compare_names(nodes: set[str], run: "Run") -> None:
+def _compare_names(listed: "Listed", feed: "Stretches") -> None:
     """Say so where the scheduler calls no node as the exporters do: its jobs would be nowhere."""
-    known = {node.name for node in run.feed.topology.nodes}
+    nodes, known = {node for job in listed() for node in job.nodes}, {node.name for node in feed.topology.nodes}
     if nodes and not nodes & known:
         some, others = (", ".join(sorted(names)[:3]) for names in (nodes, known))
         typer.echo(f"no node of the jobs ({some}) has series ({others}): jobs count where the names are the same")

@@ -11,6 +11,10 @@ from services.kit.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:1"
+DETECTS = (
+    *("--alertmanager", NOWHERE, "--findings", "found", "--port", "0", "--node-conditions"),
+    *("--config", "detectors.yaml", "--calibration", "usual.json"),
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,13 @@ NOWHERE = "http://127.0.0.1:1"
         (["--prometheus", NOWHERE, "--kubernetes", "k8s:6443"], 2, "--kubernetes 'k8s:6443' is no URL"),
         (["--prometheus", NOWHERE, "--kubernetes", NOWHERE, "--slurm", "squeue"], 2, "both list the jobs"),
         (["--prometheus", NOWHERE, "--node-conditions"], 2, "--node-conditions writes into Kubernetes"),
+        (
+            ["--prometheus", NOWHERE, "--kafka", "127.0.0.1:1", *DETECTS],
+            2,
+            "without --alertmanager, --findings, --port, --node-conditions, --config, --calibration",
+        ),
+        (["--prometheus", NOWHERE, "--kafka", "127.0.0.1:1", "--port", "0"], 2, "services there: without --port"),
+        (["--prometheus", NOWHERE, "--kafka", "127.0.0.1:1"], 3, "no Kafka broker answers at 127.0.0.1:1"),
         (["--prometheus", NOWHERE, "--state", "{file}"], 2, "state cannot be kept there"),
         (["--prometheus", NOWHERE, "--token-file", "no-such-token"], 2, "no-such-token"),
         (["--prometheus", NOWHERE, "--certificate-file", "no-such-certificate"], 2, "no-such-certificate"),
@@ -36,7 +47,10 @@ NOWHERE = "http://127.0.0.1:1"
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_what_cannot_be_used_is_named_with_a_remedy(tmp_path: Path, options: list[str], code: int, words: str) -> None:
+def test_what_cannot_be_used_is_named_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, words: str
+) -> None:
+    monkeypatch.setenv("HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S", "0.2")
     file = tmp_path / "file"
     file.touch()
     given = [option.format(file=file) for option in options]

@@ -35,7 +35,7 @@ from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.durable import Keeper
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, Record, admin, consumer, offsets_of, producer, subscribe
+from services.kit.kafka import KafkaSettings, Record, consumer, offsets_of, producer, subscribe
 from services.kit.replays import ReplayDirectory
 from services.kit.wire import Origin, WireError, origin_of
 
@@ -72,9 +72,9 @@ class Detect:
         self._configured = configured
         self._streams = topics.declared().streams()
         self._topic_of = {stream: topic for topic, stream in self._streams.items()}
-        self._store = SnapshotStore(settings.state_dir, _topic_ids(kafka, (*self._streams, topics.UNITS)))
+        self._store = SnapshotStore(settings.state_dir, topics.ids(kafka, (*self._streams, topics.UNITS)))
         self._keeper = Keeper(settings.state_dir)
-        _topic_ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
+        topics.ids(kafka, (topics.FINDINGS, topics.INCIDENTS))  # that they are there, before anything is read
         self._directory = ReplayDirectory(kafka)
         self._producer: KafkaProducer = producer(
             kafka, to=(topics.FINDINGS, topics.INCIDENTS, topics.DEAD_LETTER), linger_ms=0
@@ -189,22 +189,27 @@ class Detect:
         state = self._directory.states.get(origin.unit)
         if state is not None and state.state == "removed":
             return None
+        unit = self._make(origin, partition, stored)
+        self._units[origin.unit] = unit
+        return unit
+
+    def _plan(self, name: str) -> Plan:
+        state = self._directory.states.get(name)
         choices, incidents = self._configured.of(state)
-        plan = Plan(
+        forget_ms = round(self._settings.forget_after_days * DAY_MS)
+        return Plan(
             choices=choices,
-            topology=self._directory.topologies.get(origin.unit),
-            announced=state if origin.replay != "live" else None,
+            topology=self._directory.topologies.get(name),
+            announced=state,
             streams=tuple(self._streams.values()),
             idle_timeout_s=self._settings.idle_timeout_s,
             lateness_ms=int(self._settings.lateness_s * 1000),
             incidents=incidents,
-            forgetting=Forgetting(round(self._settings.forget_after_days * DAY_MS)),
+            forgetting=Forgetting(forget_ms, state.expected if state is not None else None),
         )
-        unit = self._make(origin, partition, plan, stored)
-        self._units[origin.unit] = unit
-        return unit
 
-    def _make(self, origin: Origin, partition: int, plan: Plan, stored: Stored | None) -> Unit:
+    def _make(self, origin: Origin, partition: int, stored: Stored | None) -> Unit:
+        plan = self._plan(origin.unit)
         goes_on = stored is not None and stored.generation == origin.generation
         _log.info("%s unit=%s generation=%d", "going on with" if goes_on else "new", origin.unit, origin.generation)
         try:
@@ -298,6 +303,15 @@ class Detect:
         self._followed_s = time.monotonic()
         self._directory.follow()
         self._forget_removed()
+        self._take_grown()
+
+    def _take_grown(self) -> None:
+        """Go on with what is known of machines by now, where more was announced of a live cluster."""
+        for name, unit in self._units.items():
+            topology = self._directory.topologies.get(name)
+            if topology is not None and topology is not unit.topology and topology != unit.topology:
+                self._units[name] = self._make(unit.origin, unit.partition, unit.stored())
+                self._units[name].changed = True
 
     def _forget_removed(self) -> None:
         """Forget what belongs to replays that were removed, in memory and on disk."""
@@ -343,14 +357,3 @@ class Detect:
             del self._units[name]
         for place in places:
             self._read.pop(place, None)
-
-
-def _topic_ids(kafka: KafkaSettings, names: Collection[str]) -> dict[str, str]:
-    with admin(kafka) as client:
-        found = {topic["name"]: topic for topic in client.describe_topics(sorted(names))}
-    missing = [name for name in sorted(names) if name not in found or not found[name].get("partitions")]
-    if missing:
-        raise UserError(
-            f"topic(s) {', '.join(missing)} do not exist", remedy="create them: hindcast topics create", exit_code=3
-        )
-    return {name: str(topic.get("topic_id")) for name, topic in found.items()}

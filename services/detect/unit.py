@@ -22,7 +22,7 @@ class Plan:
     choices: Sequence[Choice]
     topology: Topology | None
     announced: ReplayState | None
-    """None for a live feed, and for one that nobody announced."""
+    """None for a feed that nobody announced: a live one that sends no watermarks."""
     streams: tuple[str, ...]
     """All streams there are, for a feed that does not say which it has."""
     idle_timeout_s: float
@@ -40,6 +40,7 @@ class Unit:
         self.offsets: dict[str, int] = dict(stored.offsets) if stored is not None else {}
         """The next offset to take, by topic."""
         self.changed = False
+        self.topology = plan.topology
         announced = plan.announced
         self.announced = announced is not None
         self._arrivals: ArrivalWatermarks | None = None

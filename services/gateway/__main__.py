@@ -4,20 +4,18 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from kafka.errors import KafkaError
 from pydantic import ValidationError
 
+from services.gateway.announced import announce, withdraw
 from services.gateway.api import Gateway, build
 from services.gateway.outlet import KafkaOutlet
 from services.gateway.settings import GatewaySettings
-from services.kit import replays
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
 from services.kit.settings import check, load
 from services.kit.units import partition_of
-from services.kit.wire import Origin
 from services.recording.model import Topology
 
 _log = logging.getLogger(__name__)
@@ -44,21 +42,6 @@ def _text(path: Path, setting: str) -> str:
         raise UserError(f"{path}: cannot be read: {error}", remedy=f"correct {setting}", exit_code=2) from None
 
 
-def announce(kafka: KafkaSettings, origin: Origin, topology: dict[str, Any]) -> None:
-    """Say what the cluster is made of, before anything is heard of it."""
-    client = producer(kafka)
-    try:
-        replays.announce_topology(client, origin.unit, topology).get(timeout=30)
-    except KafkaError as error:
-        raise UserError(
-            f"the topology could not be handed to Kafka ({type(error).__name__})",
-            remedy="create the topics: hindcast topics create",
-            exit_code=3,
-        ) from error
-    finally:
-        client.close()
-
-
 def main() -> None:
     """Take what is sent until SIGTERM or SIGINT."""
     check(GatewaySettings, KafkaSettings)
@@ -68,8 +51,9 @@ def main() -> None:
     # uvicorn handles signals itself and raises them again when it has ended: they must not kill the process then.
     stop = stop_on_signals()
     with settings.listen() as server_socket:
+        withdraw(kafka, origin.unit)
         if topology is not None:
-            announce(kafka, origin, topology)
+            announce(kafka, origin.unit, topology)
         within_ms = int(settings.ack_timeout_s * 1000)
 
         def make() -> Any:

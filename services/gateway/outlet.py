@@ -14,7 +14,7 @@ from services.gateway import metrics
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
-from services.kit.wire import ARROW, NDJSON, Origin, encode_batch
+from services.kit.wire import ARROW, NDJSON, WATERMARK, Origin, Watermark, encode_batch
 
 _log = logging.getLogger(__name__)
 MESSAGE_ROWS = 8192
@@ -29,12 +29,13 @@ class AwayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """The value of one message of a stream's topic, and how many rows or lines it holds."""
+    """The value of one message of a stream's topic, how many rows or lines it holds, and headers of its own."""
 
     stream: str
     value: bytes
     content_type: bytes
     rows: int
+    more: Sequence[tuple[str, bytes]] = ()
 
 
 class Outlet(Protocol):
@@ -109,11 +110,10 @@ class KafkaOutlet:
             client.close(timeout=self._timeout_s)
 
     def _send(self, client: Any, parcel: Parcel) -> Any:
-        headers = self._origin.headers(parcel.content_type)
+        headers = [*self._origin.headers(parcel.content_type), *parcel.more]
         key = self._origin.unit.encode()
-        return client.send(
-            self._topic[parcel.stream], key=key, partition=self._partition, value=parcel.value, headers=headers
-        )
+        value = parcel.value or None
+        return client.send(self._topic[parcel.stream], key=key, partition=self._partition, value=value, headers=headers)
 
     def _client(self) -> Any:
         with self._lock:
@@ -133,6 +133,11 @@ class KafkaOutlet:
             self._producer = None
         _log.warning("Kafka does not acknowledge, senders are asked to try again")
         threading.Thread(target=client.close, kwargs={"timeout": 0}, daemon=True).start()
+
+
+def watermark_of(stream: str, at_ms: int) -> Parcel:
+    """Return what says that all of a stream up to `at_ms` was delivered."""
+    return Parcel(stream, b"", WATERMARK, 0, Watermark(at_ms).headers())
 
 
 def parcels_of(stream: str, batch: pa.RecordBatch) -> list[Parcel]:

@@ -1,7 +1,8 @@
 """What is being replayed: the `replays` topic, written by replay, read by everybody.
 
 Two compacted records a replay: its state (key ``cluster/replay``) and, before it, the topology it needs to be
-understood with (key ``cluster/replay/topology``). A live feed is a replay named ``live`` with no shift.
+understood with (key ``cluster/replay/topology``). A live feed is a replay named ``live`` with no shift, and has a state
+only where it is fed with watermarks.
 """
 
 import json
@@ -77,6 +78,8 @@ class ReplayState(BaseModel):
     """Sampling interval by stream, where the recording gives one: without it no missed scrape can be recognised."""
     detectors: DetectorSettings = {}
     """Detectors' settings that are this replay's own, over those that detect has for all."""
+    expected: Topology | None = None
+    """What of the topology is there whether it is heard or not; None: all of it."""
     calibration: DetectorTails = {}
     """What is usual where it was recorded, in place of what detect has for all; empty: as detect has it."""
 

@@ -1,5 +1,6 @@
 """The topics, as declared in topics.yaml, and the explicit step that creates them."""
 
+from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -75,6 +76,18 @@ def create(settings: KafkaSettings) -> list[str]:
                 [new_topic(name, topic, plan, settings.unit_partitions) for name, topic in missing.items()]
             )
     return list(missing)
+
+
+def ids(settings: KafkaSettings, names: Collection[str]) -> dict[str, str]:
+    """Return what identifies topics, by name: one that is made anew has another. UserError (exit code 3): one lacks."""
+    with admin(settings) as client:
+        found = {topic["name"]: topic for topic in client.describe_topics(sorted(names))}
+    missing = [name for name in sorted(names) if name not in found or not found[name].get("partitions")]
+    if missing:
+        raise UserError(
+            f"topic(s) {', '.join(missing)} do not exist", remedy="create them: hindcast topics create", exit_code=3
+        )
+    return {name: str(topic.get("topic_id")) for name, topic in found.items()}
 
 
 def _partitions(topic: Topic, of_units: int) -> int:

@@ -1,32 +1,19 @@
-"""The loop of a live run: read, detect, alert, keep; while the server is away, wait and ask again."""
+"""A live run in this process: what each step brings is alerted, shown and kept."""
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from detectors.contract import Finding
 from services.detect.warmup import Line, closed_line, finding_line, incident_line, rows_of
 from services.kit import topics
-from services.kit.errors import UserError
 from services.live.start import Run
 from services.live.state import Saved
+from services.live.turns import News, Turns, Watcher
 from services.recording.embedded import Step
 
 _SAVE_S = 60.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-_TICK_S = 1.0
-"""How often alerts that are due are looked for between polls."""
-
-
-class News(NamedTuple):
-    """What a step brought: all findings and incidents, and of these the lines that are to be reported now.
-
-    Until the lookback is over nothing is reported; then what is still open is.
-    """
-
-    step: Step
-    reported: Sequence[Line]
 
 
 class Closing(NamedTuple):
@@ -36,20 +23,7 @@ class Closing(NamedTuple):
     words: str
 
 
-class Watcher(Protocol):
-    """Who wants to know what happens."""
-
-    def news(self, news: News) -> None:
-        """Take what a step brought."""
-
-    def following(self) -> None:
-        """Take note that the present is reached, after the lookback or after an outage."""
-
-    def away(self, error: UserError) -> None:
-        """Take note that the server did not answer."""
-
-
-class Follower:
+class Follower(Turns):
     """Sees a run through. `wall_ms`: wall time, epoch ms; `closings`: what was closed by hand since it was asked last,
     first also before this run.
     """
@@ -62,46 +36,27 @@ class Follower:
         wall_ms: Callable[[], int],
         closings: Callable[[], Iterable[Closing]] = tuple,
     ) -> None:
+        super().__init__(run.feed, watchers, wall_ms=wall_ms)
         self._run, self._feed, self._alerts = run, run.feed, run.alerts
-        self._watchers, self._wall_ms, self._closings = watchers, wall_ms, closings
+        self._closings = closings
         self._closed: set[str] = set()
         self._open = {line.id: line for line in run.open_lines}
         self._saved_s = time.monotonic()
-        self._reached = False
-        self._pause_s = 0.0
 
     def run(self, stop: threading.Event, every_s: float) -> None:
         """Follow until `stop` is set; then keep the state."""
-        while not stop.is_set():
-            wait_s = self.turn(every_s)
-            until = time.monotonic() + wait_s
-            while not stop.is_set() and (left := until - time.monotonic()) > 0:
-                stop.wait(min(left, _TICK_S))
-                self.close_by_hand()
-                self._deliver()
+        super().run(stop, every_s)
         self.save()
 
     def turn(self, every_s: float) -> float:
         """Go on by one step; return after how many seconds the next is due."""
         self.close_by_hand()
-        try:
-            step = self._feed.step(self._wall_ms())
-        except UserError as error:
-            self._reached = False
-            self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
-            for watcher in self._watchers:
-                watcher.away(error)
-            return self._pause_s
-        self._pause_s = 0.0
-        if step is not None:
-            self._take(step)
-        if self._wall_ms() - self._feed.lateness.delay_ms - self._feed.at > 2000 * every_s:
-            return 0.0
-        if not self._reached:
-            self._reached = True
-            for watcher in self._watchers:
-                watcher.following()
-        return every_s
+        return super().turn(every_s)
+
+    def between(self) -> None:
+        """Take what was closed, and send alerts that are due."""
+        self.close_by_hand()
+        self._deliver()
 
     def close_by_hand(self) -> None:
         """Take what people closed: its alert is resolved, and nothing more is reported of it."""
@@ -130,7 +85,8 @@ class Follower:
         }
         self._run.state.save(Saved(document, self._feed.engine.snapshot()))
 
-    def _take(self, step: Step) -> None:
+    def take(self, step: Step) -> None:
+        """Report what a step brought, keep what is open."""
         engine = self._feed.engine
         lines = [self._line(one) for one in step.findings] + [incident_line(one) for one in step.incidents]
         lines.sort(key=lambda line: line.at_ms)  # stable: a finding before the incident that it changes
@@ -150,8 +106,7 @@ class Follower:
                 if line.topic == topics.FINDINGS:
                     self._alerts.take(line, self._feed.topology)
         self._deliver()
-        for watcher in self._watchers:
-            watcher.news(News(step, reported))
+        self.report(News(step, reported))
 
     def _line(self, finding: Finding) -> Line:
         engine = self._feed.engine

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from services.live.alerts import Alerts
 from services.live.feed import Detection, Feed
 from services.live.lateness import Lateness
 from services.live.state import Saved, StateFile
+from services.live.stretches import Site
 from services.notify.payload import LIVE
 from services.notify.settings import NotifySettings
 from services.recording.importers.contract import Report
@@ -39,6 +40,7 @@ class Asked:
     lateness_ms: int | None = None
     state: Path | None = None
     alertmanager: NotifySettings | None = None
+    site: Site = field(default_factory=Site)
 
 
 class Run(NamedTuple):
@@ -69,17 +71,11 @@ def prepare(
     another server.
     """
     file = StateFile(asked.state) if asked.state is not None else None
-    saved = _saved(file, api.access.url)
-    now, lateness = wall_ms(), Lateness(asked.lateness_ms)
-    since = now - asked.lookback_ms
-    began = since if saved is None else min(since, saved.document["feed"]["at"])
-    reader = SeriesReader(api, [("", _NOT_REPLAYED)], Report())
-    cluster = _cluster(reader, asked.cluster, began, now)
-    reader.survey(began, now)
-    if not any(reader.census.size):
-        raise nothing_captured(api, (began, now), "--cluster" if asked.cluster else "")
-    origin = Origin(cluster, LIVE)
-    feed, warmup = Feed(reader, detection, since, lateness), Warmup(now - lateness.delay_ms)
+    saved = saved_in(file, api.access.url)
+    found = survey(api, asked, wall_ms(), saved.document["feed"]["at"] if saved is not None else None)
+    origin = Origin(found.cluster, LIVE)
+    feed = Feed(found.reader, asked.site, detection, found.since, found.lateness)
+    warmup = Warmup(found.from_ms)
     alerts = None
     if asked.alertmanager is not None:
         alerts = Alerts(asked.alertmanager, origin, kept=file is not None, monotonic=monotonic, wall_ms=wall_ms)
@@ -87,7 +83,7 @@ def prepare(
         try:
             feed.restore(saved.document["feed"], saved.engine)
         except StateError as error:
-            _log.warning("the state is not used, the lookback is read again: %s", error)
+            say_unused(error)
         else:
             document = saved.document
             if alerts is not None and document["alerts"] is not None:
@@ -97,13 +93,42 @@ def prepare(
     return Run(origin, feed, warmup, alerts, file, [], False)
 
 
-def _saved(file: StateFile | None, url: str) -> Saved | None:
+class Surveyed(NamedTuple):
+    """A server that was looked at: its series, whose they are, and from when (epoch ms) they are read."""
+
+    reader: SeriesReader
+    cluster: str
+    since: int
+    from_ms: int
+    """As far as samples can be relied on now: until there it is lookback."""
+    lateness: Lateness
+
+
+def survey(api: QueryApi, asked: Asked, now: int, at: int | None) -> Surveyed:
+    """Look at the machines that the server's series name; `at`: where an earlier run ended. UserError as `prepare`."""
+    lateness, since = Lateness(asked.lateness_ms), now - asked.lookback_ms
+    began = since if at is None else min(since, at)
+    reader = SeriesReader(api, [("", _NOT_REPLAYED)], Report())
+    cluster = _cluster(reader, asked.cluster, began, now)
+    reader.survey(began, now)
+    if not any(reader.census.size):
+        raise nothing_captured(api, (began, now), "--cluster" if asked.cluster else "")
+    return Surveyed(reader, cluster, since, now - lateness.delay_ms, lateness)
+
+
+def say_unused(error: StateError) -> None:
+    """Say that what was kept is not gone on with."""
+    _log.warning("the state is not used, the lookback is read again: %s", error)
+
+
+def saved_in(file: StateFile | None, url: str) -> Saved | None:
+    """Return what a run on the server at `url` has kept, where it can be gone on with. UserError as `prepare`."""
     if file is None:
         return None
     try:
         saved = file.load()
     except StateError as error:
-        _log.warning("the state is not used, the lookback is read again: %s", error)
+        say_unused(error)
         return None
     if saved is not None and saved.document["server"] != url:
         raise UserError(

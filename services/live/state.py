@@ -7,7 +7,6 @@ from detectors.state import StateError, pack, unpack
 from services.kit.durable import replace_file, state_folder
 
 _FORMAT = 1
-_NAME = "live.state"
 
 
 class Saved(NamedTuple):
@@ -18,10 +17,11 @@ class Saved(NamedTuple):
 
 
 class StateFile:
-    """A folder with the state of one live run. UserError (exit code 2) if it cannot be written to."""
+    """A folder with the state of one live run, `name`. UserError (exit code 2) if it cannot be written to."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = state_folder(directory, "--state") / _NAME
+    def __init__(self, directory: Path, name: str = "live.state") -> None:
+        self.folder = state_folder(directory, "--state")
+        self._path = self.folder / name
 
     def save(self, saved: Saved) -> None:
         """Replace what was saved before; after a crash at any moment either the old or the new is there."""

@@ -1,4 +1,4 @@
-"""A live run in the terminal: findings as they open and close, each with the alert that it is."""
+"""A live run in the terminal: how far it is, and findings as they open and close, each with the alert that it is."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,8 +11,9 @@ from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.times import format_time
 from services.live.alerts import alerted, finding_record
-from services.live.follower import News
 from services.live.start import Run
+from services.live.stretches import Stretches
+from services.live.turns import News
 from services.notify.payload import Labels
 from services.recording.model import Topology
 
@@ -23,31 +24,77 @@ _UNSAID = frozenset({"alertname", "fault", "severity", "source", "detector", "re
 """Labels that the line of the finding says already, or that all live alerts share."""
 
 
-class Terminal:
-    """Prints a run, line by line, by `say`. `alertmanager`: where alerts go, None where nobody is alerted."""
+class Progress:
+    """Prints, line by line, by `say`, how far a live run is; `until`: the end of its lookback (epoch ms)."""
+
+    def __init__(self, feed: Stretches, say: Callable[[str], None], until: int) -> None:
+        self._feed, self._say = feed, say
+        self._since = self._progress = feed.at
+        self._until = until
+        self._catching_up, self._away = True, False
+        self._delay_ms = -1
+
+    def begin(self, cluster: str, words: str) -> None:
+        """Say what is looked at, and what comes first."""
+        self._say(f"{self._feed.server}, cluster {cluster}: {_machines(self._feed.topology)}")
+        self._say(words)
+
+    def news(self, news: News) -> None:
+        """Say now and then how far the lookback is read."""
+        if self._catching_up and news.step.at - self._progress >= (self._until - self._since) / _PROGRESS:
+            self._progress = news.step.at
+            self._say(f"... read up to {short(news.step.at)}")
+        self._say_delay()
+
+    def following(self) -> None:
+        """Say that the present is reached."""
+        if self._catching_up or self._away:
+            self._catching_up = self._away = False
+            self._delay_ms = -1
+            self._say_delay()
+
+    def _say_delay(self) -> None:
+        """Say how far behind the clock it follows, where that is news."""
+        delay_ms = self._feed.lateness.delay_ms
+        if not self._catching_up and delay_ms != self._delay_ms:
+            self._delay_ms = delay_ms
+            self._say(f"{short(self._feed.at)} following, {delay_ms / 1000:g} s behind the clock")
+
+    def away(self, error: UserError) -> None:
+        """Say once that a server does not answer."""
+        if not self._away:
+            at = short(self._feed.at)
+            self._say(
+                f"{error.message}\n  nothing is concluded from that: what came after {at} is read when it answers"
+            )
+        self._away = True
+
+    def end(self, *, kept: bool) -> None:
+        """Say how far it came."""
+        self._say(f"ended at {short(self._feed.at)}{'; --state goes on from there' if kept else ''}")
+
+
+class Terminal(Progress):
+    """Prints what a run finds, too. `alertmanager`: where alerts go, None where nobody is alerted."""
 
     def __init__(self, run: Run, say: Callable[[str], None], alertmanager: str | None) -> None:
-        self._run, self._say = run, say
+        super().__init__(run.feed, say, run.warmup.from_ms or run.feed.at)
+        self._run = run
         self._alert = f"alert sent to {alertmanager}" if alertmanager else "no --alertmanager; would alert"
         self._found = self._over = self._odd = 0
         self._held: list[Line] = []
-        self._since = self._progress = run.feed.at
-        self._until = run.warmup.from_ms or run.feed.at
-        self._catching_up, self._began, self._away = True, run.goes_on, False
-        self._delay_ms = -1
+        self._began = run.goes_on
         self._linked: set[str] = set()
 
-    def begin(self) -> None:
-        """Say what is looked at, and from when on."""
-        feed = self._run.feed
-        self._say(f"{feed.server}, cluster {self._run.origin.cluster}: {_machines(feed.topology)}")
-        since = _short(feed.at)
+    def begin_run(self) -> None:
+        """Say what is looked at, from when on, and what is open."""
+        since, open_lines = short(self._feed.at), self._run.open_lines if self._run.goes_on else ()
+        words = f"reading what happened since {since}, so that habits are known"
         if self._run.goes_on:
-            self._say(f"going on from {since} with {len(self._run.open_lines)} open finding(s)")
-            for line in self._run.open_lines:
-                self._report(line)
-        else:
-            self._say(f"reading what happened since {since}, so that habits are known")
+            words = f"going on from {since} with {len(open_lines)} open finding(s)"
+        self.begin(self._run.origin.cluster, words)
+        for line in open_lines:
+            self._report(line)
 
     def news(self, news: News) -> None:
         """Print what is reported; of the lookback what was found, as it is found."""
@@ -62,43 +109,17 @@ class Terminal:
         for finding in news.step.findings:
             self._recall(finding)
         self._held += news.reported
-        if news.step.at - self._progress >= (self._until - self._since) / _PROGRESS:
-            self._progress = news.step.at
-            self._say(f"... read up to {_short(news.step.at)}")
+        super().news(news)
 
     def following(self) -> None:
         """Say that the present is reached; the first time what the lookback has shown."""
         if not self._began:
             self._began = True
             self._summary()
-        if self._catching_up or self._away:
-            self._catching_up = self._away = False
-            self._delay_ms = -1
-            self._say_delay()
-
-    def _say_delay(self) -> None:
-        """Say how far behind the clock it follows, where that is news."""
-        delay_ms = self._run.feed.lateness.delay_ms
-        if not self._catching_up and delay_ms != self._delay_ms:
-            self._delay_ms = delay_ms
-            self._say(f"{_short(self._run.feed.at)} following, {delay_ms / 1000:g} s behind the clock")
-
-    def away(self, error: UserError) -> None:
-        """Say once that the server does not answer."""
-        if not self._away:
-            at = _short(self._run.feed.at)
-            self._say(
-                f"{error.message}\n  nothing is concluded from that: what came after {at} is read when it answers"
-            )
-        self._away = True
-
-    def end(self) -> None:
-        """Say how far it came."""
-        kept = "; --state goes on from there" if self._run.state is not None else ""
-        self._say(f"ended at {_short(self._run.feed.at)}{kept}")
+        super().following()
 
     def _recall(self, finding: Finding) -> None:
-        head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        head = f"{short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":
             self._over += finding.severity != "info"
             self._say(f"was over {head}")
@@ -109,16 +130,16 @@ class Terminal:
 
     def _summary(self) -> None:
         notes = f"; {self._odd} more that alert nobody" if self._odd else ""
-        span = f"{_short(self._since)} to {_short(self._run.feed.at)}"
+        span = f"{short(self._since)} to {short(self._feed.at)}"
         self._say(f"{span}: {self._found} finding(s), {self._found - self._over} still open{notes}")
         for line in self._held:
             if line.topic == topics.FINDINGS:
                 self._report(line)
 
     def _report(self, line: Line) -> None:
-        one = finding_record(self._run.origin, line, self._run.feed.topology)
+        one = finding_record(self._run.origin, line, self._feed.topology)
         finding = one.finding
-        head = f"{_short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        head = f"{short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":
             lasted = (finding.detected_at - finding.started_at) / _MINUTE_MS
             by_hand = f"\n  {one.closed}" if one.closed is not None else ""
@@ -184,5 +205,6 @@ def _entity(entity: Mapping[str, str | int]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(entity.items(), reverse=True))
 
 
-def _short(at_ms: int) -> str:
+def short(at_ms: int) -> str:
+    """Return an instant to the second."""
     return f"{format_time(at_ms)[:19]}Z"

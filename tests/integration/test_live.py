@@ -18,13 +18,13 @@ from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
 from services.api.served import shown
 from services.api.settings import ApiSettings
-from services.kit.errors import UserError
 from services.kit.settings import load
 from services.kit.times import wall_ms
 from services.kit.wait import until
 from services.live.feed import Detection
-from services.live.follower import Follower, News
+from services.live.follower import Follower
 from services.live.start import Asked, Run, prepare
+from services.live.stretches import Site
 from services.notify.settings import NotifySettings
 from services.recording.embedded import findings_of
 from services.recording.importers.parts.query_api import Access, QueryApi
@@ -35,11 +35,11 @@ from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests.integration.receivers import WEBHOOK, Receiver, serve
+from tests.integration.watched import EVERY_S, Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
-_EVERY_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -88,42 +88,12 @@ def replayed(stack: Stack, span: tuple[int, int], tmp_path_factory: pytest.TempP
     return found
 
 
-class Watch:
-    """Takes note of what a run reports, and is its clock."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.found: list[str] = []
-        self.reported: list[str] = []
-        self.outages: list[UserError] = []
-
-    def now(self) -> int:
-        return self.at
-
-    def news(self, news: News) -> None:
-        self.found += [finding.to_json() for finding in news.step.findings]
-        self.reported += [line.body.decode() for line in news.reported if line.topic == "findings"]
-
-    def following(self) -> None:
-        """Nothing to note."""
-
-    def away(self, error: UserError) -> None:
-        self.outages.append(error)
-
-
 def _prepared(
     stack: Stack, api: QueryApi, watch: Watch, overrides: Mapping[str, Any] | None = None, **asked: Any
 ) -> Run:
     detection = Detection(choose(overrides), TABLE.configure({}))
     wanted = Asked(lateness_ms=5_000, **asked)
     return prepare(api, wanted, detection, wall_ms=watch.now, monotonic=time.monotonic)
-
-
-def _followed(follower: Follower, watch: Watch, end: int) -> None:
-    """Look every fifteen seconds until the clock has passed `end`."""
-    while watch.at <= end:
-        if follower.turn(_EVERY_S):
-            watch.at += round(_EVERY_S * 1000)
 
 
 @contextmanager
@@ -150,7 +120,7 @@ def test_live_findings_are_those_of_what_was_captured(stack: Stack, span: tuple[
     with _api(stack) as api:
         run = _prepared(stack, api, watch, lookback_ms=240_000)
         assert (run.origin.cluster, len(run.feed.topology.nodes)) == ("vela", 4)
-        _followed(Follower(run, [watch], wall_ms=watch.now), watch, end + 30_000)
+        followed(Follower(run, [watch], wall_ms=watch.now), watch, end + 30_000)
     assert watch.found == replayed
     # The brake came after the lookback: it is reported as it is found.
     assert watch.reported == watch.found
@@ -161,16 +131,16 @@ def test_machines_whose_series_ended_are_forgotten_but_for_those_that_are_given(
 ) -> None:
     _, end = span
     watch = Watch(end - 30_000)
-    given = Topology(nodes=[Node(name="v003", rack="r1")])
-    detection = Detection(choose(), TABLE.configure({}), given, forget_ms=120_000)
+    site = Site(Topology(nodes=[Node(name="v003", rack="r1")]), forget_ms=120_000)
+    detection = Detection(choose(), TABLE.configure({}))
     with _api(stack) as api:
-        asked = Asked(lateness_ms=5_000, lookback_ms=60_000)
+        asked = Asked(lateness_ms=5_000, lookback_ms=60_000, site=site)
         run = prepare(api, asked, detection, wall_ms=watch.now, monotonic=time.monotonic)
         follower = Follower(run, [watch], wall_ms=watch.now)
-        _followed(follower, watch, end + 30_000)
+        followed(follower, watch, end + 30_000)
         assert {node.name for node in run.feed.topology.nodes} == {"v001", "v002", "v003", "v004"}
         # Their job counts as running for five minutes after its last trace, and holds them.
-        _followed(follower, watch, end + 480_000)
+        followed(follower, watch, end + 480_000)
     assert [node.name for node in run.feed.topology.nodes] == ["v003"]
     assert run.feed.snapshot()["topology"] == run.feed.engine.topology
     assert b'["v001",0]' not in run.feed.engine.snapshot()
@@ -187,12 +157,12 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
     watch = Watch(start + 180_000)
     with _api(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
-        _followed(follower, watch, start + 300_000)
+        followed(follower, watch, start + 300_000)
         assert [line for line in watch.reported if '"power_throttle"' in line]
         follower.save()
         saved = len(watch.found)
         # Killed a minute after its state was saved: what was found since is found again.
-        _followed(follower, watch, start + 360_000)
+        followed(follower, watch, start + 360_000)
     del watch.found[saved:]
     with _api(stack) as api:
         run = _prepared(stack, api, watch, **asked)
@@ -201,11 +171,11 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
         follower = Follower(run, [watch], wall_ms=watch.now)
         stack.process("prometheus").stop()
         for _ in range(4):
-            assert follower.turn(_EVERY_S) > 0
+            assert follower.turn(EVERY_S) > 0
             watch.at += 15_000
         assert len(watch.outages) == 4
         stack.start_all()
-        _followed(follower, watch, end + 30_000)
+        followed(follower, watch, end + 30_000)
         assert watch.found == replayed
         assert run.alerts is not None
         alerts = run.alerts
@@ -236,7 +206,7 @@ def test_a_restart_with_other_settings_leaves_nothing_open_and_raises_nothing_ag
             run = _prepared(stack, api, watch, overrides, **asked)
             assert run.goes_on is bool(overrides)
             follower = Follower(run, [watch], wall_ms=watch.now)
-            _followed(follower, watch, start + until_ms)
+            followed(follower, watch, start + until_ms)
             follower.save()
     brake = [one for line in watch.found if (one := json.loads(line))["detector"] == "power_throttle"]
     assert [one["state"] for one in brake] == ["firing", "resolved"]
@@ -263,7 +233,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
         httpx.Client(base_url=f"{address}/api/v1") as console,
     ):
         follower = Follower(run, [watch, live], wall_ms=watch.now, closings=live.closings)
-        _followed(follower, watch, start + 315_000)
+        followed(follower, watch, start + 315_000)
         follower.save()
         (brake,) = [json.loads(line)["id"] for line in watch.reported if '"power_throttle"' in line]
         finding = f"runs/{live.name}/findings/{brake}"
@@ -291,7 +261,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
     ):
         assert brake in [line.id for line in run.open_lines]
         follower = Follower(run, [watch, live], wall_ms=watch.now, closings=live.closings)
-        _followed(follower, watch, end + 30_000)
+        followed(follower, watch, end + 30_000)
 
         def resolved() -> bool:
             follower.save()

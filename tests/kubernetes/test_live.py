@@ -24,10 +24,12 @@ from services.live import api_server
 from services.live.api_server import access_to, entrance
 from services.live.conditions import NodeConditions
 from services.live.feed import Detection
-from services.live.follower import Follower, News
+from services.live.follower import Follower
 from services.live.kubernetes import Kubernetes
 from services.live.maintenance import Maintenance
 from services.live.start import Asked, prepare
+from services.live.stretches import Site
+from services.live.turns import News
 from services.recording.embedded import Step
 from services.recording.importers.parts.query_api import Access, QueryApi
 from services.recording.reader import Recording
@@ -281,8 +283,9 @@ def test_a_node_that_falls_silent_in_maintenance_alerts_nobody(
 
     def found(nodes: dict[str, Any]) -> list[tuple[str, object]]:
         watch = Watch(begin + 120_000)
-        detection = Detection(choose(), TABLE.configure({}), listed=lambda: listing.jobs, nodes=lambda: nodes)
-        asked = Asked(lateness_ms=5000, lookback_ms=120_000)
+        detection = Detection(choose(), TABLE.configure({}))
+        site = Site(listed=lambda: listing.jobs, nodes=lambda: nodes)
+        asked = Asked(lateness_ms=5000, lookback_ms=120_000, site=site)
         with QueryApi(Access(stack.addresses.prometheus, retries=0)) as api:
             run = prepare(api, asked, detection, wall_ms=watch.now, monotonic=time.monotonic)
             follower = Follower(run, [watch], wall_ms=watch.now)

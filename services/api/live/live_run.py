@@ -13,8 +13,9 @@ from services.kit.errors import UserError
 from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.live.alerts import alerted, finding_record
-from services.live.follower import Closing, News
+from services.live.follower import Closing
 from services.live.start import Run
+from services.live.turns import News
 
 
 class LiveRun:
