@@ -1,6 +1,6 @@
 /** The console driven as a person would, in Chromium, on the small recordings and a server of its own. */
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { inspected, READY, serve, type Served } from "./server";
+import { inspected, READY, serve, unfoldAll, type Served } from "./server";
 
 describe.skipIf(!READY)("the console in a browser (needs Chromium, the built console and .venv)", () => {
   let served: Served;
@@ -163,9 +163,7 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
       await page.goto(`${base}${address}`);
       await page.locator("main h1, main h2").first().waitFor();
       await page.waitForLoadState("networkidle"); // what is loaded may be wider than what waits for it
-      for (const summary of await page.locator("main details:not([open]) > summary").all()) {
-        await summary.click();
-      }
+      await unfoldAll(page);
       expect([address, await page.evaluate(() => document.documentElement.scrollWidth)]).toEqual([address, 390]);
       const sideways = () => [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth && one.querySelector("table") !== null).map((one) => one.textContent);
       expect([address, await page.evaluate(sideways)], "nor does a table move sideways on its own").toEqual([address, []]);

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { PATIENCE_MS } from "./patience";
-import { inspected, PYTHON, READY, ROOT, serve, type Served } from "./server";
+import { inspected, PYTHON, READY, ROOT, serve, unfoldAll, type Served } from "./server";
 
 const POOR = `
 import sys
@@ -213,9 +213,7 @@ describe.skipIf(!READY)("what is read off a page (needs Chromium, the built cons
       await open(at);
       await page.locator("main h1, main h2").first().waitFor();
       await page.waitForLoadState("networkidle");
-      for (const summary of await page.locator("main details:not([open]) > summary").all()) {
-        await summary.click();
-      }
+      await unfoldAll(page);
       const without = await page.evaluate(() => {
         const found = [...document.querySelectorAll("main time")].map((one) => one.textContent).filter((text) => !text.endsWith(" UTC"));
         const walk = document.createTreeWalker(document.querySelector("main") as Node, NodeFilter.SHOW_TEXT);

@@ -114,6 +114,15 @@ async function scrolled(page: Page): Promise<void> {
   });
 }
 
+/** Open all that is folded away on a page. */
+export async function unfoldAll(page: Page): Promise<void> {
+  const folded = page.locator("main details:not([open]) > summary");
+  for (let left = await folded.count(); left > 0; left -= 1) {
+    await folded.first().click(); // which is then no longer among them
+    await expect.poll(() => folded.count()).toBeLessThan(left);
+  }
+}
+
 /** What breaks WCAG 2.1 A or AA on a page, in either theme; keeps a picture of both where that is asked for. */
 export async function inspected(page: Page, name: string): Promise<readonly string[]> {
   const found: string[] = [];

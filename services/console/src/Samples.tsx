@@ -44,18 +44,20 @@ export function Samples({ there, onMade, onRun }: Props) {
           <h2 class="inline">Sample incidents</h2>{" "}
           <span class="soft">{loaded.data !== null && `${loaded.data.scenarios.length} that a recording can be made of here`}</span>
         </summary>
-        <When loaded={loaded}>
-          {({ scenarios, last }) => (
-            <Table
-              id="samples"
-              rows={scenarios}
-              keyOf={({ name }) => name}
-              columns={columnsOf((one) => (
-                <Sample one={one} last={last.get(one.name)} there={there} onAsked={loaded.again} onOver={over} onRun={onRun} />
-              ))}
-            />
-          )}
-        </When>
+        {open && (
+          <When loaded={loaded}>
+            {({ scenarios, last }) => (
+              <Table
+                id="samples"
+                rows={scenarios}
+                keyOf={({ name }) => name}
+                columns={columnsOf((one) => (
+                  <Sample one={one} last={last.get(one.name)} there={there} onAsked={loaded.again} onOver={over} onRun={onRun} />
+                ))}
+              />
+            )}
+          </When>
+        )}
       </details>
     </section>
   );
