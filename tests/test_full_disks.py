@@ -8,10 +8,13 @@ import pytest
 from services.api.conftest import client_of, settings_at
 from services.api.recordings.test_archive import ZIP
 from services.kit.durable import DAMAGED, UNKEPT, replace_file, state_folder
+from services.kit.errors import UserError
 from services.kit.problems import RefusedError
 from services.notify.receiver.store import Store as Received
 from services.replay.journal import Journal
 from services.replay.test_journal import entry
+from services.synth.library import ensure_recording
+from services.synth.make import Variant
 from tests.disks import Disk, small_disk
 
 
@@ -89,6 +92,13 @@ def test_an_api_whose_disk_is_full_answers_507_and_goes_on_when_it_is_not(tmp_pa
         assert client.get("/api/v1/runs").json()["items"] == []
         disk.free()
         assert client.put("/api/v1/detectors/straggler/shadow", json={"shadow": True}).is_success
+
+
+def test_a_recording_that_does_not_fit_leaves_nothing_and_the_remedy(disk: Disk) -> None:
+    with pytest.raises(UserError, match="the disk is full") as refused:
+        ensure_recording("sakuraone-spine-loss", disk.folder / "made", Variant(scale=0.1))
+    assert "a scale below 1" in refused.value.remedy
+    assert list(disk.folder.iterdir()) == []
 
 
 def test_a_damaged_journal_costs_that_replay_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

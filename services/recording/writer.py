@@ -167,12 +167,10 @@ class RecordingWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            for stream in self._streams.values():
-                if stream.writer is not None:
-                    stream.writer.close()  # which fails on a disk that is full
-        finally:
-            shutil.rmtree(self._work, ignore_errors=True)
+        for stream in self._streams.values():
+            if stream.writer is not None:
+                stream.writer.close()
+        shutil.rmtree(self._work, ignore_errors=True)
 
     def write(self, stream: str, batch: pa.RecordBatch, *, interval_s: float | None = None) -> None:
         """Append rows, sorted by timestamp, to a stream. ``interval_s`` is taken from the first call."""
