@@ -138,9 +138,10 @@ class Cases(Kept):
         """Return what shows a node alive that is silent in-band; empty if nothing does.
 
         A BMC lives on when its node dies: it speaks for nodes only where several stopped in the same instant and no
-        job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting.
+        job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting. The
+        last line of one that dies may come after a lost scrape: a line counts after more silence than that.
         """
-        if self._scheduler.alive(name, since + int(usual_ms)):
+        if self._scheduler.alive(name, since + int(self._config.least_readings * usual_ms)):
             return "its own log lines"
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)

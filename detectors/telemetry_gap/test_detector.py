@@ -82,13 +82,15 @@ _OF_THE_NODE = [
 
 @pytest.mark.parametrize(("source", "words"), _OF_THE_NODE)
 def test_with_the_whole_agent_gone_what_runs_there_shows_that_the_node_lives(source: Any, words: str) -> None:
-    event = line(AT_S + 40, source, words, node=NODE)
+    event = line(AT_S + 60, source, words, node=NODE)
     quiet = replace(SCENE, kinds=("nic", "dcgm"), working=False)
     gone = without(without(tape_of(quiet), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
     assert firing(gone) == []
     (fired,) = firing(replace(gone, logs=[event]))
     assert dict(fired.entity) == {"node": NODE}
     assert fired.evidence["alive_by"] == "its own log lines"
+    last = line(AT_S + 12, source, words, node=NODE)
+    assert firing(replace(gone, logs=[last])) == [], "the last line of a node that died after a lost scrape"
 
 
 def test_a_bmc_whose_sensors_are_read_one_after_the_other_is_read_once_a_minute() -> None:
