@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
@@ -41,6 +41,7 @@ from services.sink.pages import Catalogue
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
+from tests.integration.recorded_feed import all_records
 from tests.integration.watched import Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
@@ -127,15 +128,9 @@ def _standing_still(stack: Stack, name: str) -> Iterator[None]:
 
 
 def _records(reader: KafkaConsumer, topic: str, cluster: str) -> list[Record]:
-    parts = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
-    ends = reader.end_offsets(parts)
-    reader.assign(parts)
-    reader.seek_to_beginning(*parts)
-    found: list[Record] = []
-    while any(reader.position(part) < ends[part] for part in parts):
-        for some in reader.poll(timeout_ms=200).values():
-            found += some
-    return [record for record in found if (record.key or b"").startswith(f"{cluster}/live".encode())]
+    return [
+        record for record in all_records(reader, topic) if (record.key or b"").startswith(f"{cluster}/live".encode())
+    ]
 
 
 def _lines(reader: KafkaConsumer, topic: str, cluster: str) -> list[str]:
