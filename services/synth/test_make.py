@@ -64,7 +64,8 @@ def test_a_recording_whose_command_ends_while_it_is_made_is_deleted(
     write: Write, tmp_path: Path, how: signal.Signals
 ) -> None:
     out, script, errors = tmp_path / "made" / "tiny-brake", tmp_path / "command.py", tmp_path / "errors"
-    script.write_text(_COMMAND.format(scenario=str(write({"duration": "+01:00:00"})), out=str(out)))
+    a_minute_of_work = write({"duration": "+480:00:00"})  # an hour is made in a second, whole before a signal comes
+    script.write_text(_COMMAND.format(scenario=str(a_minute_of_work), out=str(out)))
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     with (
         errors.open("w") as complaints,
