@@ -32,6 +32,8 @@ _STEADY = 0.05
 _FREED = 0.2
 """Of the memory in use at work: a process that ends gives all of it back, one that hangs none."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
+_TOGETHER_MS = 60_000
+"""A reading of 60 s scrapes: what stops within it stops at once."""
 _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
 
@@ -116,6 +118,11 @@ class Activity(_Readings):
         gone = silent[self._gpu] & (last[self._gpu] >= np.maximum(moment[self._job], self._starts[self._job]))
         lost: IntArray = np.bincount(self._job[gone], minlength=len(self))[jobs]
         return lost
+
+    def any_fell_silent(self, now: Instant, at: Instant) -> bool:
+        """Return whether any GPU at all fell silent within a minute of `at` (ms), and still is."""
+        silent = ~self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)
+        return bool((silent & (np.abs(self._attendance.last - at) <= _TOGETHER_MS)).any())
 
     def learn(self, jobs: IntArray) -> None:
         """Learn what the GPUs of jobs that work draw."""

@@ -146,9 +146,15 @@ class HangJudge:
         return self._lines.cause(job.nodes, last - _CAUSE_LEAD_MS) is not None
 
     def victim(self, number: int, now: Instant, last: Instant) -> bool:
-        """Return whether some of a job's GPUs fell silent with it, or after: it is not the job that hangs."""
+        """Return whether some of a job's GPUs fell silent with it, or after: it is not the job that hangs.
+
+        An inferred job may have nodes that are not known to be its: any that falls silent as it stops is taken for one.
+        """
         one: IntArray = np.array([number])
-        return bool(self._activity.lost(one, now, np.array([last]))[0])
+        if self._activity.lost(one, now, np.array([last]))[0]:
+            return True
+        job = self._fleet.jobs.get(self._slots.names[number] or "")
+        return job is not None and job.inferred and self._activity.any_fell_silent(now, last)
 
     def _all_silent(self, steps: StepPace, last: Instant) -> bool:
         """Return whether every job that made steps lately fell silent with this one: it is what collects them."""

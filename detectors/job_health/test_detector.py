@@ -154,6 +154,16 @@ def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None
     assert found(replace(tape, rows=[both], jobs=started)) == []
 
 
+@pytest.mark.parametrize(("job_id", "dead_at", "hangs"), [("inferred-n", 480, 0), ("inferred-n", None, 1), ("8", 480, 1)])
+def test_an_inferred_job_that_stops_as_a_node_dies_waits_for_that_node(
+    job_id: str, dead_at: float | None, hangs: int
+) -> None:
+    tape = tape_of(replace(HUNG, gathered=False, minutes=24, dead_node_at=dead_at))
+    (started,) = tape.jobs
+    one = replace(started, job=replace(started.job, job_id=job_id, nodes=started.job.nodes[:1]))
+    assert [fault for fault, state in found(replace(tape, jobs=[one])) if state == "firing"] == ["job_hang"] * hangs
+
+
 def replace_job(steps: Any, names: tuple[str, ...]) -> Any:
     """Return the steps as those of several jobs."""
     count = len(steps.times)
