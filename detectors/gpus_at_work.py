@@ -19,7 +19,7 @@ from detectors.core.residuals import Habit, group_quantiles
 from detectors.core.tails import Tails
 from detectors.fleet import Fleet, Job
 from detectors.gpus import GpuLayout, reported
-from detectors.statistics import clamp, known_or
+from detectors.statistics import clamp, known_or, masked_median
 from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, TimeByReason, bits_of
 
 STALE_MS: Final = 90_000
@@ -28,6 +28,10 @@ IDLE_UTILISATION: Final = 10.0
 """Below so many percent a GPU is not at work, whatever its clocks do: a kernel that is resident reads near 100."""
 FEWEST_PEERS: Final = 4
 """With fewer the least affected quarter of the peers is one outlier's word."""
+_FEW_NODES: Final = 4
+"""Of more, a node's own GPUs are too few to be the median."""
+_KEEPS: Final = 0.95
+"""Of its peers' clock: half of what `clock_ratio` of power and heat calls a loss."""
 _MEMORY_S: Final = 300.0
 """What is usual is a mean of five minutes: many steps, and a checkpoint changes little."""
 _KNOWN_S: Final = 30.0
@@ -109,6 +113,7 @@ class GpusAtWork(Columns):
         self.limit: FloatArray = np.empty(0)
         self._models: dict[str, int] = {}
         self._of_job: IntArray = np.empty(0, np.int64)
+        self._few: BoolArray = np.empty(0, bool)
         self._jobs: tuple[Any, ...] = ()
         self._looked: Instant = -1
 
@@ -190,13 +195,13 @@ class GpusAtWork(Columns):
         if self._jobs == (*jobs, self.count):
             return
         self._jobs = (*jobs, self.count)
-        self._of_job = np.full(self.count, -1, np.int64)
+        self._of_job, self._few = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
         start = np.full(self.count, -1, np.int64)
         ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
             mine = self._gpus_of(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
-            start[mine] = job.start
+            self._few[mine], start[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start
         other = (start != self.job) & ~self.held
         for habit in self.usual.values():
             habit.forget(other)
@@ -315,8 +320,9 @@ class GpusAtWork(Columns):
         lost = usual - clock
         self.lost[where] = lost
         relative, own = np.full(self.count, np.nan), lost if self._own_past else -clock
-        if self._own_past:  # where scrapes are far apart, a look may be of one node: the others as they were last seen
-            np.copyto(relative, self.lost, where=now - self.looked_at <= STALE_MS)
+        # Where scrapes are far apart, a look may be of one node: the others as they were last seen.
+        seen = self.lost if self._own_past else -np.log(self.clock)
+        np.copyto(relative, seen, where=now - self.looked_at <= STALE_MS)
         relative[where] = own
         least = self.among_peers(relative, np.isfinite(relative), 0.25)[where]
         residual = np.where(np.isfinite(least), own - least, lost) / _STEP
@@ -339,10 +345,22 @@ class GpusAtWork(Columns):
             habit.learn_all(mean, spent)
 
     def lacks(self, gpus: IntArray, now: Instant) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return the median clock, power and temperature of GPUs' free peers, and the ninth decile of the latter."""
-        those = self.comparable(now)
-        clock, power, temp = (self.among_peers(values, those, 0.5) for values in (self.clock, self.power, self.temp))
-        return clock[gpus], power[gpus], temp[gpus], self.among_peers(self.temp, those, 0.9)[gpus]
+        """Return the median clock, power and temperature of GPUs' free peers, and the ninth decile of the latter.
+
+        In a job of few nodes these are the GPUs of the other nodes, as what befalls a node befalls half of it; the
+        decile is that of all of its GPUs that keep their clock.
+        """
+        those, signals = self.comparable(now), np.array([self.clock, self.power, self.temp])
+        clock, power, temp = (self.among_peers(signal, those, 0.5)[gpus] for signal in signals)
+        warmest = self.among_peers(self.temp, those, 0.9)[gpus]
+        for place in np.flatnonzero(self._few[gpus]).tolist():
+            job = np.flatnonzero(those & (self._of_job == self._of_job[gpus[place]]))
+            others = signals[:, job[self.layout.node[job] != self.layout.node[gpus[place]]]]
+            if others.shape[1] >= FEWEST_PEERS:
+                clock[place], power[place], temp[place] = masked_median(others, np.isfinite(others))
+                kept = self.temp[job[self.clock[job] >= _KEEPS * clock[place]]]
+                warmest[place] = np.quantile(kept[np.isfinite(kept)], 0.9) if np.isfinite(kept).any() else np.nan
+        return clock, power, temp, warmest
 
     def improbable(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the loss of clock is beyond what chance brings within the budget."""

@@ -154,7 +154,10 @@ def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None
     assert found(replace(tape, rows=[both], jobs=started)) == []
 
 
-@pytest.mark.parametrize(("job_id", "dead_at", "hangs"), [("inferred-n", 480, 0), ("inferred-n", None, 1), ("8", 480, 1)])
+STOPS = [("inferred-a", 480, 0), ("inferred-a", None, 1), ("8", 480, 1)]
+
+
+@pytest.mark.parametrize(("job_id", "dead_at", "hangs"), STOPS)
 def test_an_inferred_job_that_stops_as_a_node_dies_waits_for_that_node(
     job_id: str, dead_at: float | None, hangs: int
 ) -> None:

@@ -156,6 +156,16 @@ def test_on_default_fields_an_alarm_of_the_fans_suffices_after_two_readings() ->
     assert stated <= seen <= stated + 30_000
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 30.0])
+def test_on_default_fields_a_whole_node_is_found_beside_the_only_other_one_of_its_job(interval_s: float) -> None:
+    pair = Cluster(nodes=2, gpus=4, minutes=30, interval_s=interval_s)
+    heat = Heat(1, 600, 1500, ramp_s=600)
+    scene = without(Scene(pair, [heat], bmc=False), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION")
+    assert firing(tape_of(scene)) == [{"node": name(1)}]
+    both = replace(scene, heats=[heat, replace(heat, node=0)])
+    assert firing(tape_of(both)) == []  # a room that is too warm, or work that is: nobody is left to compare with
+
+
 def firing_at(scene: Scene) -> int:
     return next(finding.detected_at for finding in run(tape_of(scene)) if finding.state == "firing")
 
