@@ -41,13 +41,13 @@ _DOUBTED: Final = 0.05
 _LOOK_MS: Final = 10_000
 _STEP: Final = 0.02
 """The SM clock moves in steps of 15 MHz, 1 % of it, and a mean within one of them: residuals are counted in two."""
-_CORRELATED_LOOKS: Final = 6.0
-"""Temperatures and loads last a minute: so many looks count as one where the tails are learnt."""
+_INDEPENDENT: Final = 0.5
+"""What a look counts, as it repeats the last in part: by 0.1 to 0.45 in recordings of others (see `Echo`)."""
 _LEAST: Final = 1e-6
 """Of MHz and W: a clock or a power of 0 is none."""
 _DEGREES: Final = (5.0, 150.0)
 """A chip at work reads something between these; anything else is a misreading."""
-_SIGNAL: Final = "clock"
+_SIGNAL: Final = "loss of clock"
 
 
 class GpusAtWork(Columns):
@@ -59,8 +59,7 @@ class GpusAtWork(Columns):
     none); `held` a finding on it is open, so that nothing is learnt from it; `run` judged readings in a row that were
     held down, `since` the first of them, `before` the reading before it, `free_since` the first of the latest that were
     free (-1: is not). Of the last look, at readings up to `looked_at`: `lost`, the logarithm of how far its clock was
-    below usual; of the look to come: `sums` of what is in `USUAL`, at work, over `seen` readings each; `peak` the
-    highest residual of a run of suspicion.
+    below usual; of the look to come: `sums` of what is in `USUAL`, at work, over `seen` readings each.
     """
 
     axis = "dcgm"
@@ -90,7 +89,6 @@ class GpusAtWork(Columns):
     looked_at: IntArray = column(-1)
     sums: FloatArray = column(0.0, 1)
     seen: NDArray[np.int32] = column(0, 1, dtype=np.int32)
-    peak: FloatArray = column(0.0)
 
     def __init__(
         self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str], *, own_past: bool = True
@@ -326,13 +324,10 @@ class GpusAtWork(Columns):
         relative[where] = own
         least = self.among_peers(relative, np.isfinite(relative), 0.25)[where]
         residual = np.where(np.isfinite(least), own - least, lost) / _STEP
-        tail, before = self.tails[_SIGNAL], self.evidence.looks.take(those)
-        self.evidence.look(those, tail.odds(residual), now)
-        calm = self.evidence.wealth[where] <= 0
-        tail.learn(residual[calm & (before == 0) & ~self.held[where]], 1 / _CORRELATED_LOOKS)
-        # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
-        tail.learn(self.peak[those[calm & (before > 0) & (before <= _CORRELATED_LOOKS)]], 1 / _CORRELATED_LOOKS)
-        self.peak[where] = np.where(calm, 0.0, np.maximum(self.peak[where], residual))
+        tail = self.tails[_SIGNAL]
+        self.evidence.look(those, tail.odds(residual), now, weight=_INDEPENDENT)
+        # All that nothing holds down is usual, however odd: who is learnt from only while not odd seems ever odder.
+        tail.learn(residual[(self.run[where] == 0) & ~self.held[where]], _INDEPENDENT)
 
     def _learn(self, looked: BoolArray, means: FloatArray) -> None:
         last = np.where(self.looked_at >= 0, self.looked_at, self.at)
