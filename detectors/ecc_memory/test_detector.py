@@ -102,7 +102,8 @@ def test_without_its_flag_a_remap_is_found_by_its_xid_in_the_log_or_the_field(
     columns = {XID: stepped(CLUSTER, {XID: memory()[XID]}, [] if logged else [(XID, 2, 1, 100, code)])[XID]}
     (found,) = run(CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, code, ROW_MARKED)] if logged else []))
     assert (found.fault, dict(found.entity)) == (fault, gpu(2, 1))
-    assert found.detected_at <= START + (105_000 if logged else 115_000)
+    waits = 30_000 if code == 63 else 0
+    assert found.detected_at <= START + (105_000 if logged else 115_000) + waits
     assert "IGNORE" not in found.recommended_action
 
 
@@ -113,10 +114,44 @@ def test_a_failed_remap_that_the_driver_reports_is_raised_before_its_flag_and_on
     assert "CONTACT_SUPPORT, by nvidia" in found.recommended_action
 
 
-def test_on_default_fields_rows_given_up_for_corrected_errors_wait_for_a_reset() -> None:
+def test_on_default_fields_rows_given_up_for_corrected_errors_are_information_and_hide_no_remap() -> None:
     columns = stepped(CLUSTER, memory(), [(SPARE_ROWS, 2, 1, 100, 1)])
     del columns[PENDING]
-    assert fired(CLUSTER.tape(columns)) == [("row_remap_pending", gpu(2, 1))]
+    (info,) = run(CLUSTER.tape(columns))
+    assert (info.fault, dict(info.entity), info.severity) == ("row_remap_pending", gpu(2, 1), "info")
+    found = run(CLUSTER.tape(columns, logs=[xid_line(200, 2, 1, 63, ROW_MARKED)]))
+    assert [(f.fault, f.severity) for f in found] == [("row_remap_pending", "info"), ("row_remap_pending", "ticket")]
+
+
+@pytest.mark.parametrize("code", [48, 94, 95, None])
+@pytest.mark.parametrize("remap_s", [91.0, 101.1, 106.0, 280.0])
+def test_without_its_flag_a_remap_that_comes_with_an_uncorrectable_error_is_part_of_it(
+    code: int | None, remap_s: float
+) -> None:
+    columns = memory() if code else stepped(CLUSTER, memory(), [(DBE, 2, 1, 101, 1)])
+    del columns[PENDING]
+    error = [xid_line(101, 2, 1, code)] if code else []
+    lines = sorted([*error, xid_line(remap_s, 2, 1, 63, ROW_MARKED)], key=lambda line: line.at)
+    (found,) = run(CLUSTER.tape(columns, logs=lines))
+    assert (found.fault, dict(found.entity)) == ("ecc_uncorrectable", gpu(2, 1))
+    assert found.detected_at <= START + 110_000
+    assert "reset the GPU" in found.recommended_action
+    assert "row_remap_recorded" in found.evidence or remap_s > 102, "what came later is not known yet"
+
+
+def test_a_remap_of_another_gpu_than_the_one_with_the_error_is_a_finding() -> None:
+    columns = {XID: memory()[XID]}
+    tape = CLUSTER.tape(columns, logs=[xid_line(100, 2, 1, 48), xid_line(100.1, 2, 2, 63, ROW_MARKED)])
+    assert fired(tape) == [("ecc_uncorrectable", gpu(2, 1)), ("row_remap_pending", gpu(2, 2))]
+
+
+def test_a_contained_error_whose_row_waits_for_a_reset_is_open_until_there_is_one() -> None:
+    cluster = Cluster(minutes=80, interval_s=30)
+    lines = [xid_line(100, 2, 1, 94), xid_line(101, 2, 1, 63, ROW_MARKED)]
+    assert [f.state for f in run(cluster.tape({SBE: cluster.steady(5)}, logs=lines))] == ["firing"]
+    forgets = np.where((cluster.at_s > 4200) & (np.arange(12) == cluster.of(2, 1)), 0.0, 5.0)
+    found = run(cluster.tape({SBE: forgets}, logs=lines))
+    assert [(f.fault, f.state) for f in found] == [("ecc_uncorrectable", "firing"), ("ecc_uncorrectable", "resolved")]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ class Links(Columns):
         It is the second largest of the last three looks that had any, less than `ONE_EVENT_MS` apart: where a collector
         is slow the looks between its readings have none.
         """
-        return np.median(self.resent[:, gpus], axis=0)
+        second: FloatArray = np.median(self.resent[:, gpus], axis=0)
+        return second
 
     def suspects(self, now: Instant) -> IntArray:
         """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is
