@@ -12,12 +12,12 @@ Memory Error Management), and it is the flag that asks for a reset.
 
 Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
 (`detectors.core.counting`), and by Delta's mean event more of them within some minutes than the GPU ever came back from
-by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some
-is reported once, as information.
+by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some,
+or whose storm is back and no larger, is reported once, as information.
 
-When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; a storm
-that began before the telemetry is taken for one; an uncorrectable error that needs a reset stays open when the reset
-leaves no trace in the telemetry.
+When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; one that
+pauses, and goes on for no longer than before, is no ticket after its pause; a storm that began before the telemetry is
+taken for one; an uncorrectable error that needs a reset stays open when the reset leaves no trace in the telemetry.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storms import RETURN_MS, STORM, Bouts, Storms, line_evidence
+from detectors.ecc_memory.storms import STORM, Bouts, Storms, line_evidence
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
@@ -89,7 +89,7 @@ class EccMemory:
         self._memory = MemoryReadings()
         self.tails = Tails(config.calibration)
         self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days).along("dcgm")
-        self._book = CaseBook(self.spec.name, RETURN_MS)
+        self._book = CaseBook(self.spec.name)
         self._bouts = Bouts()
         self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._bouts, self._book)
 
