@@ -5,17 +5,19 @@ double-bit errors or of rows remapped for uncorrectable errors that grows, the f
 63 and 64 (which are these two flags in words) and XID 92 (the driver's own word on the rate of corrected errors).
 Lines, field and counters of one event are one finding; an uncorrectable error stays open until the GPU is seen to be
 reset, or to have been away. A counter that is already at 7 when the telemetry begins is history; a flag that is already
-set is a fault, for it still asks for a reset. XID 63 says for which of two reasons nothing: alone it is a pending
-remap.
+set is a fault, for it still asks for a reset. XID 63 says that a row or, on Volta, a page was recorded for replacement,
+for one of two reasons: beside an uncorrectable error it is part of that, which asks for the reset anyway; alone it is a
+pending remap. Rows counted as given up for corrected errors are information: applications go on unaffected (NVIDIA, GPU
+Memory Error Management), and it is the flag that asks for a reset.
 
 Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
 (`detectors.core.counting`), and by Delta's mean event more of them within some minutes than the GPU ever came back from
-by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some
-is reported once, as information.
+by itself. It slows nothing; it announces the row that will fail, hence a ticket. A GPU that has always corrected some,
+or whose storm is back and no larger, is reported once, as information.
 
-When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; a storm
-that began before the telemetry is taken for one; an uncorrectable error that needs a reset stays open when the reset
-leaves no trace in the telemetry.
+When it is wrong: errors that a GPU begins to have for good, and in number, are a storm until they are a habit; one that
+pauses, and goes on for no longer than before, is no ticket after its pause; a storm that began before the telemetry is
+taken for one; an uncorrectable error that needs a reset stays open when the reset leaves no trace in the telemetry.
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.ecc_memory.storms import RETURN_MS, STORM, Bouts, Storms, line_evidence
+from detectors.ecc_memory.storms import STORM, Bouts, Storms, line_evidence
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
@@ -38,11 +40,15 @@ from detectors.xid import Xid, XidCatalogue
 from detectors.xid_watch import XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
+_ROWS = "rows"
 _CLEAR_READINGS = 2
 """A flag that is 0 once may be the collector's blank of a GPU in reset."""
 _QUIET_MS = 3_600_000
 """What asks for no reset (a contained error), or whose GPU cannot be watched, is over when it stays away for an
 hour."""
+_TOGETHER_MS = 30_000
+"""XID 63 waits so long for an uncorrectable error that it comes with: their lines are seconds apart, and dcgm-exporter
+collects what counts every 30 s by default."""
 _FLAGS: dict[Fault, tuple[str, Severity, str, str]] = {
     "row_remap_pending": (
         "pending", "ticket", "a row remap waits for a reset", "reset the GPU as soon as its node is free",
@@ -78,11 +84,12 @@ class EccMemory:
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         codes = self._catalogue.codes("uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory")
+        self._recorded = self._catalogue.codes("remap_recorded")
         self._xids = XidWatch(codes, self._layout)
         self._memory = MemoryReadings()
         self.tails = Tails(config.calibration)
         self._single = Bursts("single-bit errors", self.tails, config.false_alarms_per_100_node_days).along("dcgm")
-        self._book = CaseBook(self.spec.name, RETURN_MS)
+        self._book = CaseBook(self.spec.name)
         self._bouts = Bouts()
         self._storms = Storms(config.storm_errors, self._layout, self._memory, self._single, self._bouts, self._book)
 
@@ -108,19 +115,23 @@ class EccMemory:
         self._layout.extend()
         self._grow(len(self._layout))
         found: list[Finding] = []
-        for event in self._xids.drain(now):
+        recorded: list[XidEvent] = []
+        for event in self._xids.drain(now, self._recorded, _TOGETHER_MS):
             group = self._catalogue.of(event.code).group
             if group == "uncorrectable_memory":
                 found += self._error(now, event.node, event.gpu, event)
             elif group == "correctable_memory":
                 found += self._storms.complaint(now, event, self._catalogue.of(event.code))
+            elif group == "remap_failed":
+                found += self._remap(now, "row_remap_failure", event)
             else:
-                fault: Fault = "row_remap_pending" if group == "remap_recorded" else "row_remap_failure"
-                found += self._remap(now, fault, event)
+                recorded.append(event)
         grown = np.flatnonzero(self._memory.uncorrected_at >= 0)
         for gpu in grown.tolist():
             found += self._error(now, self._layout.names[self._layout.node[gpu]], gpu, None)
         self._memory.forget(grown)
+        for event in recorded:
+            found += self._remap(now, "row_remap_pending", event)
         found += self._worn(now)
         for fault in _FLAGS:
             found += self._flag(now, fault)
@@ -148,6 +159,8 @@ class EccMemory:
         evidence = self._says(gpu, event, xid)
         if counted:
             evidence["new_uncorrectable_errors"] = float(memory.uncorrected[gpu])
+        if any((event.node, event.gpu) == (node, gpu) for event in self._xids.waiting()):
+            evidence["row_remap_recorded"] = 1
         step = "replace" if evidence.get("row_remap_failure") == 1 else xid.ours if xid else "reset"
         quoted = f" ({xid.quoted})" if xid is not None and step == xid.ours else ""
         if xid is not None:
@@ -177,11 +190,16 @@ class EccMemory:
         return evidence | line_evidence(event, xid) if event is not None and xid is not None else evidence
 
     def _remap(self, now: Instant, fault: Fault, event: XidEvent) -> list[Finding]:
-        """Raise what XID 63 or 64 says in words, where no flag is there to be asked; a failed remap in any case."""
-        known = event.gpu >= 0 and bool(self._memory.pending_known[event.gpu])
+        """Raise what XID 63 or 64 says in words; 63 only where no flag and no uncorrectable error says more."""
         where = self._layout.named(event.node, event.gpu)
-        if event.again or (fault == "row_remap_pending" and known):
+        if event.again:
             return []
+        if fault == "row_remap_pending":
+            if event.gpu >= 0 and self._memory.pending_known[event.gpu]:
+                return []
+            if (error := self._book.get(_UNCORRECTABLE, where)) is not None:
+                error.memo["asks_reset"] = True
+                return []
         xid = self._catalogue.of(event.code)
         evidence = self._says(event.gpu, event, xid)
         if event.gpu >= 0 and not self._memory.failure_known[event.gpu] and fault == "row_remap_failure":
@@ -202,7 +220,7 @@ class EccMemory:
         )
 
     def _worn(self, now: Instant) -> list[Finding]:
-        """Raise a pending remap by the count of rows given up for corrected errors, where no flag says so."""
+        """Note, as information, that rows are counted as given up for corrected errors, where there is no flag."""
         found: list[Finding] = []
         for gpu in np.flatnonzero((self._memory.worn > 0) & ~self._memory.pending_known).tolist():
             where = self._layout.entity(gpu)
@@ -212,12 +230,12 @@ class EccMemory:
                 where,
                 gpu=gpu,
                 started_at=int(self._memory.at[gpu]),
-                severity="ticket",
-                score=0.8,
-                summary=f"{in_words(where)}: {self._memory.worn[gpu]:.0f} more rows given up, which a reset replaces",
-                action=_FLAGS["row_remap_pending"][3],
+                severity="info",
+                score=0.1,
+                summary=f"{in_words(where)}: {self._memory.worn[gpu]:.0f} more rows given up for corrected errors",
+                action="none: the next reset replaces them",
                 evidence=self._says(gpu, None, None) | {"row_remap_pending": "not reported"},
-                memo={"by": "rows"},
+                aspect=_ROWS,
             )
         self._memory.worn[:] = 0.0
         return found

@@ -21,10 +21,11 @@ _LASTING_CALM_MS = 900_000
 """At one error in a minute and a half, the least that makes a storm, a gap of a quarter of an hour is no chance."""
 _CALM_MS = 240_000
 """Bursts less than four minutes apart are one storm: it is over within the five minutes of a usual resolve."""
-RETURN_MS = 3_600_000
-"""A storm that is back within the hour is the same trouble, and must stay away for `_RETURNED_CALM_MS` then."""
-_RETURNED_CALM_MS = 1_800_000
 _CALM_LOOKS = _CALM_MS // LOOK_MS
+_REMEMBERED_MS = 86_400_000
+"""A storm that comes back, no larger, is one ticket a day at most (policy)."""
+_LARGER = 1.5
+"""Half as many errors again, and a storm's worth more, are no scatter of the same waves (judgement)."""
 _HABIT = "habit"
 _HABIT_LOOKS = 180
 """After an hour, what a GPU always had is its habit."""
@@ -36,6 +37,9 @@ class Bouts(Columns):
     By GPU: the errors of its last two looks (`before`); the most that it kept up in the bout that goes on (`highest`),
     and in those that were over and no storm (`usual`). As many again say nothing that is new of it. A bout is over
     once a GPU has kept up half as many at most for as many looks (`calm`) as end a storm: a lull is none.
+
+    Of storms that were found it is how many errors they had that counts: `found` in the largest that was over by
+    itself, last seen at `found_at` (-1: none). As many again are the same trouble.
     """
 
     axis = "dcgm"
@@ -43,6 +47,8 @@ class Bouts(Columns):
     highest: NDArray[np.float32] = column(0.0, dtype=np.float32)
     usual: NDArray[np.float32] = column(0.0, dtype=np.float32)
     calm: NDArray[np.int32] = column(0, dtype=np.int32)
+    found: NDArray[np.float32] = column(0.0, dtype=np.float32)
+    found_at: IntArray = column(-1)
 
     def look(self, gpus: IntArray, errors: NDArray[np.float32], held: BoolArray) -> None:
         """Take a look at `gpus` (n,), and their `errors` (n,).
@@ -95,8 +101,10 @@ class Storms:
         if not single.look(now, len(self._layout.names), held):
             return found
         self._bouts.look(read, single.now[read], held)
+        self._part(now, held)
         beyond = single.beyond_chance()
-        added = single.recent - np.maximum(single.level, self._bouts.usual) * (RECENT_S * 1000 / LOOK_MS)
+        habit = np.where(self._bouts.found_at >= 0, single.level, np.maximum(single.level, self._bouts.usual))
+        added = single.recent - habit * (RECENT_S * 1000 / LOOK_MS)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
         lasting = lasting[added[lasting] > 0]  # waves no faster than one that was over by itself are habit
@@ -137,7 +145,12 @@ class Storms:
         *,
         slow: bool = False,
     ) -> list[Finding]:
+        """Raise a storm; one that is back, and no larger, is information."""
         where = self._layout.named(node, gpu)
+        if gpu >= 0 and self._as_before(gpu):
+            self._bouts.found_at[gpu] = now
+            figures = figures | {"single_bit_errors_in_storm_before": float(self._bouts.found[gpu])}
+            return self._information(now, gpu, at, f"{summary}; back, and no more than before", figures)
         return self._book.fire(
             now,
             STORM,
@@ -149,7 +162,25 @@ class Storms:
             summary=summary,
             action="watch for uncorrectable errors and a pending row remap; test the memory when the node is free",
             evidence=figures,
-            memo={"again": self._book.returned(now, STORM, where), "slow": slow},
+            memo={"slow": slow},
+        )
+
+    def _information(
+        self, now: Instant, gpu: int, at: Instant, summary: str, figures: dict[str, float | int | str]
+    ) -> list[Finding]:
+        """Report once what is a GPU's habit: it harms nobody."""
+        return self._book.fire(
+            now,
+            STORM,
+            self._layout.entity(gpu),
+            gpu=gpu,
+            started_at=at,
+            severity="info",
+            score=0.1,
+            summary=summary,
+            action="none: its habit is known, and what exceeds it is reported",
+            evidence=figures,
+            aspect=_HABIT,
         )
 
     def _calmed(self, now: Instant) -> list[Finding]:
@@ -164,15 +195,36 @@ class Storms:
                 if (at := int(self._single.counter.at[entry.gpu])) >= 0:
                     heard = at  # a GPU that is silent has not calmed down
             calm_ms = _LASTING_CALM_MS if entry.memo.get("slow") else _CALM_MS
-            if heard - entry.last_at >= (_RETURNED_CALM_MS if entry.memo["again"] else calm_ms):
+            if heard - entry.last_at >= calm_ms:
                 figures = self._says(entry.gpu)
                 over.append(self._book.resolve(entry, now, "no more single-bit errors than usual", figures))
                 if entry.gpu >= 0:
+                    found = self._bouts.found
+                    found[entry.gpu] = max(found[entry.gpu], self._errors(entry.gpu))
+                    self._bouts.found_at[entry.gpu] = now
                     self._single.begin_anew(entry.gpu)
         return over
 
+    def _part(self, now: Instant, held: BoolArray) -> None:
+        """Take each wave by itself that follows a storm; forget storms of long ago, or of before a reset."""
+        single, bouts = self._single, self._bouts
+        over = (now - bouts.found_at > _REMEMBERED_MS) | (single.counter.fell_at > bouts.found_at)
+        bouts.found[over], bouts.found_at[over] = 0.0, -1
+        since, hot_at = single.evidence.since, single.hot_at
+        waves = (bouts.found_at >= 0) & ~held & (since >= 0) & (hot_at >= since) & (now - hot_at >= _CALM_MS)
+        single.begin_anew(np.flatnonzero(waves))
+
+    def _as_before(self, gpu: int) -> bool:
+        """Return whether a storm is no more, until now, than one that was found and was over by itself."""
+        found = float(self._bouts.found[gpu])
+        return bool(self._bouts.found_at[gpu] >= 0) and self._errors(gpu) < max(found + self._least, _LARGER * found)
+
+    def _errors(self, gpu: int) -> float:
+        """Return how many errors a GPU has had since the evidence against it began."""
+        return float(self._single.totals[0, gpu] - self._single.before[0, gpu])
+
     def _habits(self, now: Instant) -> list[Finding]:
-        """Report once a GPU that has always corrected errors, in number: it harms nobody."""
+        """Report a GPU that has always corrected errors, in number."""
         single = self._single
         an_hour = single.level * 3_600_000 / LOOK_MS
         found: list[Finding] = []
@@ -180,22 +232,12 @@ class Storms:
             where = self._layout.entity(gpu)
             if self._book.get(STORM, where, _HABIT) is not None:
                 continue
-            found += self._book.fire(
-                now,
-                STORM,
-                where,
-                gpu=gpu,
-                started_at=int(self._memory.first_at[gpu]),
-                severity="info",
-                score=0.1,
-                summary=f"{in_words(where)}: corrects {an_hour[gpu]:.0f} single-bit memory errors an hour, by habit",
-                action="none: its habit is known, and what exceeds it is reported",
-                evidence={
-                    "single_bit_errors_per_h": float(an_hour[gpu]),
-                    "single_bit_errors_per_h_peers": single.usual_of_peers * 3_600_000 / LOOK_MS,
-                },
-                aspect=_HABIT,
-            )
+            summary = f"{in_words(where)}: corrects {an_hour[gpu]:.0f} single-bit memory errors an hour, by habit"
+            figures: dict[str, float | int | str] = {
+                "single_bit_errors_per_h": float(an_hour[gpu]),
+                "single_bit_errors_per_h_peers": single.usual_of_peers * 3_600_000 / LOOK_MS,
+            }
+            found += self._information(now, gpu, int(self._memory.first_at[gpu]), summary, figures)
         return found
 
     def _says(self, gpu: int) -> dict[str, float | int | str]:

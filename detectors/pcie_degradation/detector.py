@@ -2,12 +2,13 @@
 
 Stated: the link's generation or width lies below what the topology says (else what DCGM says is its most) while the GPU
 is at work, for half a minute; XID 167. Inferred, by evidence within the budget of false alarms: packets are sent again
-at more than DCGM's rate for the link that the machine should have, and far more often than this GPU's and its peers'
-are (`detectors.core.counting`); the peak of what it moves lies below 0.6 of its peers' in the job and of its own before
-(`detectors.core.shares`), which is the effect on the work that a slow link has. In a synchronous job every rank moves
-the same in a step, however slow its link: means hide the culprit, the peak of half a minute shows it. Contention on a
-shared PCIe switch shows on the neighbours, too, and must last half an hour. A link that is low while its GPU idles is
-by design; where most of the fleet's are low, the topology is wrong.
+at more than DCGM's rate for the link that the machine should have, in several looks (a counter that jumps once, as at a
+reset of the link, has no rate), and far more often than this GPU's and its peers' are (`detectors.core.counting`); the
+peak of what it moves lies below 0.6 of its peers' in the job and of its own before (`detectors.core.shares`), which is
+the effect on the work that a slow link has. In a synchronous job every rank moves the same in a step, however slow its
+link: means hide the culprit, the peak of half a minute shows it. Contention on a shared PCIe switch shows on the
+neighbours, too, and must last half an hour. A link that is low while its GPU idles is by design; where most of the
+fleet's are low, the topology is wrong.
 
 It is wrong about one GPU that alone gets less to do than its peers for minutes, where it was given as much before (a
 false alarm), and misses a link that is slow without saying so since its job began, or in jobs that hardly use it.
@@ -100,10 +101,10 @@ class PcieDegradation:
         return ()
 
     def _resending(self) -> list[int]:
-        """Return who sends again more than DCGM allows: by its rate now, and a minute's worth beyond habit of late."""
+        """Return who goes on sending again more than DCGM allows, and a minute's worth beyond habit of late."""
         replays, gpus = self._replays, self._replays.beyond_chance()
         usual = replays.level[gpus] * (1000 * counting.RECENT_S / counting.LOOK_MS)
-        most = np.minimum(replays.now[gpus] * _A_MINUTE, replays.recent[gpus] - usual)
+        most = np.minimum(self._links.kept_up(gpus), replays.recent[gpus] - usual)
         gone_beyond: list[int] = gpus[most > self._links.replay_bar(gpus)].tolist()
         return gone_beyond
 
@@ -138,7 +139,11 @@ class PcieDegradation:
             found += self._of_xid(now, event)
         for gpu in self._links.suspects(now).tolist():
             signs.setdefault(gpu, []).append(_LINK)
+        counter = self._replays.counter
+        read = np.flatnonzero(counter.spent_ms > 0)
+        a_minute = 60_000 * counter.grown[read] / counter.spent_ms[read]
         if self._replays.look(now, len(self._layout.names), held):
+            self._links.resend(now, read, a_minute)
             for gpu in self._resending():
                 signs.setdefault(gpu, []).append(_REPLAYS)
         layout = self._layout

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.core.counting import ONE_EVENT_MS
 from detectors.core.shares import FEWEST
 from detectors.gpus import reported
 
@@ -34,7 +35,8 @@ class Links(Columns):
     `at` last reading; `busy`; `gen`, `width` as read, `should_gen`, `should_width`; of links that were ever low at
     work: `low_ms` for how long of late, at work, `low_run` in how many readings, `low_since` from
     when, `low_at` the last; `well_ms` for how long since then the link was as it should be; `returned_at` when the GPU
-    last came back from a silence.
+    last came back from a silence; `resent` packets sent again a minute in the last three looks that had any, of which
+    the last was at `resent_at`.
     """
 
     axis = "dcgm"
@@ -50,6 +52,8 @@ class Links(Columns):
     low_at: IntArray = column(-1)
     well_ms: NDArray[np.float32] = column(0.0, dtype=np.float32)
     returned_at: IntArray = column(-1)
+    resent: NDArray[np.float32] = column(0.0, 3, dtype=np.float32)
+    resent_at: IntArray = column(-1)
 
     def take(self, batch: Batch, tick: int, here: Any, moved: FloatArray) -> None:
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
@@ -95,6 +99,22 @@ class Links(Columns):
         self.low_run[gpus] = np.where(self.low_ms[gpus] > 0, np.minimum(self.low_run[gpus] + counts, 2**20), 0)
         self.low_at[gpus] = np.where(counts, at, self.low_at[gpus])
         self.well_ms[gpus] = np.where(counts, 0.0, np.minimum(self.well_ms[gpus] + np.where(well, spent, 0.0), 1e7))
+
+    def resend(self, now: Instant, gpus: IntArray, a_minute: FloatArray) -> None:
+        """Take a look at `now`, in which links of `gpus` (n,) sent so many packets again (n,)."""
+        those, more = gpus[a_minute > 0], a_minute[a_minute > 0]
+        self.resent[:, those[now - self.resent_at[those] > ONE_EVENT_MS]] = 0.0
+        self.resent[:, those] = np.stack([*self.resent[1:, those], more])
+        self.resent_at[those] = now
+
+    def kept_up(self, gpus: IntArray) -> FloatArray:
+        """Return how many packets a minute links go on sending again (n,): one jump of a counter has no rate.
+
+        It is the second largest of the last three looks that had any, less than `ONE_EVENT_MS` apart: where a collector
+        is slow the looks between its readings have none.
+        """
+        second: FloatArray = np.median(self.resent[:, gpus], axis=0)
+        return second
 
     def suspects(self, now: Instant) -> IntArray:
         """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is

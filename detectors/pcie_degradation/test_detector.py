@@ -202,6 +202,28 @@ def test_replays_that_a_link_has_always_had_are_its_habit() -> None:
     assert quiet(always)
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
+def test_a_counter_that_jumps_now_and_then_has_no_rate_and_what_goes_on_is_found(interval_s: float) -> None:
+    cluster = Cluster(nodes=3, gpus=40, minutes=105, interval_s=interval_s)
+    tape = tape_of(Scene(cluster=cluster, fields=["DEV_PCIE_REPLAY_COUNTER"]))
+    stray = np.sort(cluster.chance("stray").uniform(400, 6300, 100))
+
+    def resending(rate: float) -> list[Finding]:
+        """Play one link that sends a packet again now and then, jumps by 50, and goes on at a rate."""
+
+        def counted(at: FloatArray, nodes: Any, gpus: Any, v: FloatArray) -> FloatArray:
+            more = np.searchsorted(stray, at) + 50 * np.searchsorted([1800, 2420, 3700, 4500], at)
+            more += np.floor(np.clip(at - 6000, 0, None) * rate / 60).astype(int)
+            return v + np.where((nodes == name(1)) & (gpus == 2), more, 0)
+
+        return run(changed(tape, REPLAYS, counted))
+
+    assert resending(0) == []
+    (fired,) = resending(40)
+    assert dict(fired.entity) == gpu(1, 2)
+    assert START + 6_000_000 < fired.detected_at <= START + 6_000_000 + max(85, 2 * interval_s + 45) * 1000
+
+
 def test_a_gpu_that_waits_for_its_neighbour_s_copy_is_not_at_fault() -> None:
     assert quiet(Scene(bad=[Bad(1, 0, 500, 1080, gb_s=4.0)], loud=[(1, 1, 500, 1080)], cluster=LONGER))
 

@@ -219,3 +219,21 @@ def test_unused_ports_have_names_of_their_own_in_a_part_of_a_cluster(tmp_path: P
     seen = Telemetry(make_recording(path, tmp_path / "out" / "blue-vela-healthy-day", variant))
     rows = list(zip(*(seen.column("switch", name).tolist() for name in ("timestamp", "switch", "port")), strict=True))
     assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize("after_s", [1.0, 3600.0])
+def test_a_remap_whose_flag_is_not_gathered_is_part_of_the_error_that_it_comes_with(
+    write: Write, tmp_path: Path, after_s: float
+) -> None:
+    kinds = {"double_bit_error": ("ecc_uncorrectable", 120.0), "row_remap": ("row_remap_pending", 120.0 + after_s)}
+    happenings = [
+        {"kind": kind, "node": "t02", "gpu": 1, "at": at, "until": 9000,
+         "truth": {"id": fault, "fault": fault, "within_s": 60, "cause": "hbm"}}
+        for kind, (fault, at) in kinds.items()
+    ]  # fmt: skip
+    path = write({"duration": "+02:30:00", "jobs": [], "happenings": happenings})
+    for fields, part in (("default", after_s == 1.0), ("all", False)):
+        world = world_with(fields=fields, logs__kernel=True)
+        made = make_recording(path, tmp_path / fields / "tiny-brake", Variant(world=world))
+        optional = {label.fault for label in Telemetry(made).recording.labels() if label.optional}
+        assert optional == ({"row_remap_pending"} if part else set())

@@ -99,6 +99,7 @@ def labels_in_world(
     if world.profile.conditions.seed is None:
         yield from labels
         return
+    labels = list(labels)
     cases = [_Case(happening, scenario, world) for happening in scenario.happenings]
     by_id = {placed.truth.id: (case, placed) for case in cases for placed in case.truths}
     for label in labels:
@@ -112,7 +113,7 @@ def labels_in_world(
             fields |= _due(label, case, placed, world, outages, arrival)
             if placed.allows_w is not None and not arrival.has(*_STATES_A_LIMIT):
                 fields["fault"] = "straggler"
-            if (why := _unseen(label, case, world, arrival)) is not None:
+            if (why := _unseen(label, case, world, arrival) or _part_of_another(label, labels, arrival)) is not None:
                 fields |= {"optional": True, "note": f"{label.note}; {why}".lstrip("; ")}
         yield Label.model_validate(fields)
     yield from _unexplained(scenario, world, arrival)
@@ -200,6 +201,16 @@ def _unseen(label: Label, case: _Case, world: World, arrival: Arrival) -> str | 
     if any(_shows(effect, label.fault, case, every, arrival) for effect in of):
         return None
     return "no reading and no line that is gathered reflects it"
+
+
+def _part_of_another(label: Label, labels: Iterable[Label], arrival: Arrival) -> str | None:
+    """Return which fault's alert speaks of a label's, too: without its flag a remap is a line beside its error's."""
+    if label.fault != "row_remap_pending" or arrival.has("DCGM_FI_DEV_ROW_REMAP_PENDING"):
+        return None
+    beside = (one for one in labels if one.fault == "ecc_uncorrectable" and one.entity == label.entity)
+    if any(abs(one.onset - label.onset) <= 1000 * _UNSTATED_S for one in beside):
+        return "no flag is gathered: the uncorrectable error that it comes with speaks of it"
+    return None
 
 
 def _unexplained(scenario: Scenario, world: World, arrival: Arrival) -> Iterator[Label]:
