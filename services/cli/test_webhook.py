@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 from services.cli import webhook
 from services.kit.errors import UserError
 from services.kit.wait import until
+from tests import web
 
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz").is_success
+        return web.get(f"{url}/healthz").is_success
     except httpx.TransportError:
         return False
 
@@ -47,7 +48,7 @@ def test_webhook_test_delivers_and_says_so(command: typer.Typer, receiver: str) 
     done = CliRunner().invoke(command, ["webhook", "test", f"{receiver}/webhook"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [f"delivered: {receiver}/webhook answered 200 OK", '{"alerts":1}']
-    (entry,) = httpx.get(f"{receiver}/received").json()
+    (entry,) = web.get(f"{receiver}/received").json()
     assert entry["body"]["alerts"][0]["labels"]["test"] == "true"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from services.kit.access import token_of
 from services.kit.wait import until
+from tests import web
 
 REPO = Path(__file__).parents[2]
 OPERATOR, VIEWER = "an-operator-of-this-test", "a-viewer-of-this-test"
@@ -46,7 +47,7 @@ def service(folder: Path, **env: str) -> Iterator[str]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz").is_success
+        return web.get(f"{url}/healthz").is_success
     except httpx.TransportError:
         return False
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -20,6 +19,7 @@ from services.recording.reader import Recording
 from services.rules.evaluation import evaluator_program
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
@@ -272,7 +272,7 @@ def test_the_history_of_a_server_is_asked_for_once(
     with Stack.start(tmp_path / "stack", load_settings(), only=("prometheus",)) as stack:
         for _, body in requests_of(recording, "v2"):
             url = stack.addresses.prometheus_write
-            assert httpx.post(url, content=body, headers=HEADERS_V2, timeout=300).status_code == 204
+            assert web.post(url, content=body, headers=HEADERS_V2, timeout=300).status_code == 204
         sources = {"prometheus": stack.addresses.prometheus}
         with client_of(settings_at(tmp_path, library=(), sources=sources)) as api:
             wrong = asked | {"of": {"source": "prometheus", "from": window["to"], "to": window["from"]}}

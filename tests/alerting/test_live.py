@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -23,6 +22,7 @@ from services.rules.files import rule_files
 from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.small import Brake, small_recording
 
 pytestmark = [
@@ -86,7 +86,7 @@ def _in_event_time(recording: Recording, files: list[Path]) -> Spans:
 def _live(url: str, start_ms: int, end_ms: int, shift_ms: int, intervals: Mapping[str, int]) -> Spans:
     """Return what Prometheus wrote down while it evaluated: the moments at which each alert was firing."""
     seconds = (end_ms - start_ms) // 1000
-    answer = httpx.get(
+    answer = web.get(
         f"{url}/api/v1/query",
         params={
             "query": f'ALERTS{{alertstate="firing",replay="{NAME}"}}[{seconds}s]',

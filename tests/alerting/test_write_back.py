@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +22,7 @@ from services.sink.settings import SinkSettings
 from services.stack import build
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -82,7 +82,7 @@ def test_recorded_series_and_alerts_come_back_at_their_time(
     assert max(firing) == _ms(changes["resolved"]["at"]) - 15_000
     # The staleness marker came too: an instant query after the end, within the five minutes of look-back, is empty.
     over = (_ms(changes["resolved"]["at"]) + shift_ms + 1000) / 1000
-    answer = httpx.get(
+    answer = web.get(
         f"{prometheus.addresses.prometheus}/api/v1/query",
         params={"query": 'ALERTS{alertname="NodeDrawsLittle"}', "time": over},
     )
@@ -138,9 +138,7 @@ Held = dict[tuple[tuple[str, str], ...], dict[int, float]]
 def _held(stack: Stack, query: str, recording: Recording, shift_ms: int) -> Held:
     """Return every sample by series, at recording time."""
     end = recording.manifest.end + shift_ms
-    answer = httpx.get(
-        f"{stack.addresses.prometheus}/api/v1/query", params={"query": f"{query}[1h]", "time": end / 1000}
-    )
+    answer = web.get(f"{stack.addresses.prometheus}/api/v1/query", params={"query": f"{query}[1h]", "time": end / 1000})
     return {
         tuple(sorted(one["metric"].items())): {round(at * 1000) - shift_ms: float(v) for at, v in one["values"]}
         for one in answer.json()["data"]["result"]

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
+from tests import web
 from tests.integration.feed import FIELDS, INTERVAL_MS, XID, Cluster, Feed
 
 
 def query(base: str, text: str, at_ms: int, headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the result of an instant query."""
-    answer = httpx.post(
+    answer = web.post(
         f"{base}/api/v1/query", data={"query": text, "time": f"{at_ms / 1000:.3f}"}, headers=headers, timeout=60
     )
     assert answer.status_code == 200, answer.text

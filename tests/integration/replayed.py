@@ -23,6 +23,7 @@ from services.kit.wire import Origin, Watermark, origin_of, payload_of
 from services.recording.reader import Recording
 from services.replay.conftest import END, EVENTS, JOBS, START
 from services.replay.lines import job_lines
+from tests import web
 
 STREAMS = ("dcgm", "bmc", "steps", "jobs", "logs")
 REPO = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ class Service:
 
     def _healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz").is_success
+            return web.get(f"{self.url}/healthz").is_success
         except httpx.TransportError:
             return False
 
@@ -73,7 +74,7 @@ class Service:
         return self.process.wait(30)
 
     def call(self, method: str, path: str = "", **body: Any) -> Any:
-        answer = httpx.request(method, f"{self.url}/api/v1/replays{path}", json=body or None, timeout=300)
+        answer = web.request(method, f"{self.url}/api/v1/replays{path}", json=body or None, timeout=300)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -20,6 +19,7 @@ from services.kit.wait import until
 from services.stack import build
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.alerting.test_amtool import with_examples
 from tests.integration.receivers import PAGERDUTY, SLACK, WEBHOOK, Receiver, Trouble, serve
 
@@ -105,12 +105,12 @@ class Desk:
             }
             for labels in alerts
         ]
-        httpx.post(f"{self.url}/alerts", json=body).raise_for_status()
+        web.post(f"{self.url}/alerts", json=body).raise_for_status()
 
     def known(self, **labels: str) -> list[dict[str, Any]]:
         """Return the alerts with these labels, as the server reports them."""
         matchers = [f'{name}="{value}"' for name, value in labels.items()]
-        found: list[dict[str, Any]] = httpx.get(f"{self.url}/alerts", params={"filter": matchers}).json()
+        found: list[dict[str, Any]] = web.get(f"{self.url}/alerts", params={"filter": matchers}).json()
         return found
 
 
@@ -305,7 +305,7 @@ def test_a_receiver_that_is_not_there_is_notified_once_when_it_is(desk: Desk, we
 
 
 def _failures(desk: Desk) -> float:
-    text = httpx.get(f"{desk.stack.addresses.alertmanager}/metrics").text
+    text = web.get(f"{desk.stack.addresses.alertmanager}/metrics").text
     found = re.search(r'(?m)^alertmanager_notification_requests_failed_total\{integration="webhook".*\} (\S+)', text)
     return float(found[1]) if found else 0.0
 

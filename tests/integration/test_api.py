@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 
@@ -20,6 +19,7 @@ from services.kit.wait import until
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
 from services.stack.runner import Stack
+from tests import web
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ class Followed(threading.Thread):
 
     def run(self) -> None:
         kind = name = ""
-        with httpx.stream("GET", self._url, headers=self._headers, timeout=_WAIT_S) as answer:
+        with web.stream("GET", self._url, headers=self._headers, timeout=_WAIT_S) as answer:
             for line in answer.iter_lines():
                 field, _, value = line.partition(": ")
                 if field == "id":
@@ -61,7 +61,7 @@ class Api:
         self.url = f"{url}/api/v1"
 
     def __call__(self, method: str, path: str, **body: Any) -> Any:
-        answer = httpx.request(method, f"{self.url}{path}", json=body or None, timeout=300)
+        answer = web.request(method, f"{self.url}{path}", json=body or None, timeout=300)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
@@ -216,5 +216,5 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
         for what in ("findings", "incidents"):
             assert later("GET", f"{run}/{what}") == api("GET", f"{run}/{what}")
         # What is read from Kafka's start again and again is sent once.
-        events = httpx.get(f"{later.url}{run}/events", timeout=300).text
+        events = web.get(f"{later.url}{run}/events", timeout=300).text
         assert events.count("event: finding") == 2 * later("GET", f"{run}/findings")["total"]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
 import pytest
 
@@ -31,6 +30,7 @@ from services.stack.hindcast_services import services
 from services.stack.runner import Stack
 from services.synth.library import scenario_paths
 from services.synth.make import Variant, make_recording
+from tests import web
 from tests.small import Brake, small_recording
 
 pytestmark = pytest.mark.integration
@@ -149,7 +149,7 @@ def test_a_replay_at_its_own_time_comes_back_from_thanos(
 
     def served() -> bool:
         # Thanos Query looks for its stores every few seconds, not at once.
-        answer = httpx.get(f"{url}/api/v1/query", params={"query": query, "time": end}).json()
+        answer = web.get(f"{url}/api/v1/query", params={"query": query, "time": end}).json()
         result = answer.get("data", {}).get("result", [])
         return bool(result) and int(result[0]["value"][1]) >= total
 

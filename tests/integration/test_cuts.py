@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from kafka import KafkaConsumer
 
@@ -30,6 +29,7 @@ from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.integration.recorded_feed import NO_SINK, RecordedFeed, all_records
 from tests.small import Brake, small_recording
 
@@ -182,7 +182,7 @@ def test_what_the_gateway_did_not_acknowledge_is_sent_by_its_sender_alone(
 
     def post(message: str) -> int:
         line = {"timestamp": "2026-01-01T00:00:00Z", "source": "kernel", "node": "v001", "message": message}
-        return httpx.post(f"{gateway.spec.url}/api/v1/logs", json=[line], timeout=300).status_code
+        return web.post(f"{gateway.spec.url}/api/v1/logs", json=[line], timeout=300).status_code
 
     assert post("before") == 200
     with wired.cut("gateway>kafka", "refuse"):

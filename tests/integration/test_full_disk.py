@@ -3,7 +3,6 @@
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
 from services.cli.pipeline import DETECT_GROUP, Pipeline
@@ -13,6 +12,7 @@ from services.recording.embedded import findings_of
 from services.recording.reader import Recording
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
+from tests import web
 from tests.disks import small_disk
 from tests.integration.replayed import Service
 from tests.small import Brake, small_recording
@@ -47,13 +47,13 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
 
             def unkept() -> bool:
                 disk.fill()  # what a snapshot that is replaced gives back, too
-                pages = [httpx.get(f"{url}/metrics").text for url in (service.url, f"http://127.0.0.1:{port}")]
+                pages = [web.get(f"{url}/metrics").text for url in (service.url, f"http://127.0.0.1:{port}")]
                 return all("hindcast_state_unkept 1.0" in page for page in pages)
 
             until(unkept, timeout_s=_WAIT_S, what="both to say that their state is not kept")
             for progress, verb in ((0.2, "pause"), (1.0, "pause"), (1.0, "stop")):
                 service.wait_progress(name, progress)
-                refused = httpx.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=300)
+                refused = web.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=300)
                 assert (refused.status_code, refused.json()["title"]) == (507, "Insufficient Storage")
                 assert "make room" in refused.json()["remedy"]
             assert service.call("GET", f"/{name}")["state"] == "running"

@@ -24,6 +24,7 @@ from services.stack.health import HttpHealth
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
 from services.stack.spec import ProcessSpec
+from tests import web
 from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
 
@@ -85,7 +86,7 @@ class Gateway:
 
     def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         own = {"Authorization": f"Bearer {_TOKEN}"} | (headers or {})
-        return httpx.post(f"{self.url}{path}", content=body, headers=own, timeout=300)
+        return web.post(f"{self.url}{path}", content=body, headers=own, timeout=300)
 
     def write(self, body: bytes) -> None:
         answer = self.post("/api/v1/write", body, _HEADERS)
@@ -136,7 +137,7 @@ def through_prometheus(stack: Stack, tmp_path: Path) -> Iterator[Callable[[Gatew
         stack.add_process(ProcessSpec("prometheus-live", (server.argv[0], *flags), health, ports=(port,)))
 
         def write(body: bytes) -> None:
-            answer = httpx.post(f"{url}/api/v1/write", content=body, headers=_HEADERS, timeout=300)
+            answer = web.post(f"{url}/api/v1/write", content=body, headers=_HEADERS, timeout=300)
             assert answer.is_success, answer.text
 
         return write
@@ -214,7 +215,7 @@ def test_a_real_prometheus_forwards_and_the_power_brake_is_found(
     assert found["state"] == "firing"
     taken = 'hindcast_gateway_samples_total{outcome="taken"}'
     looking = {"Authorization": f"Bearer {_LOOKING}"}
-    counted = httpx.get(f"{gateway.url}/metrics", headers=looking).text.splitlines()
+    counted = web.get(f"{gateway.url}/metrics", headers=looking).text.splitlines()
     assert float(next(line.split()[-1] for line in counted if line.startswith(taken))) > 1000
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import httpx
 import pytest
 
 from services.cli.pipeline import Pipeline, sink_group
@@ -19,6 +18,7 @@ from services.stack.health import HttpHealth, QueryHealth
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.spec import ProcessSpec
+from tests import web
 from tests.integration.conftest import StartService
 from tests.integration.feed import FIELDS, Cluster, Feed
 from tests.integration.held import check_landed, query
@@ -128,6 +128,6 @@ def test_one_is_killed_and_nothing_is_lost(
 def _series(url: str, tenant: str) -> int:
     """Return how many series of a tenant a Receive holds."""
     found = re.search(
-        rf'^prometheus_tsdb_head_series{{tenant="{tenant}"}} (\S+)$', httpx.get(f"{url}/metrics").text, re.MULTILINE
+        rf'^prometheus_tsdb_head_series{{tenant="{tenant}"}} (\S+)$', web.get(f"{url}/metrics").text, re.MULTILINE
     )
     return int(float(found[1])) if found else 0

@@ -34,6 +34,7 @@ from services.recording.model import Node, Topology
 from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests import web
 from tests.integration.receivers import WEBHOOK, Receiver, serve
 from tests.integration.watched import EVERY_S, Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
@@ -242,13 +243,13 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
         console.post(f"{finding}/acknowledge", json={"note": "I look at it"}).raise_for_status()
         silenced = console.post(f"{finding}/silence", json={"note": "its PSU is swapped", "for_s": 600})
         link = silenced.raise_for_status().json()["actions"][1]["link"]
-        (silence,) = httpx.get(f"{server}/silences").json()
+        (silence,) = web.get(f"{server}/silences").json()
         assert link.endswith(f"/#/silences/{silence['id']}")
         assert (silence["createdBy"], silence["comment"]) == ("local", "its PSU is swapped")
-        (alert,) = httpx.get(f"{server}/alerts").json()
+        (alert,) = web.get(f"{server}/alerts").json()
         assert alert["status"]["silencedBy"] == [silence["id"]]
         assert {one["name"]: one["value"] for one in silence["matchers"]} == alert["labels"]
-        httpx.delete(f"{server}/silence/{silence['id']}").raise_for_status()
+        web.delete(f"{server}/silence/{silence['id']}").raise_for_status()
         closed = console.post(f"{finding}/close", json={"note": "a known supply"}).raise_for_status().json()
         assert (closed["state"], len(closed["actions"])) == ("resolved", 3)
         assert console.post(f"{finding}/close", json={"note": "again"}).status_code == 409

@@ -41,6 +41,7 @@ from services.sink.pages import Catalogue
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
+from tests import web
 from tests.integration.recorded_feed import all_records
 from tests.integration.watched import Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
@@ -162,7 +163,7 @@ def _come(reader: KafkaConsumer, cluster: str, count: int) -> list[str]:
 
 def _passed_over(detect: ManagedProcess, cluster: str) -> float:
     """Return how many rows of a cluster detect has dropped, as event time had passed them."""
-    metrics = httpx.get(f"{detect.spec.url}/metrics").text.splitlines()
+    metrics = web.get(f"{detect.spec.url}/metrics").text.splitlines()
     line = f'hindcast_detect_late_rows{{unit="{cluster}/live"}} '
     return float(next(one.removeprefix(line) for one in metrics if one.startswith(line)))
 

@@ -25,6 +25,7 @@ from services.stack.settings import load_settings
 from services.stack.spec import ProcessSpec
 from services.synth.library import scenario_paths
 from services.synth.make import Variant, make_recording
+from tests import web
 from tests.integration.receivers import WEBHOOK, Receiver, serve
 
 pytestmark = pytest.mark.integration
@@ -122,7 +123,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         alert = ("--alertmanager", stack.addresses.alertmanager)
 
         def scrapes() -> bool:
-            return "DCGM_FI_DEV_XID_ERRORS" in httpx.get(f"{url}/api/v1/label/__name__/values").text
+            return "DCGM_FI_DEV_XID_ERRORS" in web.get(f"{url}/api/v1/label/__name__/values").text
 
         until(scrapes, timeout_s=_WAIT_S, what="the first scrape")
         running.enter_context(_hindcast(output, "live", "--prometheus", url, *follow, *alert))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -17,6 +16,7 @@ from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess, State
 from services.stack.runner import Stack
+from tests import web
 
 pytestmark = pytest.mark.integration
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
@@ -29,7 +29,7 @@ def reload(stack: Stack) -> None:
     """Have the monitor read its configuration again, by a signal: it takes no such request."""
 
     def last() -> float:
-        return value_of(httpx.get(f"{stack.addresses.monitor}/metrics", timeout=300).text, _RELOADED)
+        return value_of(web.get(f"{stack.addresses.monitor}/metrics", timeout=300).text, _RELOADED)
 
     before, pid = last(), stack.process("prometheus-monitor").pid
     assert pid is not None
@@ -74,7 +74,7 @@ def detect(watched: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def ask(url: str, query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{url}/api/v1/query", params={"query": query}, timeout=300).json()["data"][
+    found: list[dict[str, Any]] = web.get(f"{url}/api/v1/query", params={"query": query}, timeout=300).json()["data"][
         "result"
     ]
     return found
@@ -84,7 +84,7 @@ def firing(stack: Stack, **labels: str) -> list[dict[str, Any]]:
     """Return the alerts with these labels that Alertmanager holds for firing."""
     matchers = [f'{name}="{value}"' for name, value in labels.items()]
     url = f"{stack.addresses.alertmanager}/api/v2/alerts"
-    found: list[dict[str, Any]] = httpx.get(url, params={"filter": matchers}, timeout=300).json()
+    found: list[dict[str, Any]] = web.get(url, params={"filter": matchers}, timeout=300).json()
     return found
 
 

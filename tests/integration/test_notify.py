@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -21,6 +20,7 @@ from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
+from tests import web
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
@@ -82,7 +82,7 @@ class Desk:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return every alert in every webhook of this replay."""
-        answer = httpx.get(f"{self.receiver}/received", params={"replay": self.origin.replay})
+        answer = web.get(f"{self.receiver}/received", params={"replay": self.origin.replay})
         return [alert for entry in answer.raise_for_status().json() for alert in entry["body"]["alerts"]]
 
     def wait_for(self, state: str, node: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def test_metrics_show_what_is_firing_and_what_was_sent(desk: Desk, stack: Stack)
     desk.find("node-9")
     desk.wait_for("firing", "node-9")
     url = stack.addresses.services["notify-alone"]
-    text = httpx.get(f"{url}/metrics").text
+    text = web.get(f"{url}/metrics").text
     assert 'hindcast_notify_alerts_sent_total{state="firing"}' in text
     assert "hindcast_notify_alertmanager_up 1.0" in text
     desk.find("node-9", "resolved")
@@ -295,10 +295,10 @@ def test_the_committed_configuration_is_one_that_alertmanager_takes(stack: Stack
     reload = f"{stack.addresses.alertmanager}/-/reload"
     try:
         config.write_text(text, encoding="utf-8")
-        answer = httpx.post(reload)
+        answer = web.post(reload)
         assert (answer.status_code, answer.text) == (200, "")
-        status = httpx.get(f"{stack.addresses.alertmanager}/api/v2/status").json()
+        status = web.get(f"{stack.addresses.alertmanager}/api/v2/status").json()
         assert "receiver: replays" in status["config"]["original"]
     finally:
         config.write_text(before, encoding="utf-8")
-        httpx.post(reload).raise_for_status()
+        web.post(reload).raise_for_status()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from benchmarks.soak.blows import Blow
@@ -24,6 +23,7 @@ from services.recording.embedded import findings_of
 from services.recording.model import Label
 from services.recording.reader import Recording
 from services.stack.runner import Stack
+from tests import web
 from tests.data import mlperf_power
 from tests.small import Brake, small_recording
 
@@ -209,10 +209,10 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
     def both_alert() -> bool:
         """Both evaluate the rule to the same alert, and have sent something to Alertmanager since they started."""
         for url in (at.prometheus, at.prometheus_1):
-            alerts = httpx.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
+            alerts = web.get(f"{url}/api/v1/alerts").json()["data"]["alerts"]
             seen = [a["labels"]["node"] for a in alerts if a["labels"]["alertname"] == "BrakeSeen"]
             sent = re.findall(
-                r"^prometheus_notifications_sent_total\{.*\} ([1-9].*)", httpx.get(f"{url}/metrics").text, re.MULTILINE
+                r"^prometheus_notifications_sent_total\{.*\} ([1-9].*)", web.get(f"{url}/metrics").text, re.MULTILINE
             )
             if seen != [node] or not sent:
                 return False
@@ -220,7 +220,7 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
 
     until(both_alert, timeout_s=_WAIT_S, what="both of the pair to send the rule's alert")
     asked = {"filter": f'replay="{by_rule}"'}
-    known = httpx.get(f"{at.alertmanager}/api/v2/alerts", params=asked).raise_for_status().json()
+    known = web.get(f"{at.alertmanager}/api/v2/alerts", params=asked).raise_for_status().json()
     assert [alert["labels"]["node"] for alert in known] == [node]
     assert _delivered(pipeline, by_rule, "firing", 1) == [node]
 
@@ -284,8 +284,8 @@ def test_removing_a_replay_takes_its_tenant_with_it(running: Stack, pipeline: Pi
     pipeline.start_replay(str(brake), speed="max", shift="keep", name="gone")
     _settle(pipeline, "gone", "receive")
     url = f"{running.addresses.services['replay']}/api/v1/replays"
-    assert httpx.delete(f"{url}/gone", timeout=300).is_success
-    assert "gone" not in [replay["name"] for replay in httpx.get(url).json()]
+    assert web.delete(f"{url}/gone", timeout=300).is_success
+    assert "gone" not in [replay["name"] for replay in web.get(url).json()]
     with pytest.raises(UserError, match="still holds"):
         pipeline.start_replay(str(brake), speed="max", shift="keep", name="gone")
     running.process("receive").restart()

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +26,7 @@ from services.kit.units import assigned
 from services.kit.wait import until
 from services.kit.wire import Watermark
 from services.replay.conftest import END, START, write_recording
+from tests import web
 from tests.integration.recorded_feed import all_records
 from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
 
@@ -228,7 +228,7 @@ def test_stop_ends_the_streams_where_they_are(service: Service, kafka: KafkaSett
         until_there = [row for row in expected(recording, stream) if row["timestamp"] <= at_ms]
         assert found.rows(stream) == until_there
     check_marks(found, at_ms)
-    refused = httpx.post(f"{service.url}/api/v1/replays/{name}/pause")
+    refused = web.post(f"{service.url}/api/v1/replays/{name}/pause")
     assert refused.status_code == 400
 
 
@@ -284,7 +284,7 @@ def test_a_recording_that_breaks_off_fails_the_replay_and_is_named(
     name = service.begin(recording, speed="max")
     service.wait(name)
     (recording / "dcgm.parquet").write_bytes(whole[: len(whole) // 2])
-    refused = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
+    refused = web.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
     assert (refused.status_code, refused.json()["title"]) == (422, "Unprocessable Entity")
     assert "dcgm.parquet: not a readable Parquet file" in refused.json()["detail"]
     service.call("POST", f"/{name}/seek", to="+00:00:00")
@@ -352,7 +352,7 @@ def test_a_broker_that_was_away_is_waited_for(
 def test_a_bad_request_is_a_problem_with_a_remedy(
     service: Service, recording: Path, asked: dict[str, Any], status: int, detail: str
 ) -> None:
-    answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)} | asked)
+    answer = web.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)} | asked)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert detail in answer.json()["detail"]
@@ -363,7 +363,7 @@ def test_a_recording_outside_the_configured_folders_is_refused(
     kafka: KafkaSettings, tmp_path: Path, recording: Path
 ) -> None:
     with running(kafka, tmp_path, HINDCAST_REPLAY_RECORDINGS=f'["{tmp_path}/elsewhere"]') as service:
-        answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)})
+        answer = web.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)})
     assert answer.status_code == 400
     assert "not in a folder that this service may replay from" in answer.json()["detail"]
 
@@ -373,7 +373,7 @@ def test_without_a_broker_a_start_is_refused_and_nothing_is_kept(tmp_path: Path,
         held.bind(("127.0.0.1", 0))
         kafka = KafkaSettings(bootstrap=f"127.0.0.1:{held.getsockname()[1]}")
         with running(kafka, tmp_path, HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S="1") as service:
-            answer = httpx.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
+            answer = web.post(f"{service.url}/api/v1/replays", json={"recording": str(recording)}, timeout=300)
             assert service.call("GET") == []
     assert answer.status_code == 503
     assert f"no Kafka broker answers at {kafka.bootstrap}" in answer.json()["detail"]
@@ -383,7 +383,7 @@ def test_without_a_broker_a_start_is_refused_and_nothing_is_kept(tmp_path: Path,
 def test_metrics_show_lag_position_and_rows(service: Service, recording: Path) -> None:
     name = service.begin(recording, speed="max")
     service.wait(name)
-    text = httpx.get(f"{service.url}/metrics").text
+    text = web.get(f"{service.url}/metrics").text
     shown = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("hindcast_replay_"))
     assert float(shown[f'hindcast_replay_lag_seconds{{replay="{name}"}}']) == 0
     assert float(shown[f'hindcast_replay_position_seconds{{replay="{name}"}}']) == END / 1000

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from kafka import TopicPartition
 
@@ -17,6 +16,7 @@ from services.kit.wait import until
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import services
 from services.stack.runner import Stack
+from tests import web
 from tests.integration.secured import PIPELINE_PASSWORD, settings
 from tests.small import Brake, small_recording
 
@@ -76,15 +76,15 @@ def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_a
     at = guarded.addresses.services
     # Nobody gets in without a token, and the pages that others get have none either.
     for name in ("replay", "receiver", "sink-prometheus", "detect", "notify"):
-        assert httpx.get(f"{at[name]}/metrics").status_code == 401, name
-    assert httpx.post(f"{at['receiver']}/webhook", json={}).status_code == 401
+        assert web.get(f"{at[name]}/metrics").status_code == 401, name
+    assert web.post(f"{at['receiver']}/webhook", json={}).status_code == 401
     body = {"recording": str(recording), "name": "planted", "speed": "max"}
     operator = {"Authorization": f"Bearer {planted['operator']}"}
-    assert httpx.post(f"{at['replay']}/api/v1/replays", json=body).status_code == 401
-    assert httpx.post(f"{at['replay']}/api/v1/replays", json=body, headers=operator).status_code == 201
+    assert web.post(f"{at['replay']}/api/v1/replays", json=body).status_code == 401
+    assert web.post(f"{at['replay']}/api/v1/replays", json=body, headers=operator).status_code == 201
 
     def heard() -> bool:
-        answer = httpx.get(f"{at['receiver']}/received", params={"replay": "planted"}, headers=operator)
+        answer = web.get(f"{at['receiver']}/received", params={"replay": "planted"}, headers=operator)
         return bool(answer.raise_for_status().json())
 
     until(heard, timeout_s=_WAIT_S, what="the alert at the receiver", interval_s=0.2)
@@ -92,7 +92,7 @@ def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_a
     seen: dict[str, str] = {}
     viewer = {"Authorization": f"Bearer {planted['viewer']}"}
     for name in ("replay", "receiver", "sink-prometheus", "detect", "notify"):
-        seen[f"metrics of {name}"] = httpx.get(f"{at[name]}/metrics", headers=viewer).raise_for_status().text
+        seen[f"metrics of {name}"] = web.get(f"{at[name]}/metrics", headers=viewer).raise_for_status().text
     for process in guarded.processes:
         if process.pid is not None:
             for what in ("cmdline", "environ"):

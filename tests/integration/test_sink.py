@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from kafka import KafkaProducer, TopicPartition
@@ -19,6 +18,7 @@ from services.kit.kafka import KafkaSettings, admin, consumer, producer
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
+from tests import web
 from tests.integration.feed import FIELDS, INTERVAL_MS, START_MS, XID, Cluster, Feed
 from tests.integration.held import check_landed, check_up, query
 
@@ -221,7 +221,7 @@ def test_a_stopped_prometheus_is_waited_for(stack: Stack, sink: Running) -> None
     feed.flush()
 
     def retried() -> bool:
-        text = httpx.get(f"{sink.url}/metrics").text
+        text = web.get(f"{sink.url}/metrics").text
         return any(
             line.startswith("hindcast_sink_retries_total{") and float(line.split()[-1]) > 3
             for line in text.splitlines()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 from kafka import KafkaProducer
 
@@ -18,6 +17,7 @@ from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
+from tests import web
 from tests.integration.feed import Cluster, Feed
 from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheus
 
@@ -85,7 +85,7 @@ def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_
         cluster = Cluster(nodes=2, gpus=2, ticks=20, seed=9)
         feed(sender, target, cluster)
         misdirected = f'hindcast_sink_misdirected_total{{status="401",target="{target}"}}'
-        until(lambda: misdirected in httpx.get(f"{status}/metrics").text, timeout_s=_WAIT_S, what="a 401 to be counted")
+        until(lambda: misdirected in web.get(f"{status}/metrics").text, timeout_s=_WAIT_S, what="a 401 to be counted")
         assert "HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE" in process.tail()
         password.write_text(f"{PASSWORD}\n")
         os.utime(password, ns=(0, 1))
@@ -114,7 +114,7 @@ def test_with_a_backlog_and_a_target_that_says_nothing_it_ends_by_itself(
 
         def under_way() -> bool:
             found = f'hindcast_sink_samples_sent_total{{target="{target}"}} '
-            lines = httpx.get(f"{status}/metrics").text.splitlines()
+            lines = web.get(f"{status}/metrics").text.splitlines()
             return any(line.startswith(found) and float(line.split()[1]) > 0 for line in lines)
 
         until(under_way, timeout_s=_WAIT_S, what="samples to be on their way")

@@ -15,7 +15,6 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -27,6 +26,7 @@ from services.stack.process import State
 from services.stack.runner import Stack
 from services.stack.settings import load_settings, seconds
 from services.stack.topology import SERVERS
+from tests import web
 
 pytestmark = pytest.mark.integration
 
@@ -137,7 +137,7 @@ def test_query_sees_what_lands_before_all_that_was_there(stack: Stack) -> None:
     """A second, longer replay, say. A sidecar would leave it out: it starts where what came in order starts."""
     now = int(time.time())
     window_s = seconds(load_settings().out_of_order_window)
-    stores = httpx.get(f"{stack.addresses.thanos_query}/api/v1/stores").json()["data"]
+    stores = web.get(f"{stack.addresses.thanos_query}/api/v1/stores").json()["data"]
     starts = [
         store["minTime"] for store in stores["sidecar"] if any("replica" in labels for labels in store["labelSets"])
     ]
@@ -163,7 +163,7 @@ def test_what_both_of_the_pair_hold_is_seen_once(stack: Stack) -> None:
     each = {"query": "count_over_time(stack_test_pair[10m])", "time": str(times[-1] + 1), "dedup": "false"}
 
     def both_seen() -> bool:
-        body = httpx.get(f"{at.thanos_query}/api/v1/query", params=each).json()
+        body = web.get(f"{at.thanos_query}/api/v1/query", params=each).json()
         return [entry["value"][1] for entry in body["data"]["result"]] == ["48", "48"]
 
     until(both_seen, timeout_s=300, what="Query to see both, each as a series of its own")
@@ -230,13 +230,13 @@ def test_the_alert_of_a_replay_reaches_the_webhook_and_a_live_one_does_not(
                 yield body
 
     bodies = ours()
-    answer = httpx.post(f"{stack.addresses.alertmanager}/api/v2/alerts", json=alerts)
+    answer = web.post(f"{stack.addresses.alertmanager}/api/v2/alerts", json=alerts)
     assert answer.status_code == 200
     body = next(bodies)
     assert body["status"] == "firing"
     assert [alert["labels"]["replay"] for alert in body["alerts"]] == ["stack-test"]
     past = "2020-01-01T00:00:00Z"
-    httpx.post(
+    web.post(
         f"{stack.addresses.alertmanager}/api/v2/alerts", json=[{**alerts[1], "startsAt": past, "endsAt": past}]
     ).raise_for_status()
     body = next(bodies)

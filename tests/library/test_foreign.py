@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from benchmarks.foreign import FOREIGN, recordings, score
+from benchmarks.foreign import FOREIGN, recordings
 from services.recording.reader import Recording
-from services.score.suite import Scorecard, Scored
+from services.score.suite import Scorecard, Scored, score_recording
 
 PRECISION, RECALL = 0.95, 0.90
 """The bars of the issue on detection, over all nine."""
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @cache
 def scored(name: str) -> Scored:
-    (one,) = score(name, [], None, workers=1).recordings
-    return one
+    return score_recording(FOREIGN / name)
 
 
 def card() -> Scorecard:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
 import pytest
 import uvicorn
 
@@ -15,6 +14,7 @@ from services.notify.receiver.payload import Notification
 from services.notify.receiver.settings import ReceiverSettings
 from services.notify.receiver.store import Store
 from services.notify.sample import post_sample, sample
+from tests import web
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_sample_is_what_the_receiver_takes() -> None:
 
 def test_notifications_are_counted(url: str) -> None:
     def count() -> float:
-        text = httpx.get(f"{url}/metrics").text
+        text = web.get(f"{url}/metrics").text
         found = [
             line
             for line in text.splitlines()
@@ -57,15 +57,15 @@ def test_notifications_are_counted(url: str) -> None:
         return float(found[0].split()[1]) if found else 0.0
 
     before = count()
-    httpx.post(f"{url}/webhook", json=body("a")).raise_for_status()
+    web.post(f"{url}/webhook", json=body("a")).raise_for_status()
     assert count() == before + 1
 
 
 def test_what_is_received_is_given_back_as_it_came_by_replay(url: str) -> None:
     for replay in ("a", "b"):
-        httpx.post(f"{url}/webhook", json=body(replay)).raise_for_status()
-    assert [entry["body"] for entry in httpx.get(f"{url}/received").json()] == [body("a"), body("b")]
-    assert [e["body"] for e in httpx.get(f"{url}/received", params={"replay": "b"}).json()] == [body("b")]
+        web.post(f"{url}/webhook", json=body(replay)).raise_for_status()
+    assert [entry["body"] for entry in web.get(f"{url}/received").json()] == [body("a"), body("b")]
+    assert [e["body"] for e in web.get(f"{url}/received", params={"replay": "b"}).json()] == [body("b")]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_what_is_received_is_given_back_as_it_came_by_replay(url: str) -> None:
     [({"version": "3"}, "version"), ({"alerts": []}, "alerts"), ({"status": "perhaps"}, "status")],
 )
 def test_what_is_no_notification_is_refused_with_a_reason(url: str, broken: dict[str, object], words: str) -> None:
-    answer = httpx.post(f"{url}/webhook", json=body("a") | broken)
+    answer = web.post(f"{url}/webhook", json=body("a") | broken)
     assert answer.status_code == 400
     assert words in answer.text
-    assert httpx.get(f"{url}/received").json() == []
+    assert web.get(f"{url}/received").json() == []
 
 
 def test_a_restart_keeps_everything_but_half_a_line(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_sample_that_is_posted_arrives_and_the_answer_is_printed(url: str) -> None:
     assert "answered 200 OK" in post_sample(f"{url}/webhook")
-    assert len(httpx.get(f"{url}/received").json()) == 1
+    assert len(web.get(f"{url}/received").json()) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_a_sample_that_cannot_be_posted_says_what_is_wrong(url: str, path: str, 
 def test_a_notification_of_thousands_of_alerts_is_taken_and_one_of_any_size_is_not(url: str) -> None:
     one = body("a")
     many = one | {"alerts": one["alerts"] * 5000}  # type: ignore[operator] # a list
-    assert httpx.post(f"{url}/webhook", json=many).status_code == 200
-    assert httpx.post(f"{url}/webhook", content=bytes(65 << 20)).status_code == 413
+    assert web.post(f"{url}/webhook", json=many).status_code == 200
+    assert web.post(f"{url}/webhook", content=bytes(65 << 20)).status_code == 413
