@@ -36,7 +36,7 @@ from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import History
 from detectors.straggler.known_causes import CLOCK, KnownCauses
 from detectors.straggler.ranks import Ranks
-from detectors.straggler.readings import LATE, MEMORY, POWER, SLOW_CLOCK, TENSOR
+from detectors.straggler.readings import LATE, SLOW_CLOCK
 from detectors.straggler.says import Suspect
 from detectors.straggler.shape import Places, places_of
 from detectors.straggler.watch import Watch, gpus_of
@@ -297,9 +297,9 @@ class Straggler(Kept):
             return False  # a slow clock is so in any job; who works more may have work of its own
         effect, share = one.effect, self._config.effect_share
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
-            active = one.ratio(TENSOR, MEMORY)
-            waits = active - 1 >= one.lag / 2 if np.isfinite(active) else one.ratio(POWER) < 1
-            return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and waits)
+            return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and one.works_alike(_SAME_ORDER))
+        if alone and not one.works_alike(_SAME_ORDER):
+            return False
         beyond = _SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS
         explained = np.log1p(one.lag) >= np.log1p(effect.slower) / beyond
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)

@@ -57,6 +57,14 @@ class Suspect:
         ]
         return max(ratios, default=float("nan"))
 
+    def works_alike(self, order: float) -> bool:
+        """Return whether it does at its slow clock what its peers do: it is more active by its lag, to that factor.
+
+        Who is far more active has work of its own, and a lower clock for it; who is less active is not waited for.
+        """
+        active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
+        return lag / order <= active <= lag * order if np.isfinite(active) else self.ratio(POWER) < 1
+
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.
 

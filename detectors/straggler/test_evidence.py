@@ -8,7 +8,7 @@ import pytest
 
 from detectors.core.evidence import Rises
 from detectors.gpu_tapes import name
-from detectors.straggler.examples import CULPRIT, PLAIN, POWER, REASONS, Slow, from_to
+from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
 from detectors.straggler.test_detector import SEEN, entities, without_steps
 from detectors.throttle_bits import HW_POWER_BRAKE
 
@@ -39,3 +39,20 @@ def test_what_lasts_is_worth_an_alert_however_restless_the_cluster(high: float) 
     rises = Rises()
     rises.counts += np.array([100.0, high])
     assert float(rises.worth(np.array([rises.wealth(30.0)]))[0]) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(("more", "severities"), [(1.0, ["ticket"]), (1.4, [])])
+def test_who_is_far_more_active_at_a_slower_clock_has_work_of_its_own(more: float, severities: list[str]) -> None:
+    """As of an array's programs on one node, or of servers that nothing names: others do not wait for it."""
+    chance = np.random.default_rng(3)
+
+    def its(at_s: Any, values: Any) -> Any:
+        return np.where((at_s >= 600) & (np.arange(values.shape[1]) == 0), more, 1.0)
+
+    def noisy(at_s: Any, values: Any) -> Any:
+        return values * its(at_s, values) * np.exp(0.3 * chance.standard_normal((len(values), 1)))
+
+    busier = {TENSOR: noisy, DRAM: noisy, UTIL: lambda at_s, values: 0.6 * values * its(at_s, values)}
+    slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([0], 600, factor=1.2)], dcgm=busier)
+    alerts = [one.severity for one in without_steps(slow) if one.severity != "info" and one.state == "firing"]
+    assert alerts == severities
