@@ -1,4 +1,4 @@
-"""GPUs at work: what chance is said to bring is what chance brings."""
+"""GPUs at work: what is called improbable is improbable."""
 
 import numpy as np
 import pytest

@@ -25,6 +25,7 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core import counting, shares
 from detectors.core.evidence import odds_in_words
 from detectors.core.tails import Tails
+from detectors.energy import Energy
 from detectors.fleet import Fleet
 from detectors.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.pcie_degradation.links import STALE_MS, Links
@@ -71,7 +72,7 @@ class PcieDegradation:
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         self._xids = XidWatch(self._catalogue.codes("pcie"), self._layout)
-        self._links = Links()
+        self._links, self._energy = Links(), Energy().along("dcgm")
         self.tails = Tails(config.calibration)
         budget = config.false_alarms_per_100_node_days / 2
         self._replays = counting.Bursts("PCIe replays", self.tails, budget).along("dcgm")
@@ -97,7 +98,9 @@ class PcieDegradation:
             self._replays.counter.take(where, at, replays)
             self._xids.take(batch, tick, here)
             work = reported(batch, "DCGM_FI_PROF_DRAM_ACTIVE", tick, here)
-            self._moved.take(where, np.where(self._links.busy[where], moved, np.nan), work)
+            used = reported(batch, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", tick, here)
+            news = self._links.busy[where] & ~self._energy.stands(where, used)  # what stands still says nothing anew
+            self._moved.take(where, np.where(news, moved, np.nan), work)
         return ()
 
     def _resending(self) -> list[int]:
@@ -114,7 +117,7 @@ class PcieDegradation:
         if count <= start:
             return
         self._layout.extend()
-        for part in (self._links, self._replays, self._moved, self._xids):
+        for part in (self._links, self._energy, self._replays, self._moved, self._xids):
             part.grow(len(self._layout))
         for gpu in range(start, len(self._layout)):
             node = self._fleet.nodes.get(self._layout.names[self._layout.node[gpu]], {})
@@ -291,7 +294,7 @@ class PcieDegradation:
         xids, arrays = self._xids.snapshot()
         document: dict[str, Any] = {"xids": xids, "book": self._book.snapshot(), "tails": self.tails.document()}
         arrays |= self._links.arrays("link_") | self._replays.arrays("replays_") | self._moved.arrays("moved_")
-        return pack(document, arrays)
+        return pack(document, arrays | self._energy.arrays("energy_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -299,6 +302,7 @@ class PcieDegradation:
         document, arrays = unpack(state)
         detector = cls(config.model_copy(update={"calibration": {}}), fleet)
         detector._links.load(arrays, "link_")
+        detector._energy.load(arrays, "energy_").grow(detector._links.count)
         if detector._links.count:  # else the first batch makes room, and asks the topology
             detector._layout.extend()
         detector._replays.load(arrays, "replays_")

@@ -253,6 +253,17 @@ def test_traffic_of_a_field_that_reads_zero_is_not_missed_bandwidth() -> None:
     assert run(tape) == []
 
 
+@pytest.mark.parametrize("stands", [True, False])
+def test_readings_that_stand_still_make_no_link_slow(stands: bool) -> None:
+    tape = tape_of(SLOW)
+    (dcgm,) = tape.rows
+    used = np.where(stands & (dcgm.keys["node"].codes == 1), np.minimum(dcgm.times, START + 500_000), dcgm.times)
+    energy = {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": used.astype(float)}
+    known = dict.fromkeys(energy, np.ones(len(used), bool))
+    both = Rows("dcgm", dcgm.times, dcgm.keys, {**dcgm.values, **energy}, {**dcgm.valid, **known})
+    assert firing(replace(tape, rows=[both])) == ([] if stands else [gpu(1, 2)])
+
+
 def each_on_its_own(scene: Scene, low: float) -> Tape:
     """Return the tape with every GPU low in a part of its stretches of 30 s, each by itself."""
 

@@ -78,7 +78,7 @@ class PowerThrottle:
         self._fleet = fleet
         self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION", (POWER_BRAKE_NS, POWER_CAP_NS))
         self._brake = Brake(config, self._gpus)
-        self._supplies = BmcAlarms(fleet, ["supply"])
+        self._supplies, self._cooling = BmcAlarms(fleet, ["supply"]), BmcAlarms(fleet, ["fan", "inlet"])
         self._limits = Limits()
         self._book = CaseBook(self.spec.name, _RETURN_MS)
 
@@ -89,13 +89,15 @@ class PowerThrottle:
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of power supplies."""
-        self._supplies.take_lines(records)
+        for alarms in (self._supplies, self._cooling):
+            alarms.take_lines(records)
         return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "bmc":
-            self._supplies.take_sensors(batch)
+            for alarms in (self._supplies, self._cooling):
+                alarms.take_sensors(batch)
         elif batch.kind == "dcgm":
             self._gpus.take(batch)
             self._limits.take(batch, len(self._gpus))
@@ -104,7 +106,8 @@ class PowerThrottle:
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is over, and what began."""
         gpus = self._gpus
-        self._supplies.advance(now)
+        for alarms in (self._supplies, self._cooling):
+            alarms.advance(now)
         new = gpus.settle()
         if np.count_nonzero(new):
             self._brake.judge(now, new)
@@ -180,8 +183,11 @@ class PowerThrottle:
         lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
         if not (far & lasting).any():
             return np.zeros(len(here), bool)
-        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat.
-        cooler = ~(gpus.temp[here] > gpus.lacks(here, now)[3])
+        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat; in
+        # warm air, or without its fans, who is warmer than half of them.
+        _, _, median, warmest = gpus.lacks(here, now)
+        uncooled = self._cooling.alarm(gpus.layout.names[gpus.layout.node[here[0]]], now) is not None
+        cooler = ~(gpus.temp[here] > (median if uncooled else warmest))
         return np.asarray(far & lasting & cooler & gpus.improbable(here) & gpus.works(here, now))
 
     def _case(
@@ -357,8 +363,10 @@ class PowerThrottle:
         """Return the whole state."""
         numbers, arrays = self._gpus.snapshot()
         lines, sensors = self._supplies.snapshot()
+        cooling, cooled = self._cooling.snapshot()
         document: dict[str, Any] = {"numbers": numbers, "lines": lines, "book": self._book.snapshot()}
-        return pack(document, arrays | sensors | self._limits.arrays("limit_"))
+        arrays |= sensors | {f"cooling_{name}": array for name, array in cooled.items()}
+        return pack(document | {"cooling": cooling}, arrays | self._limits.arrays("limit_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -368,5 +376,7 @@ class PowerThrottle:
         detector._gpus.restore(document["numbers"], arrays)
         detector._limits.load(arrays, "limit_")
         detector._supplies.load(document["lines"], arrays)
+        cooled = {name.removeprefix("cooling_"): array for name, array in arrays.items() if name.startswith("cooling_")}
+        detector._cooling.load(document.get("cooling", {}), cooled)
         detector._book.load(document["book"])
         return detector
