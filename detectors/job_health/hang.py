@@ -23,6 +23,8 @@ _PAUSE_FACTOR = 1.7
 _ENOUGH_PAUSES = 100
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
+_SAVING_AGAIN_MS = 300_000
+"""Of a job that has saved before, and not for so long: half of that, and twice its longest pause with room."""
 _CAUSE_LEAD_MS = 120_000
 """A line so long before the last step may still be what stopped the job: NCCL retries for a minute or two."""
 _TOGETHER_MS = 60_000
@@ -72,7 +74,7 @@ class HangJudge:
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
         steps = pace if isinstance(pace, StepPace) else None
-        patience = self._patience(job.job_id, number, pace, last, spinning=spinning and steps is not None)
+        patience = self._patience(job, number, pace, last, spinning=spinning and steps is not None)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
         worked = last if self._activity.shared[number] else int(work.settled[number])
@@ -88,7 +90,7 @@ class HangJudge:
     def _saving(self, job_id: str) -> bool:
         return self._lines.last(job_id, "saving") > self._lines.last(job_id, "saved")
 
-    def _patience(self, job_id: str, number: int, pace: Pace, last: Instant, *, spinning: bool) -> float:
+    def _patience(self, job: Job, number: int, pace: Pace, last: Instant, *, spinning: bool) -> float:
         """Return how long a silence must last, ms."""
         usual = float(pace.usual[number])
         needed = 1000 * (self._config.hang_spinning_s if spinning else self._config.hang_s)
@@ -98,9 +100,10 @@ class HangJudge:
             pause = 1000 * pauses.quantile(0.01)
         if pause:
             needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual)
-        if self._saving(job_id) and self._lines.last(job_id, "saving") >= last - usual:
-            needed = max(needed, _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
-        if self._lines.last(job_id, "loading") >= last:
+        if self._saving(job.job_id) and self._lines.last(job.job_id, "saving") >= last - usual:
+            own = self._lines.last(job.job_id, "saved") >= job.start  # then its pauses show how long it saves
+            needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
+        if self._lines.last(job.job_id, "loading") >= last:
             needed = max(needed, _LOADING_MS)
         return needed
 

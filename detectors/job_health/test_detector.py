@@ -154,6 +154,14 @@ def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None
     assert found(replace(tape, rows=[both], jobs=started)) == []
 
 
+@pytest.mark.parametrize(("saved", "patience_s"), [(True, 300), (False, 600)])
+def test_a_job_that_hangs_in_a_checkpoint_gets_less_time_if_it_has_saved_before(saved: bool, patience_s: int) -> None:
+    lines = [line(begin, "saving checkpoint at iteration 100 to /scale/ckpt") for begin in (200.5, 700.5)]
+    done = [line(225, "  successfully saved checkpoint at iteration 100 to /scale/ckpt")] if saved else []
+    hung = replace(STEADY, minutes=25, pauses=[(200, 225)], hang=(700, 1500), lines=[*lines[:1], *done, *lines[1:]])
+    assert patience_s <= fired_after_s(tape_of(hung), 700) <= patience_s + 20
+
+
 STOPS = [("inferred-a", 480, 0), ("inferred-a", None, 1), ("8", 480, 1)]
 
 
