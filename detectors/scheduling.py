@@ -1,8 +1,9 @@
 """What schedulers say of nodes in their log: taken out on purpose, back, not heard of, down.
 
 Slurm: slurmctld's lines (src/slurmctld: node_mgr.c, ping_nodes.c, job_mgr.c, power_save.c); LSF: mbatchd's and what
-badmin logs; Kubernetes: events of its node lifecycle controller and of kubelets. An orderly reboot that the kernel
-itself announces counts as on purpose too. A node whose job prints steps is alive.
+badmin logs; PBS: what pbsnodes is asked for (-o and -d offline, -r and -c back); Kubernetes: events of its node
+lifecycle controller and of kubelets. An orderly reboot that the kernel itself announces counts as on purpose too. A
+node whose job prints steps is alive.
 """
 
 import re
@@ -35,11 +36,13 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"(?:reboot\w*|suspending|power(?:ing)? down)\b(?: \w+){0,3}? nodes? NODES"),
     ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
     ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
-    ("out", r"hclose\b.*?\b(?:host )?<?NODES>?\s*$"),
+    ("out", r"hclose\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
+    ("out", r"pbsnodes\s+-[do]\s+NODES(?:\s|$)"),
+    ("back", r"pbsnodes\s+-[cr]\s+NODES(?:\s|$)"),
     ("back", r"hopen\b.*?\b(?:host )?<?NODES>?\s*$"),
     ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
-    ("down", r"node NODES status is now: NodeNotReady"),
+    ("down", r"node NODES (?:status is now|event): NodeNotReady"),
     ("out", r"node NODES status is now: NodeNotSchedulable"),
     ("back", r"node NODES status is now: Node(?:Ready|Schedulable)"),
     ("out", r"node[ /]NODES (?:is |was |has been |already )?cordoned\b"),
@@ -48,8 +51,11 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
 _FORMS = tuple((state, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS)
-_ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
-                      r"Power-Off|Shutdown)|Shutting down|Rebooting)")  # fmt: skip
+_ORDERLY = re.compile(
+    r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|Power-Off|"
+    r"Shutdown)|Shutting down|Rebooting|[Tt]he system (?:will|is going down for) (?:reboot|power|halt)|System is (?:"
+    r"reboot|power))"
+)
 _KUBELET = re.compile(
     r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"

@@ -28,6 +28,10 @@ def states(message: str, source: str = "scheduler", node: str | None = None) -> 
         ("Host <bv017> closed by administrator <lsfadmin>. repair", [("bv017", "out")]),
         ("Host <bv017> opened by administrator <lsfadmin>.", [("bv017", "back")]),
         ("badmin hclose bv017", [("bv017", "out")]),
+        ('badmin: hclose bv017 -C "neuer Name bv18"', [("bv017", "out")]),
+        ('pbsnodes -o bv017 -N "DIMM swap, ticket 8123"', [("bv017", "out")]),
+        ("pbsnodes -r bv017", [("bv017", "back")]),
+        ("Node bv017 event: NodeNotReady: Kubelet stopped posting node status.", [("bv017", "down")]),
         ("Host <bv017> is unreachable.", [("bv017", "down")]),
         ("node-controller: Node ip-10-4-0-9 status is now: NodeNotReady", [("ip-10-4-0-9", "down")]),
         ("Node bv017 status is now: NodeNotSchedulable", [("bv017", "out")]),
@@ -49,6 +53,9 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
     assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
+    assert states("systemd-logind[1201]: The system will reboot now! (CHG0042117)", "kernel", "v003") == [
+        ("v003", "out")
+    ]
     assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 

@@ -38,7 +38,7 @@ from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
 from detectors.node_down.config import NodeDownConfig
-from detectors.node_down.signs import LastWords
+from detectors.node_down.signs import LastWords, is_panic
 from detectors.node_down.silence import Silence
 from detectors.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
 from detectors.scheduling import Scheduler, Word
@@ -190,7 +190,7 @@ class NodeDown(BaseDetector):
 
     def _is_down(self, case: _Case, now: Instant) -> bool:
         """Return whether a silent node is down; none of the rest if its job proves that it lives."""
-        if case.word is not None:
+        if case.word is not None or (case.line is not None and is_panic(case.line[1])):
             return True
         if self._lives(case, now):
             return False
@@ -214,6 +214,8 @@ class NodeDown(BaseDetector):
         if now - case.last < needed or not self._silence.at_once(case.number):
             return False
         draws_on = case.stopped is not True and self._watts.held(case.number, case.last)
+        if draws_on and now - case.last >= self._config.reboot_s * 1000:
+            self._excused[case.node] = case.last  # so long at work it is its collector, and idle when the work is over
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: _Case, now: Instant) -> bool:

@@ -134,6 +134,12 @@ def test_a_node_whose_job_goes_on_is_not_down_even_when_the_job_ends_later() -> 
     assert firing(without(tape, "steps", since_s=250)) == []
 
 
+def test_a_node_that_panics_is_down_whatever_its_job_still_reports() -> None:
+    panic = line(DIES_S + 1, "kernel", "Kernel panic - not syncing: Fatal exception", node=CULPRIT, severity="critical")
+    (fired,) = firing(silenced(tape_of(replace(SCENE, logs=[panic])), [CULPRIT]))
+    assert (fired.detected_at - START) / 1000 <= DIES_S + 25
+
+
 def test_what_the_scheduler_took_out_before_is_maintenance() -> None:
     assert firing(dead(tape_of(replace(SCENE, logs=[DRAINED])), [CULPRIT])) == []
     reboot = line(DIES_S - 2, "scheduler", f"slurmctld: reboot_nodes: reboot nodes {CULPRIT}", severity="info")
@@ -222,6 +228,17 @@ def test_a_node_that_draws_what_it_did_lives_unless_the_steps_of_its_job_have_st
     assert firing(without(replace(served, jobs=alone), "dcgm", DIES_S, node=CULPRIT)) == []
     trained = tape_of(replace(SCENE, minutes=16, kinds=("bmc", "steps", "dcgm")))
     assert named(without(without(trained, "dcgm", DIES_S, node=CULPRIT), "steps", DIES_S)) == [CULPRIT]
+
+
+def test_a_node_that_has_worked_on_in_silence_is_not_down_when_its_work_is_over() -> None:
+    served = tape_of(replace(SCENE, minutes=40, kinds=("bmc", "dcgm")))
+    alone = [replace(event, job=replace(event.job, nodes=(CULPRIT,))) for event in served.jobs]
+    silent = without(replace(served, jobs=alone), "dcgm", DIES_S, node=CULPRIT)
+
+    def over(rows: Rows, readings: FloatArray) -> FloatArray:
+        return np.where(where(rows, DIES_S + 1200, 1e9, node=CULPRIT, sensor="node_power"), 700.0, readings)
+
+    assert firing(changed(silent, "bmc", "reading", over)) == []
 
 
 def test_an_idle_node_that_draws_what_it_did_is_not_down_until_the_scheduler_misses_it() -> None:
