@@ -1,9 +1,9 @@
 """What schedulers say of nodes in their log: taken out on purpose, back, not heard of, down.
 
 Slurm: slurmctld's lines (src/slurmctld: node_mgr.c, ping_nodes.c, job_mgr.c, power_save.c); LSF: mbatchd's and what
-badmin logs; PBS: what pbsnodes is asked for (-o and -d offline, -r and -c back); Kubernetes: events of its node
-lifecycle controller and of kubelets. An orderly reboot that the kernel itself announces counts as on purpose too. A
-node whose job prints steps is alive.
+badmin logs; PBS: pbs_server's, pbsnodes and qmgr; Kubernetes: events of its node lifecycle controller and of kubelets.
+An orderly reboot that a node itself announces counts as on purpose too, for a silence that begins soon after it. A node
+whose job prints steps is alive.
 """
 
 import re
@@ -37,9 +37,15 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
     ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
     ("out", r"hclose\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
-    ("out", r"pbsnodes\s+-[do]\s+NODES(?:\s|$)"),
-    ("back", r"pbsnodes\s+-[cr]\s+NODES(?:\s|$)"),
-    ("back", r"hopen\b.*?\b(?:host )?<?NODES>?\s*$"),
+    ("back", r"hopen\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
+    ("out", r"bhosts:? <?NODES>? closed_Adm\b"),
+    ("out", r"pbsnodes (?:-[CN] (?:\"[^\"]*\"|\S+) )?-o NODES\b"),
+    ("back", r"pbsnodes (?:-[CN] (?:\"[^\"]*\"|\S+) )?-[rc] NODES\b"),
+    ("out", r"set node NODES state ?\+?= ?\"?offline"),
+    ("back", r"set node NODES state ?(?:-= ?\"?offline|= ?\"?free)"),
+    ("out", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?(?:node )?(?:marked )?offline\b"),
+    ("down", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?node down\b"),
+    ("back", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?node up\b"),
     ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
     ("down", r"node NODES (?:status is now|event): NodeNotReady"),
@@ -51,11 +57,12 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
 _FORMS = tuple((state, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS)
-_ORDERLY = re.compile(
-    r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|Power-Off|"
-    r"Shutdown)|Shutting down|Rebooting|[Tt]he system (?:will|is going down for) (?:reboot|power|halt)|System is (?:"
-    r"reboot|power))"
-)
+_ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
+                      r"Power-Off|Shutdown)|Shutting down|Rebooting|Powering off|The system (?:is going down|"
+                      r"will (?:reboot|power off|halt) now)|System is (?:rebooting|powering down|halting))"
+                      )  # fmt: skip
+_GOING_MS = 600_000
+"""Services get 90 s to stop, some minutes in all: a later silence is not that of the reboot announced."""
 _KUBELET = re.compile(
     r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
@@ -74,15 +81,17 @@ class Word:
     state: State
     at: Instant
     line: str
+    own: bool = False
+    """Whether the node itself wrote it, of its own reboot."""
 
     def stored(self) -> dict[str, Any]:
         """Return the word as JSON can say it; the state has the name that older snapshots give it."""
-        return {"said": self.state, "at": self.at, "line": self.line}
+        return {"said": self.state, "at": self.at, "line": self.line, "own": self.own}
 
     @classmethod
     def restore(cls, stored: dict[str, Any]) -> "Word":
         """Return what `stored` was taken of."""
-        return cls(stored["said"], stored["at"], stored["line"])
+        return cls(stored["said"], stored["at"], stored["line"], stored.get("own", False))
 
 
 def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
@@ -138,11 +147,12 @@ class Scheduler:
         for record in records:
             for named, state in words_of(record):
                 node = self._known(named, record.node)
-                word = Word(state, record.at, record.message[:200])
+                word = Word(state, record.at, record.message[:200], own=record.source == "kernel")
                 if state == "alive":
                     self._alive[node] = word
                     continue
-                if state == "out" and self.on_purpose(node, record.at):
+                before = self.on_purpose(node, record.at) if state == "out" else None
+                if before is not None and not (before.own and record.at - before.at > _GOING_MS):
                     continue  # it was out before: a drain, then the reboot
                 if state in {"out", "back"}:
                     self._purpose[node] = word
@@ -170,6 +180,16 @@ class Scheduler:
             return None
         job = self._fleet.job_of(node)
         return word if job is None or job.start <= word.at else None
+
+    def by_right(self, node: str, last: Instant, usual: float, now: Instant) -> Word | None:
+        """Return the line by which a node that was last heard at `last` is silent on purpose, if there is one.
+
+        What it announced itself holds for the silence that follows, not for one days after it was back.
+        """
+        word = self.on_purpose(node, now)
+        if word is None or word.at > last + usual or (word.own and last > word.at + _GOING_MS):
+            return None
+        return word
 
     def fate(self, node: str, since: Instant) -> Word | None:
         """Return the line since `since` that says that a node is down, or does not answer."""

@@ -28,10 +28,19 @@ def states(message: str, source: str = "scheduler", node: str | None = None) -> 
         ("Host <bv017> closed by administrator <lsfadmin>. repair", [("bv017", "out")]),
         ("Host <bv017> opened by administrator <lsfadmin>.", [("bv017", "back")]),
         ("badmin hclose bv017", [("bv017", "out")]),
-        ('badmin: hclose bv017 -C "neuer Name bv18"', [("bv017", "out")]),
-        ('pbsnodes -o bv017 -N "DIMM swap, ticket 8123"', [("bv017", "out")]),
-        ("pbsnodes -r bv017", [("bv017", "back")]),
-        ("Node bv017 event: NodeNotReady: Kubelet stopped posting node status.", [("bv017", "down")]),
+        ('badmin: hclose bv-09 -C "new image, new name hx09"', [("bv-09", "out")]),
+        ('badmin: hopen bv-09 -C "done"', [("bv-09", "back")]),
+        ("sbatchd: Job <7> exit code 134; bhosts: bv-08 closed_Adm (gpu4)", [("bv-08", "out")]),
+        ('pbsnodes -o v017 -N "DIMM swap"', [("v017", "out")]),
+        ('pbsnodes -C "DIMM swap" -o v017', [("v017", "out")]),
+        ("pbsnodes -r v017", [("v017", "back")]),
+        ("pbsnodes -l v017", []),
+        ("qmgr: set node v017 state = offline", [("v017", "out")]),
+        ("qmgr: set node v017 state -= offline", [("v017", "back")]),
+        ("pbs_server: v017: node down: communication closed", [("v017", "down")]),
+        ("0008;pbs_server@head;Node;v017;node up", [("v017", "back")]),
+        ("pbs_server: v017: node up", [("v017", "back")]),
+        ("kube-controller-manager: Node v017 event: NodeNotReady: Kubelet stopped posting status", [("v017", "down")]),
         ("Host <bv017> is unreachable.", [("bv017", "down")]),
         ("node-controller: Node ip-10-4-0-9 status is now: NodeNotReady", [("ip-10-4-0-9", "down")]),
         ("Node bv017 status is now: NodeNotSchedulable", [("bv017", "out")]),
@@ -53,9 +62,9 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
     assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
-    assert states("systemd-logind[1201]: The system will reboot now! (CHG0042117)", "kernel", "v003") == [
-        ("v003", "out")
-    ]
+    going = "systemd-logind[1201]: The system will reboot now! (maintenance)"
+    assert states(going, "kernel", "v003") == [("v003", "out")]
+    assert states("systemd[1]: Stopping dcgm-exporter.service", "kernel", "v003") == []
     assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 
@@ -146,3 +155,16 @@ def test_a_node_reported_down_is_down_until_it_is_back() -> None:
     assert [node for node, _ in scheduler.reported_down(AT - 1)] == ["v1"]
     scheduler.take([LogRecord(AT + 2, "scheduler", "slurmctld: node v1 returned to service")])
     assert scheduler.fate("v1", AT) is None
+
+
+def test_a_reboot_that_a_node_announced_explains_the_silence_that_follows_and_no_later_one() -> None:
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "kernel", "reboot: Restarting system", node="v1")])
+    hour = 3_600_000
+    assert scheduler.by_right("v1", AT + 20_000, 5000, AT + hour) is not None
+    assert scheduler.by_right("v1", AT + hour, 5000, AT + 2 * hour) is None
+    scheduler.take([LogRecord(AT + 2 * hour, "kernel", "reboot: Restarting system", node="v1")])
+    assert scheduler.by_right("v1", AT + 2 * hour, 5000, AT + 3 * hour) is not None
+    again = Scheduler(Fleet())
+    again.load(scheduler.snapshot())
+    assert again.by_right("v1", AT + 4 * hour, 5000, AT + 5 * hour) is None

@@ -179,8 +179,9 @@ class NodeDown(BaseDetector):
         last, usual = int(self._silence.last[number]), float(self._silence.usual[number])
         if not stated and last >= 0 and self._excused.get(node) == last:
             return []
-        out = self._scheduler.on_purpose(node, now)
-        if out is not None and (stated or out.at <= last + usual):
+        scheduler = self._scheduler
+        out = scheduler.on_purpose(node, now) if stated else scheduler.by_right(node, last, usual, now)
+        if out is not None:
             self._excused[node] = last
             return []
         if not stated and self._silence.missed[number] < _MISSED:

@@ -158,8 +158,7 @@ class Cases(Kept):
 
     def _accounted_for(self, name: str, since: Instant, now: Instant) -> bool:
         """Return whether the scheduler took the node out before `since`, or says that it is down."""
-        out = self._scheduler.on_purpose(name, now)
-        if out is not None and out.at <= since:
+        if self._scheduler.by_right(name, since, 0.0, now) is not None:
             return True
         fate = self._scheduler.fate(name, since - _MISSED_BEFORE_MS)
         return fate is not None and fate.state == "down"
