@@ -57,10 +57,11 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
 _FORMS = tuple((state, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS)
-_ORDERLY = re.compile(r"reboot: (?:Restarting system|Power down|System halted)|systemd.*(?:Reached target .*(?:Reboot|"
-                      r"Power-Off|Shutdown)|Shutting down|Rebooting|Powering off|The system (?:is going down|"
-                      r"will (?:reboot|power off|halt) now)|System is (?:rebooting|powering down|halting))"
-                      )  # fmt: skip
+_ORDERLY = re.compile(
+    r"reboot: (?:Restarting system|Power down|System halted)|"
+    r"systemd.*(?:Reached target .*(?:Reboot|Power-Off|Shutdown)|Shutting down|Rebooting|Powering off|"
+    r"The system (?:is going down|will (?:reboot|power off|halt) now)|System is (?:rebooting|powering down|halting))"
+)
 _GOING_MS = 600_000
 """Services get 90 s to stop, some minutes in all: a later silence is not that of the reboot announced."""
 _KUBELET = re.compile(
