@@ -348,13 +348,16 @@ class GpusAtWork(Columns):
         those, signals = self.comparable(now), np.array([self.clock, self.power, self.temp])
         clock, power, temp = (self.among_peers(signal, those, 0.5)[gpus] for signal in signals)
         warmest = self.among_peers(self.temp, those, 0.9)[gpus]
-        for place in np.flatnonzero(self._few[gpus]).tolist():
-            job = np.flatnonzero(those & (self._of_job == self._of_job[gpus[place]]))
-            others = signals[:, job[self.layout.node[job] != self.layout.node[gpus[place]]]]
+        few = np.flatnonzero(self._few[gpus])
+        of_job, of_node = self._of_job[gpus[few]], self.layout.node[gpus[few]]
+        for number, node in np.unique(np.array([of_job, of_node]), axis=1).T.tolist():
+            own = few[(of_job == number) & (of_node == node)]
+            job = np.flatnonzero(those & (self._of_job == number))
+            others = signals[:, job[self.layout.node[job] != node]]
             if others.shape[1] >= FEWEST_PEERS:
-                clock[place], power[place], temp[place] = masked_median(others, np.isfinite(others))
-                kept = self.temp[job[self.clock[job] >= _KEEPS * clock[place]]]
-                warmest[place] = np.quantile(kept[np.isfinite(kept)], 0.9) if np.isfinite(kept).any() else np.nan
+                clock[own], power[own], temp[own] = medians = masked_median(others, np.isfinite(others))
+                kept = self.temp[job[self.clock[job] >= _KEEPS * medians[0]]]
+                warmest[own] = np.quantile(kept[np.isfinite(kept)], 0.9) if np.isfinite(kept).any() else np.nan
         return clock, power, temp, warmest
 
     def improbable(self, gpus: IntArray) -> BoolArray:
