@@ -327,8 +327,8 @@ def test_what_a_switch_logs_of_its_ports_shows_flaps_between_two_readings() -> N
 
 
 def test_a_link_that_was_lost_a_while_ago_must_be_down_for_longer() -> None:
-    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 26.0)])) == []
-    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 60.0)])) == [("link_down", NIC)]
+    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 80.0)])) == []
+    assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 120.0)])) == [("link_down", NIC)]
 
 
 def test_a_link_that_errs_must_be_down_for_longer() -> None:

@@ -25,8 +25,10 @@ FLAP_HOLD_MS: Final = 240_000
 """Two losses within it are one flap; a resolve is due within five minutes."""
 _CALM_MS = 180_000
 """Errors that stay away for so long, and for the minute of a look, are over."""
-_CONFIRM_AGAIN_MS = 30_000
-"""A link that erred, or was lost and came back, may be flapping: a retrain takes less."""
+_CONFIRM_ERRING_MS = 30_000
+"""A link that erred may be about to flap: a retrain takes less."""
+_CONFIRM_AGAIN_MS = 90_000
+"""A link that was lost, came back and is lost again may be flapping: with the next loss it is, and not down."""
 _FLAPPED_MS = 150_000
 """A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
 _TOGETHER_MS: Final = 20_000
@@ -176,10 +178,10 @@ class Judge:
         confirm = int(self._config.confirm_s * 1000)
         if cable.ends[0] in flapped and now - since < _FLAPPED_MS:
             return False
-        # Errors, and losses before, announce a flap: what retrains may take its time.
-        if cable.ends[0] in erred or (line is None and self._lost_before(cable, since)):
+        again = self._lost_before(cable, since)
+        if again or cable.ends[0] in erred:
             readings = max(int(states.low[port]) for _, states, port in low)
-            return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS, confirm)
+            return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)
         readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
         latest = max(int(states.heard.last[port]) for _, states, port in low)
         first = since if line is None else min(since, line[0])

@@ -10,6 +10,8 @@ from detectors.node_down.config import NodeDownConfig
 from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
+_AGENTS: Final = slice(IN_BAND.index("storage"))
+"""Mounts come and go with jobs; GPUs and NICs stay."""
 
 _AS_LONG: Final = 2.0
 """Nodes that are silent at once, none more than twice as long as another, are silent for what they share: most often a
@@ -21,8 +23,9 @@ class Silence(Columns):
 
     By stream and node: whether it is `known`, and `there` still when the node was last heard. The interval is that of
     the fastest stream that was: a storage client read every minute does not make the GPUs' silence of half a minute
-    usual. `needed` is how long silence alone has to last: longer than any that ends by itself here. The last one that
-    ended did so at `ended_at` (ms; -1 never), after `ended_ms`.
+    usual. `needed` is how long silence alone has to last: longer than any that ends by itself here, and so many
+    readings of the slower of GPUs and NICs. The last one that ended did so at `ended_at` (ms; -1 never), after
+    `ended_ms`.
     """
 
     last: IntArray = column(NEVER)
@@ -59,8 +62,9 @@ class Silence(Columns):
         patient = np.where(np.isnan(usual), np.inf, usual)
         self.there = self.known & (last + LATE * patient >= self.last)
         fastest = np.where(self.there, patient, np.inf).min(axis=0)
-        slowest = np.where(self.there, np.fmax(usual, 0.0), 0.0).max(axis=0)
         self.usual = np.where(np.isfinite(fastest), fastest, np.nan)
+        agents = np.where(self.there[_AGENTS], np.fmax(usual[_AGENTS], 0.0), 0.0).max(axis=0)
+        slowest = np.where(agents > 0, agents, np.fmax(self.usual, 0.0))
         self.silent_ms = np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
         self.missed = np.fmax(self.silent_ms / np.maximum(self.usual, 1.0), 0.0)
         needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, config.least_s, 0.0)
@@ -86,9 +90,8 @@ class Silence(Columns):
         return int(((self.last >= 0) & (self.silent_ms <= forget_ms)).sum())
 
     def at_once(self, node: int) -> bool:
-        """Return whether all in-band streams of a node stopped together; mounts come and go with jobs."""
-        agents = slice(IN_BAND.index("storage"))
-        return bool((self.there[agents, node] | ~self.known[agents, node]).all())
+        """Return whether all in-band streams of a node but its mounts stopped together."""
+        return bool((self.there[_AGENTS, node] | ~self.known[_AGENTS, node]).all())
 
     def of(self, node: int) -> str:
         """Return the streams of a node that fell silent with it."""

@@ -10,7 +10,7 @@ from detectors.contract import Finding, FloatArray
 from detectors.fleet import INFERRED
 from detectors.node_down.detector import NodeDown
 from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, idle, silenced
-from detectors.rows import Rows
+from detectors.rows import KeyColumn, Rows
 from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
 from detectors.spec import configure
 from detectors.tape import Tape, play
@@ -105,6 +105,21 @@ def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> 
     assert 290 <= (fired.detected_at - START) / 1000 - DIES_S <= 305
     (fired,) = firing(silenced(tape_of(replace(MUTE, working=False)), [CULPRIT]))
     assert 895 <= (fired.detected_at - START) / 1000 - DIES_S <= 905
+
+
+def test_a_mount_that_is_read_every_minute_makes_nobody_wait_for_nine_of_its_readings() -> None:
+    nodes, minutes = tuple(name(node) for node in range(MUTE.nodes)), np.arange(1, MUTE.minutes)
+    times = np.repeat(START + 60_000 * minutes.astype(np.int64), len(nodes)) + 2_000
+    keys = {
+        "node": KeyColumn(np.tile(np.arange(len(nodes)), len(minutes)), nodes),
+        "mount": KeyColumn(np.zeros(len(times), np.int64), ("/data",)),
+    }
+    waiters = np.zeros(len(times))
+    mounts = Rows("storage", times, keys, {"waiters": waiters}, {"waiters": np.isfinite(waiters)})
+    tape = tape_of(MUTE)
+    tape = replace(tape, rows=[*tape.rows, mounts])
+    (fired,) = firing(without(idle(silenced(tape, [CULPRIT]), DIES_S), "storage", DIES_S, node=CULPRIT))
+    assert (fired.detected_at - START) / 1000 - DIES_S <= 305
 
 
 def test_a_silent_node_is_not_down_while_the_gpus_of_its_job_compute_elsewhere() -> None:

@@ -140,7 +140,7 @@ class Straggler(Kept):
                 work.history.take(ranks[mine], step[mine])
                 mine = mine[ranks[mine] >= 0]
                 if len(mine):
-                    work.ranks.add(ranks[mine], at[mine], step[mine], compute[mine], wait[mine])
+                    work.ranks.add(ranks[mine], at[mine], step[mine], compute[mine], wait[mine], data[mine])
 
     def _work(self, job: Job) -> _Work:
         work = self._works.get(job.job_id)
@@ -226,9 +226,11 @@ class Straggler(Kept):
                     by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(reporting), look_s),
                     ranks=tuple(culprits.tolist()),
                     seconds={
-                        "compute_s": median_of(ranks.computes_s[culprits]),
-                        "compute_s_peers": median_of(ranks.computes_s[others]),
+                        "compute_s": median_of((ranks.computes_s - ranks.data_s)[culprits]),
+                        "compute_s_peers": median_of((ranks.computes_s - ranks.data_s)[others]),
                         "compute_s_own_level": median_of(ranks.usual_s[culprits]),
+                        "data_wait_s": median_of(ranks.data_s[culprits]),
+                        "data_wait_s_peers": median_of(ranks.data_s[others]),
                         "comm_wait_s": median_of(ranks.waits_s[culprits]),
                         "comm_wait_s_peers": median_of(ranks.waits_s[others]),
                         "step_time_s": ranks.step_s,
@@ -321,7 +323,7 @@ class Straggler(Kept):
             severity=saying.severity,
             score=saying.score,
             summary=saying.summary,
-            action=says.action(one.entity, limits),
+            action=says.action(one, limits),
             evidence=saying.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",

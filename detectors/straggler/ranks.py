@@ -5,6 +5,9 @@ longer than its own habit times what all ranks' has changed by, by a share of th
 its node, of the computation) and by more than the tails of this cluster's ranks explain; or, from the job's first steps
 on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, or waits as
 they do, holds up nobody.
+
+What the ranks of a node wait for data, in the middle, counts as their computation: a host that does not feed its GPUs
+holds up the job as a slow one does. What all nodes wait for is common to them; one rank's wait is its input's.
 """
 
 from collections.abc import Sequence
@@ -43,19 +46,21 @@ _WAIT_SHARE: Final = 0.5
 class Ranks(Comparison):
     """Columns by rank; a rank that never reported has `seen` 0.
 
-    `sums` of computation, step, wait (s) and steps since the last look, of which the first began at `begun`; `first`
-    begin, `at` last report (ms); `computes_s` and `waits_s` in the last look, s a step, NaN where it had none;
-    `usual_s` computation as it should be; `behind` how far it lags, smoothed over looks, as a share of the step;
-    `recent` residuals, the newest first.
+    `sums` of computation, step, wait (s) and steps since the last look, of which the first began at `begun`, and of
+    waits for data (`fed`); `first` begin, `at` last report (ms); `computes_s` with its node's wait for data, that
+    (`data_s`) and `waits_s` in the last look, s a step, NaN where it had none; `usual_s` computation as it should be;
+    `behind` how far it lags, smoothed over looks, as a share of the step; `recent` residuals, the newest first.
     """
 
     axis = REUSED
     sums: FloatArray = column(0.0, 4)
+    fed: FloatArray = column(0.0)
     begun: IntArray = column(-1)
     first: IntArray = column(-1)
     at: IntArray = column(-1)
     seen: IntArray = column(0)
     computes_s: FloatArray = column(np.nan)
+    data_s: FloatArray = column(np.nan)
     waits_s: FloatArray = column(np.nan)
     usual_s: FloatArray = column(np.nan)
     behind: FloatArray = column(0.0)
@@ -82,15 +87,19 @@ class Ranks(Comparison):
         """How often there is a look, s: longer than it takes where ranks report one step out of many."""
         self._begun, self._apart_s = -1, 0.0
 
-    def add(self, ranks: IntArray, at: IntArray, step: FloatArray, compute: FloatArray, wait: FloatArray) -> None:
-        """Take one step of each of some ranks: its end (ms), how long it took, computed and waited (s)."""
+    def add(
+        self, ranks: IntArray, at: IntArray, step: FloatArray, compute: FloatArray, wait: FloatArray, data: FloatArray
+    ) -> None:
+        """Take one step of each of some ranks: its end (ms), how long it took, computed, waited, and for data (s)."""
         if int(ranks.max()) >= _MOST_RANKS:
             return
         self.grow(int(ranks.max()) + 1)
         begun = at - np.round(step * 1000).astype(np.int64)
         self.begun[ranks] = np.where(self.sums[3, ranks] == 0, begun, self.begun[ranks])
         self.first[ranks] = np.where(self.first[ranks] < 0, begun, self.first[ranks])
-        self.sums[:, ranks] += np.array([clamp(compute, 0.0, step), step, clamp(wait, 0.0, step), np.ones(len(step))])
+        computed, waited = clamp(compute, 0.0, step), clamp(wait, 0.0, step)
+        self.sums[:, ranks] += np.array([computed, step, waited, np.ones(len(step))])
+        self.fed[ranks] += clamp(np.nan_to_num(data), 0.0, step - computed)
         self.seen[ranks] += 1
         self.at[ranks] = at
 
@@ -104,15 +113,17 @@ class Ranks(Comparison):
         whole = int(self.at[who].max()) - begun >= _LOOK_MS and len(who) >= _MOST_OF * active
         if not whole and now - begun < _LONG_LOOK_MS + 2000 * self.step_s:
             return False
-        compute, step, wait, steps = self.sums[:, who]
-        self.sums[:] = 0.0
+        (compute, step, wait, steps), data = self.sums[:, who], self.fed[who]
+        self.sums[:], self.fed[:] = 0.0, 0.0
         if median_of(self.seen[who] - steps) < self._config.warm_up_steps:
             return False
         self.step_s = median_of(step / steps)
-        self.computes_s[:], self.waits_s[:] = np.nan, np.nan
-        self.computes_s[who] = np.maximum(compute / step * self.step_s, 1e-6)
-        self.waits_s[who] = wait / step * self.step_s
         self._node = places.node[who]
+        self.computes_s[:], self.data_s[:], self.waits_s[:] = np.nan, np.nan, np.nan
+        by_node, _ = group_medians(data / step, self._node, int(self._node.max()) + 1)
+        self.data_s[who] = by_node[self._node] * self.step_s
+        self.computes_s[who] = np.maximum(compute / step * self.step_s + self.data_s[who], 1e-6)
+        self.waits_s[who] = wait / step * self.step_s
         self._nodes = int(np.count_nonzero(np.bincount(self._node)))
         one = np.zeros(len(who), np.int64)
         self.look_s = self.step_s * median_of(steps)

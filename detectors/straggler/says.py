@@ -50,6 +50,15 @@ class Suspect:
     ranks: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def starved(self) -> bool:
+        """Whether its ranks' wait for data is what they lag by, more than their computation."""
+        compute, data = (
+            self.seconds.get(f"{name}_s", 0.0) - self.seconds.get(f"{name}_s_peers", 0.0)
+            for name in ("compute", "data_wait")
+        )
+        return data > max(compute, 0.0)
+
     def ratio(self, *signals: int) -> float:
         """Return its reading to its peers', of the signal by which it exceeds them most; NaN where none is known."""
         ratios = [
@@ -87,11 +96,15 @@ class Saying:
     evidence: Mapping[str, float | int | str]
 
 
-def action(entity: Entity, limits: tuple[float, float] | None) -> str:
+def action(suspect: Suspect, limits: tuple[float, float] | None) -> str:
     """Return what to do first; `limits`, its power limit and its peers' (W), where it is the lower one."""
     if limits is not None:
         return f"set the power limit back (nvidia-smi -pl {limits[1]:.0f}), and find out who or what lowered it"
-    first = "the GPU with dcgmi diag -r 2" if "gpu" in entity else "host processes, memory and CPU of the node"
+    first = "host processes, memory and CPU of the node"
+    if "gpu" in suspect.entity:
+        first = "the GPU with dcgmi diag -r 2"
+    elif suspect.how == LATE and suspect.starved:
+        first = "data loaders, local disks and mounts of the node"
     return f"check {first}; take it out of the job and restart from the last checkpoint if it stays slow"
 
 
@@ -129,10 +142,12 @@ def _compared(suspect: Suspect) -> str:
     own, peers, seconds = suspect.own, suspect.peers, suspect.seconds
     if suspect.how == LATE:
         compared = f"it computes {seconds['compute_s']:.3g} s a step, its peers {seconds['compute_s_peers']:.3g} s"
-        if np.isfinite(seconds["comm_wait_s"] + seconds["comm_wait_s_peers"]):
-            compared += (
-                f", and waits {seconds['comm_wait_s']:.2g} s where they wait {seconds['comm_wait_s_peers']:.2g} s"
-            )
+        if suspect.starved:
+            compared = f"it waits {seconds['data_wait_s']:.2g} s a step for data"
+            compared += f", its peers {seconds['data_wait_s_peers']:.2g} s"
+        waits, others = seconds["comm_wait_s"], seconds["comm_wait_s_peers"]
+        if np.isfinite(waits + others):
+            compared += f", and waits {waits:.2g} s for them where they wait {others:.2g} s"
         return compared
     tensor, memory = suspect.ratio(TENSOR), suspect.ratio(MEMORY)
     worked = f"power {suspect.ratio(POWER):.2f} of theirs"

@@ -73,6 +73,21 @@ def test_a_node_whose_gpus_are_slow_together_is_one_finding() -> None:
     assert fired.evidence["ranks"] == 4
 
 
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [([4, 5, 6, 7], [{"node": name(1)}]), ([6], []), (range(12), [])],
+    ids=["a node", "one rank", "all"],
+)
+def test_a_node_that_alone_waits_for_its_data_holds_up_the_job(ranks: list[int], named: list[Any]) -> None:
+    found = [one for one in run(replace(PLAIN, slow_data=[Slow(ranks, ONSET_S)])) if one.state == "firing"]
+    assert [dict(one.entity) for one in found] == named
+    for one in found:
+        assert float(one.evidence["data_wait_s"]) > 10 * float(one.evidence["data_wait_s_peers"])
+        assert float(one.evidence["compute_s"]) == pytest.approx(float(one.evidence["compute_s_peers"]), rel=0.05)
+        assert "a step for data, its peers 0.02 s" in one.summary
+        assert "data loaders" in one.recommended_action
+
+
 @pytest.mark.parametrize(("ranks", "named"), [([4, 5, 6, 7], [{"node": name(1)}]), ([6], [])])
 def test_a_whole_node_counts_from_a_tenth_of_its_computation_on(ranks: list[int], named: list[Any]) -> None:
     """Here that is 8 % of the step; of one rank's work as much may come and go."""
