@@ -69,6 +69,12 @@ _KUBELET = re.compile(
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
 )
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
+_DAEMON = re.compile(r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet)\b(?!.*\bstart(?:ed|ing)\b)")
+"""Daemons that run on the node itself and log by their own name; that they start follows a boot."""
+_PROGRAM = re.compile(
+    r"segfault at |traps: \S+\[\d+\]|perf: interrupt took too long|Killed process \d+|\bXid\b.*\bpid='?\d+"
+)
+"""What a kernel logs of programs that run; of a kernel that hangs, or boots, there are other lines."""
 _STEP = re.compile(r"\b(?:global_step|iteration|iter|step)\b['\"]?[:= ]{1,16}\d", re.IGNORECASE)
 """A training loop goes on where its line is from, whatever the framework."""
 _RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
@@ -100,6 +106,8 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
     if record.source == "kernel":
         if record.node and _ORDERLY.search(record.message):
             yield record.node, "out"
+        elif record.node and _PROGRAM.search(record.message):
+            yield record.node, "alive"
         return
     if record.source == "job":
         if record.node and _STEP.search(record.message):
@@ -116,6 +124,8 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
             for node in expand(found["nodes"]):
                 yield node, state
             return
+    if record.node and _DAEMON.match(record.message):
+        yield record.node, "alive"
 
 
 def expand(nodes: str) -> list[str]:
@@ -198,7 +208,7 @@ class Scheduler:
         return word if word is not None and word.at >= since else None
 
     def alive(self, node: str, since: Instant) -> Word | None:
-        """Return the last event of the node's own kubelet, or step of a job there, if it came after `since`."""
+        """Return the last line of a daemon, program or job on the node itself, if it came after `since`."""
         word = self._alive.get(node)
         return word if word is not None and word.at > since else None
 

@@ -168,6 +168,8 @@ def test_a_reboot_that_is_logged_after_the_last_reading_is_part_of_the_drain_bef
 
 _OF_THE_NODE = [
     ("scheduler", "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator"),
+    ("scheduler", "slurmd[1711]: launch task StepId=88798.0 request from UID:31881"),
+    ("kernel", "python3[22119]: segfault at 28 ip 00007f77 sp 00007ffc error 4 in libcudart.so.12"),
     ("job", "step:1619/20344 train_loss:1.2798 train_time:27157619ms step_avg:3040.03ms"),
 ]
 
