@@ -209,7 +209,10 @@ def _nic(scene: Scene, chance: np.random.Generator) -> Rows:
     entity = node * scene.nics + nic
     moved = np.floor(_moved(scene, read) * (1 + 0.02 * (entity % 5)))
     columns: dict[str, Any] = {"state": 1.0, "port_xmit_data": 2.5e9 * moved, "port_rcv_data": 2.4e9 * moved}
-    quiet = ("link_downed", "symbol_error", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors")
+    quiet = (
+        "link_downed", "symbol_error", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors",
+        "rx_crc_errors_phy",
+    )  # fmt: skip
     columns |= dict.fromkeys(quiet, 0.0)
     columns |= {field: np.floor(50 * moved) for field in ("port_xmit_wait", "np_cnp_sent", "rp_cnp_handled")}
     names = [name(number) for number in range(scene.nodes)]

@@ -20,10 +20,18 @@ from detectors.statistics import known_or, median_of, poisson_odds
 
 LOOK_MS: Final = 60_000
 COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "nic": ("symbol_error", "port_rcv_errors", "link_error_recovery", "local_link_integrity_errors"),
+    "nic": (
+        "symbol_error",
+        "port_rcv_errors",
+        "link_error_recovery",
+        "local_link_integrity_errors",
+        "rx_crc_errors_phy",
+        "rx_symbol_err_phy",
+    ),  # fmt: skip
     "switch": ("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "SAI_PORT_STAT_IF_IN_ERRORS"),
 }
-_MOST: Final = 4
+"""RoCE ports often count damage in ethtool's counters of the physical layer only."""
+_MOST: Final = 6
 _COLLECTED_MS = 36_000
 """Exporters collect every 30 s at least, and some are late."""
 _FAST_READINGS = 2

@@ -168,6 +168,7 @@ def test_most_cables_of_a_switch_down_at_once_are_the_switch(end: str) -> None:
         ("nic", "symbol_error", 60.0, NIC),
         ("nic", "symbol_error", 0.1, NIC),
         ("nic", "port_rcv_errors", 50.0, NIC),
+        ("nic", "rx_crc_errors_phy", 50.0, NIC),
         ("nic", "link_error_recovery", 0.12, NIC),
     ],
 )
