@@ -1,10 +1,11 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
-Down: a port that was up reports down, at readings 19 s apart or more (the other end, the kernel and the switch's log
-count, too); for half a minute where the cable erred lately, for one and a half where it was lost and back a while ago.
-Of severity info where nobody has used the port, and the topology does not expect it to be up. Flap: three losses of
-link in a quarter of an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not
-also down, and errors within minutes of a loss are the loss's. Errors (uncorrectable frames, symbols, receive errors,
+Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower three
+intervals (the other end, the kernel and the switch's log count, too); for half a minute where the cable erred lately,
+for one and a half where it was lost and back a while ago. Of severity info where nobody has used the port, and the
+topology does not expect it to be up. Flap: three losses of link in a quarter of an hour, by the state, by `link_downed`
+or by a log, whichever saw most; while it flaps it is not also down, and errors within minutes of a loss are the loss's.
+Errors (uncorrectable frames, symbols, receive errors,
 link recoveries; corrected frames are no fault): ten a second at once, fewer where that is improbable here by the port's
 own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and its rail go
 on, is down whatever its state says.

@@ -27,7 +27,7 @@ COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
         "local_link_integrity_errors",
         "rx_crc_errors_phy",
         "rx_symbol_err_phy",
-    ),  # fmt: skip
+    ),
     "switch": ("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "SAI_PORT_STAT_IF_IN_ERRORS"),
 }
 """RoCE ports often count damage in ethtool's counters of the physical layer only."""

@@ -327,6 +327,13 @@ def test_what_a_switch_logs_of_its_ports_shows_flaps_between_two_readings() -> N
     assert firing(seen) == []
 
 
+@pytest.mark.parametrize("lost_s", [40.0, 80.0])
+def test_of_ports_that_are_read_every_quarter_minute_three_readings_more_must_show_it(lost_s: float) -> None:
+    slow = replace(SCENE, interval_s=15.0, minutes=10)
+    expected = [("link_down", NIC)] if lost_s > 60 else []
+    assert firing(cable_lowered(tape_of(slow), [(AT_S, AT_S + lost_s)])) == expected
+
+
 def test_a_link_that_was_lost_a_while_ago_must_be_down_for_longer() -> None:
     assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 80.0)])) == []
     assert firing(cable_lowered(tape_of(SCENE), [(60.0, 66.0), (AT_S, AT_S + 120.0)])) == [("link_down", NIC)]

@@ -25,6 +25,9 @@ FLAP_HOLD_MS: Final = 240_000
 """Two losses within it are one flap; a resolve is due within five minutes."""
 _CALM_MS = 180_000
 """Errors that stay away for so long, and for the minute of a look, are over."""
+_CONFIRM_INTERVALS = 2.2
+"""At slow cadences two readings are few, and a loss of half a minute fits between them: it takes the third after the
+first, and jitter."""
 _CONFIRM_ERRING_MS = 30_000
 """A link that erred may be about to flap: a retrain takes less."""
 _CONFIRM_AGAIN_MS = 90_000
@@ -175,7 +178,8 @@ class Judge:
 
         What was not read since may be over: a link that is down for 18 s is down at two readings of 15 s.
         """
-        confirm = int(self._config.confirm_s * 1000)
+        usual = max(float(np.nan_to_num(states.heard.usual[port])) for _, states, port in low)
+        confirm = max(self._config.confirm_s * 1000, _CONFIRM_INTERVALS * usual)
         if cable.ends[0] in flapped and now - since < _FLAPPED_MS:
             return False
         again = self._lost_before(cable, since)
