@@ -64,6 +64,8 @@ _ORDERLY = re.compile(
 )
 _GOING_MS = 600_000
 """Services get 90 s to stop, some minutes in all: a later silence is not that of the reboot announced."""
+_STOPPING_MS = 120_000
+"""Exporters stop before a kernel's last line, as systemd gives services 90 s to end; and clocks differ."""
 _KUBELET = re.compile(
     r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
@@ -152,6 +154,7 @@ class Scheduler:
         self._purpose: dict[str, Word] = {}
         self._fate: dict[str, Word] = {}
         self._alive: dict[str, Word] = {}
+        self._going: dict[str, Word] = {}
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -162,6 +165,8 @@ class Scheduler:
                 if state == "alive":
                     self._alive[node] = word
                     continue
+                if word.own:
+                    self._going[node] = word
                 before = self.on_purpose(node, record.at) if state == "out" else None
                 if before is not None and not (before.own and record.at - before.at > _GOING_MS):
                     continue  # it was out before: a drain, then the reboot
@@ -198,9 +203,12 @@ class Scheduler:
         What it announced itself holds for the silence that follows, not for one days after it was back.
         """
         word = self.on_purpose(node, now)
-        if word is None or word.at > last + usual or (word.own and last > word.at + _GOING_MS):
+        if word is not None and not word.own and word.at <= last + usual:
+            return word
+        going = self._going.get(node)
+        if going is None or not last - _GOING_MS <= going.at <= last + usual + _STOPPING_MS:
             return None
-        return word
+        return going
 
     def fate(self, node: str, since: Instant) -> Word | None:
         """Return the line since `since` that says that a node is down, or does not answer."""
@@ -218,7 +226,7 @@ class Scheduler:
 
     def go_on_with(self, survivors: Survivors) -> None:
         """Forget what is known of nodes that are gone."""
-        for words in (self._purpose, self._fate, self._alive):
+        for words in (self._purpose, self._fate, self._alive, self._going):
             for node in survivors.names("machine") & words.keys():
                 del words[node]
 
@@ -228,6 +236,7 @@ class Scheduler:
             "purpose": {node: word.stored() for node, word in self._purpose.items()},
             "fate": {node: word.stored() for node, word in self._fate.items()},
             "alive": {node: word.stored() for node, word in self._alive.items()},
+            "going": {node: word.stored() for node, word in self._going.items()},
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -235,3 +244,4 @@ class Scheduler:
         self._purpose = {node: Word.restore(word) for node, word in state["purpose"].items()}
         self._fate = {node: Word.restore(word) for node, word in state["fate"].items()}
         self._alive = {node: Word.restore(word) for node, word in state.get("alive", {}).items()}
+        self._going = {node: Word.restore(word) for node, word in state.get("going", {}).items()}

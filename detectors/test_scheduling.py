@@ -163,6 +163,9 @@ def test_a_reboot_that_a_node_announced_explains_the_silence_that_follows_and_no
     hour = 3_600_000
     assert scheduler.by_right("v1", AT + 20_000, 5000, AT + hour) is not None
     assert scheduler.by_right("v1", AT + hour, 5000, AT + 2 * hour) is None
+    stopped_before = AT - 90_000  # services end before their kernel does
+    assert scheduler.by_right("v1", stopped_before, 5000, AT + hour) is not None
+    assert scheduler.by_right("v1", stopped_before - 300_000, 5000, AT + hour) is None
     scheduler.take([LogRecord(AT + 2 * hour, "kernel", "reboot: Restarting system", node="v1")])
     assert scheduler.by_right("v1", AT + 2 * hour, 5000, AT + 3 * hour) is not None
     again = Scheduler(Fleet())
