@@ -284,6 +284,9 @@ class Straggler(Kept):
 
     def _explained(self, now: Instant, one: Suspect) -> bool:
         peers = gpus_of(one.job, self._layout)
+        # Ranks' own times leave out what they wait for each other.
+        if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
+            return True
         return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
 
     def _holds_up(self, one: Suspect) -> bool:

@@ -5,7 +5,8 @@ and the fabric manager's logs say the rest, of a node. A GPU that is hot and run
 by heat, whether or not it gives a reason.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -42,6 +43,8 @@ _LINES_MS: Final = 600_000
 _KEEP_MS: Final = 86_400_000
 _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_recorded", "correctable_memory"})
 """Classes of XIDs that explain no slowness."""
+_LINK_LOST: Final = re.compile(r"\blink (?:is )?down\b|lost carrier|carrier lost", re.IGNORECASE)
+"""A NIC without link stalls its job's collectives, unevenly as scrapes see it."""
 _SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
 _RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
@@ -64,16 +67,25 @@ class KnownCauses(Columns):
     told: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    KEPT = ("lines",)
+    KEPT = ("lines", "links_lost")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
         self._fleet, self._layout = fleet, layout
         self.lines: dict[str, Instant] = {}
+        """By node, when its log last reported a fault of its hardware."""
+        self.links_lost: dict[str, Instant] = {}
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on without the links that older versions did not note."""
+        if name != "links_lost":
+            super().begin_afresh(name)
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
-        """Note when lines reported a fault of a node's hardware."""
+        """Note when lines reported a fault of a node's hardware, or that a NIC lost its link."""
         for record in records:
+            if record.source == "kernel" and record.node and _LINK_LOST.search(record.message):
+                self.links_lost[record.node] = record.at
             line = parse_line(record.message) if record.source == "kernel" else None
             known = XIDS.get(line.code) if line else None
             faulty = "SXid" in record.message if known is None else known.group not in _QUIET
@@ -167,6 +179,10 @@ class KnownCauses(Columns):
         halved = min(clock_ratio, median_of(self.now[CLOCK, those] / self.peak[those])) <= _HALVED
         return halved or (clock_ratio <= _LOWERED and len(those) > 1)
 
+    def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
+        """Return whether a NIC of one of the nodes has lost its link since then, or shortly before."""
+        return any(self.links_lost.get(node, -_LINES_MS) >= since - _LINES_MS for node in nodes)
+
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:
         """Return the power limit (W) of some GPUs and that of their peers, where it is the lower one."""
         own, others = median_of(self.now[LIMIT, those]), median_of(self.now[LIMIT, peers])
@@ -175,3 +191,4 @@ class KnownCauses(Columns):
     def forget(self, now: Instant) -> None:
         """Drop the lines that nothing will ask for any more."""
         self.lines = {node: at for node, at in self.lines.items() if now - at <= _KEEP_MS}
+        self.links_lost = {node: at for node, at in self.links_lost.items() if now - at <= _KEEP_MS}

@@ -296,9 +296,10 @@ def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> Non
         replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=2.1)], dcgm=UNREAD),
         replace(SEEN, felt="clock", slow=[Slow(range(8, 16), 600)], dcgm=UNREAD),
         replace(SEEN, felt="memory", slow=[Slow([FIRST], 600)], only_whole=False, columns=("step_time_s", "compute_s")),
+        replace(SEEN, felt="memory", slow=[Slow([FIRST], 600)], logs=[kernel(605, 2, "mlx5_core: eth4: Link down")]),
     ],
     ids=["all slower", "a dip", "many at once", "a brake", "a halved clock, unread", "a node's power, unread",
-         "every rank reports"],
+         "every rank reports", "a link lost"],
 )  # fmt: skip
 def test_readings_that_only_look_like_it_alert_nobody(training: Training) -> None:
     if not training.only_whole:
