@@ -22,7 +22,7 @@ _KEPT_DOWN_MS = 600_000
 NODES: Final = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
 """Names of nodes as Slurm shortens them, for `expand`."""
 _WORDINGS: tuple[tuple[State, str], ...] = (
-    ("down", r"Nodes? NODES not responding, setting DOWN"),
+    ("down", r"Nodes? NODES not responding,? (?:setting|set|marked|marking) (?:it |them )?DOWN"),
     ("suspect", r"Nodes? NODES not responding"),
     ("down", r"on failed nodes? NODES"),
     ("down", r"due to failure of node NODES"),

@@ -17,6 +17,7 @@ def states(message: str, source: str = "scheduler", node: str | None = None) -> 
         ("slurmctld: error: Nodes v017 not responding", [("v017", "suspect")]),
         ("slurmctld: error: Nodes v[017,020-021] not responding, setting DOWN",
          [("v017", "down"), ("v020", "down"), ("v021", "down")]),
+        ("node v017 not responding, marked down", [("v017", "down")]),
         ("slurmctld: Killing JobId=812 on failed node v017", [("v017", "down")]),
         ("slurmctld: validate_node_specs: Node v017 unexpectedly rebooted boot_time=1", [("v017", "down")]),
         ("slurmctld: update_node: node v017 state set to DRAIN", [("v017", "out")]),

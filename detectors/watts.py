@@ -91,6 +91,12 @@ class Watts(Columns):
         those = those[self.at[those] > since]
         return bool(len(those)) and bool(self.watts[those[0]] < _OFF * self.hour[those[0]])
 
+    def low(self, node: int, since: Instant) -> bool:
+        """Return whether a node draws far less than in the last hour, by a reading after `since`."""
+        those = self._sensors(node)
+        those = those[self.at[those] > since]
+        return bool(len(those)) and bool(self.watts[those[0]] < LIVES * self.hour[those[0]])
+
     def held(self, node: int, since: Instant) -> bool:
         """Return whether a node draws what it did, by all readings after `since`."""
         those = self._sensors(node)

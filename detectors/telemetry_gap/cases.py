@@ -139,12 +139,15 @@ class Cases(Kept):
 
         A BMC lives on when its node dies: it speaks for nodes only where several stopped in the same instant and no
         job stopped with them, or for a node that draws what it did all along. One without a job may be rebooting. The
-        last line of one that dies may come after a lost scrape: a line counts after more silence than that.
+        last line of one that dies may come after a lost scrape: a line counts after more silence than that. A node that
+        draws far less than it did has left its job.
         """
         if self._scheduler.alive(name, since + int(self._config.least_readings * usual_ms)):
             return "its own log lines"
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)
+        if self._streams.watts.low(node, since):
+            return ""  # an elastic job goes on without it
         if job is not None and (shown := self._progress.lives_by(job, waited, now)):
             return shown
         stopped = self._progress.stopped(job, now) if job is not None else None

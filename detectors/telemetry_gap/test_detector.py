@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, Kind
+from detectors.rows import Rows
 from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
 from detectors.tape import Tape, play
@@ -109,6 +110,14 @@ def test_with_the_whole_agent_gone_the_steps_show_that_the_node_lives() -> None:
     (fired,) = firing(tape)
     assert dict(fired.entity) == {"node": NODE}
     assert fired.evidence["alive_by"] == "steps of job 812"
+
+
+def test_a_node_that_an_elastic_job_goes_on_without_is_no_gap() -> None:
+    def off(rows: Rows, readings: FloatArray) -> FloatArray:
+        return np.where(where(rows, AT_S, 1e9, node=NODE, sensor="node_power"), 100.0, readings)
+
+    tape = without(without(tape_of(SCENE), "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
+    assert firing(changed(tape, "bmc", "reading", off)) == []
 
 
 def test_a_dead_node_is_no_gap_though_its_bmc_lives() -> None:
