@@ -146,9 +146,8 @@ class Cases(Kept):
             return "its own log lines"
         job = self._job_of.get(name)
         waited = since + int(3 * usual_ms)
-        if self._streams.watts.low(node, since):
-            return ""  # an elastic job goes on without it
-        if job is not None and (shown := self._progress.lives_by(job, waited, now)):
+        left = self._streams.watts.low(node, since)  # an elastic job goes on without it
+        if job is not None and not left and (shown := self._progress.lives_by(job, waited, now)):
             return shown
         stopped = self._progress.stopped(job, now) if job is not None else None
         if stopped or (job is None and now - since < self._config.reboot_s * 1000):

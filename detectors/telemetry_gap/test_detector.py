@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import Finding, Kind
+from detectors.contract import Finding, FloatArray, Kind
 from detectors.rows import Rows
 from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
