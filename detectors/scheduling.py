@@ -45,9 +45,11 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("back", r"pbsnodes (?:-[CN] (?:\"[^\"]*\"|\S+) )?-[rc] NODES\b"),
     ("out", r"set node NODES state ?\+?= ?\"?offline"),
     ("back", r"set node NODES state ?(?:-= ?\"?offline|= ?\"?free)"),
-    ("out", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?(?:node )?(?:marked )?offline\b"),
-    ("down", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?node down\b"),
-    ("back", r"pbs_server(?:@[\w.-]+;Node;|: )NODES[:;] ?node up\b"),
+    ("out", r"PBS NODES[:;] ?(?:node )?(?:marked )?offline\b"),
+    ("out", r"PBS NODES[:;] ?attributes set: *state \+ offline"),
+    ("back", r"PBS NODES[:;] ?attributes set: *state - offline"),
+    ("down", r"PBS NODES[:;] ?node down\b"),
+    ("back", r"PBS NODES[:;] ?node up\b"),
     ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
     ("down", r"node[ /]NODES (?:status is now|event): NodeNotReady"),
@@ -61,7 +63,11 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
 )  # fmt: skip
-_FORMS = tuple((state, re.compile(form.replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS)
+_PBS: Final = r"(?:pbs_server|Server)(?:@[\w.-]+)?(?:;Node;|: )"
+"""How a server's log of PBS begins, of a node: daemon, class, name."""
+_FORMS = tuple(
+    (state, re.compile(form.replace("PBS ", _PBS).replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS
+)
 _ORDERLY = re.compile(
     r"reboot: (?:Restarting system|Power down|System halted)|"
     r"systemd.*(?:Reached target .*(?:Reboot|Power-Off|Shutdown)|Shutting down|Rebooting|Powering off|"

@@ -3,12 +3,12 @@
 Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower three
 intervals (the other end, the kernel and the switch's log count, too); for half a minute where the cable erred lately,
 for one and a half where it was lost and back a while ago. Of severity info where nobody has used the port, and the
-topology does not expect it to be up. Flap: three losses of link in a quarter of an hour, by the state, by `link_downed`
-or by a log, whichever saw most; while it flaps it is not also down, and errors within minutes of a loss are the loss's.
-Errors (uncorrectable frames, symbols, receive errors,
-link recoveries; corrected frames are no fault): ten a second at once, fewer where that is improbable here by the port's
-own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and its rail go
-on, is down whatever its state says.
+topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of link in a quarter
+of an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also down, and
+errors within minutes of a loss are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries;
+corrected frames are no fault): ten a second at once, fewer where that is improbable here by the port's own habit and
+its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and its rail go on, is down
+whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
@@ -17,7 +17,8 @@ port that was never up is not in use.
 
 It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about
 nodes that are switched off where no in-band stream and no topology shows it, about few errors a minute that were there
-from the start, and about a cable whose errors all ports share (a bad firmware).
+from the start, about a cable whose errors all ports share (a bad firmware), and about what fails by itself within two
+hours of work that was announced on its switch (information).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from detectors.case_book import OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet import Fleet
+from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables, entity_of
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.link_fault.errors import Errors
@@ -56,7 +58,10 @@ class LinkFault(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = LinkFaultConfig
 
-    KEPT = ("_roster", "_states", "_errors", "_rails", "_gpus", "_lines", "_scheduler", "_nodes", "_flapped", "_erred")
+    KEPT = (
+        "_roster", "_states", "_errors", "_rails", "_gpus", "_lines", "_announced", "_scheduler", "_nodes", "_flapped",
+        "_erred",
+    )  # fmt: skip
     _config: LinkFaultConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -69,10 +74,19 @@ class LinkFault(BaseDetector):
         self._rails = Rails(config)
         self._gpus = Attendance("dcgm")
         self._lines = Lines()
+        self._announced = Announced(fleet)
         self._scheduler = Scheduler(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
         self._judge = Judge(
-            config, fleet, self._cables, self._states, self._errors, self._rails, self._lines, self._nodes
+            config,
+            fleet,
+            self._cables,
+            self._states,
+            self._errors,
+            self._rails,
+            self._lines,
+            self._announced,
+            self._nodes,
         )
         # A case's memo: the `end` it names, its `mode`, the first ends of its cables (`members`), and since when all is
         # well (`fine_at`, -1).
@@ -81,6 +95,7 @@ class LinkFault(BaseDetector):
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what kernels say of links, and the scheduler of nodes."""
         self._lines.take(records)
+        self._announced.take(records)
         self._scheduler.take(records)
         return ()
 

@@ -52,6 +52,25 @@ def test_where_nics_do_not_report_the_switch_port_is_named() -> None:
     assert firing(tape) == [("link_down", PORT)]
 
 
+@pytest.mark.parametrize(
+    ("words", "source", "node", "severity"),
+    [
+        ("slurmctld: notice: NET-505 leaf-1 NOS upgrade 10:45-11:12Z, drained", "scheduler", None, "info"),
+        ("reboot: User requested a reload of the device", "kernel", "leaf-1", "info"),
+        ("slurmctld: notice: NET-505 leaf-0 NOS upgrade 10:45-11:12Z, drained", "scheduler", None, "page"),
+        ("mlx5_core: firmware version: 28.39", "kernel", name(1), "page"),
+    ],
+)
+def test_what_goes_down_for_work_that_was_announced_is_information(
+    words: str, source: Any, node: str | None, severity: str
+) -> None:
+    tape = lowered(tape_of(SCENE), "switch", [(AT_S, 1e9)], **UPLINK)
+    tape = replace(tape, logs=[line(AT_S - 60, source, words, node=node, severity="info")])
+    (found,) = run(tape)
+    assert (dict(found.entity), found.severity) == (UPLINK, severity)
+    assert ("announced" in found.summary) == (severity == "info")
+
+
 def test_between_switches_one_end_is_named() -> None:
     both = lowered(lowered(tape_of(SCENE), "switch", [(AT_S, 1e9)], **UPLINK), "switch", [(AT_S, 1e9)], **FAR)
     assert firing(both) == [("link_down", UPLINK)]

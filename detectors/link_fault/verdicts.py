@@ -10,6 +10,7 @@ from detectors.cabling import End
 from detectors.contract import Evidence, Fault, Instant, Severity
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet import Fleet
+from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables
 from detectors.link_fault.config import LinkFaultConfig
 from detectors.link_fault.errors import LOOK_MS, Errors
@@ -39,6 +40,7 @@ _TOGETHER_MS: Final = 20_000
 _SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
 """Three cables, and half of a switch's, do not fail in one moment; what they share does."""
 _USED_MS = 3_600_000
+_ANNOUNCED: Final = "; work on the switch was announced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ class Judge:
         errors: dict[str, Errors],
         rails: Rails,
         lines: Lines,
+        announced: Announced,
         nodes: Nodes,
     ) -> None:
         self._config, self._fleet, self._cables, self._states = config, fleet, cables, states
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
+        self._announced = announced
 
     def ports(self, cable: Cable) -> list[tuple[End, States, int]]:
         """Return the ends of a cable that have reported."""
@@ -111,7 +115,7 @@ class Judge:
             first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= times])
             yield Verdict(
-                "link_flap", end, "flap", first, (cable,), self._severity(cable, now),
+                "link_flap", end, "flap", first, (cable,), self._severity(cable, first, now),
                 min(1.0, 0.75 + 0.05 * (most - times)),
                 f"{_in_words(end)} lost its link {most} times in {(now - first) / 60_000:.0f} min",
                 self._evidence(cable, counted, now) | {"downs": most, "in_s": (now - first) / 1000},
@@ -152,15 +156,17 @@ class Judge:
             if switch:
                 held = f"{len(members)} of its {len(self._cables.at(switch))} cables lost their link"
                 figures = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
-                end = ("switch", switch, "")
+                end, planned = ("switch", switch, ""), self._announced.covers([switch], since)
                 yield Verdict(
-                    "link_down", end, "down", since, members, "page", 0.95, f"{switch}: {held}", evidence | figures
-                )
+                    "link_down", end, "down", since, members, "info" if planned else "page", 0.95,
+                    f"{switch}: {held}{_ANNOUNCED * planned}", evidence | figures,
+                )  # fmt: skip
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
-            severity = self._severity(cable, now)
-            unused = "" if severity == "page" else "; nobody has used it"
+            severity = self._severity(cable, since, now)
+            planned = self._announced.covers(cable.switches, since)
+            unused = "" if severity == "page" else _ANNOUNCED if planned else "; nobody has used it"
             summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
 
@@ -318,8 +324,13 @@ class Judge:
     def _lives(self, cable: Cable, since: Instant, now: Instant) -> bool:
         return cable.node is None or self._nodes.lives(cable.node, since, now)
 
-    def _severity(self, cable: Cable, now: Instant) -> Severity:
-        """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up."""
+    def _severity(self, cable: Cable, since: Instant, now: Instant) -> Severity:
+        """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up.
+
+        What went down at `since` for work that was announced is information.
+        """
+        if self._announced.covers(cable.switches, since):
+            return "info"
         used = max([int(states.used[port]) for _, states, port in self.ports(cable)], default=-1)
         return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
 
