@@ -1,10 +1,12 @@
 """Storms of corrected errors: raised by evidence or by the driver's own word, over when they calm down."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.case_book import CaseBook, in_words
-from detectors.contract import BoolArray, Fault, Finding, Instant, IntArray, index_of
+from detectors.contract import BoolArray, Fault, Finding, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
@@ -17,8 +19,10 @@ STORM: Fault = "ecc_correctable_storm"
 _LASTING_MS, _LASTING_LOOKS = 600_000, 10
 """An event of errors is one fault that a scrub or a read ran into, and is over in minutes (Delta, SC'25); a GPU that is
 struck again and again for ten of them, far more often than ever, has memory that goes on failing."""
+_LASTING_APART_MS = 90_000
+"""Fewer errors than one in a minute and a half (40 an hour) are no storm, however new they are: they harm nothing."""
 _LASTING_CALM_MS = 900_000
-"""At one error in a minute and a half, the least that makes a storm, a gap of a quarter of an hour is no chance."""
+"""At one error in a minute and a half a gap of a quarter of an hour is no chance."""
 _CALM_MS = 240_000
 """Bursts less than four minutes apart are one storm: it is over within the five minutes of a usual resolve."""
 _CALM_LOOKS = _CALM_MS // LOOK_MS
@@ -107,6 +111,7 @@ class Storms:
         added = single.recent - habit * (RECENT_S * 1000 / LOOK_MS)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
+        lasting = lasting[self._errors(lasting) * _LASTING_APART_MS >= now - single.evidence.since[lasting]]
         lasting = lasting[added[lasting] > 0]  # waves no faster than one that was over by itself are habit
         for gpu in np.concatenate([bursts, lasting]).tolist():
             if held[gpu]:
@@ -200,7 +205,7 @@ class Storms:
                 over.append(self._book.resolve(entry, now, "no more single-bit errors than usual", figures))
                 if entry.gpu >= 0:
                     found = self._bouts.found
-                    found[entry.gpu] = max(found[entry.gpu], self._errors(entry.gpu))
+                    found[entry.gpu] = max(found[entry.gpu], float(self._errors(entry.gpu)))
                     self._bouts.found_at[entry.gpu] = now
                     self._single.begin_anew(entry.gpu)
         return over
@@ -217,11 +222,14 @@ class Storms:
     def _as_before(self, gpu: int) -> bool:
         """Return whether a storm is no more, until now, than one that was found and was over by itself."""
         found = float(self._bouts.found[gpu])
-        return bool(self._bouts.found_at[gpu] >= 0) and self._errors(gpu) < max(found + self._least, _LARGER * found)
+        return bool(self._bouts.found_at[gpu] >= 0) and float(self._errors(gpu)) < max(
+            found + self._least, _LARGER * found
+        )
 
-    def _errors(self, gpu: int) -> float:
-        """Return how many errors a GPU has had since the evidence against it began."""
-        return float(self._single.totals[0, gpu] - self._single.before[0, gpu])
+    def _errors(self, gpus: Any) -> FloatArray:
+        """Return how many errors GPUs (an index of n) have had since the evidence against them began, (n,)."""
+        errors: FloatArray = self._single.totals[0, gpus] - self._single.before[0, gpus]
+        return errors
 
     def _habits(self, now: Instant) -> list[Finding]:
         """Report a GPU that has always corrected errors, in number."""

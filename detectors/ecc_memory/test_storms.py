@@ -80,6 +80,13 @@ def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_
     assert START + 6_600_000 < over.detected_at <= START + 6_600_000 + 1_200_000
 
 
+def test_some_errors_an_hour_that_begin_are_no_storm() -> None:
+    cluster = Cluster(nodes=9, minutes=200, interval_s=30)
+    columns = memory(cluster)
+    columns[SBE][:, 5] += np.floor(np.clip(cluster.at_s[:, 5] - 2400, 0, None) * 30 / 3600)
+    assert fired(cluster.tape(columns)) == []
+
+
 def test_a_slow_wave_of_errors_is_habit_of_a_gpu_that_came_back_from_a_faster_one() -> None:
     cluster = Cluster(nodes=9, minutes=140, interval_s=15)
 
