@@ -28,7 +28,7 @@ class LiveJobs:
         By traces an end is known when a GPU of the job goes on without it, or none was heard of for five minutes.
         """
         events = []
-        entries = self.spans.jobs(until, topology, Report()) if self._listed is None else self._scheduled(until)
+        entries = self.spans.jobs(until, topology, Report().skip) if self._listed is None else self._scheduled(until)
         for entry in entries:
             job = fleet_job(entry)
             if self._running.get(job.job_id) != job:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from detectors.core.residuals import group_medians
 from detectors.exporters import exporters
+from services.recording.job_labels import LABELS
 from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP
@@ -84,6 +85,8 @@ def _changes(recording: Recording, stream: str, without: Sequence[str], seed: in
     changes: list[Change] = []
     if stream == "dcgm" and "default-fields" in without:
         changes.append(_default_fields)
+    if stream == "dcgm" and "jobs" in without:
+        changes.append(_unlabelled)
     if stream == "steps" and "rank-steps" in without:
         changes.append(_jobs_steps)
     lost = _losses(recording, stream, without, seed) if stream != "steps" else None
@@ -97,8 +100,12 @@ def _events(recording: Recording, gone: set[str]) -> Iterator[Event]:
 
 
 def _default_fields(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    kept = {"timestamp", *STREAMS["dcgm"].key_names, *exporters().dcgm_default}
+    kept = {"timestamp", *STREAMS["dcgm"].key_names, *exporters().dcgm_default, *LABELS}
     return (batch.select([name for name in batch.schema.names if name in kept]) for batch in batches)
+
+
+def _unlabelled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch.select([name for name in batch.schema.names if name not in LABELS]) for batch in batches)
 
 
 @dataclass(frozen=True)

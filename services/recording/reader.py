@@ -18,6 +18,7 @@ from services.kit.documents import read_yaml
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
 from services.recording.instants import format_instant
+from services.recording.job_labels import jobs_by_labels
 from services.recording.model import Event, Job, Label, Manifest, Topology
 from services.recording.schema import FORMAT, STREAMS, StreamSchema
 
@@ -243,8 +244,29 @@ class Recording:
                 yield event
 
     def jobs(self) -> Iterator[Job]:
-        """Yield the jobs. Whoever replays must not show an end before event time has passed it."""
+        """Yield the jobs: those that are listed, else those that the labels of GPUs' readings name.
+
+        Where ranks report their steps these name job and nodes better: they follow a job that grows and shrinks.
+        Whoever replays must not show an end before event time has passed it.
+        """
+        listed = (self.path / "jobs.jsonl").exists()
+        if listed or "dcgm" not in self.manifest.streams or self._ranks_name_nodes():
+            yield from self._listed_jobs()
+            return
+        with open_stream(self.path / STREAMS["dcgm"].file) as gpus:
+            named = jobs_by_labels(gpus, self.topology, self.manifest.start, self.manifest.end)
+        yield from named
+
+    def _listed_jobs(self) -> Iterator[Job]:
         yield from read_lines(self.path / "jobs.jsonl", Job)
+
+    def _ranks_name_nodes(self) -> bool:
+        """Return whether some step of a rank has its node."""
+        if "steps" not in self.manifest.streams:
+            return False
+        with open_stream(self.path / STREAMS["steps"].file) as steps:
+            nodes = (steps.read_row_group(group, columns=["node"])["node"] for group in range(steps.num_row_groups))
+            return any(part.null_count < len(part) for part in nodes)
 
     @property
     def labelled(self) -> bool:

@@ -141,7 +141,7 @@ class TidyRecording(Recording):
             if (start is None or event.timestamp >= start) and (end is None or event.timestamp < end):
                 yield event
 
-    def jobs(self) -> Iterator[Job]:
+    def _listed_jobs(self) -> Iterator[Job]:
         """Yield the jobs that can have been, each once."""
         yield from _possible(read_lines(self.path / "jobs.jsonl", Job, []), Counter())
 

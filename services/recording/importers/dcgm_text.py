@@ -104,7 +104,7 @@ def convert(
                 _flush(work, draft, intervals)
         _flush(work, draft, intervals)
         topology = work.census.topology()
-        draft.add_jobs(work.jobs.jobs(work.latest, topology, report))
+        draft.add_jobs(work.jobs.jobs(work.latest, topology, report.skip))
         repeated = sum(wide.repeated for wide in work.wide.values())
         if repeated:
             reason = "another sample had that reading already (dcgm-exporter repeats it for every job on a GPU)"

@@ -96,7 +96,7 @@ def convert(
             raise nothing_captured(api, (span.start, span.end), filters)
         report.notes += reader.census.notes()
         topology = reader.topology()
-        draft.add_jobs(reader.jobs.jobs(span.end - span.shift, topology, report))
+        draft.add_jobs(reader.jobs.jobs(span.end - span.shift, topology, report.skip))
         name = cluster or next(iter(clusters), "captured")
         draft.finish(_header(out, access.url, span, step, name, replay, match), topology)
     report.read["requests"] = api.requests

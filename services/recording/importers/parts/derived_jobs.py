@@ -1,11 +1,10 @@
 """Jobs where only their traces are known: the series or rows that name them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.recording.importers.contract import Report
 from services.recording.importers.parts.census import Place
 from services.recording.model import Job, Topology
 
@@ -53,8 +52,11 @@ class JobSpans:
             if place.part:
                 traces.parts.add(node)
 
-    def jobs(self, end_ms: int, topology: Topology, report: Report) -> list[Job]:
-        """Return the jobs; a GPU that several seem to have at once stays with the one that was first."""
+    def jobs(self, end_ms: int, topology: Topology, skip: Callable[[str, str], None]) -> list[Job]:
+        """Return the jobs; a GPU that several seem to have at once stays with the one that was first.
+
+        `skip` takes why something was left out, and where.
+        """
         whole = {node.name: {gpu.gpu for gpu in node.gpus} for node in topology.nodes}
         held: dict[tuple[str, int], int] = {}
         made = []
@@ -69,7 +71,7 @@ class JobSpans:
                 asked = traces.gpus.get(node) or whole.get(node, set())
                 free = {gpu for gpu in asked if held.get((node, gpu), -1) <= traces.first}
                 if len(free) < len(asked):
-                    report.skip("a job's GPU is another job's at the same time", f"job {name} on {node}")
+                    skip("a job's GPU is another job's at the same time", f"job {name} on {node}")
                 if free or not asked:
                     parts[node] = free
                 held.update({(node, gpu): until for gpu in free})

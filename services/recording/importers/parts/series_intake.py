@@ -54,7 +54,7 @@ class SeriesIntake:
         """Hand on what is left, and the jobs that series name; return the machines."""
         self._flush()
         topology = self._census.topology()
-        self._draft.add_jobs(self._jobs.jobs(self._latest, topology, self._report))
+        self._draft.add_jobs(self._jobs.jobs(self._latest, topology, self._report.skip))
         return topology
 
     def _note(self, place: Place, at: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:

@@ -1,0 +1,44 @@
+"""Jobs where nothing lists them but exporters named each GPU's: the labels that a stream of GPUs has as columns."""
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from services.recording.importers.parts.census import Place
+from services.recording.importers.parts.derived_jobs import JobSpans
+from services.recording.importers.parts.known_series import Reading
+from services.recording.importers.parts.pod_labels import job_of
+from services.recording.model import Job, Topology
+from services.recording.schema import TIMESTAMP
+
+_BATCH: Final = "hpc_job"
+_PODS: Final = ("exported_pod", "exported_namespace", "pod", "namespace", "container")
+LABELS: Final = (_BATCH, *_PODS)
+"""As dcgm-exporter calls them: a batch job's number, and what uses the GPU in Kubernetes."""
+_GPU: Final = Reading("dcgm", "DCGM_FI_DEV_GPU_UTIL")
+
+
+def jobs_by_labels(gpus: pq.ParquetFile, topology: Topology, start: int, end: int) -> list[Job]:
+    """Return the jobs that the columns of a stream of GPUs from `start` to `end` (ms) name; none without such columns.
+
+    A job has the GPUs that were ever labelled with it, from its first reading to its last.
+    """
+    columns = [name for name in LABELS if name in gpus.schema_arrow.names]
+    if not {_BATCH, "exported_pod", "pod"} & set(columns):
+        return []
+    spans = JobSpans()
+    for group in range(gpus.num_row_groups):
+        table = gpus.read_row_group(group, columns=["timestamp", "node", "gpu", *columns])
+        keys = {name: table[name].cast(pa.string()) for name in ("node", *columns)}
+        times = table["timestamp"].cast(TIMESTAMP, safe=False).cast(pa.int64())
+        plain = pa.table({**keys, "gpu": table["gpu"], "timestamp": times})
+        plain = plain.filter((pc.field("timestamp") >= start) & (pc.field("timestamp") <= end))
+        spent = plain.group_by(["node", "gpu", *columns]).aggregate([("timestamp", "min"), ("timestamp", "max")])
+        rows: list[dict[str, Any]] = spent.sort_by("timestamp_min").to_pylist()
+        for row in rows:
+            labels: dict[str, str] = {name: row[name] for name in columns if row[name]}
+            place = Place(_GPU, (row["node"], int(row["gpu"])), labels.get(_BATCH) or job_of(labels))
+            spans.seen("dcgm", place, row["timestamp_min"], row["timestamp_max"])
+    return spans.jobs(end, topology, lambda _why, _where: None)
