@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,13 +18,12 @@ from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKE
 from services.recording.importers.prometheus import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.answering import Served
+from tests.answering import Answer, Request, Served
 from tests.mangled import fuzzed
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
 FROM, TO = "2024-04-01T08:00:00Z", "2024-04-01T08:05:00Z"
 Sample = tuple[int, float]
-Answer = tuple[int, bytes, dict[str, str]]
 
 
 def gpu(metric: str, number: int = 0, **labels: str) -> tuple[dict[str, str], list[Sample]]:
@@ -44,33 +42,13 @@ class Server(Served):
         self.most = 10**9
         self.mangle: Callable[[bytes], bytes] = lambda body: body
         self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
-        server = self
+        super().__init__(self._asked)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
-
-            def do_GET(self) -> None:
-                self._answer(urlsplit(self.path).query)
-
-            def do_POST(self) -> None:
-                self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-            def _answer(self, encoded: str) -> None:
-                fields = {name: values[0] for name, values in parse_qs(encoded).items()}
-                path = urlsplit(self.path).path
-                server.requests.append((path, fields, dict(self.headers.items())))
-                status, body, headers = server.script.pop(0) if server.script else server.answer(path, fields)
-                self.send_response(status)
-                for name, value in ({"Content-Length": str(len(body))} | headers).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        super().__init__(Handler)
+    def _asked(self, request: Request) -> Answer:
+        target = urlsplit(request.target)
+        fields = {name: values[0] for name, values in parse_qs(target.query or request.body.decode()).items()}
+        self.requests.append((target.path, fields, dict(request.headers)))
+        return self.script.pop(0) if self.script else self.answer(target.path, fields)
 
     def answer(self, path: str, fields: dict[str, str]) -> Answer:
         if path.startswith("/api/v1/label/"):
@@ -102,12 +80,12 @@ class Server(Served):
                 "errorType": "execution",
                 "error": "query processing would load too many samples",
             }
-            return 422, json.dumps(error).encode(), {}
+            return Answer(422, json.dumps(error).encode())
         return self._good({"resultType": "matrix", "result": result})
 
     def _good(self, data: Any) -> Answer:
         body = json.dumps({"status": "success", "data": data}, separators=(",", ":")).encode()
-        return 200, self.mangle(body), {}
+        return Answer(200, self.mangle(body))
 
 
 @pytest.fixture
@@ -179,10 +157,10 @@ def test_stretches_follow_from_how_many_samples_there_are(
 
 @pytest.mark.usefixtures("at_once")
 def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
-    server.script = [(429, b"slow down", {"Retry-After": "1"}), (503, b"", {}), (500, b"oops", {})]
+    server.script = [Answer(429, b"slow down", {"Retry-After": "1"}), Answer(503), Answer(500, b"oops")]
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
     assert len(rows(tmp_path / "mine")) == 2 * 61
-    server.script = [(503, b"down", {})] * 3
+    server.script = [Answer(503, b"down")] * 3
     with pytest.raises(UserError, match=r"503 still after 2 retries: down") as raised:
         convert(tmp_path / "none", url=server.url, from_=FROM, to=TO, retries=2)
     assert raised.value.exit_code == 3
@@ -193,12 +171,12 @@ def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "message", "code"),
     [
-        ((401, b"who are you", {}), "does not let us in", 2),
-        ((403, b"no", {}), "does not let us in", 2),
-        ((404, b"", {}), "no Prometheus query API", 2),
-        ((302, b"", {"Location": "https://elsewhere"}), "redirect", 2),
-        ((400, b'{"status":"error","error":"parse error"}', {}), "refuses the query.*parse error", 2),
-        ((200, b"<html>hello</html>", {}), "no query result", 3),
+        (Answer(401, b"who are you"), "does not let us in", 2),
+        (Answer(403, b"no"), "does not let us in", 2),
+        (Answer(404), "no Prometheus query API", 2),
+        (Answer(302, b"", {"Location": "https://elsewhere"}), "redirect", 2),
+        (Answer(400, b'{"status":"error","error":"parse error"}'), "refuses the query.*parse error", 2),
+        (Answer(200, b"<html>hello</html>"), "no query result", 3),
     ],
 )
 def test_a_refusal_is_reported_with_what_to_do(
@@ -358,7 +336,7 @@ def test_mangled_answers_give_a_clean_recording_or_a_clear_error(content: bytes)
     plain = server.answer
 
     def answer(path: str, fields: dict[str, str]) -> Answer:
-        return (200, content, {}) if "__name__=" in fields.get("query", "") else plain(path, fields)
+        return Answer(200, content) if "__name__=" in fields.get("query", "") else plain(path, fields)
 
     server.answer = answer  # type: ignore[method-assign]
     try:
