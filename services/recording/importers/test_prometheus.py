@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers.parts import query_api, series_reader
 from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
@@ -102,11 +103,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_api, "_PATIENCE_S", 0.0)
 
 
-def rows(out: Path, stream: str = "dcgm") -> list[dict[str, Any]]:
-    assert validate_recording(out) == []
-    return [row for batch in Recording.open(out).batches(stream) for row in batch.to_pylist()]
-
-
 def ms(row: dict[str, Any]) -> int:
     at: float = row["timestamp"].timestamp()
     return round(at * 1000)
@@ -115,7 +111,7 @@ def ms(row: dict[str, Any]) -> int:
 @pytest.mark.parametrize("chunk", [7.0, 60.0, 3600.0])
 def test_every_sample_between_the_two_instants_is_there_once(server: Server, tmp_path: Path, chunk: float) -> None:
     report = convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO, chunk=chunk)
-    found = rows(tmp_path / "mine")
+    found = rows_in(tmp_path / "mine")
     assert len(found) == 2 * 61
     for row in found:
         assert row["DCGM_FI_DEV_GPU_TEMP"] == row["DCGM_FI_DEV_POWER_USAGE"] == ms(row) % 977
@@ -127,7 +123,7 @@ def test_every_sample_between_the_two_instants_is_there_once(server: Server, tmp
 def test_a_server_that_refuses_long_stretches_is_asked_for_short_ones(server: Server, tmp_path: Path) -> None:
     server.most = 10
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
     server.most = 0
     with pytest.raises(UserError, match="not even answer for one second") as raised:
         convert(tmp_path / "none", url=server.url, from_=FROM, to=TO)
@@ -139,7 +135,7 @@ def test_an_answer_that_is_too_large_is_broken_off_and_asked_for_in_parts(
 ) -> None:
     monkeypatch.setattr(query_api, "MOST_BYTES", 1500)
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
 
 
 def test_stretches_follow_from_how_many_samples_there_are(
@@ -147,7 +143,7 @@ def test_stretches_follow_from_how_many_samples_there_are(
 ) -> None:
     monkeypatch.setattr(series_reader, "SAMPLES_AT_ONCE", 20)
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
     reaches = [
         int(found[1]) for _, fields, _ in server.requests if (found := re.search(r"\[(\d+)ms", fields.get("query", "")))
     ]
@@ -159,7 +155,7 @@ def test_stretches_follow_from_how_many_samples_there_are(
 def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
     server.script = [Answer(429, b"slow down", {"Retry-After": "1"}), Answer(503), Answer(500, b"oops")]
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
     server.script = [Answer(503, b"down")] * 3
     with pytest.raises(UserError, match=r"503 still after 2 retries: down") as raised:
         convert(tmp_path / "none", url=server.url, from_=FROM, to=TO, retries=2)
@@ -265,7 +261,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
         report = convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
     finally:
         server.close()
-    assert len(rows(tmp_path / "mine")) == 61
+    assert len(rows_in(tmp_path / "mine")) == 61
     counts = {reason.split(" ")[0] + reason[-12:]: count for reason, count in report.skipped.items()}
     assert sorted(report.skipped.values()) == [1, 61], counts
     (job,) = Recording.open(tmp_path / "mine").jobs()
@@ -282,7 +278,7 @@ def test_times_can_be_moved_and_links_come_from_the_fields(tmp_path: Path) -> No
         server.close()
     for name in ("shifted", "rebased"):
         recording = Recording.open(tmp_path / name)
-        assert next(ms(row) for row in rows(tmp_path / name)) == START - 3_600_000
+        assert next(ms(row) for row in rows_in(tmp_path / name)) == START - 3_600_000
         assert recording.topology.nodes[0].gpus[0].pcie_gen == 4
 
 
