@@ -18,6 +18,7 @@ from services.stack.hindcast_services import python_service, services
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests.integration.receivers import WEBHOOK, Receiver, serve
 from tests.integration.secured import secured_broker
 from tests.integration.secured import settings as settings_of
 
@@ -65,6 +66,12 @@ def secured(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with secured_broker(stack, tmp_path_factory.mktemp("secured")) as given:
         topics.create(settings_of(given, "PLAIN", "admin", "admin-secret"))
         yield given
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[Receiver]:
+    with serve(WEBHOOK) as receiver:
+        yield receiver
 
 
 @pytest.fixture(scope="module")

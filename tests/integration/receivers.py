@@ -5,14 +5,18 @@ They answer as the real ones do, refuse what these refuse, and can be down, hang
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
 
 from services.notify.receiver.payload import Notification
+from services.stack.runner import Stack
+from services.stack.settings import load_settings
 from tests.answering import Answer, Request, serving
 
 Trouble = Literal["answers 500", "answers 400", "hangs", "hangs up"]
@@ -159,6 +163,19 @@ class Receiver:
         """End its trouble; what hangs is never answered."""
         self.trouble = None
         self._released.set()
+
+
+@contextmanager
+def notified(folder: Path, receiver: Receiver, *, only: Sequence[str]) -> Iterator[Stack]:
+    """Run servers, of them an Alertmanager that sends everything to a receiver's webhook."""
+    config = {
+        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
+        "receivers": [{"name": "all", "webhook_configs": [{"url": receiver.url}]}],
+    }
+    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
+    with Stack.start(folder / "state", settings, only=only) as stack:
+        yield stack
 
 
 def _answer(status: int, content_type: str, text: str) -> Answer:

@@ -10,11 +10,12 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 
+from services.cli.pipeline import Pipeline
 from services.kit import topics
 from services.kit.access import token_of
-from services.kit.kafka import KafkaSettings, Record, consumer
+from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -25,6 +26,7 @@ from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
 from services.stack.spec import ProcessSpec
 from tests import web
+from tests.integration.recorded_feed import records_of
 from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
 
@@ -157,22 +159,9 @@ def heartbeat(cluster: str, at_ms: int) -> bytes:
     return request(catalogue.pages[0], [Samples(np.array([number]), np.array([[at_ms]]), np.zeros((1, 1)))])
 
 
-def records(reader: KafkaConsumer, topic: str, cluster: str) -> list[Record]:
-    """Return what a live cluster has in a topic."""
-    parts = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
-    ends = reader.end_offsets(parts)
-    reader.assign(parts)
-    reader.seek_to_beginning(*parts)
-    found: list[Record] = []
-    while any(reader.position(part) < ends[part] for part in parts):
-        for some in reader.poll(timeout_ms=200).values():
-            found += some
-    return [record for record in found if (record.key or b"").startswith(f"{cluster}/live".encode())]
-
-
 def findings(reader: KafkaConsumer, cluster: str) -> list[dict[str, Any]]:
     """Return the findings of a live cluster."""
-    every = records(reader, topics.FINDINGS, cluster)
+    every = records_of(reader, topics.FINDINGS, f"{cluster}/live")
     return [json.loads(record.value) for record in every if record.value is not None]
 
 
@@ -245,9 +234,5 @@ def test_while_kafka_is_away_senders_are_asked_to_try_again_and_what_was_taken_i
     until(
         lambda: gateway.post("/api/v1/jobs", jobs).is_success, timeout_s=_WAIT_S, what="the gateway to take jobs again"
     )
-    from_kafka = consumer(kafka, group=None)
-    try:
-        # The same again and again does no harm; that something is missing would.
-        assert jobs in {record.value for record in records(from_kafka, "jobs", gateway.cluster)}
-    finally:
-        from_kafka.close()
+    # The same again and again does no harm; that something is missing would.
+    assert jobs in {record.value for record in Pipeline(kafka, {}).records("jobs")}

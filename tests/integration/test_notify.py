@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 
 from detectors.contract import Finding, State, finding_id
+from services.cli.pipeline import NOTIFY_GROUP, Pipeline
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer, producer
+from services.kit.kafka import KafkaSettings, producer
 from services.kit.replays import ReplayState, announce, announce_topology
 from services.kit.wait import until
 from services.kit.wire import NDJSON, Origin
@@ -27,7 +28,6 @@ from tests import web
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _SHIFT_MS = 1_000
-GROUP = "hindcast-notify"
 
 
 class Desk:
@@ -98,30 +98,15 @@ class Desk:
 
     def wait_done(self) -> None:
         """Wait until notify has committed all there is: no webhook is to come any more."""
-        reader: KafkaConsumer = consumer(self.kafka, group=GROUP)
-        partition = TopicPartition(topics.FINDINGS, 2)
-        until(
-            lambda: reader.committed(partition) == reader.end_offsets([partition])[partition],
-            timeout_s=_WAIT_S,
-            what="notify to have committed everything",
-        )
-        reader.close()
+        Pipeline(self.kafka, {}).wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
 
     def dead_letters(self) -> list[dict[str, bytes]]:
         """Return the headers and value of every dead letter that notify wrote for this replay."""
-        reader: KafkaConsumer = consumer(self.kafka, group=None)
-        partition = TopicPartition(topics.DEAD_LETTER, 0)
-        reader.assign([partition])
-        reader.seek_to_beginning(partition)
-        end = reader.end_offsets([partition])[partition]
-        found: list[dict[str, bytes]] = []
-        while reader.position(partition) < end:
-            for record in reader.poll(timeout_ms=200).get(partition, []):
-                headers = dict(record.headers)
-                if headers.get("replay") == self.origin.replay.encode():
-                    found.append({**headers, "value": record.value})
-        reader.close()
-        return found
+        letters = [
+            {**dict(record.headers), "value": record.value}
+            for record in Pipeline(self.kafka, {}).records(topics.DEAD_LETTER)
+        ]
+        return [letter for letter in letters if letter.get("replay") == self.origin.replay.encode()]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorLoadInProgressError
 
+from services.cli.pipeline import Pipeline
 from services.kit import topics, wire
 from services.kit.kafka import KafkaSettings, admin, consumer, producer
 from services.kit.wait import until
@@ -305,22 +306,8 @@ def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
 
 def dead_letters(kafka: KafkaSettings, unit: str) -> list[tuple[str, bytes]]:
     """Return reason and value of what a unit has in dead-letter."""
-    reader = consumer(kafka, group=None)
-    try:
-        place = TopicPartition(topics.DEAD_LETTER, 0)
-        reader.assign([place])
-        reader.seek_to_beginning(place)
-        end = reader.end_offsets([place])[place]
-        found: list[tuple[str, bytes]] = []
-        while reader.position(place) < end:
-            found += [
-                (dict(record.headers)["dead-letter-reason"].decode(), record.value)
-                for record in reader.poll(timeout_ms=200).get(place, [])
-                if record.key == unit.encode()
-            ]
-        return found
-    finally:
-        reader.close()
+    records = [record for record in Pipeline(kafka, {}).records(topics.DEAD_LETTER) if record.key == unit.encode()]
+    return [(dict(record.headers)["dead-letter-reason"].decode(), record.value) for record in records]
 
 
 def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> None:
