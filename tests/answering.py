@@ -1,10 +1,11 @@
 """HTTP servers of a test's own: for what is asked of a server, where a real one is tested elsewhere."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import ssl
@@ -13,11 +14,56 @@ if TYPE_CHECKING:
 Answers = dict[str, tuple[int, str]]
 
 
-class Served:
-    """Answers by a handler until it is closed, over TLS where `trust` is given."""
+class Request(NamedTuple):
+    """What is asked."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], trust: "ssl.SSLContext | None" = None) -> None:
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    method: str
+    target: str
+    headers: "Message"
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """What is answered, with its length."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class Served:
+    """Answers by a function, and hangs up where that returns None, until it is closed; over TLS with `trust`."""
+
+    def __init__(self, answer: Callable[[Request], Answer | None], trust: "ssl.SSLContext | None" = None) -> None:
+        closed = self._closed = threading.Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
+
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                found = None if closed.is_set() else answer(Request(self.command, self.path, self.headers, body))
+                if found is None:
+                    self.close_connection = True
+                    return
+                with suppress(ConnectionError):  # who asked may have gone
+                    self.send_response(found.status)
+                    for name, value in ({"Content-Length": str(len(found.body))} | dict(found.headers)).items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(found.body)
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def do_PATCH(self) -> None:
+                self.do_GET()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http{'s' if trust else ''}://127.0.0.1:{self._http.server_port}"
         if trust is not None:
             self._http.socket = trust.wrap_socket(self._http.socket, server_side=True)
@@ -25,9 +71,20 @@ class Served:
         self._thread.start()
 
     def close(self) -> None:
+        self._closed.set()
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+
+
+@contextmanager
+def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
+    """Run one while the block lasts; give its URL."""
+    served = Served(answer)
+    try:
+        yield served.url
+    finally:
+        served.close()
 
 
 class Server(Served):
@@ -37,28 +94,14 @@ class Server(Served):
         self.answers: Answers = {}
         self.asked: list[tuple[str, Message]] = []
         self.patched: list[tuple[str, str]] = []
-        server = self
+        super().__init__(self._answer, trust)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
-
-            def do_GET(self) -> None:
-                server.asked.append((self.path, self.headers))
-                status, body = server.answers.get(self.path, (404, "404 page not found"))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def do_PATCH(self) -> None:
-                server.patched.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
-                self.do_GET()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        super().__init__(Handler, trust)
+    def _answer(self, request: Request) -> Answer:
+        if request.method == "PATCH":
+            self.patched.append((request.target, request.body.decode()))
+        self.asked.append((request.target, request.headers))
+        status, body = self.answers.get(request.target, (404, "404 page not found"))
+        return Answer(status, body.encode())
 
 
 @contextmanager

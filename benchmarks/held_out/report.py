@@ -19,7 +19,7 @@ from services.score.tally import upper_bound
 if TYPE_CHECKING:
     from benchmarks.held_out.case import Class
 
-PRECISION, RECALL, CULPRIT_FIRST, FALSE_PER_100 = 0.97, 0.95, 0.97, 0.5
+PRECISION, RECALL, FALSE_PER_100 = 0.97, 0.95, 0.5
 """What is asked over all faults; of a single fault see `services.score.page.FAULT_BARS`."""
 _SCRAPES = {"event": 2, "sudden": 6}
 _AT_LEAST_S = {"event": 0.0, "sudden": 180.0}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.named import RecordingDir, recordings_of
+from services.cli.run import write_lines
 from services.kit.errors import UserError
 from services.kit.times import format_time
 
@@ -64,7 +65,7 @@ def novelty(
     if findings is not None:
         _print_agreement(found, raised)
     if out is not None:
-        _write(out, found)
+        write_lines(out, found)
 
 
 def _describe(model: "Model") -> None:
@@ -122,12 +123,3 @@ def _print_agreement(found: "Sequence[Novelty]", raised: "Sequence[Finding]") ->
     for other in begun:
         if other.id not in explained:
             typer.echo(f"no finding explains: {other.summary}")
-
-
-def _write(path: Path, found: "Sequence[Novelty]") -> None:
-    try:
-        path.write_text("".join(f"{one.to_json()}\n" for one in found), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detectors.engine import Choice
     from detectors.incidents.knowledge import IncidentConfig
     from detectors.incidents.report import Incident
+    from services.model.novelty import Novelty
     from services.recording.embedded import Step
     from services.recording.model import Label
     from services.recording.reader import Recording
@@ -52,10 +53,10 @@ def register(app: typer.Typer) -> None:
         choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
         found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
         if findings is not None:
-            _write(findings, found)
+            write_lines(findings, found)
             incidents = incidents or findings.with_name("incidents.jsonl")
         if incidents is not None:
-            _write(incidents, revised)
+            write_lines(incidents, revised)
 
 
 def run_and_show(
@@ -98,7 +99,8 @@ def _with_progress(
                 yield step
 
 
-def _write(path: Path, lines: "Sequence[Finding | Incident]") -> None:
+def write_lines(path: Path, lines: "Sequence[Finding | Incident | Novelty]") -> None:
+    """Write a file of JSON lines. UserError where that cannot be."""
     try:
         path.write_text("".join(f"{line.to_json()}\n" for line in lines), encoding="utf-8")
     except OSError as error:

@@ -2,16 +2,15 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from typer.testing import CliRunner, Result
 
 from detectors.registry import choose, discover
-from services.cli import backtest
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.cut import cut_recording
 from services.recording.degrade import degrade_recording
@@ -20,6 +19,7 @@ from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from tests.small import Brake, small_recording
 
+invoke = partial(hindcast, "backtest", columns=100)
 HOUR = 3600
 BRAKES = [
     Brake("v001", 0.9 * HOUR, 1.5 * HOUR),
@@ -79,12 +79,6 @@ def first(night: Path, tickets: Path, config: Path) -> Path:
     """Return the folder of a first run, by one process."""
     run(night, "--incidents", str(tickets), "--config", str(config), "--workers", "1", folder=night.parent / "first")
     return night.parent / "first"
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    backtest.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100"})
 
 
 def run(night: Path, *more: str, folder: Path) -> dict[str, Any]:

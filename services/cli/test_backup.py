@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from services.api.store import MIGRATIONS, Store
-from services.cli.backup import register
+from services.cli.conftest import hindcast
 from services.detect.store import SnapshotStore
 from services.detect.test_detect import STORED, TOPICS
 from services.kit.errors import UserError
@@ -40,9 +38,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def called(*arguments: str | Path) -> str:
-    app = typer.Typer()
-    register(app)
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    done = hindcast(*arguments, catch=False)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from detectors.registry import BUDGET, discover
-from services.cli import calibrate, run
+from services.cli.conftest import hindcast
 from services.detect.calibration import FORMAT, load_calibration
 from services.detect.choices import load_choices
 from services.kit.errors import UserError
@@ -18,17 +16,10 @@ from services.synth.library import LIBRARY
 SMALL = LIBRARY / "small"
 
 
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    calibrate.register(app)
-    run.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("calibration") / "calibration.json"
-    result = invoke("calibrate", str(SMALL / "vela-healthy"), "--out", str(out), "--workers", "1")
+    result = hindcast("calibrate", str(SMALL / "vela-healthy"), "--out", str(out), "--workers", "1")
     assert result.exit_code == 0, result.output
     return out, result.output
 
@@ -54,7 +45,7 @@ def test_a_configuration_names_it_beside_itself(made: tuple[Path, str], tmp_path
         assert {kind.spec.name: dict(settings.calibration) for kind, settings in choices if settings.calibration} == {
             name: tails for name, tails in known.items() if tails
         }
-    result = invoke("run", str(SMALL / "vela-healthy"), "--calibration", str(made[0]))
+    result = hindcast("run", str(SMALL / "vela-healthy"), "--calibration", str(made[0]))
     assert result.exit_code == 0, result.output
 
 
@@ -113,7 +104,7 @@ def test_what_cannot_be_calibrated_is_refused(tmp_path: Path) -> None:
         ((healthy, other, "--out", out), "2 clusters: sakuraone, vela"),
         ((healthy, "--out", str(tmp_path)), "no file can be written there"),
     ):
-        error = invoke("calibrate", *arguments).exception
+        error = hindcast("calibrate", *arguments).exception
         assert isinstance(error, UserError)
         assert word in error.message
         assert error.exit_code == 2

@@ -1,22 +1,19 @@
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import BUDGET, XIDS, choose, discover
 from services.cli.config import commented
-from services.cli.main import app
+from services.cli.conftest import hindcast
 from services.detect.choices import load_choices, load_incident_config
 from services.kit.errors import UserError
 
+invoke = partial(hindcast, "config")
 _SETTING = re.compile(r"^#( *[a-z_0-9]+:.*)$", re.MULTILINE)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["config", *arguments])
 
 
 def test_as_it_is_written_nothing_differs_from_the_defaults(tmp_path: Path) -> None:

@@ -1,18 +1,18 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from detectors.contract import Rung
 from detectors.registry import discover
-from services.cli import coverage
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.degrade import degrade_recording
 from services.recording.reader import Recording
 from services.synth.library import LIBRARY
 
+invoke = partial(hindcast, "coverage")
 BRAKE = LIBRARY / "small" / "vela-power-brake"
 REASONS, CLOCK = "dcgm.DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "dcgm.DCGM_FI_DEV_SM_CLOCK"
 
@@ -30,12 +30,6 @@ def ladders(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in discover().values():
         own = {fault: rungs for fault, rungs in known.items() if fault in kind.spec.faults}
         monkeypatch.setattr(kind, "spec", kind.spec.model_copy(update={"ladders": own}))
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    coverage.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
 
 
 @pytest.fixture(scope="module")

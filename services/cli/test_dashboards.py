@@ -1,15 +1,14 @@
 """`hindcast dashboards`: what it says where it cannot draw."""
 
 import pytest
-from typer.testing import CliRunner
 
-from services.cli.main import app
+from services.cli.conftest import hindcast
 from services.dashboards.catalogue import NAMES
 from services.kit.errors import UserError
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["dashboards", *arguments], catch_exceptions=False)
+    result = hindcast("dashboards", *arguments, catch=False)
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -1,10 +1,8 @@
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from services.cli import degrade
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -14,31 +12,23 @@ from services.synth.library import LIBRARY
 BRAKE = LIBRARY / "small" / "vela-power-brake"
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(_app(), [str(BRAKE), *arguments], env={"COLUMNS": "80"})
-
-
 def test_a_recording_without_is_written_and_says_so(tmp_path: Path) -> None:
     out = tmp_path / "poor"
-    result = invoke("--without", "default-fields,rank-steps", "--without", "logs", "--out", str(out))
+    result = hindcast(
+        "degrade", BRAKE, "--without", "default-fields,rank-steps", "--without", "logs", "--out", str(out)
+    )
     assert result.exit_code == 0, result.output
     assert "written, without default-fields, rank-steps, logs" in result.output
     assert validate_recording(out) == []
     assert Recording.open(out).manifest.name == "poor"
-    again = invoke("--without", "bmc", "--out", str(out))
+    again = hindcast("degrade", BRAKE, "--without", "bmc", "--out", str(out))
     assert isinstance(again.exception, UserError)
     assert "exists already" in again.exception.message
 
 
 def test_every_word_is_in_the_help() -> None:
-    shown = CliRunner().invoke(_app(), ["--help"], env={"COLUMNS": "80"}).output
+    shown = hindcast("degrade", "--help").output
     assert [word for word in WORDS if f" {word} " not in shown] == []
-
-
-def _app() -> typer.Typer:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    degrade.register(app)
-    return app
 
 
 @pytest.mark.parametrize(
@@ -49,7 +39,7 @@ def _app() -> typer.Typer:
     ],
 )
 def test_what_is_wrong_is_a_matter_of_usage(arguments: tuple[str, ...], message: str) -> None:
-    result = invoke(*arguments)
+    result = hindcast("degrade", BRAKE, *arguments)
     assert isinstance(result.exception, UserError)
     assert message in result.exception.message
     assert result.exception.exit_code == 2

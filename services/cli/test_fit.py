@@ -1,23 +1,18 @@
 """`hindcast fit` and `hindcast novelty`, on recordings written column by column."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from detectors.contract import Finding
-from services.cli import fit
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.kit.times import parse_time
 from services.model.conftest import Slow, write_recording
 
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    fit.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+invoke = partial(hindcast, columns=200)
 
 
 @pytest.fixture(scope="module")

@@ -3,27 +3,17 @@
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from services.cli.postmortem import register
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 
 HANG = Path(__file__).resolve().parents[2] / "replay-data" / "small" / "sakuraone-job-hang"
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    register(app)
-    app.command("another")(lambda: None)
-    return app
-
-
-def test_a_page_is_written_with_what_would_have_caught_it_sooner(app: typer.Typer, tmp_path: Path) -> None:
+def test_a_page_is_written_with_what_would_have_caught_it_sooner(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     asked = ["postmortem", str(HANG), "--out", str(out), "--price", "2.5"]
-    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    result = hindcast(*asked, catch=False)
     assert result.exit_code == 0
     assert "job_hang on job 20117" in result.stdout
     page = out.read_text()
@@ -32,11 +22,11 @@ def test_a_page_is_written_with_what_would_have_caught_it_sooner(app: typer.Type
     assert "nothing, even at a quarter of their thresholds" in page
 
 
-def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer, tmp_path: Path) -> None:
+def test_markdown_without_trials_names_the_settings_that_differ(tmp_path: Path) -> None:
     config, out = tmp_path / "detectors.yaml", tmp_path / "report.md"
     config.write_text("job_health: {hang_spinning_s: 100}\n")
     asked = ["postmortem", str(HANG), "--out", str(out), "--config", str(config), "--no-what-if"]
-    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    result = hindcast(*asked, catch=False)
     assert result.exit_code == 0
     text = out.read_text()
     assert "`hang_spinning_s: 100.0`" in text
@@ -55,9 +45,9 @@ def test_markdown_without_trials_names_the_settings_that_differ(app: typer.Typer
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
-    app: typer.Typer, tmp_path: Path, subject: str, out: str, message: str, remedy: str
+    tmp_path: Path, subject: str, out: str, message: str, remedy: str
 ) -> None:
     (tmp_path / "folder.md").mkdir()
     with pytest.raises(UserError, match=message) as refused:
-        CliRunner().invoke(app, ["postmortem", subject, "--out", str(tmp_path / out)], catch_exceptions=False)
+        hindcast("postmortem", subject, "--out", str(tmp_path / out), catch=False)
     assert remedy in (refused.value.remedy or "")

@@ -1,10 +1,8 @@
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from services.cli import imports, recordings
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.reader import Recording
 
@@ -27,46 +25,39 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "small").mkdir()
     (folder / "small" / "scenario.yaml").write_text(yaml.safe_dump(scenario))
     out = folder / "out" / "small"
-    result = invoke("make", str(folder / "small" / "scenario.yaml"), "--out", str(out))
+    result = hindcast("make", str(folder / "small" / "scenario.yaml"), "--out", str(out))
     assert "made" in result.output
     return out
 
 
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    recordings.register(app)
-    imports.register(app)
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_a_second_make_says_that_it_kept_the_first(made: Path) -> None:
     scenario = made.parent.parent / "small" / "scenario.yaml"
-    result = invoke("make", str(scenario), "--out", str(made))
+    result = hindcast("make", str(scenario), "--out", str(made))
     assert result.exit_code == 0
     assert "cache hit" in result.output
 
 
 def test_validate_says_valid_or_lists_and_exits_1(made: Path, tmp_path: Path) -> None:
-    good = invoke("validate", str(made))
+    good = hindcast("validate", str(made))
     assert (good.exit_code, good.output) == (0, f"{made}: valid\n")
-    bad = invoke("validate", str(tmp_path))
+    bad = hindcast("validate", str(tmp_path))
     assert bad.exit_code == 1
     assert "recording.yaml: missing" in bad.output
     assert "1 violation(s)" in bad.output
 
 
 def test_show_prints_what_is_there(made: Path) -> None:
-    output = invoke("show", str(made)).output
+    output = hindcast("show", str(made)).output
     for part in ("4 nodes, 32 GPUs", "dcgm", "5 s", "granite-20b-pretrain", "10 minutes", "1 distractors"):
         assert part in output
 
 
 def test_cut_takes_offsets_and_times(made: Path, tmp_path: Path) -> None:
-    result = invoke("cut", str(made), "--from", "+00:02:00", "--to", "2024-04-01T08:05:00Z")
+    result = hindcast("cut", str(made), "--from", "+00:02:00", "--to", "2024-04-01T08:05:00Z")
     assert result.exit_code == 0
     cut = Recording.open(made.parent / "small-cut").manifest
     assert (cut.name, cut.end - cut.start) == ("small-cut", 180_000)
-    invoke("cut", str(made), "--to", "+00:01:00", "--out", str(tmp_path / "first-minute"))
+    hindcast("cut", str(made), "--to", "+00:01:00", "--out", str(tmp_path / "first-minute"))
     assert Recording.open(tmp_path / "first-minute").manifest.name == "first-minute"
 
 
@@ -79,17 +70,17 @@ def test_cut_takes_offsets_and_times(made: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_cut_is_a_matter_of_usage(made: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = invoke("cut", str(made), *arguments)
+    result = hindcast("cut", str(made), *arguments)
     assert isinstance(result.exception, UserError)
     assert message in result.exception.message
     assert result.exception.exit_code == 2
 
 
 def test_list_names_the_library() -> None:
-    assert SCENARIO in invoke("list").output
+    assert SCENARIO in hindcast("list").output
 
 
 def test_import_refuses_what_is_no_result(tmp_path: Path) -> None:
-    result = invoke("import", "mlperf-power", str(tmp_path), "--out", str(tmp_path / "r"))
+    result = hindcast("import", "mlperf-power", str(tmp_path), "--out", str(tmp_path / "r"))
     assert isinstance(result.exception, UserError)
     assert "node_N.txt" in result.exception.message

@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from detectors.alarms import canonical
 from services.cli import run
-from services.cli.run import register
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
@@ -25,19 +23,11 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_recording(tmp_path_factory.mktemp("recordings"), "brake", nodes=4, minutes=6, brakes=brakes)
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    register(app)
-    app.command()(lambda: None)
-    return app
-
-
 def test_the_findings_are_written_in_canonical_order_and_the_timeline_is_printed(
-    app: typer.Typer, recording: Path, tmp_path: Path
+    recording: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "findings.jsonl"
-    result = CliRunner().invoke(app, ["run", str(recording), "--findings", str(out)], catch_exceptions=False)
+    result = hindcast("run", str(recording), "--findings", str(out), catch=False)
     assert result.exit_code == 0
     lines = out.read_text().splitlines()
     assert [(json.loads(line)["state"], json.loads(line)["entity"]) for line in lines] == [
@@ -58,22 +48,20 @@ def test_the_findings_are_written_in_canonical_order_and_the_timeline_is_printed
     assert "root cause: power_throttle node=v002 (100%)" in shown
 
 
-def test_what_is_in_shadow_is_marked_and_makes_no_incident(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+def test_what_is_in_shadow_is_marked_and_makes_no_incident(recording: Path, tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
     config.write_text("power_throttle: {shadow: true}\n")
     written = ["--incidents", str(tmp_path / "i.jsonl"), "--config", str(config)]
-    result = CliRunner().invoke(app, ["run", str(recording), *written], catch_exceptions=False)
+    result = hindcast("run", str(recording), *written, catch=False)
     assert "in shadow" in " ".join(result.stdout.split())
     assert (tmp_path / "i.jsonl").read_text() == ""
 
 
-def test_the_configuration_counts(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+def test_the_configuration_counts(recording: Path, tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
     config.write_text("power_throttle: {clock_ratio: 0.3, confirm_readings: 3}\n")
     out = tmp_path / "findings.jsonl"
-    CliRunner().invoke(
-        app, ["run", str(recording), "--findings", str(out), "--config", str(config)], catch_exceptions=False
-    )
+    hindcast("run", str(recording), "--findings", str(out), "--config", str(config), catch=False)
     later = json.loads(out.read_text().splitlines()[0])["detected_at"]
     usual = json.loads(next(findings_of(Recording.open(recording))).to_json())["detected_at"]
     assert later > usual
@@ -95,19 +83,19 @@ def test_a_finding_that_alerts_nobody_is_listed_apart(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
-def test_it_ends_with_what_could_not_be_judged_and_why(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
     poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
     (poor / "labels.jsonl").unlink()
     config = tmp_path / "detectors.yaml"
     config.write_text("telemetry_gap: {enabled: false}\n")
-    result = CliRunner().invoke(app, ["run", str(poor), "--config", str(config)], catch_exceptions=False)
+    result = hindcast("run", str(poor), "--config", str(config), catch=False)
     words = " ".join(result.stdout.split())
     assert "switched off: telemetry_gap" in words
     assert words.endswith("`hindcast coverage` says what would show more.")
     assert "nobody has labelled it" in words
 
 
-def test_what_cannot_be_done_is_refused(app: typer.Typer, recording: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_refused(recording: Path, tmp_path: Path) -> None:
     config = tmp_path / "detectors.yaml"
     config.write_text("power_throttle: {clock_ratio: 3}\n")
     for arguments, word in (
@@ -116,12 +104,12 @@ def test_what_cannot_be_done_is_refused(app: typer.Typer, recording: Path, tmp_p
         (["run", str(recording), "--findings", str(tmp_path / "no" / "folder")], "cannot be written"),
     ):
         with pytest.raises(UserError, match=word):
-            CliRunner().invoke(app, arguments, catch_exceptions=False)
+            hindcast(*arguments, catch=False)
 
 
-def test_a_log_line_does_not_steer_the_terminal(app: typer.Typer, tmp_path: Path) -> None:
+def test_a_log_line_does_not_steer_the_terminal(tmp_path: Path) -> None:
     source = Path("replay-data/small/vela-power-brake")
     hostile = hostile_recording(source, tmp_path / "hostile", node="v002", job_id="812")
-    result = CliRunner().invoke(app, ["run", str(hostile)], catch_exceptions=False)
+    result = hindcast("run", str(hostile), catch=False)
     assert "owned='log line'" in result.stdout.replace("\n", " ")
     assert all(character.isprintable() or character == "\n" for character in result.stdout)

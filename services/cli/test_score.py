@@ -2,23 +2,17 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from services.cli import score
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.synth.library import LIBRARY
 
+invoke = partial(hindcast, columns=140)
 BRAKE = LIBRARY / "small" / "vela-power-brake"
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    score.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "140"})
 
 
 def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:

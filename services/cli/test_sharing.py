@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from detectors.contract import Finding
-from services.cli.sharing import register
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.embedded import findings_of
 from services.recording.importers.dcgm_text import convert
@@ -25,12 +23,6 @@ def brake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_recording(tmp_path_factory.mktemp("recordings"), "brake", nodes=4, minutes=5, brakes=brakes)
 
 
-def invoke(*arguments: object) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    register(app)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def facts(finding: Finding, names: dict[str, str]) -> Any:
     """Return what a finding says, its machine by the name it has in the other recording."""
     entity = {key: names.get(str(value), value) for key, value in finding.entity.items()}
@@ -40,7 +32,7 @@ def facts(finding: Finding, names: dict[str, str]) -> Any:
 
 def test_detectors_find_the_same_in_an_anonymised_recording(brake: Path, tmp_path: Path) -> None:
     out = tmp_path / "shared"
-    result = invoke("anonymise", brake, "--out", out)
+    result = hindcast("anonymise", brake, "--out", out)
     assert result.exit_code == 0, result.output
     assert "new names of nodes" in result.output
     assert validate_recording(out) == []
@@ -71,8 +63,8 @@ def test_a_salt_file_makes_two_parts_fit_together(brake: Path, tmp_path: Path) -
             writer.finish({**manifest, "name": f"part-{stream}"}, recording.topology)
         anonymised = tmp_path / f"shared-{stream}"
         arguments = ("--out", anonymised, "--salt-file", salt)
-        assert invoke("anonymise", tmp_path / f"part-{stream}", *arguments).exit_code == 0
-    result = invoke("merge", tmp_path / "shared-dcgm", tmp_path / "shared-bmc", "--out", tmp_path / "whole")
+        assert hindcast("anonymise", tmp_path / f"part-{stream}", *arguments).exit_code == 0
+    result = hindcast("merge", tmp_path / "shared-dcgm", tmp_path / "shared-bmc", "--out", tmp_path / "whole")
     assert result.exit_code == 0, result.output
     whole = Recording.open(tmp_path / "whole")
     assert validate_recording(whole.path) == []
@@ -87,23 +79,23 @@ def test_truth_is_written_by_hand(brake: Path, tmp_path: Path) -> None:
     directory.mkdir()
     for path in brake.iterdir():
         (directory / path.name).write_bytes(path.read_bytes())
-    listed = invoke("label", directory, "list").output
+    listed = hindcast("label", directory, "list").output
     assert "f1: power_throttle" in listed
     arguments = ["--fault", "thermal_throttle", "--entity", "node=v001,gpu=3", "--onset", "+00:01:00", "--within", "30"]
-    added = invoke("label", directory, "add", *arguments, "--note", "fan", "--impact", "gpus=1,gpu_hours_lost=0.5")
+    added = hindcast("label", directory, "add", *arguments, "--note", "fan", "--impact", "gpus=1,gpu_hours_lost=0.5")
     assert added.exit_code == 0, added.output
     assert "thermal_throttle, due within 30 s, at node=v001,gpu=3" in added.output
     (label,) = (one for one in Recording.open(directory).labels() if one.fault == "thermal_throttle")
     manifest = Recording.open(directory).manifest
     assert (label.onset, label.end) == (manifest.start + 60_000, manifest.end)
     assert label.impact == {"gpus": 1, "gpu_hours_lost": 0.5}
-    edited = invoke("label", directory, "edit", label.id, "--end", "+00:02:00", "--optional", "--clear", "impact")
+    edited = hindcast("label", directory, "edit", label.id, "--end", "+00:02:00", "--optional", "--clear", "impact")
     assert edited.exit_code == 0, edited.output
     (label,) = (one for one in Recording.open(directory).labels() if one.id == label.id)
     assert (label.end, label.optional, label.impact) == (manifest.start + 120_000, True, None)
-    assert invoke("label", directory, "remove", label.id).exit_code == 0
+    assert hindcast("label", directory, "remove", label.id).exit_code == 0
     calm = ("--entity", "node=v003", "--onset", "+00:00:10", "--end", "+00:00:20", "--distractor")
-    assert invoke("label", directory, "add", *calm).exit_code == 0
+    assert hindcast("label", directory, "add", *calm).exit_code == 0
     lines = [json.loads(line) for line in (directory / "labels.jsonl").read_text().splitlines()]
     assert "d1" in [line["id"] for line in lines if line.get("distractor")]
     assert validate_recording(directory) == []
@@ -138,7 +130,7 @@ def test_truth_is_written_by_hand(brake: Path, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_refused_plainly(brake: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     before = {path.name: path.read_bytes() for path in brake.iterdir()}
-    result = invoke(*(part.format(brake=brake, out=tmp_path / "out") for part in arguments))
+    result = hindcast(*(part.format(brake=brake, out=tmp_path / "out") for part in arguments))
     assert isinstance(result.exception, UserError)
     assert result.exception.remedy
     assert {path.name: path.read_bytes() for path in brake.iterdir()} == before
@@ -151,7 +143,7 @@ def test_merge_brings_the_names_of_one_machine_together_by_a_file_of_aliases(tmp
         convert(scrape, tmp_path / host)
     (tmp_path / "aliases.yaml").write_text("gpu07: [node-17]\n")
     both = [tmp_path / "gpu07", tmp_path / "node-17"]
-    result = invoke("merge", *both, "--out", tmp_path / "one", "--aliases", tmp_path / "aliases.yaml")
+    result = hindcast("merge", *both, "--out", tmp_path / "one", "--aliases", tmp_path / "aliases.yaml")
     assert result.exit_code == 0, result.output
     assert "node-17 is gpu07: as the file of aliases says" in result.output
     assert [node.name for node in Recording.open(tmp_path / "one").topology.nodes] == ["gpu07"]

@@ -4,23 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from services.cli import recordings
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.synth.library import LIBRARY, scenario_paths
 from services.synth.small import FOLDER
 
 
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    recordings.register(app)
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_list_names_every_scenario_with_cluster_length_and_faults_in_80_columns() -> None:
-    output = invoke("list").output
+    output = hindcast("list").output
     assert max(map(len, output.splitlines())) <= 80
     entries = {entry.split()[0]: " ".join(entry.split()) for entry in re.split(r"\n(?=\S)", output)}
     assert set(entries) == set(scenario_paths())
@@ -32,7 +24,7 @@ def test_list_names_every_scenario_with_cluster_length_and_faults_in_80_columns(
 
 
 def test_show_of_a_name_prints_its_story() -> None:
-    output = " ".join(invoke("show", "vela-nfs-steps").output.split())
+    output = " ".join(hindcast("show", "vela-nfs-steps").output.split())
     for part in (
         "A training job reads its data from NFS",
         "vela: 96 nodes, 768 GPUs (NVIDIA A100-SXM4-80GB), slurm",
@@ -51,34 +43,34 @@ def test_show_of_a_name_prints_its_story() -> None:
 
 
 def test_show_prints_courses_mixes_and_health() -> None:
-    gradual = " ".join(invoke("show", "blue-vela-straggler").output.split())
+    gradual = " ".join(hindcast("show", "blue-vela-straggler").output.split())
     assert "growing over 2400 s" in gradual
     assert "for 40% of every 600 s" in gradual
-    healthy = " ".join(invoke("show", "blue-vela-healthy-day").output.split())
+    healthy = " ".join(hindcast("show", "blue-vela-healthy-day").output.split())
     assert "none: every alert is a false alarm" in healthy
     assert "jobs come and go on 85% of the other nodes" in healthy
 
 
 @pytest.mark.parametrize("name", sorted(scenario_paths()))
 def test_every_story_can_be_printed(name: str) -> None:
-    result = invoke("show", name)
+    result = hindcast("show", name)
     assert result.exit_code == 0
     assert "looks wrong and is not" in result.output
 
 
 def test_show_takes_a_scenarios_file_and_a_recordings_directory() -> None:
-    by_file = invoke("show", str(LIBRARY / "vela-nfs-steps" / "scenario.yaml")).output
-    assert by_file == invoke("show", "vela-nfs-steps").output
-    recording = invoke("show", str(FOLDER / "vela-power-brake")).output
+    by_file = hindcast("show", str(LIBRARY / "vela-nfs-steps" / "scenario.yaml")).output
+    assert by_file == hindcast("show", "vela-nfs-steps").output
+    recording = hindcast("show", str(FOLDER / "vela-power-brake")).output
     assert "dcgm" in recording
     assert "power_throttle at node=v002" in recording
 
 
 def test_show_of_what_is_nothing_says_what_would_be(tmp_path: Path) -> None:
-    error = invoke("show", "nothing-of-that-name").exception
+    error = hindcast("show", "nothing-of-that-name").exception
     assert isinstance(error, UserError)
     assert "neither a recording's directory nor a scenario's name" in error.message
     assert "hindcast list" in error.remedy
-    result = invoke("show", str(tmp_path))
+    result = hindcast("show", str(tmp_path))
     assert isinstance(result.exception, UserError)
     assert "recording.yaml" in result.exception.message

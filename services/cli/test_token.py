@@ -2,18 +2,14 @@
 
 from pathlib import Path
 
-import typer
 import yaml
-from typer.testing import CliRunner
 
-from services.cli.token import register
+from services.cli.conftest import hindcast
 from services.kit.access import Gate
 
 
 def made(*arguments: str) -> str:
-    app = typer.Typer()
-    register(app)
-    done = CliRunner().invoke(app, arguments)
+    done = hindcast("token", *arguments)
     assert done.exit_code == 0, done.output
     return done.output
 

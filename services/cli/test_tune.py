@@ -1,23 +1,17 @@
 """`hindcast tune` on a small recording of the library."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from services.cli import tune
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.synth.library import LIBRARY
 
+invoke = partial(hindcast, "tune", columns=100)
 BRAKE = str(LIBRARY / "small" / "vela-power-brake")
-
-
-def invoke(*arguments: str) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    tune.register(app)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100"})
 
 
 def test_a_setting_is_swept_and_the_best_value_named(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from services.cli import webhook
+from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.kit.wait import until
 from tests import web
@@ -37,23 +35,16 @@ def receiver(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
-@pytest.fixture
-def command() -> typer.Typer:
-    command = typer.Typer()
-    webhook.register(command)
-    return command
-
-
-def test_webhook_test_delivers_and_says_so(command: typer.Typer, receiver: str) -> None:
-    done = CliRunner().invoke(command, ["webhook", "test", f"{receiver}/webhook"])
+def test_webhook_test_delivers_and_says_so(receiver: str) -> None:
+    done = hindcast("webhook", "test", f"{receiver}/webhook")
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [f"delivered: {receiver}/webhook answered 200 OK", '{"alerts":1}']
     (entry,) = web.get(f"{receiver}/received").json()
     assert entry["body"]["alerts"][0]["labels"]["test"] == "true"
 
 
-def test_webhook_test_of_nothing_that_listens_is_a_plain_error(command: typer.Typer) -> None:
-    done = CliRunner().invoke(command, ["webhook", "test", "http://127.0.0.1:1/webhook"])
+def test_webhook_test_of_nothing_that_listens_is_a_plain_error() -> None:
+    done = hindcast("webhook", "test", "http://127.0.0.1:1/webhook")
     assert isinstance(done.exception, UserError)
     assert done.exception.exit_code == 3
     assert "no answer from http://127.0.0.1:1/webhook" in str(done.exception)

@@ -58,7 +58,6 @@ def to(board: str, title: str, **variables: str) -> Link:
 
 
 TO_NODE = to("node", "Node and GPU: ${__field.labels.node}", node="${__field.labels.node}")
-TO_JOB = to("job", "Job: ${__field.labels.job_id}", job="${__field.labels.job_id}")
 
 
 def lines(

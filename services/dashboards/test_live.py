@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,62 +11,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dashboards.catalogue import dashboard
-from services.dashboards.live import Answer, Series, Source, Window, legend
+from services.dashboards.live import Answer as Answered
+from services.dashboards.live import Series, Source, Window, legend
 from services.dashboards.model import TablePanel
 from services.dashboards.tabulate import tabulated
 from services.dashboards.units import KNOWN, shown
 from services.kit.errors import UserError
+from tests.answering import Answer, Request, Served
 
 WINDOW = Window(1_700_000_000_000, 1_700_003_600_000)
 
 
-class Asked(ThreadingHTTPServer):
+class Asked(Served):
     """Answers with what it was given, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, dict[str, list[str]]]] = []
         self.data: Any = []
         self.status = 200
+        super().__init__(self._answer)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Asked
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        self._answer(parts.path, parse_qs(parts.query))
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self._answer(self.path, parse_qs(body))
-
-    def _answer(self, path: str, sent: dict[str, list[str]]) -> None:
-        self.server.asked.append((path, sent))
-        body = json.dumps({"status": "success", "data": self.server.data}).encode()
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        pass
+    def _answer(self, request: Request) -> Answer:
+        parts = urlsplit(request.target)
+        self.asked.append((parts.path, parse_qs(parts.query or request.body.decode())))
+        return Answer(self.status, json.dumps({"status": "success", "data": self.data}).encode())
 
 
 @pytest.fixture
 def asked() -> Iterator[Asked]:
     server = Asked()
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.close()
 
 
 @pytest.fixture
 def source(asked: Asked) -> Iterator[Source]:
-    source = Source(f"http://127.0.0.1:{asked.server_address[1]}", WINDOW)
+    source = Source(asked.url, WINDOW)
     yield source
     source.close()
 
@@ -155,8 +133,8 @@ def test_a_table_is_merged_by_its_labels_and_sorted_by_its_first_value() -> None
     ours, other = {"node": "v001", "fault": "gpu_lost"}, {"node": "v002", "fault": "straggler"}
     since = 1_711_963_800_000.0
     answers = [
-        Answer(panel, panel.targets[0], (Series(other, at, np.zeros(1)), Series(ours, at, np.ones(1))), 0.0),
-        Answer(panel, panel.targets[1], (Series(ours, at, np.array([since])),), 0.0),
+        Answered(panel, panel.targets[0], (Series(other, at, np.zeros(1)), Series(ours, at, np.ones(1))), 0.0),
+        Answered(panel, panel.targets[1], (Series(ours, at, np.array([since])),), 0.0),
     ]
     made = tabulated(panel, answers)
     assert made.titles == ["fault", "node", "state", "since"]

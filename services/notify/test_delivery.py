@@ -3,9 +3,8 @@
 import base64
 import itertools
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from typing import Any
 
 import pytest
@@ -20,46 +19,28 @@ from services.notify.conftest import Make
 from services.notify.delivery import Delivery
 from services.notify.ledger import Ledger, Offsets
 from services.notify.settings import NotifySettings
+from tests.answering import Answer, Request, Served
 
 
-class Scripted:
-    """An HTTP server that answers as configured: by node, by list, or 200."""
+class Scripted(Served):
+    """Answers as configured: by node, by list, or 200."""
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
         self.bad_nodes: set[str] = set()
         self.posts: list[list[dict[str, Any]]] = []
-        self.headers: list[dict[str, str]] = []
-        outer = self
+        self.headers: list[Message] = []
+        super().__init__(self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.headers.append(dict(self.headers))
-                self._answer(200, json.dumps({"uptime": "2026-01-01T00:00:00Z"}))
-
-            def do_POST(self) -> None:
-                alerts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.posts.append(alerts)
-                bad = outer.bad_nodes & {alert["labels"]["node"] for alert in alerts}
-                status = outer.statuses.pop(0) if outer.statuses else 400 if bad else 200
-                self._answer(status, f"words on {status}")
-
-            def _answer(self, status: int, text: str) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-                """Keep requests out of the output."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _answer(self, request: Request) -> Answer:
+        if request.method == "GET":
+            self.headers.append(request.headers)
+            return Answer(200, b'{"uptime": "2026-01-01T00:00:00Z"}')
+        alerts = json.loads(request.body)
+        self.posts.append(alerts)
+        bad = self.bad_nodes & {alert["labels"]["node"] for alert in alerts}
+        status = self.statuses.pop(0) if self.statuses else 400 if bad else 200
+        return Answer(status, f"words on {status}".encode())
 
 
 @pytest.fixture

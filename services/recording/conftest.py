@@ -1,7 +1,8 @@
-"""A small recording with every stream in it, and ways to break it."""
+"""A small recording with every stream in it, and ways to break it; how files are imported and rows read back."""
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from services.recording.importers.contract import Report
 from services.recording.model import Event, Gpu, Job, Label, Link, Mount, Nic, Node, Switch, Topology
+from services.recording.reader import Recording
 from services.recording.schema import STREAMS, TIMESTAMP, name_column
+from services.recording.validate import validate_recording
 from services.recording.writer import RecordingWriter, sha256_of
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
@@ -178,3 +182,29 @@ def edit_lines(directory: Path, name: str, change: Callable[[list[str]], list[st
     path = directory / name
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
     edit_manifest(directory, lambda content: content["files"][name].update(sha256=sha256_of(path)))
+
+
+def written(folder: Path, files: Mapping[str, Any]) -> Path:
+    """Write files below `folder`, what is no text as JSON, and return it."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def imported(
+    convert: Callable[..., Report], tmp_path: Path, files: Mapping[str, Any], **options: Any
+) -> tuple[Report, Recording]:
+    """Import these files; the recording must be clean."""
+    report = convert(written(tmp_path / "in", files), tmp_path / "out", **options)
+    assert validate_recording(tmp_path / "out") == []
+    return report, Recording.open(tmp_path / "out")
+
+
+def rows_in(recording: Recording | Path, stream: str = "dcgm") -> list[dict[str, Any]]:
+    """Return the rows of a stream; a recording that is named by its folder must be clean."""
+    if isinstance(recording, Path):
+        assert validate_recording(recording) == []
+        recording = Recording.open(recording)
+    return [row for batch in recording.batches(stream) for row in batch.to_pylist()]

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
+from services.recording.spool import plain
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -138,15 +139,7 @@ def _stream(a: Recording, b: Recording, name: str, tolerance: float) -> StreamDi
 def _batches(recording: Recording, name: str) -> Iterator[pa.Table]:
     if name in recording.streams():
         for batch in recording.batches(name, max_rows=_WINDOW_ROWS):
-            yield _texts(pa.Table.from_batches([batch]))
-
-
-def _texts(table: pa.Table) -> pa.Table:
-    """Return the table with names as plain text: every batch has a dictionary of its own."""
-    for index, column in enumerate(table.schema):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(index, column.name, table.column(index).cast(column.type.value_type))
-    return table
+            yield plain(pa.Table.from_batches([batch]))
 
 
 def _windows(a: Iterator[pa.Table], b: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:

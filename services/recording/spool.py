@@ -58,7 +58,7 @@ class Spool:
         runs = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in self._runs]
         if not runs:
             return
-        columns = pa.unify_schemas([_plain(run).schema for run in runs], promote_options="permissive")
+        columns = pa.unify_schemas([plain(run).schema for run in runs], promote_options="permissive")
         times = [times_of_table(run) for run in runs]
         marks = np.unique(np.concatenate([at[::_WINDOW_ROWS] for at in times]))
         for number, begin in enumerate(marks):
@@ -67,7 +67,7 @@ class Spool:
             for run, at in zip(runs, times, strict=True):
                 first, last = np.searchsorted(at, [begin, end], side="left")
                 if last > first:
-                    parts.append(_plain(run.slice(first, last - first)))
+                    parts.append(plain(run.slice(first, last - first)))
             merged = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
             yield from self._settled(merged, columns)
 
@@ -95,7 +95,7 @@ class Spool:
 
     def _spill(self) -> None:
         table = pa.concat_tables(
-            [_plain(pa.Table.from_batches([batch])) for batch in self._pending], promote_options="permissive"
+            [plain(pa.Table.from_batches([batch])) for batch in self._pending], promote_options="permissive"
         ).combine_chunks()
         table = table.take(np.argsort(times_of_table(table), kind="stable"))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class Spool:
         self._pending, self._pending_rows = [], 0
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def plain(table: pa.Table) -> pa.Table:
     """Return the table with names as plain strings: dictionaries of different batches do not go together."""
     for index, column_field in enumerate(table.schema):
         if pa.types.is_dictionary(column_field.type):

@@ -1,11 +1,9 @@
 """Retries and bisection against an HTTP server that answers as configured."""
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from services.sink.encode import Samples
 from services.sink.offsets import Ledger, Ticket
 from services.sink.pages import Catalogue
 from services.sink.settings import SinkSettings
+from tests.answering import Answer, Request, serving
 
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
 NOW = 1_763_650_000_000
@@ -43,14 +42,19 @@ class Target:
     silent: threading.Event = field(default_factory=threading.Event)
     """Cleared, it answers nothing."""
 
-    def answer(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], str]:
-        self.requests.append(headers)
+    def answer(self, request: Request) -> Answer:
+        answer = self._taken(request)
+        self.silent.wait(60)
+        return answer
+
+    def _taken(self, request: Request) -> Answer:
+        self.requests.append({"path": request.target, **request.headers})
         if self.answers:
             status, more = self.answers.pop(0)
-            return status, more, "not now"
+            return Answer(status, b"not now", more)
         found = [
             (dict(labels)["__name__"], at_ms, float(np.frombuffer(value)[0]))
-            for labels, samples in self.read(body, self.protocol)
+            for labels, samples in self.read(request.body, self.protocol)
             for at_ms, value in samples
         ]
         self.order += found
@@ -60,7 +64,7 @@ class Target:
         if self.protocol == "v2" or not bad:
             self.stored |= good
         headers = {WRITTEN: str(len(good))} if self.counts else {}
-        return (400, headers, "value too large") if bad else (204, headers, "")
+        return Answer(400, b"value too large", headers) if bad else Answer(204, headers=headers)
 
 
 @pytest.fixture
@@ -68,32 +72,9 @@ def target(read_request: Read) -> Iterator[Target]:
     state = Target(read_request)
     state.silent.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, headers, text = state.answer({"path": self.path, **self.headers}, body)
-            state.silent.wait(60)
-            with contextlib.suppress(ConnectionError):  # who asked may have gone
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-            """Keep requests out of the log."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}/api/v1/write"
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(state.answer) as url:
+        state.url = f"{url}/api/v1/write"
+        yield state
 
 
 def sent(

@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import BrokerResponseError, PolicyViolationError
 
 from services.kit import topics
 from services.kit.kafka import KafkaSettings, admin, consumer
+from services.kit.wait import until
 from services.stack.hindcast_services import python_service, services
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
+from tests.integration.receivers import WEBHOOK, Receiver, serve
 from tests.integration.secured import secured_broker
 from tests.integration.secured import settings as settings_of
 
 StartService = Callable[..., ManagedProcess]
 RULES = Path(__file__).with_name("pair-rules.yaml")
+# A broker of these tests lasts for minutes: what the second compiler takes is not won back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +53,8 @@ def running(stack: Stack, kafka: KafkaSettings) -> Iterator[Stack]:  # noqa: ARG
     """Run all services of hindcast on the servers of the session, and end them."""
     own = services(stack.service_context())
     for spec in own:
-        stack.add_process(spec)
+        stack.add(spec)
+    stack.start_all()
     yield stack
     for spec in reversed(own):
         stack.remove(spec.name)
@@ -62,16 +69,36 @@ def secured(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
+def webhook() -> Iterator[Receiver]:
+    with serve(WEBHOOK) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
 def kafka(stack: Stack) -> KafkaSettings:
     """Make the topics and delete what other modules sent: each detect and sink that starts would read it first."""
     settings = KafkaSettings(bootstrap=stack.addresses.kafka)
     topics.create(settings)
+    compacted = (topics.FINDINGS, topics.INCIDENTS)
     with admin(settings) as client:
-        found = client.describe_topics(sorted(topics.declared().streams()))
+        # Of a topic that is only compacted nothing can be deleted; the broker learns of the change by and by.
+        policy = {"cleanup.policy": "compact,delete"}
+        client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, policy) for name in compacted])
+        found = client.describe_topics(sorted([*topics.declared().streams(), *compacted]))
         parts = [
             TopicPartition(topic["name"], part["partition_index"]) for topic in found for part in topic["partitions"]
         ]
-        client.delete_records(dict.fromkeys(parts, -1))
+
+        def emptied() -> bool:
+            try:
+                client.delete_records(dict.fromkeys(parts, -1))
+            except BrokerResponseError as error:
+                if PolicyViolationError.__name__ not in str(error):
+                    raise
+                return False
+            return True
+
+        until(emptied, timeout_s=60, what="the topics to be emptied")
     return settings
 
 

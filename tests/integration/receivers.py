@@ -5,15 +5,19 @@ They answer as the real ones do, refuse what these refuse, and can be down, hang
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationError, model_validator
 
 from services.notify.receiver.payload import Notification
+from services.stack.runner import Stack
+from services.stack.settings import load_settings
+from tests.answering import Answer, Request, serving
 
 Trouble = Literal["answers 500", "answers 400", "hangs", "hangs up"]
 
@@ -127,37 +131,33 @@ class Receiver:
     """A receiver on loopback. `taken` is what it accepted, `refused` what was wrong with the rest."""
 
     kind: Kind
-    port: int = 0
+    url: str = ""
     taken: list[dict[str, Any]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     attempts: int = 0
     trouble: Trouble | None = None
     _released: threading.Event = field(default_factory=threading.Event)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}{self.kind.path}"
-
-    def answer(self, path: str, body: bytes) -> tuple[int, str, str] | None:
-        """Return status, content type and text for a request; None to hang up without an answer."""
+    def answer(self, request: Request) -> Answer | None:
+        """Return the answer to a request; None to hang up without one."""
         trouble = self.trouble
         self.attempts += 1
         if trouble in ("answers 500", "answers 400"):
-            return int(trouble[-3:]), "text/plain", "no"
+            return _answer(int(trouble[-3:]), "text/plain", "no")
         if trouble == "hangs":
             self._released.wait(120)
         if trouble is not None:
             return None
         try:
-            self.kind.shape.model_validate_json(body)
+            self.kind.shape.model_validate_json(request.body)
         except ValidationError as error:
-            self.refused.append(f"{path}: {error}")
-            return self.kind.no
-        if path != self.kind.path:
-            self.refused.append(path)
-            return 404, "text/plain", "no such page"
-        self.taken.append(json.loads(body))
-        return self.kind.yes
+            self.refused.append(f"{request.target}: {error}")
+            return _answer(*self.kind.no)
+        if request.target != self.kind.path:
+            self.refused.append(request.target)
+            return Answer(404)
+        self.taken.append(json.loads(request.body))
+        return _answer(*self.kind.yes)
 
     def mend(self) -> None:
         """End its trouble; what hangs is never answered."""
@@ -166,32 +166,27 @@ class Receiver:
 
 
 @contextmanager
+def notified(folder: Path, receiver: Receiver, *, only: Sequence[str]) -> Iterator[Stack]:
+    """Run servers, of them an Alertmanager that sends everything to a receiver's webhook."""
+    config = {
+        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
+        "receivers": [{"name": "all", "webhook_configs": [{"url": receiver.url}]}],
+    }
+    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
+    with Stack.start(folder / "state", settings, only=only) as stack:
+        yield stack
+
+
+def _answer(status: int, content_type: str, text: str) -> Answer:
+    return Answer(status, text.encode(), {"Content-Type": content_type})
+
+
+@contextmanager
 def serve(kind: Kind) -> Iterator[Receiver]:
     """Run a receiver until the block ends."""
     receiver = Receiver(kind)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            answer = receiver.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])))
-            if answer is None:
-                self.close_connection = True
-                return
-            status, content_type, text = answer
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-            """Keep requests out of the test's output."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        receiver.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(receiver.answer) as url:
+        receiver.url = f"{url}{kind.path}"
         yield receiver
         receiver.mend()
-        server.shutdown()
-        thread.join()

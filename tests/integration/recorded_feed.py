@@ -103,20 +103,16 @@ class RecordedFeed:
 
     def findings(self) -> list[bytes]:
         """Return the findings as they stand in Kafka, without those that were published again after a crash."""
-        prefix = f"{self.origin.unit}/0/".encode()
-        published = [
-            (r.key, r.value) for r in all_records(self._reader, topics.FINDINGS) if (r.key or b"").startswith(prefix)
-        ]
+        records = records_of(self._reader, topics.FINDINGS, f"{self.origin.unit}/0/")
+        published = [(record.key, record.value) for record in records]
         bodies = dict(published)
         assert all(bodies[key] == value for key, value in published), "a finding was published again in other bytes"
         return [body for body in bodies.values() if body is not None]
 
     def incidents(self) -> list[str]:
         """Return the last revision of each incident, as compaction leaves it."""
-        prefix = f"{self.origin.unit}/0/".encode()
-        last = {
-            r.key: r.value for r in all_records(self._reader, topics.INCIDENTS) if (r.key or b"").startswith(prefix)
-        }
+        records = records_of(self._reader, topics.INCIDENTS, f"{self.origin.unit}/0/")
+        last = {record.key: record.value for record in records}
         return sorted(body.decode() for body in last.values() if body is not None)
 
     def wait_for_incidents(self, expected: list[str]) -> None:
@@ -130,6 +126,10 @@ class RecordedFeed:
 def _canonical(line: str) -> tuple[str, str, str, str]:
     finding = json.loads(line)
     return finding["detected_at"], finding["detector"], json.dumps(finding["entity"]), finding["state"]
+
+
+def records_of(reader: KafkaConsumer, topic: str, unit: str) -> list[Record]:
+    return [record for record in all_records(reader, topic) if (record.key or b"").startswith(unit.encode())]
 
 
 def all_records(reader: KafkaConsumer, topic: str) -> list[Record]:

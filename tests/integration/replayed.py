@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
-from kafka import TopicPartition
 
+from services.cli.pipeline import Pipeline
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer
+from services.kit.kafka import KafkaSettings
 from services.kit.times import parse_time
 from services.kit.wait import until
 from services.kit.wire import Origin, Watermark, origin_of, payload_of
@@ -124,26 +124,15 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
 
 def arrived(settings: KafkaSettings, unit: str) -> dict[int, Arrived]:
     """Return all that Kafka holds of a unit, by generation."""
-    plan = topics.declared()
-    reader = consumer(settings, group=None)
     found: dict[int, Arrived] = {}
-    try:
-        for topic, stream in plan.streams().items():
-            partitions = [TopicPartition(topic, number) for number in sorted(reader.partitions_for_topic(topic) or ())]
-            reader.assign(partitions)
-            reader.seek_to_beginning(*partitions)
-            ends = reader.end_offsets(partitions)
-            while any(reader.position(partition) < ends[partition] for partition in partitions):
-                for records in reader.poll(timeout_ms=500).values():
-                    for record in records:
-                        if record.key == unit.encode():
-                            origin = origin_of(record.headers)
-                            mine = found.setdefault(origin.generation, Arrived(origin))
-                            assert mine.origin == origin
-                            mine.payloads[stream].append(payload_of(record))
-                            mine.appended_ms[stream].append(record.timestamp)
-    finally:
-        reader.close()
+    for topic, stream in topics.declared().streams().items():
+        for record in Pipeline(settings, {}).records(topic):
+            if record.key == unit.encode():
+                origin = origin_of(record.headers)
+                mine = found.setdefault(origin.generation, Arrived(origin))
+                assert mine.origin == origin
+                mine.payloads[stream].append(payload_of(record))
+                mine.appended_ms[stream].append(record.timestamp)
     return found
 
 

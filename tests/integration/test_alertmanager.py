@@ -21,7 +21,7 @@ from services.stack.runner import Stack
 from services.stack.settings import load_settings
 from tests import web
 from tests.alerting.test_amtool import with_examples
-from tests.integration.receivers import PAGERDUTY, SLACK, WEBHOOK, Receiver, Trouble, serve
+from tests.integration.receivers import PAGERDUTY, SLACK, Receiver, Trouble, serve
 
 pytestmark = [
     pytest.mark.integration,
@@ -32,12 +32,6 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 _WAIT_S = 300.0
 Alert = dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def webhook() -> Iterator[Receiver]:
-    with serve(WEBHOOK) as receiver:
-        yield receiver
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,8 @@ def served(settings: ApiSettings, kafka: KafkaSettings) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def brake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six nodes, eight minutes, one brake."""
-    return small_recording(tmp_path_factory.mktemp("recordings"), "braked", nodes=6, minutes=8, brakes=[BRAKE])
+    """Four nodes, six minutes, one brake."""
+    return small_recording(tmp_path_factory.mktemp("recordings"), "braked", nodes=4, minutes=6, brakes=[BRAKE])
 
 
 @contextmanager

@@ -65,7 +65,8 @@ def pipeline(stack: Stack) -> Iterator[Pipeline]:
     """The services that replay and land, on the servers of the session."""
     own = [spec for spec in services(stack.service_context()) if spec.name.startswith(("topics", "replay", "sink"))]
     for spec in own:
-        stack.add_process(spec)
+        stack.add(spec)
+    stack.start_all()
     yield Pipeline(KafkaSettings(bootstrap=stack.addresses.kafka), stack.addresses.services)
     for spec in reversed(own):
         stack.remove(spec.name)

@@ -6,6 +6,7 @@ scrapes nothing.
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from services.kit.wait import until
 from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.synth.small import FOLDER
+from tests.integration.monitored import hurried
 
 pytestmark = pytest.mark.integration
 RECORDING = FOLDER / "vela-power-brake"
@@ -32,8 +34,13 @@ CHOSEN = {"node": {"node": "v002"}}
 
 
 @pytest.fixture(scope="module")
-def window(running: Stack) -> Window:
-    """Replay the recording; return the time range in which it lies."""
+def window(running: Stack) -> Iterator[Window]:
+    """Replay the recording; give the time range in which it lies."""
+    with hurried(running):  # the replay is over in seconds
+        yield _replayed(running)
+
+
+def _replayed(running: Stack) -> Window:
     pipeline = Pipeline(KafkaSettings(bootstrap=running.addresses.kafka), running.addresses.services)
     status = pipeline.start_replay(str(RECORDING), speed=300, name=REPLAY)
     pipeline.wait_over(REPLAY, timeout_s=_WAIT_S)

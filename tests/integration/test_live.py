@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
@@ -33,9 +32,8 @@ from services.recording.instants import format_instant
 from services.recording.model import Node, Topology
 from services.recording.reader import Recording
 from services.stack.runner import Stack
-from services.stack.settings import load_settings
 from tests import web
-from tests.integration.receivers import WEBHOOK, Receiver, serve
+from tests.integration.receivers import Receiver, notified
 from tests.integration.watched import EVERY_S, Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
@@ -44,22 +42,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def webhook() -> Iterator[Receiver]:
-    with serve(WEBHOOK) as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
     """A Prometheus and an Alertmanager of this test's own, which may be stopped."""
-    folder = tmp_path_factory.mktemp("live")
-    config = {
-        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
-        "receivers": [{"name": "all", "webhook_configs": [{"url": webhook.url}]}],
-    }
-    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
-    with Stack.start(folder / "state", settings, only=("prometheus", "alertmanager")) as stack:
+    with notified(tmp_path_factory.mktemp("live"), webhook, only=("prometheus", "alertmanager")) as stack:
         yield stack
 
 

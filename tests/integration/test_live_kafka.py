@@ -23,7 +23,7 @@ from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
 from services.gateway.announced import withdraw
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, Record
+from services.kit.kafka import KafkaSettings
 from services.kit.replays import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.wait import until
@@ -42,7 +42,7 @@ from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from tests import web
-from tests.integration.recorded_feed import all_records
+from tests.integration.recorded_feed import records_of
 from tests.integration.watched import Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
@@ -128,20 +128,16 @@ def _standing_still(stack: Stack, name: str) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def _records(reader: KafkaConsumer, topic: str, cluster: str) -> list[Record]:
-    return [
-        record for record in all_records(reader, topic) if (record.key or b"").startswith(f"{cluster}/live".encode())
-    ]
-
-
 def _lines(reader: KafkaConsumer, topic: str, cluster: str) -> list[str]:
-    return [record.value.decode() for record in _records(reader, topic, cluster) if record.value is not None]
+    return [
+        record.value.decode() for record in records_of(reader, topic, f"{cluster}/live") if record.value is not None
+    ]
 
 
 def _rows(reader: KafkaConsumer, cluster: str) -> list[tuple[int, str, str]]:
     """Return whose rows of DCGM are in Kafka, in order, with their times."""
     found: list[tuple[int, str, str]] = []
-    for record in _records(reader, topics.declared().of_stream("dcgm"), cluster):
+    for record in records_of(reader, topics.declared().of_stream("dcgm"), f"{cluster}/live"):
         batch = payload_of(record)
         if not isinstance(batch, Watermark):
             assert isinstance(batch, pa.RecordBatch)

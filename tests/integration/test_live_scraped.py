@@ -21,34 +21,20 @@ from services.kit.wait import until
 from services.stack import build
 from services.stack.health import HttpHealth
 from services.stack.runner import Stack
-from services.stack.settings import load_settings
 from services.stack.spec import ProcessSpec
 from services.synth.library import scenario_paths
 from services.synth.make import Variant, make_recording
 from tests import web
-from tests.integration.receivers import WEBHOOK, Receiver, serve
+from tests.integration.receivers import Receiver, notified
 
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def webhook() -> Iterator[Receiver]:
-    with serve(WEBHOOK) as receiver:
-        yield receiver
-
-
-@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
     """An Alertmanager that sends everything to the webhook."""
-    folder = tmp_path_factory.mktemp("scraped")
-    config = {
-        "route": {"receiver": "all", "group_by": ["fault", "node"], "group_wait": "0s", "group_interval": "1s"},
-        "receivers": [{"name": "all", "webhook_configs": [{"url": webhook.url}]}],
-    }
-    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
-    with Stack.start(folder / "state", settings, only=("alertmanager",)) as stack:
+    with notified(tmp_path_factory.mktemp("scraped"), webhook, only=("alertmanager",)) as stack:
         yield stack
 
 

@@ -1,14 +1,11 @@
 """The Prometheus that watches hindcast: it sees every server and service, and what it says reaches Alertmanager."""
 
-import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from services.kit import topics
 from services.kit.kafka import KafkaSettings
@@ -17,46 +14,22 @@ from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess, State
 from services.stack.runner import Stack
 from tests import web
+from tests.integration.monitored import hurried
 
 pytestmark = pytest.mark.integration
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
 DETECT = "detect-watched"
-_RELOADED = "prometheus_config_last_reload_success_timestamp_seconds"
 _WAIT_S = 300.0
-
-
-def reload(stack: Stack) -> None:
-    """Have the monitor read its configuration again, by a signal: it takes no such request."""
-
-    def last() -> float:
-        return value_of(web.get(f"{stack.addresses.monitor}/metrics", timeout=300).text, _RELOADED)
-
-    before, pid = last(), stack.process("prometheus-monitor").pid
-    assert pid is not None
-    os.kill(pid, signal.SIGHUP)
-    until(lambda: last() > before, timeout_s=300, what="the monitor to read its configuration")
-
-
-def value_of(text: str, name: str) -> float:
-    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 
 @pytest.fixture(scope="module")
 def watched(stack: Stack) -> Iterator[Stack]:
     """The stack, whose monitor looks every second and evaluates its very rules, but that none of them waits."""
-    config = stack.state_dir / "config"
-    rules = config / "hurried-pipeline.yaml"
+    rules = stack.state_dir / "config" / "hurried-pipeline.yaml"
     text = re.sub(r"(?m)^ +(for|keep_firing_for): .*\n", "", PIPELINE.read_text(encoding="utf-8"))
     rules.write_text(text.replace("interval: 15s", "interval: 1s"), encoding="utf-8")
-    before = (config / "monitor.yml").read_text(encoding="utf-8")
-    hurried = yaml.safe_load(before)
-    hurried["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    hurried["rule_files"] = [str(rules)]
-    (config / "monitor.yml").write_text(yaml.safe_dump(hurried), encoding="utf-8")
-    reload(stack)
-    yield stack
-    (config / "monitor.yml").write_text(before, encoding="utf-8")
-    reload(stack)
+    with hurried(stack, rules):
+        yield stack
 
 
 @pytest.fixture(scope="module")

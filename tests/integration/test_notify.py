@@ -3,16 +3,19 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+import yaml
+from kafka import KafkaProducer
 
 from detectors.contract import Finding, State, finding_id
+from services.cli.pipeline import NOTIFY_GROUP, Pipeline
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer, producer
+from services.kit.kafka import KafkaSettings, producer
 from services.kit.replays import ReplayState, announce, announce_topology
 from services.kit.wait import until
 from services.kit.wire import NDJSON, Origin
@@ -25,7 +28,6 @@ from tests import web
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _SHIFT_MS = 1_000
-GROUP = "hindcast-notify"
 
 
 class Desk:
@@ -96,30 +98,15 @@ class Desk:
 
     def wait_done(self) -> None:
         """Wait until notify has committed all there is: no webhook is to come any more."""
-        reader: KafkaConsumer = consumer(self.kafka, group=GROUP)
-        partition = TopicPartition(topics.FINDINGS, 2)
-        until(
-            lambda: reader.committed(partition) == reader.end_offsets([partition])[partition],
-            timeout_s=_WAIT_S,
-            what="notify to have committed everything",
-        )
-        reader.close()
+        Pipeline(self.kafka, {}).wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
 
     def dead_letters(self) -> list[dict[str, bytes]]:
         """Return the headers and value of every dead letter that notify wrote for this replay."""
-        reader: KafkaConsumer = consumer(self.kafka, group=None)
-        partition = TopicPartition(topics.DEAD_LETTER, 0)
-        reader.assign([partition])
-        reader.seek_to_beginning(partition)
-        end = reader.end_offsets([partition])[partition]
-        found: list[dict[str, bytes]] = []
-        while reader.position(partition) < end:
-            for record in reader.poll(timeout_ms=200).get(partition, []):
-                headers = dict(record.headers)
-                if headers.get("replay") == self.origin.replay.encode():
-                    found.append({**headers, "value": record.value})
-        reader.close()
-        return found
+        letters = [
+            {**dict(record.headers), "value": record.value}
+            for record in Pipeline(self.kafka, {}).records(topics.DEAD_LETTER)
+        ]
+        return [letter for letter in letters if letter.get("replay") == self.origin.replay.encode()]
 
 
 @pytest.fixture(scope="module")
@@ -133,27 +120,44 @@ def receiver(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "HINDCAST_RECEIVER_PORT": str(port),
         "HINDCAST_RECEIVER_STATE_DIR": str(tmp_path_factory.mktemp("receiver")),
     }
-    process = stack.add_process(
-        python_service("receiver-alone", "services.notify.receiver", port=port, env=env, after=())
-    )
+    stack.add_process(python_service("receiver-alone", "services.notify.receiver", port=port, env=env, after=()))
     context.set_webhook(f"http://127.0.0.1:{port}/webhook")
     yield f"http://127.0.0.1:{port}"
-    process.stop()
+    stack.remove("receiver-alone")
     url_file.write_text(before, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def notify(stack: Stack) -> Iterator[ManagedProcess]:
-    topics.create(KafkaSettings(bootstrap=stack.addresses.kafka))
+def notify(stack: Stack, kafka: KafkaSettings) -> Iterator[ManagedProcess]:
+    """Run notify, and have Alertmanager wait a second where it would wait five, and notify accordingly less."""
     port = stack.service_context().ports.take()
     env = {
-        "HINDCAST_KAFKA_BOOTSTRAP": stack.addresses.kafka,
+        "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
+        "HINDCAST_NOTIFY_RESOLVE_HOLD_S": "2",
         "HINDCAST_NOTIFY_ALERTMANAGER_URL": stack.addresses.alertmanager,
         "HINDCAST_STATUS_PORT": str(port),
     }
-    process = stack.add_process(python_service("notify-alone", "services.notify", port=port, env=env))
-    yield process
-    process.stop()
+    committed = yaml.safe_load((stack.state_dir / "config" / "alertmanager.yml").read_text(encoding="utf-8"))
+    (of_replays,) = [route for route in committed["route"]["routes"] if route["receiver"] == "replays"]
+    of_replays["group_interval"] = "1s"
+    with configured(stack, yaml.safe_dump(committed)):
+        yield stack.add_process(python_service("notify-alone", "services.notify", port=port, env=env))
+        stack.remove("notify-alone")
+
+
+@contextmanager
+def configured(stack: Stack, text: str) -> Iterator[None]:
+    """Have Alertmanager use another configuration."""
+    config, reload = stack.state_dir / "config" / "alertmanager.yml", f"{stack.addresses.alertmanager}/-/reload"
+    before = config.read_text(encoding="utf-8")
+    config.write_text(text, encoding="utf-8")
+    try:
+        answer = web.post(reload)
+        assert (answer.status_code, answer.text) == (200, "")
+        yield
+    finally:
+        config.write_text(before, encoding="utf-8")
+        web.post(reload).raise_for_status()
 
 
 @pytest.fixture
@@ -288,17 +292,8 @@ def test_metrics_show_what_is_firing_and_what_was_sent(desk: Desk, stack: Stack)
     desk.wait_done()
 
 
-def test_the_committed_configuration_is_one_that_alertmanager_takes(stack: Stack, tmp_path: Path) -> None:
+def test_the_committed_configuration_is_one_that_alertmanager_takes(stack: Stack) -> None:
     text = (Path(__file__).parents[2] / "alert-rules" / "alertmanager.yaml").read_text(encoding="utf-8")
-    config = stack.state_dir / "config" / "alertmanager.yml"
-    before = config.read_text(encoding="utf-8")
-    reload = f"{stack.addresses.alertmanager}/-/reload"
-    try:
-        config.write_text(text, encoding="utf-8")
-        answer = web.post(reload)
-        assert (answer.status_code, answer.text) == (200, "")
+    with configured(stack, text):
         status = web.get(f"{stack.addresses.alertmanager}/api/v2/status").json()
         assert "receiver: replays" in status["config"]["original"]
-    finally:
-        config.write_text(before, encoding="utf-8")
-        web.post(reload).raise_for_status()

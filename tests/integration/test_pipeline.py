@@ -40,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def brake(folder: Path) -> Path:
-    """Six nodes, twelve minutes, one brake."""
-    return small_recording(folder, "brake", nodes=6, minutes=12, brakes=[BRAKE])
+    """Four nodes, six minutes, one brake."""
+    return small_recording(folder, "brake", nodes=4, minutes=6, brakes=[BRAKE])
 
 
 @pytest.fixture(scope="module")

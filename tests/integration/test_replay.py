@@ -12,14 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 from typer import Typer
 from typer.testing import CliRunner
 
+from services.cli.pipeline import Pipeline
 from services.cli.replay import register
 from services.kit import topics
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, consumer
+from services.kit.kafka import KafkaSettings
 from services.kit.replays import REMOVED_MARK, ReplayDirectory, ReplayState
 from services.kit.times import format_time, parse_time
 from services.kit.units import assigned
@@ -76,17 +77,11 @@ def test_the_topology_and_the_state_come_before_the_first_row(
     name = service.begin(recording, speed="max", shift="keep")
     service.wait(name)
     (found,) = arrived(kafka, f"vela/{name}").values()
-    reader = consumer(kafka, group=None)
-    partition = TopicPartition(topics.REPLAYS, 0)
-    reader.assign([partition])
-    reader.seek_to_beginning(partition)
-    announced: list[tuple[str, int, bytes]] = []
-    end = reader.end_offsets([partition])[partition]
-    while reader.position(partition) < end:
-        came = reader.poll(timeout_ms=500).get(partition, [])
-        mine = [record for record in came if record.key.decode().startswith(f"vela/{name}")]
-        announced += [(record.key.decode(), record.timestamp, record.value) for record in mine]
-    reader.close()
+    announced = [
+        (record.key.decode(), record.timestamp, record.value)
+        for record in Pipeline(kafka, {}).records(topics.REPLAYS)
+        if record.key.decode().startswith(f"vela/{name}")
+    ]
     assert [key for key, _, _ in announced] == [f"vela/{name}/topology", f"vela/{name}", f"vela/{name}"]
     first, last = (ReplayState.model_validate_json(value) for _, _, value in announced[1:])
     assert (first.state, last.state) == ("running", "ended")

@@ -7,11 +7,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from kafka import TopicPartition
 
+from services.cli.pipeline import Pipeline
 from services.kit import topics
 from services.kit.access import new_token
-from services.kit.kafka import consumer
 from services.kit.wait import until
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import services
@@ -110,16 +109,8 @@ def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_a
 
 def records(secured: dict[str, Any]) -> dict[str, str]:
     """Return what lies in the topics of what services say."""
-    names = (topics.DEAD_LETTER, topics.FINDINGS, "replays")
-    reader = consumer(settings(secured, "PLAIN", "admin", "admin-secret"), group=None)
-    try:
-        places = [TopicPartition(name, part) for name in names for part in reader.partitions_for_topic(name)]
-        reader.assign(places)
-        ends = reader.end_offsets(places)
-        texts = dict.fromkeys(names, "")
-        while any(reader.position(place) < ends[place] for place in places):
-            for place, some in reader.poll(timeout_ms=200).items():
-                texts[place.topic] += "".join(f"{one.headers}{one.value!r}" for one in some)
-        return texts
-    finally:
-        reader.close()
+    pipeline = Pipeline(settings(secured, "PLAIN", "admin", "admin-secret"), {})
+    return {
+        name: "".join(f"{one.headers}{one.value!r}" for one in pipeline.records(name))
+        for name in (topics.DEAD_LETTER, topics.FINDINGS, "replays")
+    }

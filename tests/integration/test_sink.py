@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorLoadInProgressError
 
+from services.cli.pipeline import Pipeline
 from services.kit import topics, wire
 from services.kit.kafka import KafkaSettings, admin, consumer, producer
 from services.kit.wait import until
@@ -40,6 +41,7 @@ class Running:
 
     def __init__(self, stack: Stack, kafka: KafkaSettings, sender: KafkaProducer, env: dict[str, str]) -> None:
         self.target = f"test-{next(_NUMBERS)}"
+        self._stack = stack
         self._kafka = kafka
         self._sender = sender
         port = stack.service_context().ports.take()
@@ -52,6 +54,9 @@ class Running:
         } | env
         self.url = f"http://127.0.0.1:{port}"
         self.process = stack.add_process(python_service(f"sink-{self.target}", "services.sink", port=port, env=env))
+
+    def end(self) -> None:
+        self._stack.remove(self.process.name)
 
     def feed(self, replay: str, cluster: Cluster, *, ago_s: float = 0.0) -> Feed:
         """Return a feed whose last tick lands now, or some time ago."""
@@ -106,7 +111,7 @@ def sink(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> Iterator[
     """A sink into Prometheus."""
     running = Running(stack, kafka, sender, {"HINDCAST_SINK_URL": stack.addresses.prometheus_write})
     yield running
-    running.process.stop()
+    running.end()
 
 
 def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) -> None:
@@ -207,7 +212,7 @@ def test_partitions_move_to_a_second_sink_while_data_come(
         assert "commit failed" not in sink.process.tail()
         assert (sink.process.look(), second.process.look()) == (None, None)
     finally:
-        second.process.stop()
+        second.end()
 
 
 def test_a_stopped_prometheus_is_waited_for(stack: Stack, sink: Running) -> None:
@@ -301,22 +306,8 @@ def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
 
 def dead_letters(kafka: KafkaSettings, unit: str) -> list[tuple[str, bytes]]:
     """Return reason and value of what a unit has in dead-letter."""
-    reader = consumer(kafka, group=None)
-    try:
-        place = TopicPartition(topics.DEAD_LETTER, 0)
-        reader.assign([place])
-        reader.seek_to_beginning(place)
-        end = reader.end_offsets([place])[place]
-        found: list[tuple[str, bytes]] = []
-        while reader.position(place) < end:
-            found += [
-                (dict(record.headers)["dead-letter-reason"].decode(), record.value)
-                for record in reader.poll(timeout_ms=200).get(place, [])
-                if record.key == unit.encode()
-            ]
-        return found
-    finally:
-        reader.close()
+    records = [record for record in Pipeline(kafka, {}).records(topics.DEAD_LETTER) if record.key == unit.encode()]
+    return [(dict(record.headers)["dead-letter-reason"].decode(), record.value) for record in records]
 
 
 def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> None:
@@ -343,7 +334,7 @@ def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: 
         )
         check_landed(stack.addresses.thanos_query, cluster, feed)
     finally:
-        running.process.stop()
+        running.end()
 
 
 def test_a_target_that_does_not_know_v2_ends_the_sink_before_anything_is_lost(

@@ -9,10 +9,8 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from services.stack.runner import Stack
 from services.stack.settings import load_settings, seconds
 from services.stack.topology import SERVERS
 from tests import web
+from tests.answering import Answer, Request, serving
 
 pytestmark = pytest.mark.integration
 
@@ -197,19 +196,12 @@ def test_an_old_recording_is_served_from_the_object_store_alone(stack: Stack) ->
 def webhook() -> Iterator[tuple[str, "Queue[dict[str, Any]]"]]:
     received: Queue[dict[str, Any]] = Queue()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+    def take(request: Request) -> Answer:
+        received.put(json.loads(request.body))
+        return Answer(200)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-            """Keep requests out of the test's output."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/alerts", received
-        server.shutdown()
+    with serving(take) as url:
+        yield f"{url}/alerts", received
 
 
 def test_the_alert_of_a_replay_reaches_the_webhook_and_a_live_one_does_not(

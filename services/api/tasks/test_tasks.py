@@ -7,11 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from services.api.runs.workers import Workers
 from services.kit.errors import UserError
 from services.kit.unpacking import unpacked
 from services.kit.wait import until
+from tests.answering import Answer, Request, serving
 
 SACCT = (
     "JobID|JobName|User|State|Submit|Start|End|NodeList|AllocTRES\n"
@@ -215,27 +214,16 @@ def test_captures_ask_no_server_but_those_that_are_named(api: Client) -> None:
     assert (answer.status_code, "HINDCAST_API_SOURCES" in answer.json()["remedy"]) == (404, True)
 
 
-class _Recorded(BaseHTTPRequestHandler):
-    """Refuses everybody, and keeps what they showed."""
-
-    shown: ClassVar[list[tuple[str | None, str | None]]] = []
-
-    def do_GET(self) -> None:
-        self.shown.append((self.headers["Authorization"], self.headers["THANOS-TENANT"]))
-        self.send_response(403)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-
 def test_a_source_is_shown_its_own_credential_and_nobody_else_is_shown_where_it_lies(tmp_path: Path) -> None:
     token = tmp_path / "token-of-thanos"
     token.write_text("a-planted-secret")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Recorded) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
+    shown = set()
+
+    def refused(request: Request) -> Answer:
+        shown.add((request.headers["Authorization"], request.headers["THANOS-TENANT"]))
+        return Answer(403)
+
+    with serving(refused) as url:
         source = {"url": url, "bearer_file": str(token), "tenant": "team-a"}
         with client_of(settings_at(tmp_path, sources={"thanos": source, "open": "http://127.0.0.1:9"})) as client:
             assert [one["name"] for one in client.get("/api/v1/sources").json()] == ["open", "thanos"]
@@ -244,8 +232,7 @@ def test_a_source_is_shown_its_own_credential_and_nobody_else_is_shown_where_it_
             path = f"/api/v1/tasks/{task}"
             until(lambda: client.get(path).json()["state"] == "failed", timeout_s=300, what="the capture to fail")
             page = client.get(path).text
-        server.shutdown()
-    assert set(_Recorded.shown) == {("Bearer a-planted-secret", "team-a")}
+    assert shown == {("Bearer a-planted-secret", "team-a")}
     assert "403" in page
     assert not any(word in page for word in ("a-planted-secret", str(tmp_path), url))
 

@@ -5,7 +5,6 @@ Times are those that a loop prints (``--watch``); of a single print, that of its
 `static --json` and `list --json` say of the GPUs beside it, model, bus address, UUID, limits, goes into the topology.
 """
 
-import csv
 import json
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from services.recording.importers.parts.amd_series import generation_of
 from services.recording.importers.parts.amd_smi_fields import NOT_THERE, is_table, leaves, named, reading
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible
-from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, number_of, where
+from services.recording.importers.parts.source_files import SourceFiles, cells_of, clean, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Gpu, Node, Topology
 
@@ -109,7 +108,7 @@ class _Import:
         self._moment, self._inside = 0, set()
         header: list[str] = []
         for number, line in files.lines(path):
-            cells = _cells(line)
+            cells = cells_of(line)
             if not cells:
                 continue
             if is_table(cells) or not any(map(str.isdigit, line)):
@@ -181,14 +180,6 @@ class _Import:
         return Topology(nodes=nodes)
 
 
-def _cells(line: str) -> list[str]:
-    """Return the cells of a line; the line as one, where its quotes are broken."""
-    try:
-        return [clean(cell) for cell in next(csv.reader([line]), [])]
-    except csv.Error:
-        return [line]
-
-
 def _documents(text: str) -> Iterator[Any]:
     """Yield the JSON documents that follow each other in a text; None for what is broken off, which ends it."""
     decoder, place = json.JSONDecoder(), 0
@@ -227,7 +218,7 @@ def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
 def recognise(_name: str, head: str) -> str | None:
     """Return why a file is taken for what amd-smi printed, None where it is none."""
     first = head.lstrip().partition("\n")[0]
-    if is_table(_cells(first.strip())):
+    if is_table(cells_of(first.strip())):
         return "a table of amd-smi"
     start = head[:4000]
     if '"gpu"' in start and any(f'"{name}"' in start for name in _SIGNS):

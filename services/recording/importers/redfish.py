@@ -18,7 +18,14 @@ from services.kit.errors import UserError
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, plausible, time_in_name
+from services.recording.importers.parts.moments import (
+    DumpClock,
+    clock_skew,
+    dump_clock,
+    instant_of,
+    plausible,
+    time_in_name,
+)
 from services.recording.importers.parts.redfish_bodies import Body, GpuFields, LogEntry, Reading, kind_of, read_body
 from services.recording.importers.parts.sel_lines import Severity, severity_of
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
@@ -60,18 +67,14 @@ def convert(
             work.snapshot(files, snapshot)
         work.finish()
         notes = ["GPU numbers are the baseboard's own; the driver may count in another order", *work.notes()]
-        skew: dict[str, Any] = {}
-        if clock_skew_s:
-            skew["clock_skew_s"] = dict.fromkeys(sorted(work.with_log), clock_skew_s)
-            notes.append("clock_skew_s: seconds by which a BMC's clock is ahead; the events' times are not corrected")
         header = imported(
             out,
             cluster,
             title=f"Redfish readings of {len(work.taken)} machine(s)",
             summary="What management controllers measured and logged. What was wrong, if anything, is not known.",
             document="Redfish resources",
+            **clock_skew(work.with_log, clock_skew_s, notes),
             notes=notes,
-            **skew,
         )
         draft.finish(header, work.topology())
     return report

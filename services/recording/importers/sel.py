@@ -8,12 +8,12 @@ import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, ms_of, plausible
+from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, instant_of, ms_of, plausible
 from services.recording.importers.parts.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
@@ -57,10 +57,6 @@ def convert(
             f"times of the BMC that name no zone are taken as {timezone} (--timezone says otherwise)",
             *work.notes(),
         ]
-        skew: dict[str, Any] = {}
-        if clock_skew_s:
-            skew["clock_skew_s"] = dict.fromkeys(sorted(work.with_log), clock_skew_s)
-            notes.append("clock_skew_s: seconds by which a BMC's clock is ahead; the events' times are not corrected")
         names = sorted(work.nodes)
         header = imported(
             out,
@@ -68,8 +64,8 @@ def convert(
             title=f"Event log and sensors of {names[0] if len(names) == 1 else f'{len(names)} BMCs'}",
             summary="What management controllers logged and measured. What was wrong, if anything, is not known.",
             document="output of ipmitool sel and sdr",
+            **clock_skew(work.with_log, clock_skew_s, notes),
             notes=notes,
-            **skew,
         )
         draft.finish(header, Topology(nodes=[Node(name=name) for name in names]))
     return report

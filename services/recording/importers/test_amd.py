@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.exporters import exporters
+from services.recording.conftest import rows_in
 from services.recording.importers.dcgm_text import convert
 from services.recording.importers.parts.amd_series import NAMES, column_of, folded
 from services.recording.importers.parts.known_series import KNOWN_METRICS, reading_of, stream_of
@@ -47,7 +48,7 @@ def rows(tmp_path: Path, text: str) -> list[dict[str, Any]]:
     (tmp_path / "n1-20240401T080000Z.prom").write_text(text)
     convert(tmp_path / "n1-20240401T080000Z.prom", tmp_path / "out")
     assert validate_recording(tmp_path / "out") == []
-    return [row for batch in Recording.open(tmp_path / "out").batches("dcgm") for row in batch.to_pylist()]
+    return rows_in(tmp_path / "out")
 
 
 @pytest.mark.parametrize("prefix", ["", "amd_"])

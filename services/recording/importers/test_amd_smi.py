@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers.amd_smi import convert, recognise
 from services.recording.importers.contract import Report
 from services.recording.importers.heap import convert as convert_heap
@@ -150,7 +151,7 @@ def read(text: str, **options: Any) -> tuple[list[list[dict[str, float]]], list[
         (Path(folder) / "g7.txt").write_text(text)
         report = convert(Path(folder) / "g7.txt", Path(folder) / "out", **options)
         assert validate_recording(Path(folder) / "out") == []
-        rows = [row for batch in Recording.open(Path(folder) / "out").batches("dcgm") for row in batch.to_pylist()]
+        rows = rows_in(Path(folder) / "out")
     times = sorted({int(row["timestamp"].timestamp()) for row in rows})
     found: list[list[dict[str, float]]] = [[] for _ in times]
     for row in rows:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from services.kit.errors import TooMuchError, UserError
+from services.recording.conftest import written
 from services.recording.importers.heap import convert
 from services.recording.importers.test_dcgm_text import NEW, scrape
 from services.recording.importers.test_saved_series import GRAFANA, STREAMS, TELEGRAF
@@ -42,14 +43,6 @@ FILES = {
 }
 
 
-def heap_of(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = folder / "heap" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder / "heap"
-
-
 def packed(folder: Path) -> Path:
     """Return the archive of a folder, as people send one: a compressed file in it, and a link."""
     archive = folder.with_suffix(".tar.gz")
@@ -61,7 +54,7 @@ def packed(folder: Path) -> Path:
 
 @pytest.mark.parametrize("as_archive", [False, True])
 def test_every_file_of_a_heap_is_found_out_imported_and_reported(tmp_path: Path, as_archive: bool) -> None:
-    heap = heap_of(tmp_path, FILES)
+    heap = written(tmp_path / "heap", FILES)
     report = convert(packed(heap) if as_archive else heap, tmp_path / "out", title="Two nodes at eight")
     assert validate_recording(tmp_path / "out") == []
     recording = Recording.open(tmp_path / "out")
@@ -88,13 +81,13 @@ def test_every_file_of_a_heap_is_found_out_imported_and_reported(tmp_path: Path,
 
 
 def test_a_year_that_a_log_leaves_out_is_that_of_the_others(tmp_path: Path) -> None:
-    convert(heap_of(tmp_path, {"syslog": SYSLOG, "jobs.txt": sacct([JOB])}), tmp_path / "out")
+    convert(written(tmp_path / "heap", {"syslog": SYSLOG, "jobs.txt": sacct([JOB])}), tmp_path / "out")
     (line,) = (event for event in Recording.open(tmp_path / "out").events() if event.source == "kernel")
     assert line.timestamp == (DAY + 28_862) * 1000
 
 
 def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
-    heap = heap_of(tmp_path, {"panel.csv": GRAFANA, "loki.json": STREAMS, "telegraf.out": TELEGRAF})
+    heap = written(tmp_path / "heap", {"panel.csv": GRAFANA, "loki.json": STREAMS, "telegraf.out": TELEGRAF})
     report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")
     assert {row.kind.partition(":")[0] for row in report.files} == {"grafana-csv", "query-result", "line-protocol"}
     clocks = {row.name: row.clock for row in report.files}
@@ -103,7 +96,7 @@ def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
 
 def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:
     files = {"gpu01-dmesg.txt": DMESG, "node-17-dmesg.txt": DMESG, "jobs.txt": sacct([JOB])}
-    heap = heap_of(tmp_path, files | {"aliases.yaml": "gpu02: [node-17]\n"})
+    heap = written(tmp_path / "heap", files | {"aliases.yaml": "gpu02: [node-17]\n"})
     report = convert(heap, tmp_path / "out")
     assert [node.name for node in Recording.open(tmp_path / "out").topology.nodes] == ["gpu01", "gpu02"]
     assert "node-17 is gpu02: as the file of aliases says" in report.notes
@@ -117,7 +110,7 @@ def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:
 
 def test_nothing_of_use_says_of_each_file_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)nothing in it could be imported.*notes.md.*no form that is known"):
-        convert(heap_of(tmp_path, {"notes.md": "x"}), tmp_path / "out")
+        convert(written(tmp_path / "heap", {"notes.md": "x"}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="no such file"):
         convert(tmp_path / "nowhere", tmp_path / "out")

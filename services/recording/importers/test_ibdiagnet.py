@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in, written
 from services.recording.importers.heap import convert as convert_heap
 from services.recording.importers.infiniband import convert, recognise
 from services.recording.importers.test_infiniband import rows_of
@@ -84,13 +85,6 @@ def db_csv(
     )
 
 
-def written(folder: Path, files: Mapping[str, str]) -> Path:
-    for name, text in files.items():
-        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "in" / name).write_text(text)
-    return folder / "in"
-
-
 COUNTS = st.one_of(st.none(), st.integers(0, 2**40))
 
 
@@ -129,7 +123,8 @@ QUIET: Ports = {place: dict.fromkeys(NAMES, 5) for place in PLACES}
 
 def test_the_fabric_is_wired(tmp_path: Path) -> None:
     convert(
-        written(tmp_path, {"ibdiagnet2.db_csv": db_csv(QUIET, stamp="2024-04-01 08:00:00 UTC +0000")}), tmp_path / "out"
+        written(tmp_path / "in", {"ibdiagnet2.db_csv": db_csv(QUIET, stamp="2024-04-01 08:00:00 UTC +0000")}),
+        tmp_path / "out",
     )
     topology = Recording.open(tmp_path / "out").topology
     (nic,) = topology.nodes[0].nics
@@ -149,16 +144,16 @@ def test_several_folders_are_a_series_and_a_lost_link_is_seen(tmp_path: Path) ->
         for run in range(3)
     }
     files |= {"ibdiagnet_20240401_080000/ibdiagnet2.pm": "Port=1 Lid=0x0086\nlink_down_counter=0x00\n"}
-    report = convert_heap(written(tmp_path, files), tmp_path / "out")
+    report = convert_heap(written(tmp_path / "in", files), tmp_path / "out")
     assert validate_recording(tmp_path / "out") == []
     recording = Recording.open(tmp_path / "out")
-    nics = [row for batch in recording.batches("nic") for row in batch.to_pylist()]
+    nics = rows_in(recording, "nic")
     assert [(row["timestamp"].minute, row["state"], row["link_downed"]) for row in nics] == [
         (0, 1, 5),
         (5, 1, 5),
         (10, 0, None),
     ]
-    ports = [row for batch in recording.batches("switch") for row in batch.to_pylist()]
+    ports = rows_in(recording, "switch")
     assert {row["port"] for row in ports} == {"3", "10", "25"}, "on port 30 no cable ever was"
     assert [row["oper_up"] for row in ports if row["port"] == "10"] == [1, 1, 0]
     assert recording.manifest.streams["nic"].interval_s == 300
@@ -172,7 +167,7 @@ def test_files_beside_it_add_nothing_new_and_runs_without_times_are_not_made_one
         for run in "ab"
         for kind in ("db_csv", "log")
     }
-    source = written(tmp_path, files)
+    source = written(tmp_path / "in", files)
     with pytest.raises(UserError, match="neither lines nor names say when they were taken"):
         convert(source, tmp_path / "out")
     report = convert(source, tmp_path / "out", start="2024-04-01T08:00:00Z", every=60)

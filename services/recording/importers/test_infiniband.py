@@ -1,17 +1,19 @@
 import json
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.contract import Report
+from services.recording.conftest import imported, rows_in
 from services.recording.importers.infiniband import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
+
+_imported = partial(imported, convert)
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -87,18 +89,8 @@ CA 'mlx5_1'
 """
 
 
-def imported(tmp_path: Path, files: dict[str, str], **options: Any) -> tuple[Report, Recording]:
-    for name, text in files.items():
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    report = convert(tmp_path / "in", tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return report, Recording.open(tmp_path / "out")
-
-
 def rows_of(recording: Recording, stream: str) -> dict[tuple[str, str], dict[str, float]]:
-    rows = [row for batch in recording.batches(stream) for row in batch.to_pylist()]
+    rows = rows_in(recording, stream)
     first, second = ("node", "nic") if stream == "nic" else ("switch", "port")
     return {
         (row[first], row[second]): {
@@ -110,7 +102,7 @@ def rows_of(recording: Recording, stream: str) -> dict[tuple[str, str], dict[str
 
 def test_a_sweep_with_its_wiring(tmp_path: Path) -> None:
     files = {"ibnetdiscover-p.txt": PORTS, "perfquery-20240401T080000Z.txt": QUERY}
-    _, recording = imported(tmp_path, files)
+    _, recording = _imported(tmp_path, files)
     assert rows_of(recording, "nic") == {
         ("o0001", "HCA-1"): {"port_xmit_data": 2000, "port_rcv_data": 1000, "link_downed": 3}
     }
@@ -130,14 +122,14 @@ def test_a_sweep_with_its_wiring(tmp_path: Path) -> None:
 
 
 def test_wiring_in_blocks(tmp_path: Path) -> None:
-    _, recording = imported(tmp_path, {"fabric.topo": BLOCKS, "q-20240401T080000Z": QUERY})
+    _, recording = _imported(tmp_path, {"fabric.topo": BLOCKS, "q-20240401T080000Z": QUERY})
     assert rows_of(recording, "nic").keys() == {("o0001", "mlx5_0")}
     assert rows_of(recording, "switch").keys() == {("MF0;leaf/MQM8700/U1", "10")}
     assert [(link.a, link.b) for link in recording.topology.links] == [("MF0;leaf/MQM8700/U1:25", "spine:3")]
 
 
 def test_counters_of_32_bits_that_have_stopped_are_null(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"20240401T080000Z": PLAIN}, node="o0001")
+    report, recording = _imported(tmp_path, {"20240401T080000Z": PLAIN}, node="o0001")
     assert rows_of(recording, "nic") == {
         ("o0001", "lid-134"): {"symbol_error": 7, "port_rcv_data": 4294967294, "port_xmit_wait": 9}
     }
@@ -145,7 +137,7 @@ def test_counters_of_32_bits_that_have_stopped_are_null(tmp_path: Path) -> None:
 
 
 def test_errors_of_a_fabric(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"20240401T080000Z": ERRORS})
+    report, recording = _imported(tmp_path, {"20240401T080000Z": ERRORS})
     assert rows_of(recording, "nic") == {
         ("o0001", "HCA-1"): {"symbol_error": 12, "link_downed": 3, "port_xmit_wait": 7}
     }
@@ -156,7 +148,7 @@ def test_errors_of_a_fabric(tmp_path: Path) -> None:
 
 
 def test_states_of_a_node_and_its_counters_by_lid(tmp_path: Path) -> None:
-    _, recording = imported(tmp_path, {"a-20240401T080000Z": IBSTAT, "b-20240401T080000Z": PLAIN}, node="v1")
+    _, recording = _imported(tmp_path, {"a-20240401T080000Z": IBSTAT, "b-20240401T080000Z": PLAIN}, node="v1")
     assert rows_of(recording, "nic") == {
         ("v1", "mlx5_0"): {
             "state": 1, "speed_gbps": 400, "symbol_error": 7, "port_rcv_data": 4294967294, "port_xmit_wait": 9,
@@ -179,8 +171,8 @@ def test_copies_of_sysfs(tmp_path: Path) -> None:
             f"v041/{time}/{port}/rate": "400 Gb/sec (4X NDR)\n",
             f"v041/{time}/{port}/link_layer": "InfiniBand\n",
         }
-    _, recording = imported(tmp_path, files)
-    rows = [row for batch in recording.batches("nic") for row in batch.to_pylist()]
+    _, recording = _imported(tmp_path, files)
+    rows = rows_in(recording, "nic")
     assert [(row["timestamp"].isoformat()[14:19], row["port_xmit_data"]) for row in rows] == [
         ("00:00", 1000), ("00:30", 3000),
     ]  # fmt: skip
@@ -193,20 +185,20 @@ def test_copies_of_sysfs(tmp_path: Path) -> None:
 def test_an_inventory_of_sysfs(tmp_path: Path) -> None:
     port = "/sys/bus/pci/devices/0000:ba:00.0/infiniband/mlx5_8/ports/1"
     inventory = {f"{port}/state": "1: DOWN\n", f"{port}/rate": "200 Gb/sec (4X HDR)\n", "/sys/x": "1", "/sys/y": 7}
-    _, recording = imported(tmp_path, {"v1-20240401T080000Z.json": json.dumps(inventory)})
+    _, recording = _imported(tmp_path, {"v1-20240401T080000Z.json": json.dumps(inventory)})
     assert rows_of(recording, "nic") == {("v1", "mlx5_8"): {"state": 0, "speed_gbps": 200}}
 
 
 def test_several_sweeps_in_one_file(tmp_path: Path) -> None:
     text = f"1711958400\n{PLAIN}# 2024-04-01T08:00:30Z\n{PLAIN}"
-    _, recording = imported(tmp_path, {"v1.txt": text}, node="v1")
+    _, recording = _imported(tmp_path, {"v1.txt": text}, node="v1")
     times = [row["timestamp"].isoformat()[11:19] for batch in recording.batches("nic") for row in batch.to_pylist()]
     assert times == ["08:00:00", "08:00:30"]
 
 
 def test_a_node_and_a_switch_of_one_name(tmp_path: Path) -> None:
     line = "CA   134  1 0x7cfe9003003b4bde 4x EDR - SW  1719 10 0x7cfe9003009ce5b0 ( 'same HCA-1' - 'same' )\n"
-    _, recording = imported(tmp_path, {"p.txt": line, "q-20240401T080000Z": QUERY})
+    _, recording = _imported(tmp_path, {"p.txt": line, "q-20240401T080000Z": QUERY})
     assert [node.name for node in recording.topology.nodes] == ["same (node)"]
     assert rows_of(recording, "nic").keys() == {("same (node)", "HCA-1")}
 
@@ -244,7 +236,7 @@ def test_a_real_fabric_in_blocks(tmp_path: Path) -> None:
     if not path.exists():
         pytest.skip(f"the public InfiniBand dumps are not at {DATA}; set HINDCAST_DATA to the folder that has them")
     query = QUERY.replace("Lid 1719", "Lid 556").replace("Lid 134", "Lid 1181")
-    _, recording = imported(tmp_path, {"fabric.txt": path.read_text(), "q-20240401T080000Z": query})
+    _, recording = _imported(tmp_path, {"fabric.txt": path.read_text(), "q-20240401T080000Z": query})
     topology = recording.topology
     assert rows_of(recording, "nic").keys() == {("RMD701091901003", "ibp11s0f0")}
     assert rows_of(recording, "switch").keys() == {("MF0;rmd70-0101-0919-01ib0/MQM8700/U1", "10")}

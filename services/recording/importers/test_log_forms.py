@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.recording.conftest import rows_in
 from services.recording.importers import dcgm_text, kernel_log, redfish
 from services.recording.importers.contract import Report
 from services.recording.importers.test_kernel_log import XID
@@ -173,7 +174,7 @@ def test_what_dcgm_exporter_exposes_is_read(taken: list[dict[str, float]], relea
     text = exposition(taken, release, timed=True)
     recording, report, folder = imported(dcgm_text.convert, text, "scrapes.prom")
     with folder:
-        rows = [row for batch in recording.batches("dcgm") for row in batch.to_pylist()]
+        rows = rows_in(recording)
     assert not report.skipped
     found = [({name: row[name] for name in FIELDS}, row["gpu"], row["node"]) for row in rows]
     assert found == [({n: v + gpu for n, v in values.items()}, gpu, "g7") for values in taken for gpu in range(2)]

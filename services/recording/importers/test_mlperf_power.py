@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers.mlperf_power import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -69,12 +70,12 @@ def test_a_result_becomes_a_valid_recording(result: Path, tmp_path: Path) -> Non
     assert list(report.skipped.values()) == [1]
     assert validate_recording(tmp_path / "mine") == []
     recording = Recording.open(tmp_path / "mine")
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    rows = rows_in(recording, "bmc")
     assert [(row["node"], row["reading"]) for row in rows] == [
         ("node_2", 500), ("node_3", 510), ("node_2", 600.5), ("node_3", 610), ("node_2", 700)
     ]  # fmt: skip
     assert {(row["sensor"], row["unit"], row["state"]) for row in rows} == {("node_power", "W", None)}
-    steps = [row for batch in recording.batches("steps") for row in batch.to_pylist()]
+    steps = rows_in(recording, "steps")
     assert [(row["rank"], row["iteration"], round(row["step_time_s"], 3)) for row in steps] == [
         (-1, 1, 1.1), (-1, 2, 1.2), (-1, 3, 1.3)
     ]  # fmt: skip

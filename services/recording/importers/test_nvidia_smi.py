@@ -1,15 +1,14 @@
 import os
 from datetime import UTC
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers.nvidia_smi import convert
 from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -67,15 +66,10 @@ def document(time: str = "08:00:00", gpus: tuple[tuple[str, int], ...] = (("18",
     return XML.format(time=time, gpus="".join(GPU.format(bus=bus, minor=minor) for bus, minor in gpus))
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
-    assert validate_recording(out) == []
-    return [row for batch in Recording.open(out).batches("dcgm") for row in batch.to_pylist()]
-
-
 def test_a_log_becomes_rows_under_the_fields_of_dcgm(tmp_path: Path) -> None:
     (tmp_path / "n7.xml").write_text(document("08:00:00") + document("08:00:10"))
     report = convert(tmp_path / "n7.xml", tmp_path / "mine")
-    found = rows(tmp_path / "mine")
+    found = rows_in(tmp_path / "mine")
     assert [(row["timestamp"].isoformat(), row["node"], row["gpu"]) for row in found] == [
         ("2024-04-01T08:00:00+00:00", "n7", 0), ("2024-04-01T08:00:00+00:00", "n7", 1),
         ("2024-04-01T08:00:10+00:00", "n7", 0), ("2024-04-01T08:00:10+00:00", "n7", 1),
@@ -100,13 +94,13 @@ def test_a_log_becomes_rows_under_the_fields_of_dcgm(tmp_path: Path) -> None:
 def test_a_gpu_keeps_its_number_when_another_is_lost(tmp_path: Path) -> None:
     (tmp_path / "n7.xml").write_text(document("08:00:00") + document("08:00:10", (("2A", 0),)))
     convert(tmp_path / "n7.xml", tmp_path / "mine")
-    assert [(row["gpu"]) for row in rows(tmp_path / "mine")] == [0, 1, 1]
+    assert [(row["gpu"]) for row in rows_in(tmp_path / "mine")] == [0, 1, 1]
 
 
 def test_a_time_zone_is_taken_off(tmp_path: Path) -> None:
     (tmp_path / "n7.xml").write_text(document("10:00:00"))
     convert(tmp_path / "n7.xml", tmp_path / "mine", timezone="Europe/Zurich", node="other")
-    (row, _) = rows(tmp_path / "mine")
+    (row, _) = rows_in(tmp_path / "mine")
     assert (row["timestamp"].astimezone(UTC).hour, row["node"]) == (8, "other")
 
 
@@ -175,7 +169,7 @@ GPU 00000000:18:00.0
     assert len(log.gpus) == 1
     (tmp_path / "n7.txt").write_text(text)
     convert(tmp_path / "n7.txt", tmp_path / "mine")
-    (row,) = rows(tmp_path / "mine")
+    (row,) = rows_in(tmp_path / "mine")
     wanted = {
         "SM_CLOCK": 345, "MAX_SM_CLOCK": 1980, "GPU_TEMP": 41, "POWER_USAGE": 312.5, "PCIE_LINK_GEN": 1,
         "CLOCK_THROTTLE_REASONS": 0x88,
@@ -187,7 +181,7 @@ GPU 00000000:18:00.0
 def test_every_schema_in_the_fixtures_is_read(tmp_path: Path) -> None:
     report = convert(REAL / "telegraf", tmp_path / "mine")
     assert (report.read["logs"], report.made["dcgm"], dict(report.skipped)) == (5, 5, {})
-    found = {row["node"]: row for row in rows(tmp_path / "mine")}
+    found = {row["node"]: row for row in rows_in(tmp_path / "mine")}
     columns = (
         "GPU_TEMP",
         "POWER_USAGE",
@@ -210,7 +204,7 @@ def test_every_schema_in_the_fixtures_is_read(tmp_path: Path) -> None:
 def test_the_text_of_eight_a100_is_read(tmp_path: Path) -> None:
     report = convert(REAL / "azhpc", tmp_path / "mine", node="n1")
     assert report.made["dcgm"] == 8
-    found = rows(tmp_path / "mine")
+    found = rows_in(tmp_path / "mine")
     assert [row["DCGM_FI_DEV_POWER_USAGE"] for row in found[:2]] == [pytest.approx(55.63), pytest.approx(56.96)]
     assert {row["DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX"] for row in found} == {640}
 

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,18 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers.parts import query_api, series_reader
 from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
-from tests.answering import Served
+from tests.answering import Answer, Request, Served
 from tests.mangled import fuzzed
 
 START = 1_711_958_400_000  # 2024-04-01T08:00:00Z
 FROM, TO = "2024-04-01T08:00:00Z", "2024-04-01T08:05:00Z"
 Sample = tuple[int, float]
-Answer = tuple[int, bytes, dict[str, str]]
 
 
 def gpu(metric: str, number: int = 0, **labels: str) -> tuple[dict[str, str], list[Sample]]:
@@ -44,33 +43,13 @@ class Server(Served):
         self.most = 10**9
         self.mangle: Callable[[bytes], bytes] = lambda body: body
         self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
-        server = self
+        super().__init__(self._asked)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # an answer is one packet: the second of two would wait for the receipt of the first
-
-            def do_GET(self) -> None:
-                self._answer(urlsplit(self.path).query)
-
-            def do_POST(self) -> None:
-                self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-            def _answer(self, encoded: str) -> None:
-                fields = {name: values[0] for name, values in parse_qs(encoded).items()}
-                path = urlsplit(self.path).path
-                server.requests.append((path, fields, dict(self.headers.items())))
-                status, body, headers = server.script.pop(0) if server.script else server.answer(path, fields)
-                self.send_response(status)
-                for name, value in ({"Content-Length": str(len(body))} | headers).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        super().__init__(Handler)
+    def _asked(self, request: Request) -> Answer:
+        target = urlsplit(request.target)
+        fields = {name: values[0] for name, values in parse_qs(target.query or request.body.decode()).items()}
+        self.requests.append((target.path, fields, dict(request.headers)))
+        return self.script.pop(0) if self.script else self.answer(target.path, fields)
 
     def answer(self, path: str, fields: dict[str, str]) -> Answer:
         if path.startswith("/api/v1/label/"):
@@ -102,12 +81,12 @@ class Server(Served):
                 "errorType": "execution",
                 "error": "query processing would load too many samples",
             }
-            return 422, json.dumps(error).encode(), {}
+            return Answer(422, json.dumps(error).encode())
         return self._good({"resultType": "matrix", "result": result})
 
     def _good(self, data: Any) -> Answer:
         body = json.dumps({"status": "success", "data": data}, separators=(",", ":")).encode()
-        return 200, self.mangle(body), {}
+        return Answer(200, self.mangle(body))
 
 
 @pytest.fixture
@@ -124,11 +103,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_api, "_PATIENCE_S", 0.0)
 
 
-def rows(out: Path, stream: str = "dcgm") -> list[dict[str, Any]]:
-    assert validate_recording(out) == []
-    return [row for batch in Recording.open(out).batches(stream) for row in batch.to_pylist()]
-
-
 def ms(row: dict[str, Any]) -> int:
     at: float = row["timestamp"].timestamp()
     return round(at * 1000)
@@ -137,7 +111,7 @@ def ms(row: dict[str, Any]) -> int:
 @pytest.mark.parametrize("chunk", [7.0, 60.0, 3600.0])
 def test_every_sample_between_the_two_instants_is_there_once(server: Server, tmp_path: Path, chunk: float) -> None:
     report = convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO, chunk=chunk)
-    found = rows(tmp_path / "mine")
+    found = rows_in(tmp_path / "mine")
     assert len(found) == 2 * 61
     for row in found:
         assert row["DCGM_FI_DEV_GPU_TEMP"] == row["DCGM_FI_DEV_POWER_USAGE"] == ms(row) % 977
@@ -149,7 +123,7 @@ def test_every_sample_between_the_two_instants_is_there_once(server: Server, tmp
 def test_a_server_that_refuses_long_stretches_is_asked_for_short_ones(server: Server, tmp_path: Path) -> None:
     server.most = 10
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
     server.most = 0
     with pytest.raises(UserError, match="not even answer for one second") as raised:
         convert(tmp_path / "none", url=server.url, from_=FROM, to=TO)
@@ -161,7 +135,7 @@ def test_an_answer_that_is_too_large_is_broken_off_and_asked_for_in_parts(
 ) -> None:
     monkeypatch.setattr(query_api, "MOST_BYTES", 1500)
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
 
 
 def test_stretches_follow_from_how_many_samples_there_are(
@@ -169,7 +143,7 @@ def test_stretches_follow_from_how_many_samples_there_are(
 ) -> None:
     monkeypatch.setattr(series_reader, "SAMPLES_AT_ONCE", 20)
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
     reaches = [
         int(found[1]) for _, fields, _ in server.requests if (found := re.search(r"\[(\d+)ms", fields.get("query", "")))
     ]
@@ -179,10 +153,10 @@ def test_stretches_follow_from_how_many_samples_there_are(
 
 @pytest.mark.usefixtures("at_once")
 def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
-    server.script = [(429, b"slow down", {"Retry-After": "1"}), (503, b"", {}), (500, b"oops", {})]
+    server.script = [Answer(429, b"slow down", {"Retry-After": "1"}), Answer(503), Answer(500, b"oops")]
     convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
-    assert len(rows(tmp_path / "mine")) == 2 * 61
-    server.script = [(503, b"down", {})] * 3
+    assert len(rows_in(tmp_path / "mine")) == 2 * 61
+    server.script = [Answer(503, b"down")] * 3
     with pytest.raises(UserError, match=r"503 still after 2 retries: down") as raised:
         convert(tmp_path / "none", url=server.url, from_=FROM, to=TO, retries=2)
     assert raised.value.exit_code == 3
@@ -193,12 +167,12 @@ def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "message", "code"),
     [
-        ((401, b"who are you", {}), "does not let us in", 2),
-        ((403, b"no", {}), "does not let us in", 2),
-        ((404, b"", {}), "no Prometheus query API", 2),
-        ((302, b"", {"Location": "https://elsewhere"}), "redirect", 2),
-        ((400, b'{"status":"error","error":"parse error"}', {}), "refuses the query.*parse error", 2),
-        ((200, b"<html>hello</html>", {}), "no query result", 3),
+        (Answer(401, b"who are you"), "does not let us in", 2),
+        (Answer(403, b"no"), "does not let us in", 2),
+        (Answer(404), "no Prometheus query API", 2),
+        (Answer(302, b"", {"Location": "https://elsewhere"}), "redirect", 2),
+        (Answer(400, b'{"status":"error","error":"parse error"}'), "refuses the query.*parse error", 2),
+        (Answer(200, b"<html>hello</html>"), "no query result", 3),
     ],
 )
 def test_a_refusal_is_reported_with_what_to_do(
@@ -287,7 +261,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
         report = convert(tmp_path / "mine", url=server.url, from_=FROM, to=TO)
     finally:
         server.close()
-    assert len(rows(tmp_path / "mine")) == 61
+    assert len(rows_in(tmp_path / "mine")) == 61
     counts = {reason.split(" ")[0] + reason[-12:]: count for reason, count in report.skipped.items()}
     assert sorted(report.skipped.values()) == [1, 61], counts
     (job,) = Recording.open(tmp_path / "mine").jobs()
@@ -304,7 +278,7 @@ def test_times_can_be_moved_and_links_come_from_the_fields(tmp_path: Path) -> No
         server.close()
     for name in ("shifted", "rebased"):
         recording = Recording.open(tmp_path / name)
-        assert next(ms(row) for row in rows(tmp_path / name)) == START - 3_600_000
+        assert next(ms(row) for row in rows_in(tmp_path / name)) == START - 3_600_000
         assert recording.topology.nodes[0].gpus[0].pcie_gen == 4
 
 
@@ -358,7 +332,7 @@ def test_mangled_answers_give_a_clean_recording_or_a_clear_error(content: bytes)
     plain = server.answer
 
     def answer(path: str, fields: dict[str, str]) -> Answer:
-        return (200, content, {}) if "__name__=" in fields.get("query", "") else plain(path, fields)
+        return Answer(200, content) if "__name__=" in fields.get("query", "") else plain(path, fields)
 
     server.answer = answer  # type: ignore[method-assign]
     try:

@@ -1,17 +1,20 @@
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.contract import Report
+from services.recording.conftest import imported, rows_in
 from services.recording.importers.redfish import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
+
+_imported = partial(imported, convert)
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-redfish"
@@ -81,18 +84,8 @@ ENTRY = body(
 )
 
 
-def imported(tmp_path: Path, files: dict[str, Any], **options: Any) -> tuple[Report, Recording]:
-    for name, document in files.items():
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document))
-    report = convert(tmp_path / "in", tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return report, Recording.open(tmp_path / "out")
-
-
 def bmc(recording: Recording) -> dict[str, tuple[float, str, int | None]]:
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    rows = rows_in(recording, "bmc")
     return {row["sensor"]: (row["reading"], row["unit"], row["state"]) for row in rows}
 
 
@@ -114,7 +107,7 @@ def test_sensors_of_a_tree_and_copies_of_their_readings(tmp_path: Path) -> None:
         f"{tree}/2/Sensors/Hot/index.json": sensor("2", "Hot", 30, "Cel"),
         f"{tree}/1/EnvironmentMetrics/index.json": environment,
     }
-    report, recording = imported(tmp_path, files)
+    report, recording = _imported(tmp_path, files)
     assert bmc(recording) == {
         "TotalPower": (374.5, "W", 0), "Hot": (91, "Cel", 1), "2/Hot": (30, "Cel", 0), "NotHere": (39, "Cel", None),
         "Fan #1": (1900, "RPM", None), "TLIMIT headroom": (58, "Cel", 0),
@@ -128,7 +121,7 @@ def test_sensors_of_a_tree_and_copies_of_their_readings(tmp_path: Path) -> None:
 
 def test_the_older_thermal_and_power_resources(tmp_path: Path) -> None:
     files = {"v041/thermal-20240401T080000Z.json": THERMAL, "v041/power-20240401T080000Z.json": POWER}
-    _, recording = imported(tmp_path, files)
+    _, recording = _imported(tmp_path, files)
     assert bmc(recording) == {
         "01-Inlet Ambient": (19, "Cel", 0), "Fan 1": (17760, "RPM", 1), "Fan 2": (17, "%", 0),
         "System Power Control": (429, "W", None), "VRM1": (12, "V", 0),
@@ -148,8 +141,8 @@ def test_gpus_of_a_baseboard(tmp_path: Path) -> None:
     )  # fmt: skip
     host = body("ProcessorMetrics", "/Systems/System_0/Processors/GPU_3/ProcessorMetrics", OperatingSpeedMHz=0)
     members = {"@odata.type": "#X.X", "Members": [METRICS, PROCESSOR, {"@odata.id": "/a"}, memory, rows, host]}
-    _, recording = imported(tmp_path, {"v041/20240401T080000Z.json": members})
-    found = [row for batch in recording.batches("dcgm") for row in batch.to_pylist()]
+    _, recording = _imported(tmp_path, {"v041/20240401T080000Z.json": members})
+    found = rows_in(recording)
     assert len(found) == 1
     assert {name.removeprefix("DCGM_FI_"): value for name, value in found[0].items() if name.startswith("DCGM")} == {
         "DEV_SM_CLOCK": 1965, "DEV_PCIE_REPLAY_COUNTER": 7, "DEV_POWER_VIOLATION": 90_061_500_000_000,
@@ -167,7 +160,7 @@ def test_gpus_of_a_baseboard(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("reasons", "skipped"), [(["NA"], 0), (["HWSlowdown", "Gremlins"], 1), ([], 0), ("x", 0)])
 def test_reasons_that_say_nothing_are_null(tmp_path: Path, reasons: Any, skipped: int) -> None:
     metrics = {**METRICS, "Oem": {"Nvidia": {"ThrottleReasons": reasons}}}
-    report, recording = imported(tmp_path, {"a-20240401T080000Z.json": metrics})
+    report, recording = _imported(tmp_path, {"a-20240401T080000Z.json": metrics})
     columns = [name for batch in recording.batches("dcgm") for name in batch.schema.names]
     assert "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" not in columns
     assert sum(report.skipped.values()) == skipped
@@ -177,7 +170,7 @@ def test_log_entries_by_the_clock_of_the_bmc(tmp_path: Path) -> None:
     unset = {**ENTRY, "Id": "1", "Created": "1970-01-01T00:00:09Z", "Severity": "OK"}
     broken = {**ENTRY, "Id": "2", "Created": "yesterday"}
     entries = {"@odata.type": "#LogEntryCollection.LogEntryCollection", "Members": [ENTRY, unset, broken, ENTRY]}
-    report, recording = imported(tmp_path, {"v041/sel-20240401T090000Z.json": entries}, clock_skew_s=3)
+    report, recording = _imported(tmp_path, {"v041/sel-20240401T090000Z.json": entries}, clock_skew_s=3)
     found = [(format_instant(event.timestamp), event.severity, event.message) for event in recording.events()]
     text = "Power Supply / Converter #0x51 | Power supply failure detected | Assert"
     assert found == [
@@ -191,14 +184,14 @@ def test_log_entries_by_the_clock_of_the_bmc(tmp_path: Path) -> None:
 def test_trees_that_options_or_headers_date(tmp_path: Path) -> None:
     one = {"Chassis/1/Sensors/P/index.json": sensor("1", "P", 10, "W")}
     files = {f"{tree}/redfish/v1/{name}": value for tree in ("v1/a", "v1/b") for name, value in one.items()}
-    _, recording = imported(tmp_path, files, node="v1", start="2024-04-01T08:00:00Z", every=60)
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    _, recording = _imported(tmp_path, files, node="v1", start="2024-04-01T08:00:00Z", every=60)
+    rows = rows_in(recording, "bmc")
     assert [row["timestamp"].isoformat()[11:19] for row in rows] == ["08:00:00", "08:01:00"]
 
 
 def test_a_body_with_its_http_headers(tmp_path: Path) -> None:
     kept = {"headers": {"Date": "Mon, 01 Apr 2024 08:00:00 GMT"}, "body": sensor("1", "P", 10, "W")}
-    _, recording = imported(tmp_path, {"v1/power.json": kept})
+    _, recording = _imported(tmp_path, {"v1/power.json": kept})
     assert format_instant(recording.manifest.start) == "2024-04-01T08:00:00Z"
 
 
@@ -234,7 +227,7 @@ def test_a_host_does_not_overrule_its_baseboard(tmp_path: Path) -> None:
     if not DATA.exists():
         pytest.skip(f"the public Redfish trees are not at {DATA}; set HINDCAST_DATA to the folder that has them")
     convert(DATA / "lambdalabs" / "gb300_happypath", tmp_path / "out", start="2024-04-01T08:00:00Z")
-    rows = [row for batch in Recording.open(tmp_path / "out").batches("dcgm") for row in batch.to_pylist()]
+    rows = rows_in(tmp_path / "out")
     # The host's copy of the same memory says 0 of GPU 0.
     assert {row["gpu"]: row["DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"] for row in rows}[0] == 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.kit.times import parse_instant
+from services.recording.conftest import rows_in
 from services.recording.importers import dcgm_text, grafana_csv, line_protocol, query_result
 from services.recording.importers.contract import Report
 from services.recording.reader import Recording
@@ -98,7 +99,7 @@ def test_one_series_comes_in_the_same_from_every_tool(
     tmp_path: Path, convert: Callable[..., Report], text: str, options: dict[str, str]
 ) -> None:
     recording, _ = imported(tmp_path, convert, text, **options)
-    rows = [row for batch in recording.batches("dcgm") for row in batch.to_pylist()]
+    rows = rows_in(recording)
     found = [
         (round(row["timestamp"].timestamp() * 1000) - START, row["node"], row["gpu"], row["DCGM_FI_DEV_GPU_TEMP"])
         for row in rows

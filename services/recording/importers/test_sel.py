@@ -1,17 +1,18 @@
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.contract import Report
+from services.recording.conftest import imported, rows_in
 from services.recording.importers.parts.sel_lines import severity_of
 from services.recording.importers.sel import convert
 from services.recording.instants import format_instant
 from services.recording.model import Event
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
+
+_imported = partial(imported, convert)
 
 SEL = """\
    1 | Pre-Init  |0000000013| Power Supply #0x51 | Presence detected | Asserted
@@ -54,18 +55,8 @@ FAN9             | na         |            | na    | na        | na        | na 
 """  # noqa: E501 - lines as they are written
 
 
-def imported(tmp_path: Path, files: dict[str, str], **options: Any) -> tuple[Report, Recording]:
-    for name, text in files.items():
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    report = convert(tmp_path / "in", tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return report, Recording.open(tmp_path / "out")
-
-
 def rows_of(recording: Recording) -> dict[str, tuple[float, str, int | None]]:
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    rows = rows_in(recording, "bmc")
     return {row["sensor"]: (row["reading"], row["unit"], row["state"]) for row in rows}
 
 
@@ -74,7 +65,7 @@ def events_of(recording: Recording) -> list[Event]:
 
 
 def test_an_event_log(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"v041.sel": SEL})
+    report, recording = _imported(tmp_path, {"v041.sel": SEL})
     events = events_of(recording)
     assert {(event.source, event.node) for event in events} == {("sel", "v041")}
     found = [(format_instant(event.timestamp)[11:19], event.severity) for event in events]
@@ -101,12 +92,12 @@ def test_an_event_log(tmp_path: Path) -> None:
     ],
 )
 def test_forms_of_dates(tmp_path: Path, line: str, zone: str, time: str) -> None:
-    _, recording = imported(tmp_path, {"a.txt": line}, timezone=zone)
+    _, recording = _imported(tmp_path, {"a.txt": line}, timezone=zone)
     assert [format_instant(event.timestamp) for event in events_of(recording)] == [time]
 
 
 def test_sensors_as_sdr_prints_them(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"v041-sdr-20240401T080000Z.txt": SDR})
+    report, recording = _imported(tmp_path, {"v041-sdr-20240401T080000Z.txt": SDR})
     assert rows_of(recording) == {
         "Inlet Temp": (25, "Cel", 0), "Exhaust Temp": (pytest.approx(40), "Cel", 1), "Fan1": (4800, "RPM", 0),
         "PSU1 Input": (1260, "W", 0), "PSU1 Status": (0, "state", 0), "12V": (11.2, "V", 2), "Fan Speed": (40, "%", 0),
@@ -120,7 +111,7 @@ def test_sensors_as_sdr_prints_them(tmp_path: Path) -> None:
 
 def test_sensors_as_sdr_elist_and_sensor_print_them(tmp_path: Path) -> None:
     files = {"v1/elist-20240401T080000Z": ELIST, "v1/sensor-20240401T080000Z": SENSOR}
-    report, recording = imported(tmp_path, files)
+    report, recording = _imported(tmp_path, files)
     assert rows_of(recording) == {
         "Temp": (41, "Cel", 0), "Temp #2": (43, "Cel", 0), "PS1 Status": (2, "state", 2), "PS2 Status": (0, "state", 0),
         "PS Redundancy": (0, "state", 0), "Pwr Consumption": (2310, "W", 0), "Current 1": (5.4, "A", 0),
@@ -135,8 +126,8 @@ def test_hosts_before_the_lines_and_dumps_in_one_file(tmp_path: Path) -> None:
     lines = ["# 2024-04-01T08:00:00Z", "v1: Inlet Temp | 25 degrees C | ok", "v2: Inlet Temp | 26 degrees C | ok"]
     lines += ["1711958460", "v1: Inlet Temp | 27 degrees C | ok"]
     lines += [f"v2: {line}" for line in SEL.splitlines()]
-    _, recording = imported(tmp_path, {"all.txt": "\n".join(lines)})
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    _, recording = _imported(tmp_path, {"all.txt": "\n".join(lines)})
+    rows = rows_in(recording, "bmc")
     assert [(row["timestamp"].isoformat()[11:19], row["node"], row["reading"]) for row in rows] == [
         ("08:00:00", "v1", 25), ("08:00:00", "v2", 26), ("08:01:00", "v1", 27),
     ]  # fmt: skip
@@ -146,28 +137,28 @@ def test_hosts_before_the_lines_and_dumps_in_one_file(tmp_path: Path) -> None:
 
 def test_dumps_that_only_options_date(tmp_path: Path) -> None:
     files = {"v1/a.txt": SDR, "v1/b.txt": SDR, "v2/a.txt": SDR}
-    _, recording = imported(tmp_path, files, start="2024-04-01T08:00:00Z", every=30)
-    rows = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    _, recording = _imported(tmp_path, files, start="2024-04-01T08:00:00Z", every=30)
+    rows = rows_in(recording, "bmc")
     assert {(row["timestamp"].isoformat()[14:19], row["node"]) for row in rows if row["sensor"] == "12V"} == {
         ("00:00", "a"), ("00:00", "b"), ("00:30", "a"),
     }  # fmt: skip
 
 
 def test_the_skew_of_a_clock_is_reported_and_not_corrected(tmp_path: Path) -> None:
-    _, recording = imported(tmp_path, {"v041.sel": SEL}, clock_skew_s=-12.5)
+    _, recording = _imported(tmp_path, {"v041.sel": SEL}, clock_skew_s=-12.5)
     assert recording.manifest.model_dump()["clock_skew_s"] == {"v041": -12.5}
     assert format_instant(events_of(recording)[3].timestamp) == "2024-04-01T08:41:07Z"
 
 
 def test_a_log_dumped_twice_is_taken_once(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"v1/sel-20240401": SEL, "v1/sel-20240402": SEL})
+    report, recording = _imported(tmp_path, {"v1/sel-20240401": SEL, "v1/sel-20240402": SEL})
     assert len(events_of(recording)) == 9
     assert report.skipped == {"a log record that an earlier dump of the log had": 9}
 
 
 def test_what_is_no_record(tmp_path: Path) -> None:
     text = "SEL has no entries\n 1 | 02/30/2024 | 08:00:00 | A | B | Asserted\n | 3 Volts | ok\n" + SDR
-    report, _ = imported(tmp_path, {"v1-20240401T080000Z.txt": text})
+    report, _ = _imported(tmp_path, {"v1-20240401T080000Z.txt": text})
     assert report.skipped["a line that is neither a log record nor a sensor"] == 1
     assert report.skipped["a time that cannot be"] == 1
     assert report.skipped["a sensor without a name"] == 1

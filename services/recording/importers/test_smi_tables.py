@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import rows_in
 from services.recording.importers import dcgmi_dmon, nvidia_smi
 from services.recording.importers.contract import Report
-from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import FUZZ, fuzzed, survives
 
@@ -110,7 +110,7 @@ def read(convert: Callable[..., Report], text: str, **options: Any) -> tuple[Sam
         (Path(folder) / "g7.txt").write_text(text)
         report = convert(Path(folder) / "g7.txt", Path(folder) / "out", **options)
         assert validate_recording(Path(folder) / "out") == []
-        rows = [row for batch in Recording.open(Path(folder) / "out").batches("dcgm") for row in batch.to_pylist()]
+        rows = rows_in(Path(folder) / "out")
     assert {row["node"] for row in rows} == {"g7"}
     times = [round(row["timestamp"].timestamp() * 1000) for row in rows if row["gpu"] == 0]
     found: Samples = [[] for _ in times]

@@ -1,17 +1,20 @@
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
-from services.recording.importers.contract import Report
+from services.recording.conftest import imported, rows_in
 from services.recording.importers.sonic import convert, switch_by_path
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
+
+_imported = partial(imported, convert)
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-network"
@@ -35,18 +38,8 @@ APPLICATION: dict[str, Any] = {
 }
 
 
-def imported(tmp_path: Path, files: dict[str, Any], **options: Any) -> tuple[Report, Recording]:
-    for name, document in files.items():
-        path = tmp_path / "in" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document))
-    report = convert(tmp_path / "in", tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return report, Recording.open(tmp_path / "out")
-
-
 def rows_of(recording: Recording) -> dict[tuple[str, str, str], dict[str, Any]]:
-    rows = [row for batch in recording.batches("switch") for row in batch.to_pylist()]
+    rows = rows_in(recording, "switch")
     keys = {"switch", "port", "timestamp"}
     return {
         (row["switch"], row["port"], row["timestamp"].isoformat()[11:19]): {
@@ -57,7 +50,7 @@ def rows_of(recording: Recording) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def test_a_dump_of_the_counters_database(tmp_path: Path) -> None:
-    report, recording = imported(tmp_path, {"leaf1/20240401T080000Z.json": [DATABASE, APPLICATION]})
+    report, recording = _imported(tmp_path, {"leaf1/20240401T080000Z.json": [DATABASE, APPLICATION]})
     assert rows_of(recording) == {
         ("leaf1", "Ethernet0", "08:00:00"): {
             IN: 2.0**64, PFC: 17, ECN: 111, "PFC_WD_QUEUE_STATS_DEADLOCK_DETECTED": 2, "oper_up": 1,
@@ -72,7 +65,7 @@ def test_a_dump_as_redis_dump_wraps_it_has_its_own_time(tmp_path: Path) -> None:
         key: {"type": "hash", "ttl": -0.001, "expireat": 1711958400.499, "value": value}
         for key, value in {**DATABASE, **APPLICATION}.items()
     }
-    _, recording = imported(tmp_path, {"leaf1/dump.json": wrapped})
+    _, recording = _imported(tmp_path, {"leaf1/dump.json": wrapped})
     assert rows_of(recording).keys() == {("leaf1", "Ethernet0", "08:00:00"), ("leaf1", "Ethernet8", "08:00:00")}
     assert rows_of(recording)["leaf1", "Ethernet0", "08:00:00"]["oper_up"] == 1
     assert format_instant(recording.manifest.start) == "2024-04-01T08:00:00.500Z"
@@ -86,7 +79,7 @@ def test_parts_of_a_dump_in_several_files_and_several_dumps(tmp_path: Path) -> N
         "leaf1/20240401T080000Z/PORT_TABLE.json": APPLICATION,
         "leaf1/20240401T080030Z/COUNTERS.json": counters,
     }  # fmt: skip
-    _, recording = imported(tmp_path, files)
+    _, recording = _imported(tmp_path, files)
     assert {(port, time) for _, port, time in rows_of(recording)} == {
         ("Ethernet0", "08:00:00"), ("Ethernet8", "08:00:00"), ("Ethernet0", "08:00:30"), ("Ethernet8", "08:00:30"),
     }  # fmt: skip
@@ -101,7 +94,7 @@ def test_answers_over_gnmi(tmp_path: Path) -> None:
             "Ethernet0": {IN: "5"}, "Ethernet8": {IN: "6"}, "Ethernet16": {}}}}],
     }]  # fmt: skip
     config = {"DEVICE_METADATA": {"localhost": {"hostname": "leaf7", "type": "LeafRouter"}}}
-    _, recording = imported(tmp_path, {"a.json": [notification, config]})
+    _, recording = _imported(tmp_path, {"a.json": [notification, config]})
     assert rows_of(recording) == {
         ("leaf7", "Ethernet0", "08:00:00"): {IN: 5}, ("leaf7", "Ethernet8", "08:00:00"): {IN: 6},
     }  # fmt: skip
@@ -117,7 +110,7 @@ def test_a_port_that_only_the_file_names_and_its_queues(tmp_path: Path) -> None:
             "Ethernet8:4:periodic": {"SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES": "3"},
         },
     }
-    _, recording = imported(tmp_path, files, start="2024-04-01T08:00:00Z", switch="leaf1")
+    _, recording = _imported(tmp_path, files, start="2024-04-01T08:00:00Z", switch="leaf1")
     assert rows_of(recording) == {("leaf1", "Ethernet8", "08:00:00"): {IN: 7, ECN: 5}}
 
 
@@ -125,7 +118,7 @@ def test_interfaces_of_openconfig(tmp_path: Path) -> None:
     counters = {"in-octets": "10", "out-discards": "3", "in-pkts": "9"}
     interface = {"name": "Ethernet0", "state": {"oper-status": "UP", "counters": counters}}
     document = {"openconfig-interfaces:interfaces": {"interface": [interface]}}
-    _, recording = imported(tmp_path, {"leaf1/20240401T080000Z.json": document})
+    _, recording = _imported(tmp_path, {"leaf1/20240401T080000Z.json": document})
     assert rows_of(recording) == {
         ("leaf1", "Ethernet0", "08:00:00"): {IN: 10, "SAI_PORT_STAT_IF_OUT_DISCARDS": 3, "oper_up": 1}
     }
@@ -137,7 +130,7 @@ def test_cables_between_imported_switches(tmp_path: Path) -> None:
         "LLDP_ENTRY_TABLE:Ethernet64": {"lldp_rem_sys_name": "leaf1", "lldp_rem_port_id": "Ethernet0"},
         "LLDP_ENTRY_TABLE:Ethernet72": {"lldp_rem_sys_name": "server9", "lldp_rem_port_id": "ens1"},
     }  # fmt: skip
-    _, recording = imported(
+    _, recording = _imported(
         tmp_path, {"leaf1/20240401T080000Z.json": [DATABASE, APPLICATION], "spine1/20240401T080000Z.json": far}
     )
     assert [(link.a, link.b, link.gbps) for link in recording.topology.links] == [
@@ -147,7 +140,7 @@ def test_cables_between_imported_switches(tmp_path: Path) -> None:
 
 def test_dumps_that_only_options_date(tmp_path: Path) -> None:
     files = {"leaf1/a.json": DATABASE, "leaf1/b.json": DATABASE, "leaf2/a.json": DATABASE}
-    _, recording = imported(tmp_path, {f"x/{name}": value for name, value in files.items()}, start="2024-04-01T08:00:00Z", every=10, switch="s")  # fmt: skip  # noqa: E501
+    _, recording = _imported(tmp_path, {f"x/{name}": value for name, value in files.items()}, start="2024-04-01T08:00:00Z", every=10, switch="s")  # fmt: skip  # noqa: E501
     assert {time for _, _, time in rows_of(recording)} == {"08:00:00", "08:00:10", "08:00:20"}
 
 

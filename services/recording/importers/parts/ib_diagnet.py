@@ -4,7 +4,6 @@ Columns are known by their names, which differ from release to release (``LinkDo
 without a place in a recording are named to the caller.
 """
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from services.kit.times import epoch_ms
 from services.recording.importers.parts.ib_counters import PortCounters, take_value
 from services.recording.importers.parts.ib_fabric import Fabric
 from services.recording.importers.parts.moments import plausible
-from services.recording.importers.parts.source_files import clean
+from services.recording.importers.parts.source_files import cells_of
 
 _SECTION = re.compile(r"START_(?P<name>[A-Z][A-Z0-9_]{1,60})")
 _STAMP = re.compile(
@@ -65,7 +64,7 @@ def read_diagnet(lines: Iterable[tuple[int, str]], fabric: Fabric) -> Diagnet:
         elif section and text == f"END_{section}":
             section = ""
         elif section and text and not text.startswith("#"):
-            cells = _cells(text)
+            cells = cells_of(text)
             if not heading:
                 heading = [cell.strip().lower() for cell in cells]
             elif len(cells) != len(heading):
@@ -77,13 +76,6 @@ def read_diagnet(lines: Iterable[tuple[int, str]], fabric: Fabric) -> Diagnet:
             rate = found.rates.get((near, near_port)) or found.rates.get((far, far_port))
             fabric.wire((near, near_port), (far, far_port), rate)
     return found
-
-
-def _cells(text: str) -> list[str]:
-    try:
-        return [clean(cell) for cell in next(csv.reader([text]), [])]
-    except csv.Error:
-        return [text]
 
 
 def _moment(stamp: re.Match[str]) -> int | None:

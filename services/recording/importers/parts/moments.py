@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from services.kit.errors import UserError
 from services.kit.times import epoch_ms, parse_instant
@@ -161,6 +162,14 @@ def dump_clock(root: Path, start: str, every: float, timezone: str) -> DumpClock
     if first is None and every:
         raise UserError("--every without --start", remedy="say with --start when the first was taken", exit_code=2)
     return DumpClock(root, zone_of(timezone), first, round(every * 1000), modified)
+
+
+def clock_skew(nodes: Iterable[str], skew_s: float, notes: list[str]) -> dict[str, Any]:
+    """Return what ``--clock-skew-s`` puts into the header of a recording, and note it."""
+    if not skew_s:
+        return {}
+    notes.append("clock_skew_s: seconds by which a BMC's clock is ahead; the events' times are not corrected")
+    return {"clock_skew_s": dict.fromkeys(sorted(nodes), skew_s)}
 
 
 def interval_s(moments: Iterable[set[int]]) -> float | None:

@@ -1,5 +1,6 @@
 """Reads what an importer is given, a file or a folder of them, plain or gzipped: in pieces, never a long line whole."""
 
+import csv
 import gzip
 import json
 import math
@@ -136,6 +137,14 @@ def number_of(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def cells_of(line: str) -> list[str]:
+    """Return the cells of a line of CSV, cleaned; the line as one, where its quotes are broken."""
+    try:
+        return [clean(cell) for cell in next(csv.reader([line]), [])]
+    except csv.Error:
+        return [line]
 
 
 def clean(text: str) -> str:

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from services.recording.conftest import rows_in
 from services.recording.importers.contract import Draft, Report
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.stream_rows import StreamRows
@@ -19,7 +20,7 @@ def test_rows_with_different_columns(tmp_path: Path) -> None:
         draft.finish(header, Topology(nodes=[Node(name="a")]))
     assert validate_recording(out) == []
     recording = Recording.open(out)
-    found = [row for batch in recording.batches("bmc") for row in batch.to_pylist()]
+    found = rows_in(recording, "bmc")
     assert [(row["reading"], row["unit"], row["state"]) for row in found] == [(2.0**53, "W", None), (2.0, "W", 1)]
     assert recording.manifest.streams["bmc"].interval_s == 1
 
