@@ -62,6 +62,19 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("back", r"node[ /]NODES (?:is |was |has been |already )?uncordoned\b"),
     ("down", r"node NODES has been rebooted, boot id"),
     ("down", r"host <?NODES>?:? (?:is |has become |status )?(?:unreach|unavail)\w*"),
+    ("down", r"(?:node|host) <?NODES>? is (?:now )?down\b"),
+    ("suspect", r"node\.kubernetes\.io/unreachable\b.*? node NODES"),
+    # What operators and their tools write in words of their own.
+    ("back", r"\b(?:uncordon|undrain)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?(?!(?:and|by|for|of)\b)NODES"),
+    ("back", r"nodes?[ /]NODES state ?= ?\"?(?:resume|idle|free|alloc\w*|mixed)\b"),
+    ("out", r"nodes?[ /]NODES state ?= ?\"?(?:drain\w*|offline|maint\w*|closed)\b"),
+    ("out", r"nodes?[ /]NODES (?:put |set |moved )?(?:in|to|into) (?:state )?(?:drain\w*|maint\w*)\b"),
+    ("out", r"nodes?[ /]NODES (?:is |was )?(?:marked |set )?(?:as )?unschedulable\b"),
+    ("out", r"node\.kubernetes\.io/unschedulable\b.*? node NODES"),
+    ("out", r"nodes?[ /]NODES (?:is |was |will be )?(?:shutting down|shut down|terminated|deleted|decommissioned)\b"),
+    ("out", r"\bdisrupting node NODES"),
+    ("out", r"\bNODES (?:is |was |has been )?offlined\b"),
+    ("out", r"\b(?:drain|cordon)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?(?!(?:and|by|for|of|reason|to)\b)NODES"),
 )  # fmt: skip
 _PBS: Final = r"(?:pbs_server|Server)(?:@[\w.-]+)?(?:;Node;|: )"
 """How a server's log of PBS begins, of a node: daemon, class, name."""
