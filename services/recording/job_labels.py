@@ -34,7 +34,8 @@ def jobs_by_labels(gpus: pq.ParquetFile, topology: Topology, start: int, end: in
         keys = {name: table[name].cast(pa.string()) for name in ("node", *columns)}
         times = table["timestamp"].cast(TIMESTAMP, safe=False).cast(pa.int64())
         plain = pa.table({**keys, "gpu": table["gpu"], "timestamp": times})
-        plain = plain.filter((pc.field("timestamp") >= start) & (pc.field("timestamp") <= end))
+        within = (pc.field("timestamp") >= start) & (pc.field("timestamp") <= end)
+        plain = plain.filter(within & pc.field("node").is_valid() & pc.field("gpu").is_valid())
         spent = plain.group_by(["node", "gpu", *columns]).aggregate([("timestamp", "min"), ("timestamp", "max")])
         rows: list[dict[str, Any]] = spent.sort_by("timestamp_min").to_pylist()
         for row in rows:

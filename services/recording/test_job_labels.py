@@ -13,13 +13,14 @@ from services.recording.model import Topology
 from services.recording.reader import Recording
 from services.recording.tidy import open_tidy
 
+Row = tuple[int, str, int | None, dict[str, str]]
 START, MINUTE = 1_711_958_400_000, 60_000
 TOPOLOGY = Topology.model_validate(
     {"nodes": [{"name": name, "gpus": [{"gpu": 0}, {"gpu": 1}]} for name in ("v1", "v2")]}
 )
 
 
-def gpus(path: Path, rows: list[tuple[int, str, int, dict[str, str]]], labels: list[str]) -> pq.ParquetFile:
+def gpus(path: Path, rows: list[Row], labels: list[str]) -> pq.ParquetFile:
     """Return a stream with a row at each (minute, node, GPU), with those labels."""
     columns = {
         "timestamp": pa.array([START + minute * MINUTE for minute, *_ in rows], pa.timestamp("ms", tz="UTC")),
@@ -31,7 +32,7 @@ def gpus(path: Path, rows: list[tuple[int, str, int, dict[str, str]]], labels: l
 
 
 def test_pods_of_one_training_job_are_one_job_with_its_nodes_from_first_to_last_reading(tmp_path: Path) -> None:
-    rows = []
+    rows: list[Row] = []
     for minute in range(60):
         for node, pod in (("v1", "llm-worker-0"), ("v2", "llm-worker-1")):
             named = {"pod": pod, "namespace": "nlp", "container": "main"} if 10 <= minute < 40 else {}
@@ -43,7 +44,8 @@ def test_pods_of_one_training_job_are_one_job_with_its_nodes_from_first_to_last_
 
 
 def test_a_batch_jobs_number_counts_before_its_pod_and_parts_of_nodes_are_its_gpus(tmp_path: Path) -> None:
-    rows = [(minute, "v1", gpu, {"hpc_job": str(7 + gpu), "pod": "p"}) for minute in range(30) for gpu in (0, 1)]
+    rows: list[Row] = [(0, "v1", None, {"hpc_job": "9"})]
+    rows += [(minute, "v1", gpu, {"hpc_job": str(7 + gpu), "pod": "p"}) for minute in range(30) for gpu in (0, 1)]
     found = jobs_by_labels(gpus(tmp_path, rows, ["hpc_job", "pod"]), TOPOLOGY, START, START + 30 * MINUTE)
     assert [(job.job_id, job.gpus, job.end) for job in found] == [("7", {"v1": [0]}, None), ("8", {"v1": [1]}, None)]
 
@@ -51,7 +53,7 @@ def test_a_batch_jobs_number_counts_before_its_pod_and_parts_of_nodes_are_its_gp
 @pytest.mark.parametrize("labels", [[], ["namespace"], ["pod"]])
 def test_readings_that_name_no_job_make_none(tmp_path: Path, labels: list[str]) -> None:
     exporter = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-7kq2p"}
-    rows = [(minute, "v1", 0, exporter) for minute in range(5)]
+    rows: list[Row] = [(minute, "v1", 0, exporter) for minute in range(5)]
     assert jobs_by_labels(gpus(tmp_path, rows, labels), TOPOLOGY, START, START + 30 * MINUTE) == []
 
 
