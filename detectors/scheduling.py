@@ -19,8 +19,9 @@ State = Literal["out", "back", "suspect", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
 """For so long "not responding" does not take the place of "down"."""
-NODES: Final = r"(?P<nodes>[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?(?:,[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?)*)"
-"""Names of nodes as Slurm shortens them, for `expand`."""
+_ONE: Final = r"[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?"
+NODES: Final = rf"(?P<nodes>(?!(?:and|by|for|of|reason|to)\b){_ONE}(?:,{_ONE})*)"
+"""Names of nodes as Slurm shortens them, for `expand`; no words that follow a verb in a line."""
 _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"Nodes? NODES not responding,? (?:setting|set|marked|marking) (?:it |them )?DOWN"),
     ("suspect", r"Nodes? NODES not responding"),
@@ -65,7 +66,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("down", r"(?:node|host) <?NODES>? is (?:now )?down\b"),
     ("suspect", r"node\.kubernetes\.io/unreachable\b.*? node NODES"),
     # What operators and their tools write in words of their own.
-    ("back", r"\b(?:uncordon|undrain)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?(?!(?:and|by|for|of)\b)NODES"),
+    ("back", r"\b(?:uncordon|undrain)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),
     ("back", r"nodes?[ /]NODES state ?= ?\"?(?:resume|idle|free|alloc\w*|mixed)\b"),
     ("out", r"nodes?[ /]NODES state ?= ?\"?(?:drain\w*|offline|maint\w*|closed)\b"),
     ("out", r"nodes?[ /]NODES (?:put |set |moved )?(?:in|to|into) (?:state )?(?:drain\w*|maint\w*)\b"),
@@ -74,7 +75,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"nodes?[ /]NODES (?:is |was |will be )?(?:shutting down|shut down|terminated|deleted|decommissioned)\b"),
     ("out", r"\bdisrupting node NODES"),
     ("out", r"\bNODES (?:is |was |has been )?offlined\b"),
-    ("out", r"\b(?:drain|cordon)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?(?!(?:and|by|for|of|reason|to)\b)NODES"),
+    ("out", r"\b(?:drain|cordon)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),
 )  # fmt: skip
 _PBS: Final = r"(?:pbs_server|Server)(?:@[\w.-]+)?(?:;Node;|: )"
 """How a server's log of PBS begins, of a node: daemon, class, name."""

@@ -79,30 +79,29 @@ class Watts(Columns):
 
     def since(self, node: int, since: Instant) -> tuple[float, float]:
         """Return a node's watts by a reading after `since`, and what they used to be; NaN where there is none."""
-        those = self._sensors(node)
-        those = those[self.at[those] > since]
+        those = self._read(node, since)
         if not len(those):
             return np.nan, np.nan
         return float(self.watts[those[0]]), float(self.before[those[0]])
 
     def off(self, node: int, since: Instant) -> bool:
         """Return whether a node is off, by a reading after `since`."""
-        those = self._sensors(node)
-        those = those[self.at[those] > since]
-        return bool(len(those)) and bool(self.watts[those[0]] < _OFF * self.hour[those[0]])
+        return self._below(node, since, _OFF)
 
     def low(self, node: int, since: Instant) -> bool:
         """Return whether a node draws far less than in the last hour, by a reading after `since`."""
-        those = self._sensors(node)
-        those = those[self.at[those] > since]
-        return bool(len(those)) and bool(self.watts[those[0]] < LIVES * self.hour[those[0]])
+        return self._below(node, since, LIVES)
 
     def held(self, node: int, since: Instant) -> bool:
         """Return whether a node draws what it did, by all readings after `since`."""
-        those = self._sensors(node)
-        those = those[self.at[those] > since]
+        those = self._read(node, since)
         return bool(len(those)) and bool((self.fell_at[those] <= since).all())
 
-    def _sensors(self, node: int) -> IntArray:
+    def _below(self, node: int, since: Instant, share: float) -> bool:
+        those = self._read(node, since)
+        return bool(len(those)) and bool(self.watts[those[0]] < share * self.hour[those[0]])
+
+    def _read(self, node: int, since: Instant) -> IntArray:
+        """Return the sensors of a node's power that were read after `since`."""
         owner = self._roster.owners("bmc", len(self))
-        return np.flatnonzero((owner == node) & self.counts & np.isfinite(self.watts))
+        return np.flatnonzero((owner == node) & self.counts & np.isfinite(self.watts) & (self.at > since))

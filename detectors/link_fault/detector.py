@@ -74,7 +74,7 @@ class LinkFault(BaseDetector):
         self._rails = Rails(config)
         self._gpus = Attendance("dcgm")
         self._lines = Lines()
-        self._announced = Announced(fleet)
+        self._announced = Announced()
         self._scheduler = Scheduler(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
         self._judge = Judge(

@@ -1,4 +1,4 @@
-"""Lines of kernels on links (mlx5 and other drivers, lost and gained carrier), and switches' syslogs of their ports."""
+"""Lines of kernels on links, and switches' syslogs of their ports: which port lost its link, and when."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,8 @@ from typing import Any
 from detectors.cabling import End
 from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
+from detectors.link_lines import BACK, LOST
 
-_DOWN = re.compile(
-    r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|link not ready|port.*\bDOWN\b|link_downed",
-    re.IGNORECASE,
-)
-_UP = re.compile(
-    r"link (?:is )?up\b|gained carrier|cable plugged|link becomes ready|port.*\b(?:UP|ACTIVE)\b", re.IGNORECASE
-)
 _DEVICE = re.compile(r"\b(mlx5_\d+|mlx4_\d+|bnxt_re\d+|rocep?\w+|irdma\d+|ib\d+|hsi\d+)\b")
 _SWITCH_PORT = re.compile(
     r"\b(?:port|interface) ([\w/.:-]+?),? (?:oper state set from \w+ to|changed state to|is) (up|down)\b", re.IGNORECASE
@@ -88,8 +82,8 @@ def _port_in(machine: str, message: str) -> tuple[End, bool] | None:
     port = _SWITCH_PORT.search(message)
     if port is not None:
         return ("switch", machine, port[1]), port[2].lower() == "down"
-    down = _DOWN.search(message) is not None
-    if not down and not _UP.search(message):
+    down = LOST.search(message) is not None
+    if not down and not BACK.search(message):
         return None
     device = _DEVICE.search(message)
     return None if device is None else (("nic", machine, _as_rdma(device[1])), down)

@@ -5,7 +5,6 @@ and the fabric manager's logs say the rest, of a node. A GPU that is hot and run
 by heat, whether or not it gives a reason.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.fleet import Fleet
 from detectors.gpus import GpuLayout, reported
+from detectors.link_lines import LOST
 from detectors.statistics import clamp, median_of
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.xid import XIDS, parse_line
@@ -43,8 +43,6 @@ _LINES_MS: Final = 600_000
 _KEEP_MS: Final = 86_400_000
 _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_recorded", "correctable_memory"})
 """Classes of XIDs that explain no slowness."""
-_LINK_LOST: Final = re.compile(r"\blink (?:is )?down\b|lost carrier|carrier lost", re.IGNORECASE)
-"""A NIC without link stalls its job's collectives, unevenly as scrapes see it."""
 _SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
 _RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
@@ -84,7 +82,7 @@ class KnownCauses(Columns):
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Note when lines reported a fault of a node's hardware, or that a NIC lost its link."""
         for record in records:
-            if record.source == "kernel" and record.node and _LINK_LOST.search(record.message):
+            if record.source == "kernel" and record.node and LOST.search(record.message):
                 self.links_lost[record.node] = record.at
             line = parse_line(record.message) if record.source == "kernel" else None
             known = XIDS.get(line.code) if line else None
@@ -180,7 +178,10 @@ class KnownCauses(Columns):
         return halved or (clock_ratio <= _LOWERED and len(those) > 1)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
-        """Return whether a NIC of one of the nodes has lost its link since then, or shortly before."""
+        """Return whether a NIC of one of the nodes has lost its link since then, or shortly before.
+
+        It stalls the job's collectives, unevenly as scrapes see it.
+        """
         return any(self.links_lost.get(node, -_LINES_MS) >= since - _LINES_MS for node in nodes)
 
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:

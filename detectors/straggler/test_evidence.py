@@ -9,7 +9,8 @@ import pytest
 from detectors.core.evidence import Rises
 from detectors.gpu_tapes import name
 from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
-from detectors.straggler.test_detector import SEEN, entities, without_steps
+from detectors.straggler.test_detector import entities
+from detectors.straggler.test_readings import SEEN, without_steps
 from detectors.throttle_bits import HW_POWER_BRAKE
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detectors.core.residuals import group_medians
 from detectors.exporters import exporters
-from services.recording.job_labels import LABELS
+from services.recording.importers.parts.pod_labels import JOB_LABELS
 from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP
@@ -100,12 +100,12 @@ def _events(recording: Recording, gone: set[str]) -> Iterator[Event]:
 
 
 def _default_fields(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    kept = {"timestamp", *STREAMS["dcgm"].key_names, *exporters().dcgm_default, *LABELS}
+    kept = {"timestamp", *STREAMS["dcgm"].key_names, *exporters().dcgm_default, *JOB_LABELS}
     return (batch.select([name for name in batch.schema.names if name in kept]) for batch in batches)
 
 
 def _unlabelled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (batch.select([name for name in batch.schema.names if name not in LABELS]) for batch in batches)
+    return (batch.select([name for name in batch.schema.names if name not in JOB_LABELS]) for batch in batches)
 
 
 @dataclass(frozen=True)

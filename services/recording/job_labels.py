@@ -9,14 +9,10 @@ import pyarrow.parquet as pq
 from services.recording.importers.parts.census import Place
 from services.recording.importers.parts.derived_jobs import JobSpans
 from services.recording.importers.parts.known_series import Reading
-from services.recording.importers.parts.pod_labels import job_of
+from services.recording.importers.parts.pod_labels import JOB_LABELS, job_of
 from services.recording.model import Job, Topology
 from services.recording.schema import TIMESTAMP
 
-_BATCH: Final = "hpc_job"
-_PODS: Final = ("exported_pod", "exported_namespace", "pod", "namespace", "container")
-LABELS: Final = (_BATCH, *_PODS)
-"""As dcgm-exporter calls them: a batch job's number, and what uses the GPU in Kubernetes."""
 _GPU: Final = Reading("dcgm", "DCGM_FI_DEV_GPU_UTIL")
 
 
@@ -25,8 +21,8 @@ def jobs_by_labels(gpus: pq.ParquetFile, topology: Topology, start: int, end: in
 
     A job has the GPUs that were ever labelled with it, from its first reading to its last.
     """
-    columns = [name for name in LABELS if name in gpus.schema_arrow.names]
-    if not {_BATCH, "exported_pod", "pod"} & set(columns):
+    columns = [name for name in JOB_LABELS if name in gpus.schema_arrow.names]
+    if not columns:
         return []
     spans = JobSpans()
     for group in range(gpus.num_row_groups):
@@ -40,6 +36,6 @@ def jobs_by_labels(gpus: pq.ParquetFile, topology: Topology, start: int, end: in
         rows: list[dict[str, Any]] = spent.sort_by("timestamp_min").to_pylist()
         for row in rows:
             labels: dict[str, str] = {name: row[name] for name in columns if row[name]}
-            place = Place(_GPU, (row["node"], int(row["gpu"])), labels.get(_BATCH) or job_of(labels))
+            place = Place(_GPU, (row["node"], int(row["gpu"])), job_of(labels))
             spans.seen("dcgm", place, row["timestamp_min"], row["timestamp_max"])
     return spans.jobs(end, topology, lambda _why, _where: None)

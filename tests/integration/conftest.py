@@ -81,7 +81,7 @@ def kafka(stack: Stack) -> KafkaSettings:
     topics.create(settings)
     compacted = (topics.FINDINGS, topics.INCIDENTS)
     with admin(settings) as client:
-        # Of a topic that is only compacted nothing can be deleted; the broker learns of the change by and by.
+        # Of a topic that is only compacted nothing can be deleted; the broker takes a moment to learn of the change.
         policy = {"cleanup.policy": "compact,delete"}
         client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, policy) for name in compacted])
         found = client.describe_topics(sorted([*topics.declared().streams(), *compacted]))

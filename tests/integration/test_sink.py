@@ -141,14 +141,16 @@ def test_a_missed_scrape_ends_the_series_until_the_next(stack: Stack, sink: Runn
     cluster.values[9:, 0, 1, XID] = 79
     feed = sink.feed("stale", cluster)
     feed.ticks(cluster, 0, cluster.ticks)
+    feed.watermark(cluster.end_ms, end=True)
     feed.flush()
+    sink.caught_up()
     base, replay, shift = stack.addresses.prometheus, feed.origin.replay, feed.origin.shift_ms
 
     def alive(text: str, tick: float) -> int:
         return len(query(base, text.format(f'replay="{replay}"'), START_MS + int(tick * INTERVAL_MS) + shift))
 
     power = "DCGM_FI_DEV_POWER_USAGE{{{}}}"
-    until(lambda: alive("up{{{}}} == 1", 11.99) == 2, timeout_s=_WAIT_S, what="the last tick to land")
+    assert alive("up{{{}}} == 1", 11.99) == 2
     assert [alive(power, tick) for tick in (5.99, 6.01, 7.99, 8.99)] == [4, 2, 2, 4]
     assert alive("up{{{}}} == 0", 6.99) == 1
     xids = query(base, f'DCGM_FI_DEV_XID_ERRORS{{replay="{replay}",gpu="1",Hostname="v001"}}', cluster.end_ms + shift)

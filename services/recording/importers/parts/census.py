@@ -100,14 +100,12 @@ class Census:
             return made
         if reading.stream == "steps" and made[2]:
             self._machine(str(made[2]))
-        # AMD's exporter calls Slurm's job by its number.
-        job = labels.get("hpc_job")
         if reading.stream != "dcgm":
-            return Place(reading, made, job or None)
+            return Place(reading, made, labels.get("hpc_job") or None)
         instance = labels.get("GPU_I_ID", "")
         if instance and reading.column.startswith(_OF_AN_INSTANCE):
             reading = replace(reading, column=f"{reading.column}_MIG{instance}")
-        return Place(reading, made, job or labels.get("job_id") or job_of(labels), bool(instance))
+        return Place(reading, made, job_of(labels), bool(instance))
 
     def host(self, labels: Labels) -> str | None:
         """Return the name of the node that a series is of, None where its labels do not say it."""

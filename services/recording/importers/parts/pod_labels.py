@@ -25,8 +25,16 @@ def is_exporters(name: str, labels: Labels) -> bool:
 NODE_LABELS = ("node", "kubernetes_node", "nodename", "node_name")
 
 
+JOB_LABELS = ("hpc_job", "job_id", *(label for pair in _PODS for label in pair), "container")
+"""All labels by which `job_of` knows a GPU's job. AMD's exporter calls Slurm's job by its number."""
+
+
 def job_of(labels: Labels) -> str | None:
-    """Return the job of the pod that uses the GPU, as ``namespace/name``; None where none does."""
+    """Return the job that uses the GPU: the batch job's number, else the pod's as ``namespace/name``; None without."""
+    return labels.get("hpc_job") or labels.get("job_id") or _pods_job(labels)
+
+
+def _pods_job(labels: Labels) -> str | None:
     for pod_label, namespace_label in _PODS:
         pod, container = labels.get(pod_label, ""), labels.get("container", "")
         own = pod_label == "pod" and (

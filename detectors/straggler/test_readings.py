@@ -1,0 +1,207 @@
+"""straggler on what DCGM reads: who computes while the others wait, where no rank reports its times."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import Finding, FloatArray
+from detectors.fleet import INFERRED
+from detectors.gpu_tapes import START, kernel, name
+from detectors.spec import configure
+from detectors.straggler.detector import Straggler
+from detectors.straggler.examples import (
+    DRAM,
+    ENERGY,
+    PLAIN,
+    REASONS,
+    TEMP,
+    TENSOR,
+    UNRANKED,
+    UTIL,
+    Slow,
+    Training,
+    from_to,
+    tape_of,
+)
+from detectors.straggler.test_detector import UNREAD, entities, run, since
+from detectors.tape import play, take
+
+SEEN = replace(UNRANKED, nodes=4, gpus=8, minutes=32, interval_s=10.0)
+FIRST = 8
+ONLY = {"node": name(1), "gpu": 0}
+
+
+def without_steps(training: Training) -> list[Finding]:
+    tape = tape_of(training)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    return play(replace(tape, rows=tape.rows[1:]), [choice])[0]
+
+
+@pytest.mark.parametrize("found_in", [run, without_steps], ids=["the job's steps", "no steps"])
+@pytest.mark.parametrize(
+    ("felt", "ranks", "entity"),
+    [("clock", [FIRST], ONLY), ("memory", [FIRST], ONLY), ("host", range(8, 16), {"node": name(1)})],
+    ids=["clock", "memory", "host"],
+)
+def test_where_ranks_report_no_times_the_readings_name_who_computes_while_others_wait(
+    found_in: Any, felt: str, ranks: Any, entity: dict[str, str | int]
+) -> None:
+    slow = replace(SEEN, felt=felt, slow=[Slow(list(ranks), 600, 1320, factor=1.15)])
+    fired, resolved = found_in(slow)
+    assert (dict(fired.entity), fired.state, resolved.state) == (entity, "firing", "resolved")
+    assert 600 < since(fired) <= 1200
+    assert abs((fired.started_at - START) / 1000 - 600) <= 120
+    assert 1320 < since(resolved) <= 1320 + 600
+    assert float(fired.evidence["job_slower_share"]) == pytest.approx(0.13, abs=0.03)
+    assert "by chance" in str(fired.evidence["by_chance"])
+    assert ("steps are 1" in fired.summary) == (found_in is run)
+
+
+@pytest.mark.parametrize(("felt", "severity"), [("clock", "ticket"), ("memory", "info")])
+def test_of_a_job_that_nothing_names_only_a_slow_clock_alerts(felt: str, severity: str) -> None:
+    """Who works more may have work of its own: such a job's members are a guess."""
+    tape = tape_of(replace(SEEN, felt=felt, slow=[Slow([FIRST], 600, 1920, factor=1.15)]))
+    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v001")) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0]
+    assert [(dict(one.entity), one.severity) for one in found if one.state == "firing"] == [(ONLY, severity)]
+
+
+def test_who_computes_more_because_it_is_busy_more_holds_up_nobody() -> None:
+    def requests(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where((at_s >= 600) & (at_s < 1320) & (_only(values) == 0), values / 1.15, values)
+
+    served = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)], dcgm={UTIL: requests})
+    assert [finding for finding in without_steps(served) if finding.severity != "info"] == []
+
+
+def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> None:
+    always = replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)])
+    assert run(always) == []
+    assert run(replace(always, felt="memory")) == [], "a favoured expert reads the same"
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(SEEN, felt="clock", uniform=[(600, 1900, 1.4)]),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, 620, factor=2.0)]),
+        replace(SEEN, felt="clock", slow=[Slow([1, 9, 17], 600, factor=1.2)]),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600)], dcgm={REASONS: from_to(0x88, 600, 1e9, [FIRST])}),
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=2.1)], dcgm=UNREAD),
+        replace(SEEN, felt="clock", slow=[Slow(range(8, 16), 600)], dcgm=UNREAD),
+        replace(SEEN, felt="memory", slow=[Slow([FIRST], 600)], only_whole=False, columns=("step_time_s", "compute_s")),
+        replace(SEEN, felt="memory", slow=[Slow([FIRST], 600)], logs=[kernel(605, 2, "mlx5_core: eth4: Link down")]),
+    ],
+    ids=["all slower", "a dip", "many at once", "a brake", "a halved clock, unread", "a node's power, unread",
+         "every rank reports", "a link lost"],
+)  # fmt: skip
+def test_readings_that_only_look_like_it_alert_nobody(training: Training) -> None:
+    if not training.only_whole:
+        training = replace(training, slow=[], dcgm={DRAM: from_to(0.6, 600, 1e9, [FIRST])})
+    assert [finding for finding in run(training) if finding.severity != "info"] == []
+
+
+@pytest.mark.parametrize(("felt", "severity"), [("clock", "ticket"), ("memory", "info")])
+def test_a_job_that_lost_far_more_than_a_gpus_longer_work_is_slow_for_another_reason(felt: str, severity: str) -> None:
+    alone = replace(SEEN, felt=felt, minutes=40, slow=[Slow([FIRST], 600, factor=1.12)])
+    assert [finding.severity for finding in run(alone)] == ["ticket"]
+    assert [finding.severity for finding in run(replace(alone, uniform=[(600, 1e9, 1.12)]))] == [severity]
+
+
+def test_what_is_odd_and_slows_nobody_is_reported_once_as_information() -> None:
+    odd = replace(SEEN, felt="clock", minutes=60, dcgm={DRAM: from_to(0.42, 600, 1e9, [FIRST])})
+    (finding,) = run(odd)
+    assert (finding.severity, dict(finding.entity)) == ("info", ONLY)
+
+
+def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_loss() -> None:
+    chance = np.random.default_rng(3)
+
+    def noisy(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return values * np.exp(0.3 * chance.standard_normal((len(values), 1)))
+
+    slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([0], 600, factor=1.2)], dcgm={TENSOR: noisy, DRAM: noisy})
+    fired = next(finding for finding in without_steps(slow) if finding.state == "firing")
+    assert (dict(fired.entity), fired.severity) == ({"node": name(0), "gpu": 0}, "ticket")
+    assert "the others wait for it" in fired.summary
+    assert "job_slower_share" not in fired.evidence
+
+
+@pytest.mark.parametrize("reasons", [0.0, np.nan], ids=["no reason", "reasons not read"])
+def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(reasons: float) -> None:
+    hot = {
+        REASONS: from_to(reasons, 0, 1e9, range(32)),
+        TEMP: lambda at_s, values: 60.0 + 28.0 * (at_s > 600) * _only(values),
+    }
+    slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.12)])
+    assert [finding for finding in run(slow) if finding.severity != "info"] != []
+    assert [finding for finding in run(replace(slow, dcgm=hot)) if finding.severity != "info"] == []
+
+
+def _only(values: FloatArray) -> FloatArray:
+    return np.broadcast_to(np.arange(values.shape[1]) == FIRST, values.shape).astype(float)
+
+
+@pytest.mark.parametrize("interval_s", [30.0, 60.0])
+def test_a_starved_host_is_found_at_slow_cadences(interval_s: float) -> None:
+    starved = replace(SEEN, minutes=40, felt="host", interval_s=interval_s, slow=[Slow(range(8, 16), 900, factor=1.15)])
+    (fired,) = run(starved)
+    assert (dict(fired.entity), 900 < since(fired) <= 1500) == ({"node": name(1)}, True)
+
+
+def test_pauses_that_the_scrapes_of_one_node_miss_are_no_evidence_against_it() -> None:
+    def paused(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        others = (np.arange(values.shape[1]) // 8 != 1)[None, :]
+        for begin, left in ((2160, 0.01), (2460, 0.85), (2760, 0.6)):
+            values = np.where(others & (at_s >= begin) & (at_s < begin + 60), left * values, values)
+        return values
+
+    steady = replace(SEEN, minutes=60, felt="memory", interval_s=60.0, dcgm={TENSOR: paused, DRAM: paused})
+    assert [finding for finding in without_steps(steady) if finding.severity != "info"] == []
+
+
+def test_a_node_that_does_less_is_not_starved() -> None:
+    less = {
+        field: from_to(value, 900, 1e9, range(8, 16)) for field, value in ((UTIL, 70.0), (TENSOR, 0.25), (DRAM, 0.2))
+    }
+    assert [finding for finding in run(replace(SEEN, felt="host", dcgm=less)) if finding.severity != "info"] == []
+
+
+def test_a_node_that_slows_down_by_and_by_is_one_finding() -> None:
+    ramp = Slow(range(4, 8), 300, factor=1.25, ramp_s=1800)
+    assert entities(replace(PLAIN, minutes=40, jitter=0.03, slow=[ramp])) == [{"node": name(1)}]
+
+
+def test_only_the_slowest_of_a_job_holds_it_up() -> None:
+    two = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.8), Slow([1], 600, factor=1.15)])
+    assert {str(dict(finding.entity)) for finding in run(two) if finding.state == "firing"} == {str(ONLY)}
+
+
+def test_one_rank_that_reports_of_its_node_stands_for_the_node() -> None:
+    tape = tape_of(replace(SEEN, felt="memory", only_whole=False, slow=[Slow(list(range(8, 16)), 600, factor=1.3)]))
+    steps = tape.rows[0]
+    first = np.flatnonzero((steps.keys["rank"].codes - 1) % 8 == 0)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=[take(steps, first), *tape.rows[1:]]), [choice])[0]
+    (fired,) = found
+    assert (dict(fired.entity), fired.evidence["ranks"]) == ({"node": name(1)}, 1)
+
+
+def test_readings_that_stand_still_make_nobody_slow() -> None:
+    def busier(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        """From then on one GPU reads a fifth more, its node the same for ever, and the others a little less."""
+        after = np.where(at_s >= 600, 0.95 * values, values)
+        first = int(np.argmax(at_s[:, FIRST] >= 600))
+        after[first:, 8:16] = values[first, 8:16] * np.where(np.arange(8, 16) == FIRST, 1.2, 1.0)
+        return after
+
+    def stands(at_s: FloatArray, _values: FloatArray) -> FloatArray:
+        return 3e5 * np.where(np.arange(at_s.shape[1]) // 8 == 1, np.minimum(at_s, 600), at_s)
+
+    fresh = replace(SEEN, felt="memory", dcgm={TENSOR: busier, DRAM: busier})
+    (found,) = [finding for finding in without_steps(fresh) if finding.state == "firing"]
+    assert dict(found.entity) == ONLY
+    assert without_steps(replace(fresh, dcgm=dict(fresh.dcgm) | {ENERGY: stands})) == []
