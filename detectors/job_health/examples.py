@@ -47,6 +47,8 @@ class Training:
     freed_at: float = 1e9
     """From here on its processes are gone, whatever anybody says of the job."""
     losses: bool = True
+    losses_every: int = 1
+    """The gathered steps have a loss every so many."""
     noise: float = 0.01
     loss: Change = _as_it_is
     grad: Change = _as_it_is
@@ -141,7 +143,8 @@ def _steps(training: Training, at: FloatArray, iteration: FloatArray, loss: Floa
     valid: dict[str, BoolArray] = {field: np.ones(len(times), bool) for field in columns}
     if training.losses:
         columns |= {"loss": np.repeat(loss, ranks), "grad_norm": np.repeat(grad, ranks)}
-        valid |= {"loss": whole, "grad_norm": whole}
+        reported = whole & (np.repeat(np.arange(len(at)), ranks) % training.losses_every == 0)
+        valid |= {"loss": reported, "grad_norm": reported}
     keys = {
         "job_id": KeyColumn(np.zeros(len(times), np.int64), (JOB,)),
         "rank": KeyColumn(rank + 1, tuple(range(-1, ranks - 1))),

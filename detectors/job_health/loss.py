@@ -20,8 +20,12 @@ _AFTER: Final = np.arange(WINDOW)[::-1, None]
 """How many looks came after each."""
 FEW_STEPS: Final = 8
 """A bad batch is felt for some steps: what stays up does so for more than these."""
-_BLOCK, _BLOCK_STEPS, _BLOCK_MS = 16, 8, 60_000
-"""A block's median is one point of the course: of so many steps and so long at least (and so many looks at most)."""
+_MOST_OF_IT = 0.75
+"""Reports that are far apart need not be of exactly `stays_s`."""
+_LEAST_LOOKS = 2
+"""However far apart reports are: one alone may be of a bad batch."""
+_BLOCK, _BLOCK_LOOKS, _BLOCK_STEPS, _BLOCK_MS = 16, 4, 8, 60_000
+"""A block's median is one point of the course: of so many looks and steps and so long at least (16 looks at most)."""
 _BLOCKS = 24
 _LOW = 0.2
 """The course's level is this quantile of its blocks: a slow rise does not take it along."""
@@ -93,12 +97,13 @@ class Course(Evidence):
     last: IntArray = column(-1)
     block: FloatArray = column(np.nan, _BLOCK)
     block_looks: IntArray = column(0)
-    block_steps: IntArray = column(0)
+    block_steps: FloatArray = column(0.0)
     block_since: IntArray = column(-1)
     blocks: FloatArray = column(np.nan, _BLOCKS)
     spreads: FloatArray = column(np.nan, _BLOCKS)
     recent: FloatArray = column(np.nan, WINDOW)
     recent_at: IntArray = column(-1, WINDOW)
+    recent_step: FloatArray = column(np.nan, WINDOW)
     phase: FloatArray = column(np.nan)
     off_phase: IntArray = column(0)
     off_since: IntArray = column(-1)
@@ -119,6 +124,7 @@ class Course(Evidence):
             return
         last = np.append(steps.job[1:] != steps.job[:-1], True)
         jobs = steps.job[last]
+        progress = steps.iteration[last] - self.iteration[jobs]
         self.last[jobs], self.iteration[jobs] = steps.at[last], steps.iteration[last]
         finite = np.isfinite(steps.value)
         self._count_bad(steps, finite, jobs)
@@ -128,6 +134,7 @@ class Course(Evidence):
         values, counts = _medians(logs, steps.job, jobs)
         phases, _ = _medians(steps.phase, steps.job, jobs)
         some = counts > 0
+        counts = np.fmax(counts, progress)
         jobs, values, counts, at = jobs[some], values[some], counts[some], steps.at[last][some]
         level, noise = level[some], noise[some]
         other = self._other_work(jobs, phases[some], at)
@@ -136,6 +143,7 @@ class Course(Evidence):
         self.look(jobs, self._tail.odds(scaled), at)
         self.recent[:, jobs] = np.concatenate([self.recent[1:, jobs], residual[None]])
         self.recent_at[:, jobs] = np.concatenate([self.recent_at[1:, jobs], at[None]])
+        self.recent_step[:, jobs] = np.concatenate([self.recent_step[1:, jobs], self.iteration[jobs][None]])
         calm = ~held[jobs]
         self._tail.learn(scaled[calm])
         self._learn(jobs[calm], values[calm], counts[calm], at[calm])
@@ -190,13 +198,14 @@ class Course(Evidence):
         other: BoolArray = (self.off_phase[jobs] >= _PHASE_LOOKS) & (at - self.off_since[jobs] >= _PHASE_MS)
         return other
 
-    def _learn(self, jobs: IntArray, values: FloatArray, steps: IntArray, at: IntArray) -> None:
+    def _learn(self, jobs: IntArray, values: FloatArray, steps: FloatArray, at: IntArray) -> None:
         place = np.minimum(self.block_looks[jobs], _BLOCK - 1)
         self.block[place, jobs] = values
         self.block_since[jobs] = np.where(self.block_looks[jobs] == 0, at, self.block_since[jobs])
         self.block_looks[jobs] += 1
         self.block_steps[jobs] += steps
         full = (self.block_steps[jobs] >= _BLOCK_STEPS) & (at - self.block_since[jobs] >= _BLOCK_MS)
+        full &= self.block_looks[jobs] >= _BLOCK_LOOKS
         done = jobs[full]
         if not len(done):
             return
@@ -225,8 +234,8 @@ class Course(Evidence):
     def rise(self) -> tuple[FloatArray, BoolArray]:
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 
-        The looks of the last `stays_s`, and of `FEW_STEPS` at least. It stays if four of five lie above half the
-        rise, and it is not falling back.
+        The looks of the last `stays_s`, and of `FEW_STEPS` at least, which may be a few where only every tenth step
+        is reported. It stays if four of five lie above half the rise, and it is not falling back.
         """
         above, inside = self._latest()
         middle, low = _quantiles(above, inside, 0.5, 0.2)
@@ -243,8 +252,14 @@ class Course(Evidence):
 
     def _latest(self) -> tuple[FloatArray, BoolArray]:
         """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
-        age = self.recent_at[-1] - self.recent_at
-        inside = ((age <= self._stays_ms) & (self.recent_at >= 0)) | (_AFTER < FEW_STEPS)
+        looks = np.broadcast_to(_AFTER, self.recent.shape)
+        steps = self.recent_step[-1] - self.recent_step
+        steps = np.where(np.isnan(steps), looks, np.maximum(steps, looks))
+        age = np.where(self.recent_at < 0, 0, self.recent_at[-1] - self.recent_at)
+        newer = np.append(np.arange(1, WINDOW), WINDOW - 1)
+        inside = (age <= self._stays_ms) | (age[newer] < _MOST_OF_IT * self._stays_ms)
+        inside &= self.recent_at >= 0
+        inside |= (steps[newer] < FEW_STEPS - 1) | (looks < _LEAST_LOOKS)
         return np.where(np.isfinite(self.recent), self.recent, -np.inf), inside
 
     def since_when(self, job: int) -> int:

@@ -207,6 +207,18 @@ def test_long_steps_take_eight(step_s: float) -> None:
     assert 5400_000 < fired.detected_at - START <= 5_400_000 + 8 * step_s * 1000 + 5000
 
 
+SPARSE = replace(STEADY, step_s=12.0, losses_every=12, minutes=75, gpus_reported=False)
+
+
+def test_of_losses_that_every_twelfth_step_reports_three_are_enough() -> None:
+    (fired,) = run(tape_of(replace(SPARSE, loss=from_then(2800, 2.6))))
+    assert 2_800_000 < fired.detected_at - START <= 2_800_000 + 3 * 12 * 12_500
+
+
+def test_one_report_of_a_high_loss_is_nothing_however_rare_reports_are() -> None:
+    assert run(tape_of(replace(SPARSE, loss=from_then(2800, 2.6, 2950)))) == []
+
+
 def test_a_loss_that_climbs_slowly_is_named() -> None:
     tape = tape_of(replace(STEADY, loss=from_then(400, 1.5, ramp_s=600), minutes=25))
     assert found(tape) == [("loss_anomaly", "firing")]
