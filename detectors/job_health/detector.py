@@ -136,7 +136,8 @@ class JobHealth(BaseDetector):
         self._take_lines()
         self._lines.forget(now)
         self._activity.look(now)
-        hung = np.array([self._slots.find(str(c.entity["job_id"])) for c in self._book.cases("job_hang")], np.int64)
+        open_hangs = [(case.entity["job_id"], case.memo.get("runs_as")) for case in self._book.cases("job_hang")]
+        hung = np.array([self._slots.find(str(name)) for names in open_hangs for name in names if name], np.int64)
         paused, pauses = self._steps.settle(hung)
         self.tails["pause_s"].learn(pauses[~self._steps.by_lines[paused]])
         silent = self._steps.silent(now)
@@ -206,21 +207,23 @@ class JobHealth(BaseDetector):
             "usual_step_s": usual / 1000,
         }
         summary = f"job {job_id} hangs: NCCL's watchdog gave up on a collective"
-        return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95))
+        return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95, job_id))
 
     def _hang(self, now: Instant, hang: Hang) -> list[Finding]:
         number = self._slots.find(hang.job.job_id)
+        cases = self._book.cases("job_hang")
+        known = [str(case.entity["job_id"]) for case in cases if case.memo.get("runs_as") == hang.job.job_id]
         return self._book.fire(
             now,
             "job_hang",
-            {"job_id": hang.job.job_id},
+            {"job_id": known[0] if known else hang.job_id},
             started_at=hang.since,
             severity="page",
             score=hang.score,
             summary=hang.summary,
             action=_LOOK_AT,
             evidence={**hang.evidence, "nodes": len(hang.job.nodes)},
-            memo={"steps": self._progress(number), "start": hang.job.start},
+            memo={"steps": self._progress(number), "start": hang.job.start, "runs_as": hang.job.job_id},
         )
 
     def _progress(self, number: int) -> int:
@@ -234,8 +237,8 @@ class JobHealth(BaseDetector):
     def _close_hangs(self, now: Instant) -> list[Finding]:
         over = []
         for case in self._book.cases("job_hang"):
-            job = self._fleet.jobs.get(str(case.entity["job_id"]))
-            progress = self._progress(self._slots.find(str(case.entity["job_id"])))
+            runs_as = case.memo.get("runs_as", str(case.entity["job_id"]))
+            job, progress = self._fleet.jobs.get(runs_as), self._progress(self._slots.find(runs_as))
             case.memo["steps"] = min(case.memo["steps"], progress)  # steps that are gathered now are counted anew
             if job is None or job.start != case.memo["start"]:
                 over.append(self._book.resolve(case, now, "the job ended"))

@@ -39,6 +39,8 @@ class Hang:
     summary: str
     evidence: Evidence
     score: float
+    job_id: str
+    """What its users call it, where `job` was inferred."""
 
 
 class HangJudge:
@@ -64,11 +66,13 @@ class HangJudge:
         long = 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
         for pace, which in ((steps, stands), (work, stuck)):
             for number in np.flatnonzero(which & (pace.silent(now) > long) & ~self._activity.freed).tolist():
-                hang = self._stands(now, number, pace, work, spinning=bool(spinning[number]))
+                hang = self._stands(now, number, pace, work, steps, spinning=bool(spinning[number]))
                 if hang is not None:
                     yield hang
 
-    def _stands(self, now: Instant, number: int, pace: Pace, work: Pace, *, spinning: bool) -> Hang | None:
+    def _stands(
+        self, now: Instant, number: int, pace: Pace, work: Pace, reported: StepPace, *, spinning: bool
+    ) -> Hang | None:
         """Return the hang of a job that is silent by `pace`; None while anything else explains it."""
         job, last = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
@@ -85,7 +89,17 @@ class HangJudge:
         since = min(last + (int(np.nan_to_num(pace.usual[number])) if steps is not None else 0), now)
         if steps is not None and steps.by_lines[number]:
             since = min(since, max(last, worked))  # many steps lie between two lines
-        return self._hang(now, job, number, pace, patience, since, spinning=spinning)
+        name = self._name(job, last, reported)
+        return self._hang(now, job, name, number, pace, patience, since, spinning=spinning)
+
+    def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
+        """Return what a job is called: an inferred one as the only job of unknown nodes whose steps ended with it."""
+        if not job.inferred:
+            return job.job_id
+        near = np.abs(reported.settled - last) <= _TOGETHER_MS + 2 * np.nan_to_num(reported.usual)
+        numbers = np.flatnonzero(near & (reported.steps >= MINIMUM_STEPS) & ~reported.by_lines).tolist()
+        names = [name for number in numbers if (name := self._slots.names[number]) and name not in self._fleet.jobs]
+        return names[0] if len(names) == 1 else job.job_id
 
     def _saving(self, job_id: str) -> bool:
         return self._lines.last(job_id, "saving") > self._lines.last(job_id, "saved")
@@ -108,7 +122,16 @@ class HangJudge:
         return needed
 
     def _hang(
-        self, now: Instant, job: Job, number: int, pace: Pace, patience: float, since: Instant, *, spinning: bool
+        self,
+        now: Instant,
+        job: Job,
+        name: str,
+        number: int,
+        pace: Pace,
+        patience: float,
+        since: Instant,
+        *,
+        spinning: bool,
     ) -> Hang:
         last, usual, seen = int(pace.settled[number]), float(np.nan_to_num(pace.usual[number])), self._activity
         evidence: dict[str, float | int | str] = {
@@ -133,7 +156,7 @@ class HangJudge:
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        return Hang(job, since, f"job {job.job_id} {what}: {how}", evidence, 0.9 if spinning else 0.75)
+        return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name)
 
     def excused(self, job: Job, last: Instant) -> bool:
         """Return whether a job that makes no step since `last` is over, suspended, or a victim.
