@@ -35,7 +35,7 @@ _CERTAIN: Final = 1e-6
 _CONFIRM_LOOKS, _CONFIRM_S = 3, 60.0
 """A checkpoint, or a dip, that falls on the edge of two looks is in both; slow data, garbage collection and the first
 step after a checkpoint last for a step or two. Published systems ask for four minutes."""
-_LATELY: Final = np.uint64(0xFFFF)
+LATELY: Final = np.uint64(0xFFFF)
 """What is odd again within sixteen looks has been so since it first was."""
 _RISE_LOOKS: Final = 2
 DUTY: Final = 0.2
@@ -163,7 +163,7 @@ class Comparison(Columns):
     ) -> None:
         """Note of those who are odd in this look, (n,), how they are slow, by how much, and since when."""
         before, bits = self.lag[who], self.odd[who]
-        lately = np.bitwise_count(bits & _LATELY)
+        lately = np.bitwise_count(bits & LATELY)
         first, second = lately == 0, (lately == 1) & (bits & np.uint64(1) > 0) & ~certain
         self.since[who[first]], self.run[who[first]] = since[first], 1
         with np.errstate(divide="ignore", invalid="ignore"):  # it began within the first: that one lags for a part

@@ -187,6 +187,7 @@ class Straggler(Kept):
         look_s = ranks.every_s
         enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
         slow = reporting[ranks.over(reporting, enough, look_s)]
+        slow = slow[ranks.costs[slow] >= self._config.job_share]
         if not len(slow):
             return []
         odd = reporting[ranks.odd[reporting] & np.uint64(1) > 0]

@@ -3,11 +3,11 @@
 Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
 longer than its own habit times what all ranks' has changed by, by a share of the step that matters (with all ranks of
 its node, of the computation) and by more than the tails of this cluster's ranks explain; or, from the job's first steps
-on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, or waits as
-they do, holds up nobody.
+on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, waits as they
+do, or is hardly behind the longest of those that keep up, holds up nobody.
 
 What the ranks of a node wait for data, in the middle, counts as their computation: a host that does not feed its GPUs
-holds up the job as a slow one does. What all nodes wait for is common to them; one rank's wait is its input's.
+holds up the job as a slow one does. Where most nodes wait for data it does not count; one rank's wait is its input's.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
 from detectors.core.tails import Tails
 from detectors.statistics import clamp, masked_median, median_of
-from detectors.straggler.comparison import FLOOR, Comparison, Look, Verdict
+from detectors.straggler.comparison import FLOOR, LATELY, Comparison, Look, Verdict
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.shape import Places, individuals
 
@@ -49,7 +49,9 @@ class Ranks(Comparison):
     `sums` of computation, step, wait (s) and steps since the last look, of which the first began at `begun`, and of
     waits for data (`fed`); `first` begin, `at` last report (ms); `computes_s` with its node's wait for data, that
     (`data_s`) and `waits_s` in the last look, s a step, NaN where it had none; `usual_s` computation as it should be;
-    `behind` how far it lags, smoothed over looks, as a share of the step; `recent` residuals, the newest first.
+    `behind` how far it lags, smoothed over looks, as a share of the step; `recent` residuals, the newest first;
+    `costs` what the job loses by it: by how much longer it computes than the longest of those that keep up, as a share
+    of the step, in the mean of the `cost_looks` looks since it was first odd.
     """
 
     axis = REUSED
@@ -65,6 +67,8 @@ class Ranks(Comparison):
     usual_s: FloatArray = column(np.nan)
     behind: FloatArray = column(0.0)
     recent: FloatArray = column(np.nan, 6)
+    costs: FloatArray = column(0.0)
+    cost_looks: IntArray = column(0)
     KEPT = ("step_s", "look_s", "every_s", "_begun", "_apart_s")
 
     def begin_afresh(self, name: str) -> None:
@@ -121,7 +125,8 @@ class Ranks(Comparison):
         self._node = places.node[who]
         self.computes_s[:], self.data_s[:], self.waits_s[:] = np.nan, np.nan, np.nan
         by_node, _ = group_medians(data / step, self._node, int(self._node.max()) + 1)
-        self.data_s[who] = by_node[self._node] * self.step_s
+        unfed = median_of(by_node) < self._config.effect_share  # else the data are slow, and reach nodes unevenly
+        self.data_s[who] = by_node[self._node] * self.step_s if unfed else 0.0
         self.computes_s[who] = np.maximum(compute / step * self.step_s + self.data_s[who], 1e-6)
         self.waits_s[who] = wait / step * self.step_s
         self._nodes = int(np.count_nonzero(np.bincount(self._node)))
@@ -185,8 +190,25 @@ class Ranks(Comparison):
         may = longest & self._waits_least(wait, lag)
         certain = always & may
         self.behind[who] = (self.behind[who] + lag) / 2
+        self._note_costs(who, np.where(lag >= least, -np.inf, compute))
         dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
         return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], least, may, certain, dated)
+
+    def _note_costs(self, who: IntArray, keeping_up: FloatArray) -> None:
+        """Note what the job loses by each rank in this look, by what those that keep up compute, (n,), s a step.
+
+        Those of other nodes, where there are any: a node's ranks may be slow together.
+        """
+        node = self._node if self._nodes > 1 else np.arange(len(who))
+        longest = np.full(int(node.max()) + 1, -np.inf)
+        np.maximum.at(longest, node, keeping_up)
+        second, first = np.argsort(longest, kind="stable")[-2:].tolist()
+        others = longest[np.where(node == first, second, first)]
+        cost = np.where(np.isfinite(others), self.computes_s[who] - others, self.computes_s[who]) / self.step_s
+        begins = (self.odd[who] & LATELY) == 0
+        looks = np.where(begins, 1, self.cost_looks[who] + 1)
+        before = np.where(begins, 0.0, self.costs[who])
+        self.costs[who], self.cost_looks[who] = before + (cost - before) / looks, looks
 
     def _least(self, compute: FloatArray, lag: FloatArray) -> FloatArray:
         """Return the lag (n,) of each rank, as a share of the step, from which on it matters.

@@ -68,18 +68,30 @@ def test_a_node_whose_gpus_are_slow_together_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "named"),
-    [([4, 5, 6, 7], [{"node": name(1)}]), ([6], []), (range(12), [])],
-    ids=["a node", "one rank", "all"],
+    ("slow_data", "named"),
+    [
+        ([Slow([4, 5, 6, 7], ONSET_S)], [{"node": name(1)}]),
+        ([Slow([6], ONSET_S)], []),
+        ([Slow(range(12), ONSET_S)], []),
+        ([Slow(range(12), ONSET_S), Slow([4, 5, 6, 7], ONSET_S, factor=1.2)], []),
+    ],
+    ids=["a node", "one rank", "all", "all, and a node more than others"],
 )
-def test_a_node_that_alone_waits_for_its_data_holds_up_the_job(ranks: list[int], named: list[Any]) -> None:
-    found = [one for one in run(replace(PLAIN, slow_data=[Slow(ranks, ONSET_S)])) if one.state == "firing"]
+def test_a_node_that_alone_waits_for_its_data_holds_up_the_job(slow_data: list[Slow], named: list[Any]) -> None:
+    found = [one for one in run(replace(PLAIN, slow_data=slow_data)) if one.state == "firing"]
     assert [dict(one.entity) for one in found] == named
     for one in found:
         assert float(one.evidence["data_wait_s"]) > 10 * float(one.evidence["data_wait_s_peers"])
         assert float(one.evidence["compute_s"]) == pytest.approx(float(one.evidence["compute_s_peers"]), rel=0.05)
         assert "a step for data, its peers 0.02 s" in one.summary
         assert "data loaders" in one.recommended_action
+
+
+@pytest.mark.parametrize(("now", "named"), [(1.09, []), (1.14, [{"node": name(1), "gpu": 2}])])
+def test_a_rank_that_was_quick_holds_up_nobody_until_it_is_behind_all_others(now: float, named: list[Any]) -> None:
+    quick, heavier = Slow([CULPRIT], until_s=ONSET_S, factor=0.92), Slow([0, 9], factor=1.08)
+    found = run(replace(PLAIN, slow=[quick, Slow([CULPRIT], ONSET_S, factor=now), heavier]))
+    assert [dict(one.entity) for one in found if one.state == "firing"] == named
 
 
 @pytest.mark.parametrize(("ranks", "named"), [([4, 5, 6, 7], [{"node": name(1)}]), ([6], [])])
