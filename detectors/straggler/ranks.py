@@ -3,8 +3,8 @@
 Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
 longer than its own habit times what all ranks' has changed by, by a share of the step that matters (with all ranks of
 its node, of the computation) and by more than the tails of this cluster's ranks explain; or, from the job's first steps
-on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, waits as they
-do, or is hardly behind the longest of those that keep up, holds up nobody.
+on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, waits as
+they do, or is hardly behind the longest of those that keep up, holds up nobody.
 
 What the ranks of a node wait for data, in the middle, counts as their computation: a host that does not feed its GPUs
 holds up the job as a slow one does. Where most nodes wait for data it does not count; one rank's wait is its input's.
