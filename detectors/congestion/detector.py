@@ -3,7 +3,8 @@
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
 or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
 ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor
-does one port alone that loses nothing, where the steps of its host's job are known and take as long as before. Whether
+does one port alone that loses nothing, where the steps of its host's job (of an uplink, of all jobs that may send
+through it) are known and take as long as before. Whether
 it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's
 change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since it was
 first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once. Bursts are
@@ -137,10 +138,21 @@ class Congestion(BaseDetector):
         return found
 
     def _harmless(self, now: Instant, lot: Hot) -> bool:
-        """Return whether one port alone waits and drops nothing, and its host's job makes steps as before."""
+        """Return whether one port alone waits and drops nothing, and whose it is makes steps as before.
+
+        That is the job of its host; at a cable between switches all jobs of several nodes that have one at either.
+        """
         ((port, signals), *others) = lot.items()
-        job = self._fleet.job_of(self._fabric.host.get(port, ""))
-        return not others and signals["drop"] <= 0 and job is not None and self._paces.as_before(now, job.job_id)
+        if others or signals["drop"] > 0:
+            return False
+        if (host := self._fabric.host.get(port)) is not None:
+            job = self._fleet.job_of(host)
+            users = [] if job is None else [job.job_id]
+        else:
+            ends = {port[0], self._fabric.far.get(port, port)[0]}
+            wide = (job for job in self._fleet.jobs.values() if len(job.nodes) > 1)
+            users = [job.job_id for job in wide if self._fabric.reaches(job.nodes, ends)]
+        return bool(users) and all(self._paces.as_before(now, user) for user in users)
 
     def _matters(self, kind: Kind, slower: Iterable[str]) -> FloatArray:
         """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.

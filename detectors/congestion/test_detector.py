@@ -251,6 +251,9 @@ def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_a
     tape = changed(growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT), "steps", "step_time_s", longer)
     found = entities(tape)
     assert found == ([PORT] if longer_by else [])
+    uplink: dict[str, Any] = {"switch": "leaf-1", "port": "Ethernet101"}
+    waiting = growing(infiniband(tape_of(scene)), "switch", WAITS, 2e7, 1200, 1500, **uplink)
+    assert entities(changed(waiting, "steps", "step_time_s", longer)) == ([uplink] if longer_by else [])
     dropping = growing(tape, "switch", DROPPED, 40, 1200, 1500, **PORT)
     assert entities(dropping) == [PORT], "a packet that is dropped is lost, whatever the steps say"
 

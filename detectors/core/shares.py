@@ -7,6 +7,7 @@ carry what they always do, does the look count against it: by how improbable its
 share that was small from the job's beginning is a role in the job.
 """
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -61,14 +62,18 @@ class Shares(Columns):
     well: NDArray[np.int32] = column(0, dtype=np.int32)
     excused: NDArray[np.int32] = column(0, dtype=np.int32)
 
-    def __init__(self, tail: Tail, budget: float, *, ratio: float, least: float, peaks: bool) -> None:
+    def __init__(
+        self, tail: Tail, budget: float, *, ratio: float, least: float, peaks: bool, takes_part: float = 0.0
+    ) -> None:
         """Bet with `budget` false alarms in 100 node-days on falls below `ratio`, where peers carry `least` or more.
 
-        With `peaks` the highest reading of a look counts, else their mean.
+        With `peaks` the highest reading of a look counts, else their mean. Who carries less than a share of
+        `takes_part` of what it did has another role now, or waits for work: it is not judged.
         """
         super().__init__()
         self._tail, self._budget, self._peaks = tail, budget, peaks
         self._bound, self._least = float(np.log(ratio)), least
+        self._takes_part = math.log(takes_part) if takes_part else -math.inf
         self.own, self.others, self.for_work = Habit(_MEMORY_S), Habit(_MEMORY_S), Habit(_MEMORY_S)
         self.evidence = Evidence()
         self.bar, self.watched = np.inf, 0
@@ -142,7 +147,7 @@ class Shares(Columns):
         for_work = x - np.log(np.maximum(work, _LEAST_WORK))  # NaN where the memory is not reported
         known = (self.own.learnt_s[those] >= _KNOWN_S) & np.isfinite(m) & (usual >= self._least)
         mine, theirs = x - self.own.level[those], m - self.others.level[those]
-        steady = known & (np.abs(theirs) <= _STEADY)
+        steady = known & (np.abs(theirs) <= _STEADY) & (mine >= self._takes_part)
         fall = np.fmax(np.maximum(mine, x - m), for_work - self.for_work.level[those])
         low = steady & (fall <= self._bound)
         group = self._grouped[1][0].group[those]

@@ -59,6 +59,9 @@ _BAD: Final = {"loss": 2, "grad_norm": 32}
 """After a loss that is no number twice in a row the weights are none; a loss scale is halved at each overflow, and the
 highest that frameworks begin with is 2^32 (Megatron-LM)."""
 _SOUND = 5
+_SCATTERS: Final = 3.0
+"""Deviations that a rise must exceed, of looks and of what a course wanders by: losses in reinforcement learning come
+and go by a factor of three, where those of language models scatter by 1 to 7 %."""
 _LOOK_AT = (
     "dump the stacks of all ranks (py-spy, NCCL flight recorder), find the rank that did not enter the collective"
 )
@@ -284,8 +287,9 @@ class JobHealth(BaseDetector):
         return shares, self._suspected(sizes)
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
-        """Return (2, jobs) rises of loss and gradient as shares of what alerts."""
-        return np.asarray(np.maximum(np.stack(sizes) / self._alerts, 0.0))
+        """Return (2, jobs) rises of loss and gradient as shares of what alerts, which is more than their scatter."""
+        scatter = np.nan_to_num([course.scatter() for course in self._courses.values()])
+        return np.asarray(np.maximum(np.stack(sizes) / np.maximum(self._alerts, _SCATTERS * scatter), 0.0))
 
     def _suspected(self, sizes: Sequence[FloatArray]) -> BoolArray:
         """Return (jobs,) of which nothing is learnt: risen by half of what alerts, or with a finding open."""

@@ -231,6 +231,14 @@ class Course(Evidence):
         known = count >= self._known
         return np.where(known, level, np.nan), np.where(known, noise, np.nan)
 
+    def scatter(self) -> FloatArray:
+        """Return by how much (jobs,) looks at each job scatter, or blocks from one to the next if that is more; NaN
+        until known.
+        """
+        moves = np.abs(np.diff(self.blocks, axis=0)).T
+        wanders = MAD_TO_SIGMA * masked_median(moves, np.isfinite(moves))
+        return np.fmax(self.level(np.arange(len(self)))[1], wanders)
+
     def rise(self) -> tuple[FloatArray, BoolArray]:
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 

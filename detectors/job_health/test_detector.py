@@ -284,13 +284,14 @@ def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
         replace(STEADY, loss=from_then(420, 0.5)),
         replace(STEADY, loss=lambda at, value: value * (4 - at / 400), noise=0.03),
         replace(STEADY, noise=0.15, minutes=30),
+        replace(STEADY, loss=lambda at, value: value * np.exp(0.6 * np.sin(at / 180)), step_s=20, minutes=120),
         replace(STEADY, loss=lambda at, value: value * 0.01 * np.sin(at), noise=0.1),
         replace(STEADY, loss=lambda at, value: 1.2 * value - np.where(at > 500, 0, at / 2400), back=(500, 110)),
         replace(STEADY, loss=nan_from(0)),
         replace(STEADY, losses=False),
     ],
     ids=["a spike", "three bad steps", "a shift by a tenth", "one step of NaN", "overflows", "a spike of short steps",
-         "five long steps", "a longer context", "a drop", "a young model", "a noisy loss",
+         "five long steps", "a longer context", "a drop", "a young model", "a noisy loss", "reinforcement learning",
          "around zero", "back to a checkpoint", "never a number", "no loss"],
 )  # fmt: skip
 def test_losses_that_are_no_anomaly(training: Training) -> None:

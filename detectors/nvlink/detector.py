@@ -47,6 +47,8 @@ _LEAST_MB_S = 1000.0
 """Where peers carry less than 1 GB/s there is no traffic worth comparing. The
 unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are reported of
 it."""
+_TAKES_PART = 0.05
+"""All GPUs of a collective move alike; a link that is lost leaves the others (17 of 18), and without any NCCL stops."""
 _BUSY = 50.0
 _COALESCE_MS = 2000
 """Lines of one event come within a second or two; what else they name is waited for."""
@@ -102,7 +104,12 @@ class Nvlink:
         budget = config.false_alarms_per_100_node_days / 2
         self._errors = LinkErrors(self.tails, budget)
         self._traffic = shares.Shares(
-            self.tails["NVLink traffic"], budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False
+            self.tails["NVLink traffic"],
+            budget,
+            ratio=config.traffic_left,
+            least=_LEAST_MB_S,
+            peaks=False,
+            takes_part=_TAKES_PART,
         ).along("dcgm")
         self._carried, self._energy = Counter().along("dcgm"), Energy().along("dcgm")
         self._book = CaseBook(self.spec.name, _RETURN_MS)

@@ -177,6 +177,10 @@ def test_on_default_fields_lost_traffic_is_found_by_the_counter() -> None:
     assert fired(LONG.tape(columns | {TOTAL: anew})) == [gpu(0, 1)], "counters that begin anew are nobody's fault"
 
 
+def test_a_gpu_that_carries_nothing_any_more_has_another_role() -> None:
+    assert fired(LONG.tape(weakened(LONG, links(LONG), [1], (600, 9999), 0.001))) == []
+
+
 def test_a_share_that_was_small_since_the_job_began_is_a_part_in_it() -> None:
     assert fired(LONG.tape(weakened(LONG, links(LONG), [1], (0, 9999), 0.3))) == []
 
@@ -323,8 +327,10 @@ def test_readings_that_are_frozen_say_nothing_of_traffic() -> None:
     columns[ENERGY] = np.cumsum(np.full(traffic.shape, 4e5 * LONG.interval_s), axis=0)
     since = int(600 / LONG.interval_s)
     stands = {field: column.copy() for field, column in columns.items()}
-    stands[TOTAL][since:, :4] = columns[TOTAL][since, :4]
-    assert fired(LONG.tape(stands)) == [{"node": name(0)}], "links that carry nothing while the GPUs work"
+    until_then = columns[TOTAL][since, :4]
+    stands[TOTAL][since:, :4] = until_then + (columns[TOTAL][since:, :4] - until_then) / 10
+    assert fired(LONG.tape(stands)) == [{"node": name(0)}], "links that carry a tenth while the GPUs work"
+    stands[TOTAL][since:, :4] = until_then
     stands[ENERGY][since:, :4] = columns[ENERGY][since, :4]
     assert fired(LONG.tape(stands)) == []
 
@@ -335,7 +341,8 @@ def test_profiling_counters_that_are_paused_and_read_zero_are_no_lost_traffic() 
     columns[MEMORY] = np.full(columns[SENT].shape, 0.4)
     paused = {field: column.copy() for field, column in columns.items()}
     for field in (SENT, RECEIVED):
-        paused[field][since:, :4] = 0
+        paused[field][since:, :4] /= 10
     assert fired(LONG.tape(paused)) == [{"node": name(0)}], "memory that is used shows that the counters count"
-    paused[MEMORY][since:, :4] = 0
+    for field in (SENT, RECEIVED, MEMORY):
+        paused[field][since:, :4] = 0
     assert fired(LONG.tape(paused)) == []

@@ -236,6 +236,22 @@ def test_a_switch_is_frozen_when_no_port_counts_while_nics_on_it_move_data() -> 
     assert entities(tape) == [{"switch": "leaf-1"}], "a port that carries nothing does not show that the switch is read"
 
 
+def test_a_switch_whose_ports_correct_frames_is_read() -> None:
+    octets, corrects = (
+        ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS"),
+        "SAI_PORT_STAT_IF_IN_FEC_CORRECTABLE_FRAMES",
+    )
+    tape = frozen(tape_of(WHOLE), "switch", octets, switch="leaf-1")
+
+    def correcting(rows: Any) -> Any:
+        if rows.kind != "switch":
+            return rows
+        frames, there = np.floor(50 * seconds(rows)), np.ones(len(rows.times), bool)
+        return replace(rows, values={**rows.values, corrects: frames}, valid={**rows.valid, corrects: there})
+
+    assert entities(replace(tape, rows=[correcting(rows) for rows in tape.rows])) == []
+
+
 @pytest.mark.parametrize("pause_s", [295.0, 700.0])
 def test_a_switch_that_has_had_nothing_to_count_is_not_frozen_when_its_nics_move_data_again(pause_s: float) -> None:
     tape = frozen(tape_of(replace(WHOLE, minutes=18)), "nic", ("port_xmit_data", "port_rcv_data"), AT_S, AT_S + pause_s)

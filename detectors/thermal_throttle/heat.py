@@ -19,6 +19,8 @@ _ALARMED_RATIO: Final = 0.98
 """Of its own clock, two steps of 15 MHz at 1980: at its limit, in air that its BMC calls too warm, heat holds it."""
 _CAPPED: Final = 0.9
 """Of its power limit, at least: so much draws a GPU whose clock a power cap takes (A100: 360 to 400 of 400 W)."""
+_AT_CAP: Final = 0.98
+"""Of its power limit: there it is the cap that holds the clock. What heat holds down draws less."""
 _IDLE_MS: Final = 240_000
 """An idle GPU cannot show that it is free: it counts as free in part, so that a finding is over within five minutes."""
 
@@ -77,6 +79,7 @@ class Heat(Columns):
         # Work takes clocks down, too, and warms: what draws more than its peers is at work where they are not. It does
         # so at the power limit: far below that it may work harder, but keeps its clock.
         harder = (gpus.power[those] > peers_power) & ~(gpus.power[those] < _CAPPED * gpus.limit[those])
+        harder |= gpus.power[those] >= _AT_CAP * gpus.limit[those]
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
         by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
         shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))

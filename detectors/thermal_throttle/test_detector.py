@@ -307,7 +307,8 @@ HOT = [{"node": name(0), "gpu": 3}]
 
 
 @pytest.mark.parametrize(
-    ("watts", "limit_w", "expected"), [(450.0, None, []), (450.0, 480.0, []), (450.0, 700.0, HOT), (320.0, None, HOT)]
+    ("watts", "limit_w", "expected"),
+    [(450.0, None, []), (450.0, 480.0, []), (450.0, 700.0, HOT), (320.0, None, HOT), (320.0, 325.0, [])],
 )
 def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load_at_the_limit(
     watts: float, limit_w: float | None, expected: list[Any]
