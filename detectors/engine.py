@@ -47,8 +47,8 @@ class Engine:
     `streams` are those that are fed and marked; of these only the ones that count for some detector hold back the
     watermark (`self.streams`), and only what some detector reads need be fed (`self.fields`). With `every` all of them
     count and are fed, so that jobs are found, and the grid rests, as they would beside any other detectors: what one
-    detector finds is then the same whichever others run with it. Of a stream that is `spare` to all but the detectors
-    that read it only the times of its rows count where none does.
+    detector finds is then the same whichever others run with it, and what incidents cost jobs is not known. Of a stream
+    that is `spare` to all but the detectors that read it only the times of its rows count where none does.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Engine:
         spare: Collection[str] = (),
         forgetting: Forgetting = AFTER_A_WEEK,
     ) -> None:
-        self._choices = tuple(choices)
+        self._choices, self._every = tuple(choices), every
         self._grid, self._forgetting = grid_ms, forgetting
         self.topology = topology
         """What is known of the machines, without those that were inferred and are gone."""
@@ -88,8 +88,7 @@ class Engine:
         self._urged: tuple[int, ...] = ()
         """Detectors, by number, that decided at `event_time` because a reading was urgent."""
         self._concluded = False
-        self._alarms = Alarms()
-        self._finder = JobFinder(self._fleet)
+        self._alarms, self._finder = Alarms(), JobFinder(self._fleet)
         self._incidents = incidents
         self._correlator = Correlator(topology, self._fleet, incidents)
         self._revisions: list[Incident] = []
@@ -299,6 +298,7 @@ class Engine:
             self._heard.take(batch)
             if kind == "steps":
                 self._fleet.stepped(batch.entities, latest)
+            if not self._every:
                 self._correlator.observe(batch)
             self._finder.observe(batch)
             for detector in self._detectors:
