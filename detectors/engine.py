@@ -7,7 +7,7 @@ calls urgent, and right before a job starts or ends. Within a stretch logs come 
 last point of the grid counts, too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.inputs import fields_read, log_order, streams_read
 from detectors.jobs import JobFinder
+from detectors.pulse import Pulse
 from detectors.rows import Rows
 from detectors.state import StateError, below, pack, unpack
 from detectors.watermarks import BEGINNING, Watermarks
@@ -31,9 +32,6 @@ from detectors.watermarks import BEGINNING, Watermarks
 Choice = upgrade.Choice
 GRID_MS = 5000
 """How often `advance` is called: the usual interval of DCGM telemetry."""
-SILENCE_MS = 3_600_000
-"""After an hour without any telemetry or log line the grid rests until some comes: a feed that was away for a month,
-or one stray timestamp in 1970, must not cost a call for every five seconds of it."""
 FORMAT = 5
 _READ = frozenset({4, FORMAT})
 """Formats of snapshots that can be gone on with: what the older one lacks begins afresh."""
@@ -49,7 +47,8 @@ class Engine:
     `streams` are those that are fed and marked; of these only the ones that count for some detector hold back the
     watermark (`self.streams`), and only what some detector reads need be fed (`self.fields`). With `every` all of them
     count and are fed, so that jobs are found, and the grid rests, as they would beside any other detectors: what one
-    detector finds is then the same whichever others run with it.
+    detector finds is then the same whichever others run with it, and what incidents cost jobs is not known. Of a stream
+    that is `spare` to all but the detectors that read it only the times of its rows count where none does.
     """
 
     def __init__(
@@ -61,16 +60,18 @@ class Engine:
         grid_ms: int = GRID_MS,
         incidents: IncidentConfig | None = None,
         every: bool = False,
+        spare: Collection[str] = (),
         forgetting: Forgetting = AFTER_A_WEEK,
     ) -> None:
-        self._choices = tuple(choices)
+        self._choices, self._every = tuple(choices), every
         self._grid, self._forgetting = grid_ms, forgetting
         self.topology = topology
         """What is known of the machines, without those that were inferred and are gone."""
         self._forgotten: set[str] = set()
         fed = set(streams)
-        self.fields = fields_read(choices, fed if every else ())
+        self.fields = fields_read(choices, fed - set(spare) if every else ())
         self.streams = fed if every else streams_read(choices) & fed
+        self._pulse = Pulse()
         self._fleet = Fleet(topology)
         self._heard = Heard(self._fleet, forgetting, grid_ms)
         self._detectors: list[Detector] = [kind(config, self._fleet) for kind, config in self._choices]
@@ -84,12 +85,10 @@ class Engine:
         self._logs: list[LogRecord] = []
         self._jobs: list[JobEvent] = []
         self._watermarks = Watermarks()
-        self._last: Instant | None = None
         self._urged: tuple[int, ...] = ()
         """Detectors, by number, that decided at `event_time` because a reading was urgent."""
         self._concluded = False
-        self._alarms = Alarms()
-        self._finder = JobFinder(self._fleet)
+        self._alarms, self._finder = Alarms(), JobFinder(self._fleet)
         self._incidents = incidents
         self._correlator = Correlator(topology, self._fleet, incidents)
         self._revisions: list[Incident] = []
@@ -107,6 +106,8 @@ class Engine:
         buffer = self._buffers.get(rows.kind)
         if buffer is not None:
             self.late_rows += buffer.add(rows, self.event_time)
+        elif rows.kind in self.streams:
+            self._pulse.coming(rows.times, self.event_time)
 
     def feed_logs(self, records: Iterable[LogRecord]) -> None:
         """Take log lines, in any order."""
@@ -172,7 +173,7 @@ class Engine:
             stop, urged = self._urgent(self._next_stop(upto))
             found = self._stretch(stop)
             self.event_time = stop
-            on_grid = stop % self._grid == 0 and not self._resting(stop)
+            on_grid = stop % self._grid == 0 and not self._pulse.rests(stop)
             for event in self._finder.advance(stop) if on_grid else ():
                 self._happen(event)
             self._urged = tuple(range(len(self._detectors))) if on_grid else urged
@@ -240,7 +241,7 @@ class Engine:
             return []
         self._concluded = True
         found: list[Finding] = []
-        if not self._resting(self.event_time):
+        if not self._pulse.rests(self.event_time):
             for number in sorted(set(range(len(self._detectors))) - set(self._urged)):
                 found += self._detectors[number].advance(self.event_time)
         news = self._correlate(self._alarms.admit(found), self.event_time) if found else []
@@ -253,7 +254,7 @@ class Engine:
             stops.append(self._jobs[0].at - 1)
         after = self.event_time
         grid = (after // self._grid + 1) * self._grid
-        if not self._resting(after):
+        if not self._pulse.rests(after):
             stops.append(grid)
         elif (first := self._first()) is not None:
             stops.append(grid if first == after + 1 else first - 1)
@@ -269,22 +270,20 @@ class Engine:
         stop = min(wanted.values(), default=stop)
         return stop, tuple(number for number, first in wanted.items() if first == stop)
 
-    def _resting(self, at: Instant) -> bool:
-        return self._last is None or at - self._last > SILENCE_MS
-
     def _first(self) -> Instant | None:
-        times = [first for buffer in self._buffers.values() if (first := buffer.first()) is not None]
+        times = [at for at in (self._pulse.first(), *(one.first() for one in self._buffers.values())) if at is not None]
         if self._logs:
             times.append(self._logs[0].at)
         return min(times, default=None)
 
     def _stretch(self, stop: Instant) -> list[Finding]:
         found: list[Finding] = []
+        self._pulse.go_on(stop)
         count = next((n for n, record in enumerate(self._logs) if record.at > stop), len(self._logs))
         if count:
             lines = list(dict.fromkeys(self._logs[:count]))
             del self._logs[:count]
-            self._last = max(self._last or lines[-1].at, lines[-1].at)
+            self._pulse.heard(lines[-1].at)
             self._heard.take_lines(lines)
             self._finder.take_lines(lines)
             for detector in self._detectors:
@@ -295,10 +294,11 @@ class Engine:
             if batch is None:
                 continue
             latest = buffer.latest if buffer.latest is not None else stop
-            self._last = max(self._last or latest, latest)
+            self._pulse.heard(latest)
             self._heard.take(batch)
             if kind == "steps":
                 self._fleet.stepped(batch.entities, latest)
+            if not self._every:
                 self._correlator.observe(batch)
             self._finder.observe(batch)
             for detector in self._detectors:
@@ -328,7 +328,7 @@ class Engine:
             "jobs": [asdict(event) for event in self._jobs],
             "marks": self._watermarks.at,
             "ended": sorted(self._watermarks.ended),
-            "last": self._last,
+            "last": self._pulse.last,
             "urged": self._urged,
             "concluded": self._concluded,
             "alarms": self._alarms.snapshot(),
@@ -377,7 +377,7 @@ class Engine:
         self._logs = [LogRecord(*record) for record in document["logs"]]
         self._jobs = [job_event(event) for event in document["jobs"]]
         self._watermarks = Watermarks(document["marks"], document["ended"])
-        self._last, self._concluded = document["last"], document["concluded"]
+        self._pulse.last, self._concluded = document["last"], document["concluded"]
         self.event_time, self.late_rows = document["event_time"], document["late_rows"]
         states, sizes = state[8 + length :], document["states"][:-1]
         correlator = states[sum(sizes) :]

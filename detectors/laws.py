@@ -24,8 +24,9 @@ from pydantic import ValidationError
 from detectors.contract import Batch, Detector, Entity, Finding, Instant, Kind, LogRecord
 from detectors.core.columns import Columns
 from detectors.core.survivors import parts_of
-from detectors.engine import GRID_MS, SILENCE_MS, Choice
+from detectors.engine import GRID_MS, Choice
 from detectors.fleet import KEYS
+from detectors.pulse import SILENCE_MS
 from detectors.rows import Rows
 from detectors.spec import configure
 from detectors.tape import Handling, Tape, play, stretches, take

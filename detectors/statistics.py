@@ -46,6 +46,10 @@ def masked_median(values: FloatArray, valid: BoolArray) -> FloatArray:
     most = values.shape[-1]
     if most == 0:
         return np.full(values.shape[:-1], np.nan)
+    if np.count_nonzero(valid) == valid.size:
+        ranked = np.sort(values, axis=-1)
+        low, high = ranked[..., (most - 1) // 2], ranked[..., most // 2]
+        return np.where(low == high, low, low / 2 + high / 2)
     ranked = np.where(valid, values, np.inf).reshape(-1, most)
     ranked.sort(axis=1)
     count = np.count_nonzero(valid.reshape(-1, most), axis=1)

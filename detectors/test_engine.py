@@ -18,8 +18,9 @@ from detectors.contract import (
     LogRecord,
     finding_id,
 )
-from detectors.engine import SILENCE_MS, Engine
+from detectors.engine import Engine
 from detectors.fleet import Fleet, Job, JobEvent
+from detectors.pulse import SILENCE_MS
 from detectors.rows import KeyColumn, Rows
 from detectors.state import pack, unpack
 
@@ -101,6 +102,12 @@ def bmc(at: int) -> Rows:
     one = np.zeros(1, np.int64)
     keys = {"node": KeyColumn(one, ("a",)), "sensor": KeyColumn(one, ("psu",))}
     return Rows("bmc", np.array([T0 + at], np.int64), keys, {}, {})
+
+
+def nic(*times: int) -> Rows:
+    codes = np.zeros(len(times), np.int64)
+    keys = {"node": KeyColumn(codes, ("a",)), "nic": KeyColumn(codes, ("mlx5_0",))}
+    return Rows("nic", np.array(times, np.int64) + T0, keys, {}, {})
 
 
 def mark_all(of: Engine, at: int, *, end: bool = False) -> list[Finding]:
@@ -211,6 +218,18 @@ def test_the_grid_rests_after_an_hour_of_silence_and_goes_on_with_the_next_row()
     of.feed(dcgm((10 * SILENCE_MS + 1, "a", 0)))
     mark_all(of, 10 * SILENCE_MS + 7000)
     assert diary(of)[-2:] == [f"dcgm {10 * SILENCE_MS + 1} a/0 []", f"advance {10 * SILENCE_MS + 5000}"]
+
+
+def test_of_what_nobody_reads_only_the_times_count_and_they_keep_the_grid_from_resting() -> None:
+    of = Engine(None, CHOICES, ("dcgm", "nic", "jobs"), every=True, spare={"nic"})
+    of.feed(dcgm((1000, "a", 0)))
+    of.feed(nic(SILENCE_MS, 2000, 2000))
+    mark_all(of, 10 * SILENCE_MS)
+    assert sum(entry.startswith("advance") for entry in diary(of)) == 2 * SILENCE_MS // 5000
+    of.feed(nic(10 * SILENCE_MS + 1, 3000))
+    mark_all(of, 10 * SILENCE_MS + 7000)
+    assert diary(of)[-1] == f"advance {10 * SILENCE_MS + 5000}"
+    assert not of._fleet.entities("nic")
 
 
 def test_what_comes_after_the_last_point_of_the_grid_is_decided_on_at_the_end_wherever_the_stream_is_cut() -> None:

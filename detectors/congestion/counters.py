@@ -54,15 +54,19 @@ class Counters(Columns):
         same = which == self.which[:, ports]
         differs = (~same | ((which != 0) & (total != self.counted.value[:, ports]))).any(axis=0)
         kept = (which != 0).any(axis=0) & (differs | (at - self.moved[ports] >= _COPIED_MS))
-        if not np.count_nonzero(kept):
+        count = np.count_nonzero(kept)
+        if not count:
             return
-        ports, at, total, which = ports[kept], at[kept], total[:, kept], which[:, kept]
+        if count < len(kept):
+            ports, at, differs = ports[kept], at[kept], differs[kept]
+            total, which, same = total[:, kept], which[:, kept], same[:, kept]
         away = (self.at[ports] < 0) | (at - self.at[ports] > _AWAY_MS)
         self.counted.forget(ports[away])
         # A sum of other counters than before begins anew.
-        self.counted.value[:, ports] = np.where(same[:, kept], self.counted.value[:, ports], np.nan)
+        if np.count_nonzero(same) < same.size:
+            self.counted.value[:, ports] = np.where(same, self.counted.value[:, ports], np.nan)
         self.counted.take(ports, at, np.where(which != 0, total, np.nan))
-        self.moved[ports] = np.where(differs[kept] | away, at, self.moved[ports])
+        self.moved[ports] = np.where(differs | away, at, self.moved[ports])
         self.which[:, ports], self.at[ports] = which, at
 
     def ready(self, least_ms: int) -> IntArray:

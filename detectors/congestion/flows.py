@@ -233,8 +233,8 @@ class Flows(Kept):
         cool, odd = (looks.hot_s[ports] <= 0) & ~known, residual >= 1
         steady = cool & ~(waits & odd).any(axis=0)
         # In eighths: sums of these are exact, in whatever order they are added up.
-        weight = clamp(np.ceil(8 * spent_s / _APART_S), 1, 8) / 8
-        shares = [(share, weight == share) for share in np.unique(weight).tolist()]
+        eighths = clamp(np.ceil(8 * spent_s / _APART_S), 1, 8).astype(np.int64)
+        shares = [(number / 8, eighths == number) for number in np.flatnonzero(np.bincount(eighths)).tolist()]
         those, spent = ports[steady], spent_s[steady]
         self._carry(those, traffic[steady], spent)
         per_word = np.log(np.maximum(looks.per_word[those], _NO_WAIT))

@@ -99,7 +99,7 @@ class Echo(Columns):
         before = self.last[entities]
         self.last[entities] = worth
         pairs = np.array([before, worth])[:, calm & np.isfinite(before + worth)]
-        self.sums += pairs.shape[1], pairs.sum() / 2, pairs.prod(axis=0).sum(), (pairs**2).sum() / 2
+        self.sums += pairs.shape[1], pairs.sum() / 2, (pairs[0] * pairs[1]).sum(), (pairs**2).sum() / 2
         if self.sums[0] > _PAIRS_KEPT:
             self.sums /= 2
 
@@ -152,8 +152,9 @@ def joint(odds: FloatArray) -> FloatArray:
     As many chances as there are signals: Bonferroni's bound, which asks nothing of how they depend on one another.
     """
     known = np.isfinite(odds)
-    least = np.min(odds, axis=0, initial=1.0, where=known)
-    return np.where(known.any(axis=0), np.minimum(least * known.sum(axis=0), 1.0), np.nan)
+    least = np.where(known, odds, 1.0).min(axis=0, initial=1.0)
+    count = known.sum(axis=0)
+    return np.where(count > 0, np.minimum(least * count, 1.0), np.nan)
 
 
 def threshold(budget: float, entities: int, nodes: int, look_s: float) -> float:

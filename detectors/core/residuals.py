@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from detectors.contract import FloatArray, IntArray
+from detectors.contract import FloatArray, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.statistics import clamp, stable_order
 
@@ -105,14 +105,20 @@ class Groups:
         np.copyto(padded[:, :n], values, where=known)
         medians, counts = np.full((rows, self.groups), np.nan), np.zeros((rows, self.groups), np.int64)
         for those, sizes, places in self._tables:
-            ranked = padded[:, places]
+            ranked = padded.take(places, axis=1)
             ranked.sort(axis=2)
-            count = np.broadcast_to(sizes, ranked.shape[:2]) if whole else (ranked < np.inf).sum(axis=2)
-            cells = np.arange(count.size).reshape(count.shape) * ranked.shape[2]
-            low = ranked.take(cells + np.maximum(count - 1, 0) // 2)
-            high = low if lower else ranked.take(cells + np.minimum(count // 2, ranked.shape[2] - 1))
-            middle = low / 2 + high / 2
-            medians[:, those] = middle if whole else np.where(count > 0, middle, np.nan)
+            if whole:  # of every row the same places are in the middle
+                count, cells = sizes, np.arange(len(those)) * places.shape[1]
+                by_row = ranked.reshape(rows, -1)
+                low = by_row.take(cells + (sizes - 1) // 2, axis=1)
+                high = low if lower else by_row.take(cells + sizes // 2, axis=1)
+                medians[:, those] = low / 2 + high / 2
+            else:
+                count = (ranked < np.inf).sum(axis=2)
+                cells = np.arange(count.size).reshape(count.shape) * places.shape[1]
+                low = ranked.take(cells + np.maximum(count - 1, 0) // 2)
+                high = low if lower else ranked.take(cells + np.minimum(count // 2, places.shape[1] - 1))
+                medians[:, those] = np.where(count > 0, low / 2 + high / 2, np.nan)
             counts[:, those] = count
         return medians, counts
 
@@ -194,9 +200,16 @@ class Habit(Columns):
 def learn_together(
     habits: Sequence[Habit], entities: IntArray, values: FloatArray, spent_s: float | FloatArray
 ) -> None:
-    """Let each of some habits of one memory learn its row of `values` (rows, n), as `Habit.learn` does, all at once."""
+    """Let each of some habits of one memory learn its row of `values` (rows, n), as `Habit.learn` does, all at once.
+
+    `entities` ascend.
+    """
+    if len(habits) == 1:
+        habits[0].learn(entities, values[0], spent_s)
+        return
+    place = index_of(entities, len(habits[0]))
     level, spread, learnt = (
-        np.array([getattr(habit, name).take(entities) for habit in habits]) for name in ("level", "spread", "learnt_s")
+        np.array([getattr(habit, name)[place] for habit in habits]) for name in ("level", "spread", "learnt_s")
     )
     known, value = np.isfinite(values), values
     whole = np.count_nonzero(known) == known.size
@@ -207,6 +220,5 @@ def learn_together(
         level[fresh] = value[fresh]
     after = zip(*habits[0].learnt(level, spread, learnt, value, np.asarray(spent_s, float)), strict=True)
     for row, (habit, learns) in enumerate(zip(habits, after, strict=True)):
-        here: Any = slice(None) if whole else known[row]
-        those = entities[here]
+        those, here = (place, slice(None)) if whole else (entities[known[row]], known[row])
         habit.level[those], habit.spread[those], habit.learnt_s[those] = (column[here] for column in learns)

@@ -72,9 +72,11 @@ class Tail:
 
     def odds(self, residuals: FloatArray) -> FloatArray:
         """Return the probability (n,) of a residual at least as large: NaN where none is, 1 before any is known."""
-        self._settle()
         more = _above_zero(residuals)  # of counts that seldom grow few, and all others have the same odds
-        usual = min(max((float(self._above[0]) + 1) / (self._total + 1), _LEAST), 1.0)
+        if len(more):
+            self._settle()
+        every = float(self._counts[::-1].cumsum()[-1] if self._stale else self._above[0])
+        usual = min(max((every + 1) / (self._total + 1), _LEAST), 1.0)
         odds = np.where(np.isfinite(residuals), usual, np.nan)
         if len(more):
             scale = _scale(residuals[more])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detectors.contract import Batch, Instant, IntArray
 from detectors.fleet import Fleet
-from detectors.statistics import median_of
+from detectors.statistics import median_of, stable_order
 
 BUCKET_MS = 60_000
 BUCKETS = 130
@@ -92,10 +92,11 @@ class Paces:
         at = batch.at[good]
         job = np.broadcast_to(self._job_of[batch.entities], good.shape)[good]
         micros = np.rint(values[good] * 1e6).astype(np.int64)
-        order = np.lexsort((at, job))
+        order = stable_order(at)
+        order = order[stable_order(job[order])]
         at, job, micros = at[order], job[order], micros[order]
-        first = np.flatnonzero(np.concatenate([[True], job[1:] != job[:-1]]))
-        for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(job)], strict=True):
+        first = [0, *(np.flatnonzero(job[1:] != job[:-1]) + 1).tolist()]
+        for begin, end in zip(first, [*first[1:], len(job)], strict=True):
             self._take(self._names[job[begin]], at[begin:end], micros[begin:end])
 
     def _take(self, name: str, at: IntArray, micros: IntArray) -> None:
@@ -108,15 +109,17 @@ class Paces:
         minutes = at // BUCKET_MS
         pauses = np.diff(at, prepend=at[0] if pace.last == _NEVER else pace.last)
         pace.last = max(pace.last, int(at[-1]))
-        for minute in np.unique(minutes).tolist():
-            here, slot = minutes == minute, minute % BUCKETS
+        first = [0, *(np.flatnonzero(minutes[1:] != minutes[:-1]) + 1).tolist()]
+        for begin, end in zip(first, [*first[1:], len(at)], strict=True):
+            minute = int(minutes[begin])
+            slot = minute % BUCKETS
             if pace.minute[slot] != minute:
                 pace.minute[slot] = minute
                 pace.steps[slot] = pace.sum_us[slot] = pace.pause_ms[slot] = 0
-            pace.steps[slot] += int(here.sum())
-            pace.sum_us[slot] += int(micros[here].sum())
-            pace.pause_ms[slot] = max(int(pace.pause_ms[slot]), int(pauses[here].max()))
-            pace.last_ms[slot] = int(at[here].max())
+            pace.steps[slot] += end - begin
+            pace.sum_us[slot] += int(micros[begin:end].sum())
+            pace.pause_ms[slot] = max(int(pace.pause_ms[slot]), int(pauses[begin:end].max()))
+            pace.last_ms[slot] = int(at[end - 1])
 
     def _extend(self) -> None:
         entities = self._fleet.entities("steps")

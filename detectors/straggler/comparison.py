@@ -140,7 +140,7 @@ class Comparison(Columns):
         highest = np.fmax(self.highest[who], wealth)
         self.highest[who] = np.where(wealth > 0, highest, 0.0)
         self._learn_rises(who, highest, (wealth <= 0) & ~look.held, before)
-        lag = np.nan_to_num(verdict.lag[how, np.arange(len(who))])
+        lag = known_or(verdict.lag[how, np.arange(len(who))], 0.0)
         odd = (chance <= _ODD) & (lag >= verdict.least)
         looks = self.evidence.looks[who]
         self.run[who] = np.minimum(self.run[who] + 1, KEPT)
@@ -178,6 +178,8 @@ class Comparison(Columns):
         One look far out is a spike, which no alert rests on: a rise is made of several.
         """
         rose = (ended & (highest > 0)).nonzero()[0]
+        if not len(rose):
+            return
         several = np.bitwise_count(self.odd[who[rose]] & _newest(looks[rose])) >= _RISE_LOOKS
         self.rises.learn(highest[rose[several]])
 
@@ -206,6 +208,8 @@ class Comparison(Columns):
         are odd.
         """
         odd = (self.odd[who] & np.uint64(1) > 0).nonzero()[0]
+        if not len(odd):
+            return odd
         those, least = who[odd], np.broadcast_to(duty, who.shape)[odd]
         windows = self.run[those]
         since = self.odd[those] & _newest(windows)

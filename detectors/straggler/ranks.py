@@ -20,7 +20,7 @@ from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
 from detectors.core.tails import Tails
-from detectors.statistics import clamp, masked_median, median_of
+from detectors.statistics import clamp, known_or, masked_median, median_of
 from detectors.straggler.comparison import FLOOR, LATELY, Comparison, Look, Verdict
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.shape import Places, individuals
@@ -103,7 +103,7 @@ class Ranks(Comparison):
         self.first[ranks] = np.where(self.first[ranks] < 0, begun, self.first[ranks])
         computed, waited = clamp(compute, 0.0, step), clamp(wait, 0.0, step)
         self.sums[:, ranks] += np.array([computed, step, waited, np.ones(len(step))])
-        self.fed[ranks] += clamp(np.nan_to_num(data), 0.0, step - computed)
+        self.fed[ranks] += clamp(known_or(data, 0.0), 0.0, step - computed)
         self.seen[ranks] += 1
         self.at[ranks] = at
 
@@ -135,7 +135,7 @@ class Ranks(Comparison):
         apart_s = (begun - self._begun) / 1000 if self._begun >= 0 else 0.0
         self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
         self._begun, self._apart_s = begun, apart_s
-        x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held)
+        x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held) if held else np.zeros(len(who), bool)
         self.look(Look(who, one, Groups(one, 1), x, held_too, begun, self.look_s, self.every_s))
         return True
 
@@ -157,9 +157,9 @@ class Ranks(Comparison):
         """Return what ranks scatter by, or one by itself from look to look if that is more: in a bad minute a rank is
         far behind, then ahead; who is slow stays so.
         """
-        self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
-        jumps = np.abs(np.diff(self.recent[:, look.who], axis=0))
-        own = MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps.T, np.isfinite(jumps.T))
+        recent = self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
+        jumps = np.abs(recent[1:] - recent[:-1]).T
+        own = MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps, np.isfinite(jumps))
         return np.asarray(np.fmax(own, 0.0 if len(look.who) <= _FEW else self._spread(apart[0])))[None, :]
 
     def _spread(self, values: FloatArray) -> float:
@@ -175,12 +175,14 @@ class Ranks(Comparison):
         compute, wait, length = self.computes_s[who], self.waits_s[who] / self.step_s, self.step_s
         self.usual_s[who] = np.exp(usual[0])
         over = (compute - median_of(compute)) / length
-        lag = np.nan_to_num(compute * -np.expm1(-apart[0]) / length)
+        lag = known_or(compute * -np.expm1(-apart[0]) / length, 0.0)
         always = np.zeros(len(who), bool)
         if not few:
             should = np.where(np.isfinite(apart[0]), self.usual_s[who], np.nan)
             ahead = (should - median_of(should)) / length
-            always = (ahead >= share) & (ahead >= _APART * self._spread(ahead))
+            always = ahead >= share
+            if always.any():
+                always &= ahead >= _APART * self._spread(ahead)
             if always.any():
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
                 lag = np.where(always, over, lag)

@@ -53,9 +53,10 @@ def individuals(longer: BoolArray, ratio: FloatArray, node: IntArray) -> BoolArr
         size = count // stages
         for stage in range(stages):
             block = slice(stage * size, (stage + 1) * size)
+            if np.count_nonzero(longer[block]) < _BLOCK_SHARE * size:
+                continue
             several = len(np.unique(node[block])) > 1
             modest = float(np.median(ratio[block])) <= _STAGE_RATIO
-            whole = np.count_nonzero(longer[block]) >= _BLOCK_SHARE * size
-            if whole and (several or (stage == stages - 1 and modest)):
+            if several or (stage == stages - 1 and modest):
                 left[block] = False
     return left

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from detectors.heard import FORGET_MS
 from detectors.registry import choose, discover
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
@@ -192,14 +194,19 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     assert words in str(done.exception)
 
 
-def test_a_detector_alone_finds_what_it_finds_beside_the_others_where_jobs_must_be_found(
-    night: Path, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def hours(night: Path) -> dict[str, Recording]:
+    """Return an hour of the night, with its list of jobs and without."""
     whole = Recording.open(night)
     start = whole.manifest.start + 2 * HOUR * 1000
-    hour = Recording.open(cut_recording(whole, tmp_path / "hour", start=start, end=start + HOUR * 1000))
-    recording, choices = Recording.open(degrade_recording(hour, tmp_path / "blind", ("jobs",))), choose()
-    wanted = {"straggler", "power_throttle", "job_health"}
+    hour = Recording.open(cut_recording(whole, night.parent / "hour", start=start, end=start + HOUR * 1000))
+    return {"listed": hour, "found": Recording.open(degrade_recording(hour, night.parent / "blind", ("jobs",)))}
+
+
+@pytest.mark.parametrize("jobs", ["listed", "found"])
+def test_a_detector_alone_finds_what_it_finds_beside_the_others(hours: dict[str, Recording], jobs: str) -> None:
+    recording, choices = hours[jobs], choose()
+    wanted = {"straggler", "power_throttle", "job_health", "congestion"}
     together = engine_for(recording, choices, grid_ms=30_000)
     found = [one.to_json() for step in fed(together, recording) for one in step.findings if one.detector in wanted]
     alone = [
@@ -211,3 +218,12 @@ def test_a_detector_alone_finds_what_it_finds_beside_the_others_where_jobs_must_
     ]
     assert sorted(found) == sorted(one.to_json() for one in alone)
     assert found
+
+
+def test_a_detector_alone_is_fed_only_what_it_reads_and_what_jobs_are_found_by(hours: dict[str, Recording]) -> None:
+    storage = [choice for choice in choose() if choice[0].spec.name == "storage"]
+    fed_with = {jobs: set(engine_for(hour, storage, every=True).fields) for jobs, hour in hours.items()}
+    assert fed_with == {"listed": {"steps", "storage"}, "found": {"steps", "storage", "dcgm"}}
+    hour = hours["listed"]
+    week = replace(hour, manifest=hour.manifest.model_copy(update={"end": hour.manifest.start + FORGET_MS}))
+    assert set(engine_for(week, storage, every=True).fields) == set(hour.streams())

@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from detectors.contract import Finding, Instant, Kind, LogRecord
+from detectors.contract import KINDS, Finding, Instant, Kind, LogRecord
 from detectors.engine import GRID_MS, Choice, Engine
 from detectors.fleet import Job, JobEvent
+from detectors.heard import FORGET_MS
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.registry import choose
@@ -58,14 +59,27 @@ def engine_for(
     """Return an engine that a recording can be fed to; `every`: with all its streams, whoever reads them."""
     topology = recording.topology.model_dump(mode="json", exclude_unset=True)
     streams = ("jobs", "logs", *recording.streams())
-    return Engine(topology, choices, streams, grid_ms=grid_ms, incidents=incidents, every=every)
+    spare = _spare(recording) if every else ()
+    return Engine(topology, choices, streams, grid_ms=grid_ms, incidents=incidents, every=every, spare=spare)
+
+
+def _spare(recording: Recording) -> set[Kind]:
+    """Return the streams that jobs are not found by: none where somebody may be forgotten, who is heard by any.
+
+    Where a list has jobs from the beginning on GPUs' readings find none. Ranks are forgotten within a day.
+    """
+    start = recording.manifest.start
+    if recording.manifest.end - start >= FORGET_MS:
+        return set()
+    listed = any(job.start <= start for job in recording.jobs())
+    return set(KINDS) - ({"steps"} if listed else {"steps", "dcgm"})
 
 
 def fed(engine: Engine, recording: Recording) -> Iterator[Step]:
     """Feed the engine stream by stream, always the one that is furthest behind; yield what comes of it."""
     end = recording.manifest.end
     feeds = {"jobs": _feed_jobs(engine, recording), "logs": _feed_logs(engine, recording)}
-    feeds |= {kind: _feed_rows(engine, recording, kind) for kind in engine.fields if kind in engine.streams}
+    feeds |= {kind: _feed_rows(engine, recording, kind) for kind in KINDS if kind in engine.streams}
     behind = [(recording.manifest.start - 1, stream) for stream in feeds]
     heapq.heapify(behind)
     while behind:
@@ -83,7 +97,7 @@ def fed(engine: Engine, recording: Recording) -> Iterator[Step]:
 
 def _feed_rows(engine: Engine, recording: Recording, kind: Kind) -> Iterator[Instant]:
     """Feed one stream batch by batch; yield the time up to which all of it was fed."""
-    wanted = engine.fields[kind]
+    wanted = engine.fields.get(kind, ())
     with open_stream(recording.path / STREAMS[kind].file) as file:
         columns = [name for name in file.schema_arrow.names if name in wanted or (kind == "steps" and name == "node")]
     start, end = recording.manifest.start, recording.manifest.end + 1
