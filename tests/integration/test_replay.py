@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,17 @@ from tests.integration.recorded_feed import all_records
 from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
 
 pytestmark = pytest.mark.integration
+
+
+def announced_over(kafka: KafkaSettings, unit: str) -> ReplayState:
+    """Return the state of a replay that its service has ended, once the topic has it: it is shown before that."""
+    with closing(ReplayDirectory(kafka)) as directory:
+
+        def over() -> ReplayState | None:
+            directory.follow()
+            return state if (state := directory.states[unit]).over else None
+
+        return until(over, timeout_s=300, what=f"the end of {unit} to be announced")
 
 
 @contextmanager
@@ -76,6 +87,7 @@ def test_the_topology_and_the_state_come_before_the_first_row(
 ) -> None:
     name = service.begin(recording, speed="max", shift="keep")
     service.wait(name)
+    announced_over(kafka, f"vela/{name}")
     (found,) = arrived(kafka, f"vela/{name}").values()
     announced = [
         (record.key.decode(), record.timestamp, record.value)
@@ -197,9 +209,7 @@ def test_a_seek_is_a_new_generation_warmed_from_before(kafka: KafkaSettings, tmp
         service.wait(name)
         service.call("POST", f"/{name}/seek", to=format_time(START))  # back, and after its end
         service.wait(name)
-        directory = ReplayDirectory(kafka)
-        announced = directory.states[f"vela/{name}"]
-        directory.close()
+        announced = announced_over(kafka, f"vela/{name}")
     found = arrived(kafka, f"vela/{name}")
     assert sorted(found) == [0, 1, 2]
     assert all(found[0].watermarks(stream)[-1].end for stream in STREAMS)
