@@ -143,6 +143,8 @@ class Link:
         loop = asyncio.get_running_loop()
         try:
             while data := await loop.sock_recv(source, _CHUNK):
+                if self._cut == "slow":
+                    await asyncio.sleep(self.slow_s)
                 await self._passing.wait()
                 if connection.dead:
                     continue
@@ -150,8 +152,6 @@ class Link:
                     connection.torn = True
                 if connection.torn and answers:
                     continue
-                if self._cut == "slow":
-                    await asyncio.sleep(self.slow_s)
                 await loop.sock_sendall(sink, data)
             await self._passing.wait()
         except OSError:
