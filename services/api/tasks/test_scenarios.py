@@ -86,7 +86,8 @@ def test_what_is_there_is_replaced_only_where_that_is_asked_for(api: Client, tmp
     task = over(api, make(api, **SMALLEST, overwrite=True))
     assert (task["state"], header.read_text(encoding="utf-8")) == ("done", whole), task
     assert api.get(f"/api/v1/recordings/{MADE}").json()["title"] == title
-    run = run_over(api, MADE)
+    others = [one["name"] for one in api.get("/api/v1/detectors").json()][1:]
+    run = run_over(api, MADE, **{name: {"enabled": False} for name in others})
     with Store(tmp_path / "data" / "api.sqlite").writing() as db:
         db.execute("UPDATE runs SET state = 'running' WHERE id = ?", (run,))
     assert make(api, **SMALLEST, overwrite=True).json()["detail"] == f"a run of {MADE} waits or is running"
