@@ -16,7 +16,6 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from services.stack.ports import LOOPBACK, PortBook
@@ -183,9 +182,7 @@ class Network:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self.links):
             self.remove(name)
         self._loop.call_soon_threadsafe(self._loop.stop)
