@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaProducer
 
 from services.kit import wire
-from services.kit.kafka import KafkaSettings, producer
+from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
@@ -24,13 +24,6 @@ from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheu
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
-
-
-@pytest.fixture
-def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
-    client = producer(kafka)
-    yield client
-    client.close()
 
 
 def sink(stack: Stack, kafka: KafkaSettings, **env: str) -> tuple[ManagedProcess, str, str]:
