@@ -29,7 +29,7 @@ from services.kit.wire import Watermark
 from services.replay.conftest import END, START, write_recording
 from tests import web
 from tests.integration.recorded_feed import all_records
-from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
+from tests.integration.replayed import STREAMS, Arrived, Service, arrived, check_marks, expected, unique
 
 pytestmark = pytest.mark.integration
 
@@ -69,14 +69,20 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return write_recording(tmp_path / name)
 
 
-def test_what_arrives_is_the_recording(service: Service, kafka: KafkaSettings, recording: Path) -> None:
-    name = service.begin(recording, speed="max")
-    status = service.wait(name)
+def check_whole(kafka: KafkaSettings, name: str, recording: Path) -> Arrived:
+    """Assert that all of a recording has arrived as one generation of a replay; return it."""
     (found,) = arrived(kafka, f"vela/{name}").values()
     for stream in STREAMS:
         assert found.rows(stream) == expected(recording, stream)
-        assert status["rows"][stream] == len(expected(recording, stream))
     check_marks(found, END)
+    return found
+
+
+def test_what_arrives_is_the_recording(service: Service, kafka: KafkaSettings, recording: Path) -> None:
+    name = service.begin(recording, speed="max")
+    status = service.wait(name)
+    found = check_whole(kafka, name, recording)
+    assert {stream: status["rows"][stream] for stream in STREAMS} == {s: len(found.rows(s)) for s in STREAMS}
     assert found.origin.shift_ms == status["shift_ms"]
     assert status["progress"] == 1
     assert status["position"] == format_time(END)
@@ -132,10 +138,7 @@ def test_pauses_and_speeds_change_nothing_of_what_arrives(
     assert (resumed["state"], resumed["speed"]) == ("running", 200)
     service.call("POST", f"/{name}/speed", speed="max")
     service.wait(name)
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
-    check_marks(found, END)
+    check_whole(kafka, name, recording)
 
 
 def test_a_window_is_sent_and_nothing_around_it(service: Service, kafka: KafkaSettings, recording: Path) -> None:
@@ -180,9 +183,7 @@ def test_a_stopped_service_goes_on_with_what_was_paused(kafka: KafkaSettings, tm
         service.call("POST", f"/{name}/speed", speed="max")
         service.call("POST", f"/{name}/resume")
         service.wait(name)
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
+    check_whole(kafka, name, recording)
 
 
 def test_two_replays_at_once_are_kept_apart(service: Service, kafka: KafkaSettings, recording: Path) -> None:
@@ -191,10 +192,7 @@ def test_two_replays_at_once_are_kept_apart(service: Service, kafka: KafkaSettin
     assert (first, second) == (recording.name, f"{recording.name}-2")
     for name in (first, second):
         service.wait(name)
-        (found,) = arrived(kafka, f"vela/{name}").values()
-        for stream in STREAMS:
-            assert found.rows(stream) == expected(recording, stream)
-        check_marks(found, END)
+        found = check_whole(kafka, name, recording)
         assert found.origin.target == ("receive" if name == second else "prometheus")
 
 
@@ -337,10 +335,7 @@ def test_a_broker_that_was_away_is_waited_for(
         broker.start()
     status = service.wait(name)
     assert status["max_lag_s"] > 1
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
-    check_marks(found, END)
+    check_whole(kafka, name, recording)
 
 
 @pytest.mark.parametrize(
