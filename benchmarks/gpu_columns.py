@@ -55,9 +55,9 @@ FIELDS = (
 class GpuFleet:
     """A fleet of `gpus` GPUs from `start` (ms) on: its topology, its jobs, and its readings tick by tick."""
 
-    def __init__(self, gpus: int, start: int, seed: int = 1) -> None:
+    def __init__(self, gpus: int, start: int) -> None:
         self.gpus, self.start = gpus, start
-        self._chance = np.random.default_rng(seed)
+        self._chance = np.random.default_rng(1)
         nodes = -(-gpus // GPUS_A_NODE)
         self.names = tuple(f"n{number:05d}" for number in range(nodes))
         self._node = np.arange(gpus) // GPUS_A_NODE

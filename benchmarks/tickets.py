@@ -329,7 +329,7 @@ def main() -> None:
     given = options.parse_args()
     asked = Asked(given.days, given.nodes, given.first, given.window, "2h", 32)
     if given.short:
-        asked = Asked(1 / 12, 8, 1 / 24, "30m", "15m", 4)
+        asked, given.workers = Asked(1 / 12, 8, 1 / 24, "30m", "15m", 4), 1
     with tempfile.TemporaryDirectory() as scratch:
         wrong = shown(asked, Path(scratch), given.workers)
     if wrong:

@@ -51,7 +51,7 @@ METRICS: tuple[tuple[str, str, str, Callable[[Floats], Floats]], ...] = (
 )
 
 
-def scrapes(recording: Recording, prefix: str = "") -> Iterator[str]:
+def scrapes(recording: Recording) -> Iterator[str]:
     """Yield the exporter's samples of a recording's GPUs, each with its time."""
     for batch in recording.batches("dcgm"):
         nodes, gpus, times = batch.column("node").to_pylist(), batch.column("gpu").to_pylist(), times_of(batch)
@@ -66,7 +66,7 @@ def scrapes(recording: Recording, prefix: str = "") -> Iterator[str]:
             values = of(column.cast("float64").to_numpy(zero_copy_only=False))
             for label, at, value in zip(labels, times.tolist(), values.tolist(), strict=True):
                 if value == value:
-                    yield f"{prefix}{metric}{{{label}{own}}} {value:g} {at}\n"
+                    yield f"{metric}{{{label}{own}}} {value:g} {at}\n"
 
 
 def in_amds_names(source: Path, folder: Path) -> Path:

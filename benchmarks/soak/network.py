@@ -16,7 +16,6 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from services.stack.ports import LOOPBACK, PortBook
@@ -143,6 +142,8 @@ class Link:
         loop = asyncio.get_running_loop()
         try:
             while data := await loop.sock_recv(source, _CHUNK):
+                if self._cut == "slow":
+                    await asyncio.sleep(self.slow_s)
                 await self._passing.wait()
                 if connection.dead:
                     continue
@@ -150,8 +151,6 @@ class Link:
                     connection.torn = True
                 if connection.torn and answers:
                     continue
-                if self._cut == "slow":
-                    await asyncio.sleep(self.slow_s)
                 await loop.sock_sendall(sink, data)
             await self._passing.wait()
         except OSError:
@@ -183,9 +182,7 @@ class Network:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in list(self.links):
             self.remove(name)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -68,7 +68,11 @@ def pages_a_week(sent: Sequence[Notice], weeks: float) -> dict[str, dict[str, fl
     return {team: {what: counts[team][what] / weeks for what in ("page", "ticket")} for team in ordered}
 
 
-def offenders(sent: Sequence[Notice], most: int = 20) -> list[dict[str, Any]]:
+_MOST = 20
+"""Offenders that are named."""
+
+
+def offenders(sent: Sequence[Notice]) -> list[dict[str, Any]]:
     """Return the machines that somebody was alerted of on several days, those of most days first."""
     days: dict[str, set[int]] = {}
     times: Counter[str] = Counter()
@@ -82,7 +86,7 @@ def offenders(sent: Sequence[Notice], most: int = 20) -> list[dict[str, Any]]:
     again = sorted((name for name in days if len(days[name]) > 1), key=lambda name: (-len(days[name]), name))
     return [
         {"machine": name, "days": len(days[name]), "notices": times[name], "faults": sorted(kinds[name])}
-        for name in again[:most]
+        for name in again[:_MOST]
     ]
 
 

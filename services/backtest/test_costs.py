@@ -93,10 +93,10 @@ def test_what_is_no_policy_is_refused(text: str) -> None:
         policy_of(text)
 
 
-def outcome(pages: int, labels: list[Label], raised: list[Finding], jobs: list[Job] | None = None) -> PolicyOutcome:
+def outcome(pages: int, labels: list[Label], raised: list[Finding]) -> PolicyOutcome:
     truths: list[Truth] = of_labels(labels)
     subjects: list[Judged] = [judged(raised, truths)]
-    return outcome_of(Policy("p", pages), subjects, [Ledger([JOB] if jobs is None else jobs, TOPOLOGY, ASSUMED)])
+    return outcome_of(Policy("p", pages), subjects, [Ledger([JOB], TOPOLOGY, ASSUMED)])
 
 
 def test_doing_nothing_costs_what_the_faults_cost() -> None:

@@ -19,15 +19,13 @@ class Held:
     total: float
 
 
-def held(
-    url: str, *, replay: str, start_ms: int, end_ms: int, headers: dict[str, str] | None = None
-) -> dict[str, Held]:
+def held(url: str, *, replay: str, start_ms: int, end_ms: int) -> dict[str, Held]:
     """Return by metric name what the server at `url` holds of `replay` from `start_ms` to `end_ms`, both included.
 
     Times are as landed (recording time plus shift). One query a metric name: a server that evaluates whole
     recordings at once would exceed its sample limit.
     """
-    with httpx.Client(base_url=url, timeout=120, headers=headers) as client:
+    with httpx.Client(base_url=url, timeout=120) as client:
         names = _query_names(client, replay, start_ms, end_ms)
         found = {}
         # A range is open at its left end: one millisecond more takes the first sample in.

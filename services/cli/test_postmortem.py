@@ -6,13 +6,17 @@ import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
+from services.recording.cut import cut_recording
+from services.recording.reader import Recording
 
 HANG = Path(__file__).resolve().parents[2] / "replay-data" / "small" / "sakuraone-job-hang"
 
 
 def test_a_page_is_written_with_what_would_have_caught_it_sooner(tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    asked = ["postmortem", str(HANG), "--out", str(out), "--price", "2.5"]
+    out, whole = tmp_path / "report.html", Recording.open(HANG)
+    start = whole.manifest.start
+    part = cut_recording(whole, tmp_path / HANG.name, start=start, end=start + 1_000_000, name=HANG.name)
+    asked = ["postmortem", str(part), "--out", str(out), "--price", "2.5"]
     result = hindcast(*asked, catch=False)
     assert result.exit_code == 0
     assert "job_hang on job 20117" in result.stdout

@@ -12,7 +12,7 @@ _HERE = 'node=~"$node|"'
 
 
 def against(
-    title: str, description: str, metric: str, *, unit: str, counter: bool = False, scale: str = "", width: int = 8
+    title: str, description: str, metric: str, *, unit: str, counter: bool = False, scale: str = ""
 ) -> Timeseries:
     """Return a metric of the node's GPUs or ports beside the median and the spread of its peers."""
     select = rate if counter else of
@@ -26,7 +26,7 @@ def against(
         Query(f"quantile(0.05, {others})", "peers, 5th percentile", colours.SKY),
         Query(f"quantile(0.95, {others})", "peers, 95th percentile", colours.SKY),
         unit=unit,
-        width=width,
+        width=8,
     )
 
 

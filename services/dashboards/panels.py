@@ -119,7 +119,6 @@ def number(
     unit: str,
     thresholds: Thresholds,
     width: int = 4,
-    height: int = 4,
     decimals: int | None = None,
     link: Link | None = None,
     over_time: bool = False,
@@ -129,7 +128,7 @@ def number(
         id=0,
         title=title,
         description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
+        grid_pos=GridPos(h=4, w=width, x=0, y=0),
         targets=_targets(queries, instant=not over_time),
         field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, decimals=decimals, link=link),
         options=StatOptions(
@@ -147,7 +146,6 @@ def bars(
     thresholds: Thresholds,
     width: int = 8,
     height: int = 8,
-    low: float | None = 0,
     high: float | None = None,
     decimals: int | None = None,
     link: Link | None = None,
@@ -159,7 +157,7 @@ def bars(
         description=description,
         grid_pos=GridPos(h=height, w=width, x=0, y=0),
         targets=_targets([query], instant=True),
-        field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, decimals=decimals, low=low, high=high, link=link),
+        field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, decimals=decimals, low=0, high=high, link=link),
         options=BarGaugeOptions(reduce_options=Reduce()),
     )
 
@@ -180,7 +178,6 @@ def table(
     description: str,
     *columns: tuple[Query, ColumnOf],
     hidden: Sequence[str] = (),
-    renamed: dict[str, str] | None = None,
     width: int = 24,
     height: int = 9,
     links: dict[str, Link] | None = None,
@@ -200,7 +197,7 @@ def table(
         )
         for name, link in (links or {}).items()
     ]
-    titles = {name: column.title for name, (_, column) in zip(names, columns, strict=True)} | (renamed or {})
+    titles = {name: column.title for name, (_, column) in zip(names, columns, strict=True)}
     return TablePanel(
         id=0,
         title=title,
@@ -239,7 +236,6 @@ def grid(
     low: float | None = None,
     high: float | None = None,
     link: Link | None = None,
-    points: int = 80,
 ) -> StatusHistory:
     """Return a heat map of series by time, coloured by thresholds."""
     return StatusHistory(
@@ -248,7 +244,7 @@ def grid(
         description=description,
         grid_pos=GridPos(h=height, w=width, x=0, y=0),
         targets=_targets([query]),
-        max_data_points=points,
+        max_data_points=80,
         field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, low=low, high=high, link=link),
     )
 

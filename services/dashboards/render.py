@@ -1,6 +1,6 @@
 """Dashboards as pictures, from what a Prometheus or Thanos Query answers now."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,6 @@ def render(
     chosen: Values,
     *,
     dpi: int = 80,
-    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Rendered]:
     """Ask all queries of the dashboards `names` and yield each as it is drawn, as ``folder/NAME.png``.
 
@@ -47,7 +46,6 @@ def render(
             board = dashboard(name)
             known = {variable.name for variable in board.templating.list}
             values = source.values(board, {key: value for key, value in chosen.items() if key in known})
-            report(f"{name}: {len(board.queries())} queries")
             answers = source.answers(board, values)
             path = folder / f"{name}.png"
             span = window.start_ms / 1000, window.end_ms / 1000

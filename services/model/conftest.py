@@ -27,7 +27,7 @@ class Slow:
     factor: float = 0.6
 
 
-def write_recording(out: Path, *, minutes: int, seed: int, slow: Slow | None = None, labelled: bool = True) -> Path:
+def write_recording(out: Path, *, minutes: int, seed: int, slow: Slow | None = None) -> Path:
     """Write a recording; a checkpoint of half a minute every 20 minutes leaves all GPUs idle."""
     rng = np.random.default_rng(seed)
     count = NODES * GPUS
@@ -62,7 +62,7 @@ def write_recording(out: Path, *, minutes: int, seed: int, slow: Slow | None = N
         writer.write("steps", _steps(minutes, slow, rng))
         job = Job(job_id="812", nodes=["n1", "n2"], gpus_per_node=GPUS, start=START - 600_000, state="RUNNING")
         writer.write_jobs([job])
-        if slow is not None and labelled:
+        if slow is not None:
             writer.write_labels([label_of(slow)])
         header = {
             "name": out.name,

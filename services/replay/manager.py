@@ -2,13 +2,12 @@
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from services.kit import replays, topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin, producer
+from services.kit.times import wall_ms
 from services.kit.units import partition_of
 from services.recording.reader import Recording
 from services.recording.tidy import open_tidy
@@ -26,13 +25,10 @@ _ORDER_TIMEOUT_S = 30.0
 class Manager:
     """The replays by name. Methods raise UserError; they may be called from several threads."""
 
-    def __init__(
-        self, settings: ReplaySettings, kafka: KafkaSettings, *, wall_ms: Callable[[], int] | None = None
-    ) -> None:
+    def __init__(self, settings: ReplaySettings, kafka: KafkaSettings) -> None:
         self._settings = settings
         self._kafka = kafka
         self._journal = Journal(settings.state_dir)
-        self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
         self._lock = threading.RLock()
         self._replays: dict[str, Replay] = {}
 
@@ -52,7 +48,7 @@ class Manager:
             cluster = recording.manifest.cluster.name
             known = {unit.removeprefix(f"{cluster}/"): state for unit, state in self._announced().items()}
             taken = {*self._replays, *(name for name, state in known.items() if not state.over)}
-            spec = plan(request, recording, taken, self._wall_ms())
+            spec = plan(request, recording, taken, wall_ms())
             self._check_tenant(spec)
             # A name used again goes on counting: no consumer may take the new data for the old.
             generation = known[spec.name].generation + 1 if spec.name in known else 0

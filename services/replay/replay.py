@@ -47,7 +47,6 @@ class Replay:
         *,
         in_flight_bytes: int,
         warm_ms: int,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.entry = entry
         self.max_lag_s = 0.0
@@ -57,7 +56,6 @@ class Replay:
         self._place = place
         self._limit = in_flight_bytes
         self._warm_ms = warm_ms
-        self._clock = clock
         self._mailbox = Mailbox(entry.spec.name)
         self._suspended = threading.Event()
         self._pacer = self._line(entry)
@@ -107,7 +105,7 @@ class Replay:
             return self.safe().position_ms
         if self.entry.speed == MAX or self._warming(generation):
             return generation.position_ms
-        return min(self._pacer.event_at(self._clock()), self.entry.spec.to_ms)
+        return min(self._pacer.event_at(time.monotonic()), self.entry.spec.to_ms)
 
     def lag_s(self) -> float:
         """Return for how long (wall seconds) the oldest row that Kafka has not acknowledged has been due."""
@@ -115,7 +113,7 @@ class Replay:
         if generation is None or outbox is None or self.entry.state != "running" or self._warming(generation):
             return 0.0
         sent_ms = outbox.oldest_ms()
-        lag = self._pacer.lag_s(self._next_ms if sent_ms is None else sent_ms, self._clock())
+        lag = self._pacer.lag_s(self._next_ms if sent_ms is None else sent_ms, time.monotonic())
         self.max_lag_s = max(self.max_lag_s, lag)
         return lag
 
@@ -174,7 +172,7 @@ class Replay:
     def _line(self, entry: Entry) -> Pacer:
         """Return the schedule that begins at the entry's position, or behind its warming."""
         at_ms = max(entry.position_ms + 1, entry.from_ms)
-        return Pacer(entry.speed, float(at_ms), self._clock(), paused=entry.state == "paused")
+        return Pacer(entry.speed, float(at_ms), time.monotonic(), paused=entry.state == "paused")
 
     def _open(self, recording: Recording, entry: Entry) -> None:
         """Announce a generation and open its feeds behind the entry's position."""
@@ -227,7 +225,7 @@ class Replay:
         """Note how far it has got; where the disk is full it goes on: a crash then repeats more of it."""
         self.entry = self._as_of_now()
         self._journal.keep(self.entry)
-        self._saved_s = self._clock()
+        self._saved_s = time.monotonic()
 
     def _warming(self, generation: Generation) -> bool:
         return generation.position_ms + 1 < self.entry.from_ms
@@ -237,7 +235,7 @@ class Replay:
         if self._suspended.is_set():
             raise Abandoned
         _, generation, _ = self._opened()
-        now = self._clock()
+        now = time.monotonic()
         if now - self._saved_s >= SAVE_S:
             self._save()
         warming = self._warming(generation)
@@ -253,7 +251,7 @@ class Replay:
         generation.advance(upto_ms)
         self._next_ms = generation.next_ms()
         if warming and upto_ms == end_ms:
-            self._pacer = self._pacer.anchored(self.entry.from_ms, self._clock())
+            self._pacer = self._pacer.anchored(self.entry.from_ms, time.monotonic())
         elif upto_ms == end_ms:
             self._finish("ended")
         return 0.0 if upto_ms < due_ms or warming or self.entry.speed == MAX else CYCLE_S
@@ -292,7 +290,7 @@ class Replay:
 
     def _carry_out(self, order: Order) -> None:
         recording, generation, _ = self._opened()
-        now = self._clock()
+        now = time.monotonic()
         match order:
             case Pause():
                 if self.entry.state == "running":

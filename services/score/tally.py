@@ -91,11 +91,11 @@ def _all_last(item: tuple[str, Tally]) -> tuple[bool, str]:
     return item[0] == "all", item[0]
 
 
-def upper_bound(events: int, confidence: float = 0.95) -> float:
-    """Return the upper bound of a Poisson mean of which `events` were seen (exact, by Garwood 1936)."""
+def upper_bound(events: int) -> float:
+    """Return the upper bound, at 95%, of a Poisson mean of which `events` were seen (exact, by Garwood 1936)."""
     from scipy.special import gammaincinv  # half of chi-squared's quantile at twice the degrees of freedom
 
-    return float(gammaincinv(events + 1, confidence))
+    return float(gammaincinv(events + 1, 0.95))
 
 
 @dataclass

@@ -41,7 +41,6 @@ _WRONG = {
     401: "its credential is wrong: see HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE",
     403: "its credential may not write: see HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE",
 }
-_NOWHERE = "no remote-write is taken there: see HINDCAST_SINK_URL"
 
 
 class OtherProtocolError(Exception):

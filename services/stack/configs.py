@@ -23,16 +23,16 @@ appender.console.layout.pattern=%d{ISO8601} %p %c{1} %m%n
 """
 
 
-def kafka(*, port: int, controller_port: int, data: Path, host: str = "127.0.0.1") -> str:
+def kafka(*, port: int, controller_port: int, data: Path) -> str:
     """Return server.properties of one node that is broker and controller."""
     return "".join(
         f"{key}={value}\n"
         for key, value in {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.voters": f"1@{host}:{controller_port}",
-            "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",

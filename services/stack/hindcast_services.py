@@ -33,23 +33,20 @@ def python_service(
     *,
     port: int,
     env: Mapping[str, str],
-    health_path: str = "/healthz",
     after: tuple[str, ...] = ("kafka",),
 ) -> ProcessSpec:
-    """Describe `python -m module` with `env`, healthy when its `health_path` on loopback `port` answers 200.
+    """Describe `python -m module` with `env`, healthy when `/healthz` on loopback `port` answers 200.
 
     `port` is the one that `env` has it listen on, by whatever setting it has for that.
     """
     url = f"http://{LOOPBACK}:{port}"
-    health = HttpHealth(f"{url}{health_path}")
+    health = HttpHealth(f"{url}/healthz")
     return ProcessSpec(name, (sys.executable, "-m", module), health, env=env, after=after, ports=(port,), url=url)
 
 
-def python_task(
-    name: str, module: str, *arguments: str, env: Mapping[str, str], after: tuple[str, ...] = ("kafka",)
-) -> ProcessSpec:
+def python_task(name: str, module: str, *arguments: str, env: Mapping[str, str]) -> ProcessSpec:
     """Describe `python -m module arguments`, to be run to its end before what names it in its `after` is started."""
-    return ProcessSpec(name, (sys.executable, "-m", module, *arguments), env=env, after=after, once=True)
+    return ProcessSpec(name, (sys.executable, "-m", module, *arguments), env=env, after=("kafka",), once=True)
 
 
 def services(context: ServiceContext) -> list[ProcessSpec]:

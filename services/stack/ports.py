@@ -3,7 +3,6 @@
 import random
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from services.kit.errors import UserError
@@ -27,9 +26,7 @@ class PortBook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, wanted: int = 0, *, setting: str = "") -> int:

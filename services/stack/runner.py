@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from services.kit.errors import UserError
@@ -122,9 +121,7 @@ class Stack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def process(self, name: str) -> ManagedProcess:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import BrokerResponseError, PolicyViolationError
 
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, admin, consumer
+from services.kit.kafka import KafkaSettings, admin, consumer, producer
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service, services
 from services.stack.process import ManagedProcess
@@ -108,6 +108,13 @@ def reader(kafka: KafkaSettings) -> Iterator[KafkaConsumer]:
     from_kafka = consumer(kafka, group=None)
     yield from_kafka
     from_kafka.close()
+
+
+@pytest.fixture(scope="module")
+def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
+    client = producer(kafka)
+    yield client
+    client.close()
 
 
 @pytest.fixture

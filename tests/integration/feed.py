@@ -122,11 +122,11 @@ class Feed:
         )
         self.producer.flush()
 
-    def ticks(self, cluster: Cluster, first: int, last: int, *, nodes_a_message: int = 2) -> None:
+    def ticks(self, cluster: Cluster, first: int, last: int) -> None:
         """Send ticks `first` to `last`, the last not included, each followed by its watermark."""
         for tick in range(first, last):
-            for start in range(0, cluster.nodes, nodes_a_message):
-                self.nodes(cluster, tick, range(start, min(start + nodes_a_message, cluster.nodes)))
+            for start in range(0, cluster.nodes, 2):
+                self.nodes(cluster, tick, range(start, min(start + 2, cluster.nodes)))
             self.watermark(START_MS + (tick + 1) * INTERVAL_MS - 1)
 
     def nodes(self, cluster: Cluster, tick: int, nodes: range) -> None:

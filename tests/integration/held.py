@@ -9,11 +9,9 @@ from tests import web
 from tests.integration.feed import FIELDS, INTERVAL_MS, XID, Cluster, Feed
 
 
-def query(base: str, text: str, at_ms: int, headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def query(base: str, text: str, at_ms: int) -> list[dict[str, Any]]:
     """Return the result of an instant query."""
-    answer = web.post(
-        f"{base}/api/v1/query", data={"query": text, "time": f"{at_ms / 1000:.3f}"}, headers=headers, timeout=60
-    )
+    answer = web.post(f"{base}/api/v1/query", data={"query": text, "time": f"{at_ms / 1000:.3f}"}, timeout=60)
     assert answer.status_code == 200, answer.text
     result: list[dict[str, Any]] = answer.json()["data"]["result"]
     return result
@@ -28,15 +26,15 @@ def by_series(result: list[dict[str, Any]]) -> dict[tuple[str, str, str], float]
     return found
 
 
-def check_landed(base: str, cluster: Cluster, feed: Feed, headers: dict[str, str] | None = None) -> None:
+def check_landed(base: str, cluster: Cluster, feed: Feed) -> None:
     """Assert that every reading is held once, with its value and time, and nothing else."""
     replay, shift = feed.origin.replay, feed.origin.shift_ms
     at = cluster.end_ms + shift
     reach = f"[{cluster.ticks * INTERVAL_MS}ms]"
     for index, name in enumerate(FIELDS):
         selector = f'{name}{{replay="{replay}"}}{reach}'
-        counts = by_series(query(base, f"sum by (instance, gpu) (count_over_time({selector}))", at, headers))
-        sums = by_series(query(base, f"sum by (instance, gpu) (sum_over_time({selector}))", at, headers))
+        counts = by_series(query(base, f"sum by (instance, gpu) (count_over_time({selector}))", at))
+        sums = by_series(query(base, f"sum by (instance, gpu) (sum_over_time({selector}))", at))
         want_counts, want_sums = {}, {}
         for node in range(cluster.nodes):
             there = cluster.there[:, node]
@@ -47,18 +45,18 @@ def check_landed(base: str, cluster: Cluster, feed: Feed, headers: dict[str, str
                     want_sums[key] = float(cluster.values[there, node, gpu, index].sum())
         assert counts == want_counts, name
         assert sums == pytest.approx(want_sums, rel=1e-12), name
-    check_node(base, cluster, feed, 0, headers)
+    check_node(base, cluster, feed)
 
 
-def check_node(base: str, cluster: Cluster, feed: Feed, node: int, headers: dict[str, str] | None) -> None:
-    """Assert every raw sample of one node, XIDs aside (their labels change): time and value, bit for bit."""
+def check_node(base: str, cluster: Cluster, feed: Feed) -> None:
+    """Assert every raw sample of the first node, XIDs aside (their labels change): time and value, bit for bit."""
+    node = 0
     replay, shift = feed.origin.replay, feed.origin.shift_ms
     instance = f"{cluster.name(node)}:9400"
     raw = query(
         base,
         f'{{instance="{instance}",replay="{replay}",gpu!=""}}[{cluster.ticks * INTERVAL_MS}ms]',
         cluster.end_ms + shift,
-        headers,
     )
     ticks = np.flatnonzero(cluster.there[:, node])
     seen = 0

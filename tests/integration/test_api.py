@@ -127,12 +127,12 @@ def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
     assert paused["state"] == "paused"
     until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), timeout_s=300, what="the pause")
     assert not browser.of("finding", run)
+    assert api("GET", f"/runs/{run}")["state"] == "running"
     assert api("POST", "/replays/steered/speed", speed=60)["speed"] == 60
     assert api("POST", "/replays/steered/resume")["state"] == "running"
     until(lambda: browser.of("finding", run), timeout_s=_WAIT_S, what="the finding")
     fired = browser.of("finding", run)[0]
     assert (fired["fault"], fired["entity"], fired["state"]) == ("power_throttle", {"node": BRAKE.node}, "firing")
-    assert api("GET", f"/runs/{run}")["state"] == "running"
     until(lambda: browser.of("alert", run), timeout_s=_WAIT_S, what="the alert")
 
     done = api.wait(f"/runs/{run}", state="done")

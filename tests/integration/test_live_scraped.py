@@ -118,7 +118,14 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         console = _line(output, "console and API").rpartition(" ")[2]
         with httpx.Client(base_url=f"{console}/api/v1") as api:
             (run,) = api.get("/runs", params={"replay": "live"}).json()["items"]
-            open_now = api.get(f"/runs/{run['id']}/findings", params={"state": "firing"}).json()["items"]
+            asked = {"state": "firing"}
+
+            def shown() -> list[dict[str, Any]] | None:
+                items: list[dict[str, Any]] = api.get(f"/runs/{run['id']}/findings", params=asked).json()["items"]
+                return items if {"node": "v002", "gpu": 6} in [one["entity"] for one in items] else None
+
+            # What is printed is written for the API after that.
+            open_now = until(shown, timeout_s=_WAIT_S, what="the API to show it")
             judged = {
                 "run": run["id"],
                 "finding": open_now[0]["id"],
@@ -128,7 +135,6 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
             api.post("/labels", json=judged).raise_for_status()
             _cut_out(api, run, open_now[0])
         assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
-        assert {"node": "v002", "gpu": 6} in [one["entity"] for one in open_now]
         alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
     assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in output.read_text()
     assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}

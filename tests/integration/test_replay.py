@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,20 @@ from services.kit.wire import Watermark
 from services.replay.conftest import END, START, write_recording
 from tests import web
 from tests.integration.recorded_feed import all_records
-from tests.integration.replayed import STREAMS, Service, arrived, check_marks, expected, unique
+from tests.integration.replayed import STREAMS, Arrived, Service, arrived, check_marks, expected, unique
 
 pytestmark = pytest.mark.integration
+
+
+def announced_over(kafka: KafkaSettings, unit: str) -> ReplayState:
+    """Return the state of a replay that its service has ended, once the topic has it: it is shown before that."""
+    with closing(ReplayDirectory(kafka)) as directory:
+
+        def over() -> ReplayState | None:
+            directory.follow()
+            return state if (state := directory.states[unit]).over else None
+
+        return until(over, timeout_s=300, what=f"the end of {unit} to be announced")
 
 
 @contextmanager
@@ -58,14 +69,20 @@ def recording(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return write_recording(tmp_path / name)
 
 
-def test_what_arrives_is_the_recording(service: Service, kafka: KafkaSettings, recording: Path) -> None:
-    name = service.begin(recording, speed="max")
-    status = service.wait(name)
+def check_whole(kafka: KafkaSettings, name: str, recording: Path) -> Arrived:
+    """Assert that all of a recording has arrived as one generation of a replay; return it."""
     (found,) = arrived(kafka, f"vela/{name}").values()
     for stream in STREAMS:
         assert found.rows(stream) == expected(recording, stream)
-        assert status["rows"][stream] == len(expected(recording, stream))
     check_marks(found, END)
+    return found
+
+
+def test_what_arrives_is_the_recording(service: Service, kafka: KafkaSettings, recording: Path) -> None:
+    name = service.begin(recording, speed="max")
+    status = service.wait(name)
+    found = check_whole(kafka, name, recording)
+    assert {stream: status["rows"][stream] for stream in STREAMS} == {s: len(found.rows(s)) for s in STREAMS}
     assert found.origin.shift_ms == status["shift_ms"]
     assert status["progress"] == 1
     assert status["position"] == format_time(END)
@@ -76,6 +93,7 @@ def test_the_topology_and_the_state_come_before_the_first_row(
 ) -> None:
     name = service.begin(recording, speed="max", shift="keep")
     service.wait(name)
+    announced_over(kafka, f"vela/{name}")
     (found,) = arrived(kafka, f"vela/{name}").values()
     announced = [
         (record.key.decode(), record.timestamp, record.value)
@@ -120,10 +138,7 @@ def test_pauses_and_speeds_change_nothing_of_what_arrives(
     assert (resumed["state"], resumed["speed"]) == ("running", 200)
     service.call("POST", f"/{name}/speed", speed="max")
     service.wait(name)
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
-    check_marks(found, END)
+    check_whole(kafka, name, recording)
 
 
 def test_a_window_is_sent_and_nothing_around_it(service: Service, kafka: KafkaSettings, recording: Path) -> None:
@@ -168,9 +183,7 @@ def test_a_stopped_service_goes_on_with_what_was_paused(kafka: KafkaSettings, tm
         service.call("POST", f"/{name}/speed", speed="max")
         service.call("POST", f"/{name}/resume")
         service.wait(name)
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
+    check_whole(kafka, name, recording)
 
 
 def test_two_replays_at_once_are_kept_apart(service: Service, kafka: KafkaSettings, recording: Path) -> None:
@@ -179,10 +192,7 @@ def test_two_replays_at_once_are_kept_apart(service: Service, kafka: KafkaSettin
     assert (first, second) == (recording.name, f"{recording.name}-2")
     for name in (first, second):
         service.wait(name)
-        (found,) = arrived(kafka, f"vela/{name}").values()
-        for stream in STREAMS:
-            assert found.rows(stream) == expected(recording, stream)
-        check_marks(found, END)
+        found = check_whole(kafka, name, recording)
         assert found.origin.target == ("receive" if name == second else "prometheus")
 
 
@@ -197,9 +207,7 @@ def test_a_seek_is_a_new_generation_warmed_from_before(kafka: KafkaSettings, tmp
         service.wait(name)
         service.call("POST", f"/{name}/seek", to=format_time(START))  # back, and after its end
         service.wait(name)
-        directory = ReplayDirectory(kafka)
-        announced = directory.states[f"vela/{name}"]
-        directory.close()
+        announced = announced_over(kafka, f"vela/{name}")
     found = arrived(kafka, f"vela/{name}")
     assert sorted(found) == [0, 1, 2]
     assert all(found[0].watermarks(stream)[-1].end for stream in STREAMS)
@@ -327,10 +335,7 @@ def test_a_broker_that_was_away_is_waited_for(
         broker.start()
     status = service.wait(name)
     assert status["max_lag_s"] > 1
-    (found,) = arrived(kafka, f"vela/{name}").values()
-    for stream in STREAMS:
-        assert found.rows(stream) == expected(recording, stream)
-    check_marks(found, END)
+    check_whole(kafka, name, recording)
 
 
 @pytest.mark.parametrize(

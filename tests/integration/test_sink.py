@@ -15,7 +15,7 @@ from kafka.errors import CoordinatorLoadInProgressError
 
 from services.cli.pipeline import Pipeline
 from services.kit import topics, wire
-from services.kit.kafka import KafkaSettings, admin, consumer, producer
+from services.kit.kafka import KafkaSettings, admin, consumer
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 DCGM = "telemetry.dcgm"
-
-
-@pytest.fixture(scope="module")
-def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
-    client = producer(kafka)
-    yield client
-    client.close()
 
 
 class Running:

@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaProducer
 
 from services.kit import wire
-from services.kit.kafka import KafkaSettings, producer
+from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
@@ -24,13 +24,6 @@ from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheu
 pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
-
-
-@pytest.fixture
-def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
-    client = producer(kafka)
-    yield client
-    client.close()
 
 
 def sink(stack: Stack, kafka: KafkaSettings, **env: str) -> tuple[ManagedProcess, str, str]:
@@ -86,7 +79,8 @@ def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_
         feed(sender, target, cluster)
         misdirected = f'hindcast_sink_misdirected_total{{status="401",target="{target}"}}'
         until(lambda: misdirected in web.get(f"{status}/metrics").text, timeout_s=_WAIT_S, what="a 401 to be counted")
-        assert "HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE" in process.tail()
+        remedy = "HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE"  # logged after it was counted
+        until(lambda: remedy in process.tail(), timeout_s=_WAIT_S, what="the remedy")
         password.write_text(f"{PASSWORD}\n")
         os.utime(password, ns=(0, 1))
         query = f'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{{replay="fed-{target}"}}[1h]))'

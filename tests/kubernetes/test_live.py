@@ -179,12 +179,12 @@ def test_a_cordoned_node_is_maintenance_since_it_was_cordoned(cluster: Cluster, 
     assert [(node, state) for node, state, _ in news()] == [("v003", "back")]
 
 
-def found(state: State, summary: str = "busy GPUs at 150 W") -> News:
+def found(state: State) -> News:
     """Return that a power throttle on v002 opened, or was over."""
     at = 1_700_000_000_000
     finding = Finding(
         id="f1", detector="power_throttle", fault="power_throttle", entity={"node": "v002"}, state=state, started_at=at,
-        detected_at=at + 5000, severity="page", score=1.0, summary=summary, recommended_action="look",
+        detected_at=at + 5000, severity="page", score=1.0, summary="busy GPUs at 150 W", recommended_action="look",
     )  # fmt: skip
     return News(Step(at + 60_000, [finding], []), [finding_line(finding)])
 

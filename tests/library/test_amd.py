@@ -20,7 +20,7 @@ INCIDENTS = {
     # fault: scenario, scale, and the minutes of it that are looked at
     "power_throttle": ("vela-power-brake", 0.05, 75, 105),
     "thermal_throttle": ("vela-fan-failure", 0.05, 50, 90),
-    "straggler": ("blue-vela-straggler", 0.13, 20, 100),  # jobs of eight and of four nodes
+    "straggler": ("blue-vela-straggler", 0.13, 30, 90),  # jobs of eight and of four nodes
     "node_down": ("vela-hgx-crash", 0.05, 40, 75),
     "ecc_uncorrectable": ("vela-cuda-memory-error", 0.05, 40, 80),
 }

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -133,10 +132,8 @@ class Draft:
         self._writer.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._writer.__exit__(*error)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, stream: str, batch: pa.RecordBatch, *, interval_s: float | None = None) -> None:

@@ -157,11 +157,11 @@ NAMES = st.text(st.sampled_from("ab-_ .|,;=^"), min_size=1, max_size=12).filter(
 
 
 @st.composite
-def schedules(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> list[Run]:
+def schedules(draw: st.DrawFn) -> list[Run]:
     return [
         Run(
             100 + place,
-            draw(names),
+            draw(NAMES),
             1 + 2 * place,
             START + draw(st.integers(0, 10_000)),
             draw(st.integers(1, 10_000)),
