@@ -203,8 +203,10 @@ class Cases(Kept):
         if job is not None and self._progress.goes_on(job, since, now):
             return f"steps of job {job}" + (" and the energy counter" if self._gpus.meter_runs(gpu) else "")
         watts = self._gpus.last("DCGM_FI_DEV_POWER_USAGE", gpu)
-        computes = self._gpus.last("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gpu) > 0 and not self._gpus.meter_runs(gpu)
-        if computes and watts % 1 > 0:
+        active = (
+            self._gpus.last(field, gpu) > 0 for field in ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_GPU_UTIL")
+        )
+        if any(active) and watts % 1 > 0 and not self._gpus.meter_runs(gpu):
             return f"{watts:.3f} W at work in every reading"
         return ""
 

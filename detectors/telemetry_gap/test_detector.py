@@ -177,9 +177,10 @@ def test_gpus_at_work_that_draw_the_same_to_the_milliwatt_are_frozen_with_nothin
     scene = replace(SCENE, kinds=("nic", "dcgm"))
     tape = changed(tape_of(scene), "dcgm", ENERGY, lambda _, values: np.full_like(values, np.nan))
     whole = changed(tape, "dcgm", watts, lambda _, values: np.round(values))
-    idle = changed(tape, "dcgm", tensor, lambda _, values: np.zeros_like(values))
-    found = [entities(frozen(one, "dcgm", GAUGES, node=NODE, gpu=0)) for one in (tape, whole, idle)]
-    assert found == [[{"node": NODE, "gpu": 0}], [], []]
+    no_tensor = changed(tape, "dcgm", tensor, lambda _, values: np.zeros_like(values))
+    idle = changed(no_tensor, "dcgm", "DCGM_FI_DEV_GPU_UTIL", lambda _, values: np.zeros_like(values))
+    found = [entities(frozen(one, "dcgm", GAUGES, node=NODE, gpu=0)) for one in (tape, whole, no_tensor, idle)]
+    assert found == [[{"node": NODE, "gpu": 0}], [], [{"node": NODE, "gpu": 0}], []]
 
 
 def test_a_job_on_other_gpus_of_the_node_does_not_make_an_idle_ones_readings_stale() -> None:
