@@ -190,12 +190,17 @@ class NodeDown(BaseDetector):
         return self._fire(now, case) if stated or self._is_down(case, now) else []
 
     def _is_down(self, case: _Case, now: Instant) -> bool:
-        """Return whether a silent node is down; none of the rest if its job proves that it lives."""
+        """Return whether a silent node is down; none of the rest if its job proves that it lives.
+
+        What draws no power does not live, whatever its job does on other nodes.
+        """
         if case.word is not None or (case.line is not None and is_panic(case.line[1])):
+            return True
+        if case.off and (case.job_id is not None or self._stays_off(case, now)):
             return True
         if self._lives(case, now):
             return False
-        if case.line is not None or (case.off and (case.job_id is not None or self._stays_off(case, now))):
+        if case.line is not None:
             return True
         if case.stopped is False:
             return False  # its job's next step may still come

@@ -239,6 +239,16 @@ def test_power_at_idle_beside_the_silence_decides_sooner() -> None:
     assert float(fired.evidence["node_power_w"]) < 700 < 4000 < float(fired.evidence["node_power_before_w"])
 
 
+def test_a_node_that_draws_no_power_is_down_though_its_job_goes_on_on_other_nodes() -> None:
+    scene = replace(SCENE, bmc_interval_s=5.0, kinds=("bmc", "nic", "dcgm", "steps"))
+    silent = silenced(tape_of(scene), [CULPRIT])
+
+    def off(rows: Rows, readings: FloatArray) -> FloatArray:
+        return np.where(where(rows, DIES_S, 1e9, node=CULPRIT, sensor="node_power"), 14.0, readings)
+
+    assert named(changed(silent, "bmc", "reading", off)) == [CULPRIT]
+
+
 def test_a_node_that_draws_what_it_did_lives_unless_the_steps_of_its_job_have_stopped() -> None:
     served = tape_of(replace(SCENE, minutes=16, kinds=("bmc", "dcgm")))
     alone = [replace(event, job=replace(event.job, nodes=(CULPRIT,))) for event in served.jobs]

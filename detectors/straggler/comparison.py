@@ -37,6 +37,8 @@ _CONFIRM_LOOKS, _CONFIRM_S = 3, 60.0
 step after a checkpoint last for a step or two. Published systems ask for four minutes."""
 LATELY: Final = np.uint64(0xFFFF)
 """What is odd again within sixteen looks has been so since it first was."""
+_LAST_LOOKS: Final = 8
+"""What was odd now and then, by chance, may be slow from now on: not all that went before must be outweighed."""
 _RISE_LOOKS: Final = 2
 DUTY: Final = 0.2
 """What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
@@ -205,15 +207,16 @@ class Comparison(Columns):
         """Return the places in `who` of those that are odd now, with evidence enough, and for long enough.
 
         There is a look every `look_s` seconds; `duty` (n,) is the least share of the looks since the first odd one that
-        are odd.
+        are odd; or of the last few, where it is the first of the ways, whose evidence is the plainest.
         """
         odd = (self.odd[who] & np.uint64(1) > 0).nonzero()[0]
         if not len(odd):
             return odd
         those, least = who[odd], np.broadcast_to(duty, who.shape)[odd]
-        windows = self.run[those]
-        since = self.odd[those] & _newest(windows)
-        long = np.bitwise_count(since) >= np.maximum(max(_CONFIRM_LOOKS, _CONFIRM_S / look_s), least * windows)
+        run, confirmed = self.run[those], max(_CONFIRM_LOOKS, _CONFIRM_S / look_s)
+        long = np.zeros(len(those), bool)
+        for looks in (run, np.where(self.how[those] == 0, np.minimum(run, _LAST_LOOKS), run)):
+            long |= np.bitwise_count(self.odd[those] & _newest(looks)) >= np.maximum(confirmed, least * looks)
         over: IntArray = odd[(self.wealth(those) >= enough) & long]
         return over
 

@@ -59,6 +59,16 @@ def test_where_ranks_report_no_times_the_readings_name_who_computes_while_others
     assert ("steps are 1" in fired.summary) == (found_in is run)
 
 
+def test_a_clock_that_dipped_now_and_then_is_found_as_soon_when_it_stays_low() -> None:
+    """At one reading a minute: a quarter of the looks of half an hour are odd before."""
+    dips = [Slow([FIRST], at_s, at_s + 60, factor=1.3) for at_s in range(1200, 3000, 240)]
+    lasting = Slow([FIRST], 3000, factor=1.3)
+    found = run(replace(SEEN, felt="clock", interval_s=60.0, minutes=70, slow=[*dips, lasting]))
+    (fired,) = [one for one in found if one.state == "firing"]
+    assert dict(fired.entity) == ONLY
+    assert 3000 < since(fired) <= 3000 + 420
+
+
 @pytest.mark.parametrize(("felt", "severity"), [("clock", "ticket"), ("memory", "info")])
 def test_of_a_job_that_nothing_names_only_a_slow_clock_alerts(felt: str, severity: str) -> None:
     """Who works more may have work of its own: such a job's members are a guess."""
