@@ -4,14 +4,14 @@ Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniB
 or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
 ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor
 does one port alone that loses nothing, where the steps of its host's job (of an uplink, of all jobs that may send
-through it) are known and take as long as before. Whether
-it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's
-change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since it was
-first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once. Bursts are
-what collectives and checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together
-on switches cabled to one another, the origin is named alone (`origin`), once, until no port around has been hot for
-`release_s`. NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their
-other end where no switch reports, or for themselves where the topology does not have it.
+through it) are known and take as long as before. Whether it is unusual is not for a bar to say (pauses of healthy
+fabrics reach hundreds a second): `flows` holds every port's change against its own habit to that of its peers, by what
+is usual in this cluster. What a port has shown since it was first seen, or since it and its peers carry twice as much
+as before, is a property: of severity info, once. Bursts are what collectives and checkpoints do: only what is hot for
+most of `sustain_s` counts. Of the ports that are hot together on switches cabled to one another, the origin is named
+alone (`origin`), once, until no port around has been hot for `release_s`. NICs (`port_xmit_wait`, or packets sent again
+while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves where
+the topology does not have it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine

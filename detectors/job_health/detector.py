@@ -18,7 +18,8 @@ a rise that stays for `stays_s`, 8 steps and two reports: of `loss_rise`, of `gr
 counts for nothing while the loss still falls fast. Not a number is stated: a loss twice in a row (the weights are
 spoilt), a gradient 32 times (every loss scale is exhausted; single overflows are how fp16 works). Going back to an
 earlier iteration, and other work a step, begin a new course. It is wrong where the data change for good at the same
-size of a step, and in reinforcement learning; it misses what creeps up over hours.
+size of a step; it misses what creeps up over hours, and what lies within three times a loss's own scatter or wander,
+which in reinforcement learning is a factor of two and more.
 """
 
 from collections.abc import Sequence

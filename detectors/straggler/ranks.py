@@ -125,8 +125,8 @@ class Ranks(Comparison):
         self._node = places.node[who]
         self.computes_s[:], self.data_s[:], self.waits_s[:] = np.nan, np.nan, np.nan
         by_node, _ = group_medians(data / step, self._node, int(self._node.max()) + 1)
-        unfed = median_of(by_node) < self._config.effect_share  # else the data are slow, and reach nodes unevenly
-        self.data_s[who] = by_node[self._node] * self.step_s if unfed else 0.0
+        most_are_fed = median_of(by_node) < self._config.effect_share  # else data are slow, and reach nodes unevenly
+        self.data_s[who] = by_node[self._node] * self.step_s if most_are_fed else 0.0
         self.computes_s[who] = np.maximum(compute / step * self.step_s + self.data_s[who], 1e-6)
         self.waits_s[who] = wait / step * self.step_s
         self._nodes = int(np.count_nonzero(np.bincount(self._node)))
