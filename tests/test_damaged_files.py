@@ -30,7 +30,7 @@ from services.recording.importers import heap
 from services.replay.journal import Entry, Journal
 from services.replay.spec import ReplaySpec
 from services.synth.library import LIBRARY
-from services.synth.scenario import load_scenario
+from services.synth.story.scenario import load_scenario
 from tests.mangled import fuzzed, survives
 
 TICKETS = b"""id,title,host,opened,closed,started,fault,entity,gpu_hours_lost

@@ -14,7 +14,7 @@ from benchmarks.held_out.run import run
 from benchmarks.held_out.worlds import budget_sheets, world_sheets
 from services.recording.faults import FAULTS
 from services.score.seeds import TEST_SEEDS
-from services.synth.scenario import load_scenario
+from services.synth.story.scenario import load_scenario
 
 
 def test_every_fault_has_the_labels_asked_for_from_several_stories() -> None:

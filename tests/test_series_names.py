@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.kit.series import table
-from services.recording.importers.parts.census import Census, Place
+from services.recording.importers.parts.series.census import Census, Place
 from services.sink.naming import Naming
 
 TOPOLOGY: dict[str, Any] = {

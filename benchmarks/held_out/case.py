@@ -11,15 +11,15 @@ from typing import Any, Literal
 import yaml
 
 from services.kit.errors import UserError
-from services.synth.arrival import Arrival
-from services.synth.happening import Lasting
-from services.synth.labels import labels_of
+from services.synth.cluster.world import World
 from services.synth.library import LIBRARY, scenario_paths
 from services.synth.make import Variant, scenario_and_world
-from services.synth.outages import outages_of
-from services.synth.scenario import Scenario
-from services.synth.world import World
-from services.synth.world_labels import labels_in_world
+from services.synth.story.happening import Lasting
+from services.synth.story.labels import labels_of
+from services.synth.story.scenario import Scenario
+from services.synth.story.world_labels import labels_in_world
+from services.synth.telemetry.arrival import Arrival
+from services.synth.telemetry.outages import outages_of
 
 Part = Literal["faults", "healthy", "grid"]
 Class = Literal["event", "sudden", "gradual"]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from benchmarks.held_out.case import Case
 from benchmarks.held_out.plan import Plan, choose, nodes_of, summed
 from services.recording.faults import FAULTS
+from services.synth.cluster.profile import load_profile
 from services.synth.library import LIBRARY
-from services.synth.profile import load_profile
 
 CADENCES_S = (5.0, 15.0, 30.0, 60.0)
 SIZES = (2, 8, 32, 128, 512)

@@ -11,8 +11,8 @@ from benchmarks.held_out.run import Result
 from detectors.registry import BUDGET_DEFAULT
 from services.score.sheet import Row, Sheet, number
 from services.score.suite import Scorecard
-from services.synth.worlds import draw
-from services.synth.worlds import words as words_of_world
+from services.synth.cluster.worlds import draw
+from services.synth.cluster.worlds import words as words_of_world
 
 WORST_PRECISION, WORST_RECALL = 0.90, 0.85
 """What is asked of the worst tenth of worlds."""

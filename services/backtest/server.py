@@ -10,7 +10,7 @@ from detectors.contract import Instant
 from services.backtest.keys import data_of, hash_of
 from services.backtest.pieces import Piece
 from services.backtest.windows import Cuts, Window, windows
-from services.recording.importers.parts.held import NothingHeldError
+from services.recording.importers.parts.series.held import NothingHeldError
 from services.recording.importers.prometheus import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording

@@ -16,7 +16,7 @@ from services.exporters.shown import EXPORTERS
 from services.kit.errors import UserError
 from services.kit.serving import Server
 from services.recording.conftest import INTERVAL_MS, TICKS, batch, documents, header, topology
-from services.recording.importers.parts.census import Census, Place
+from services.recording.importers.parts.series.census import Census, Place
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
 from services.recording.writer import RecordingWriter

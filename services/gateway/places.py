@@ -16,9 +16,9 @@ from services.gateway.protobuf import MalformedError
 from services.gateway.remembered import BAD, PASSED, TAKEN, Remembered
 from services.gateway.remote_write import Pairs, Request
 from services.gateway.symbols import Symbols
-from services.recording.importers.parts.amd_series import folded
-from services.recording.importers.parts.census import Census, Key
-from services.recording.importers.parts.known_series import stream_of
+from services.recording.importers.parts.series.amd_series import folded
+from services.recording.importers.parts.series.census import Census, Key
+from services.recording.importers.parts.series.known_series import stream_of
 from services.recording.schema import STREAMS, TIMESTAMP, name_column
 
 _EARLIEST_MS, LATEST_MS = 1 << 35, (1 << 42) - 1

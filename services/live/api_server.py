@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from services.kit.errors import UserError
 from services.live.kubeconfig import kubeconfig_of
 from services.live.listing import PassedOver
-from services.recording.importers.parts.matrix import words_of
 from services.recording.importers.parts.objects import WrongObjectError, part, text
-from services.recording.importers.parts.pods import name_of
-from services.recording.importers.parts.query_api import Access
+from services.recording.importers.parts.schedulers.pods import name_of
+from services.recording.importers.parts.series.matrix import words_of
+from services.recording.importers.parts.series.query_api import Access
 
 if TYPE_CHECKING:
     import httpx

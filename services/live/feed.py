@@ -11,7 +11,7 @@ from services.kit.columns import rows_of
 from services.live.lateness import Lateness
 from services.live.stretches import ALL, Site, Stretches, document_of
 from services.recording.embedded import Step
-from services.recording.importers.parts.series_reader import SeriesReader
+from services.recording.importers.parts.series.series_reader import SeriesReader
 from services.recording.model import Topology
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from detectors.fleet import Job, JobEvent
 from services.recording import model
 from services.recording.embedded import fleet_job
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.derived_jobs import JobSpans
+from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
 
 Listed = Callable[[], Sequence[model.Job]]
 """Returns the jobs that a scheduler lists at the moment: one that runs has no end."""

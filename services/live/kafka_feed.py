@@ -29,7 +29,7 @@ from services.live.state import Saved, StateFile
 from services.live.stretches import ALL, Stretch, Stretches, document_of
 from services.notify.payload import LIVE
 from services.recording.embedded import Step
-from services.recording.importers.parts.query_api import QueryApi
+from services.recording.importers.parts.series.query_api import QueryApi
 from services.recording.model import Topology
 
 _log = logging.getLogger(__name__)

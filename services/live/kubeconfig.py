@@ -14,7 +14,7 @@ import yaml
 
 from services.kit.errors import UserError
 from services.recording.importers.parts.objects import WrongObjectError, part, parts
-from services.recording.importers.parts.query_api import Access
+from services.recording.importers.parts.series.query_api import Access
 
 if TYPE_CHECKING:
     import httpx

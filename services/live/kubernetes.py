@@ -7,9 +7,9 @@ from services.live.api_server import Collection, Entrance
 from services.live.listing import Listing
 from services.live.maintenance import NodeState
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.allocations import jobs_of
 from services.recording.importers.parts.objects import part, parts, text
-from services.recording.importers.parts.pods import Pods, name_of, time_in
+from services.recording.importers.parts.schedulers.allocations import jobs_of
+from services.recording.importers.parts.schedulers.pods import Pods, name_of, time_in
 
 _CLOSING = frozenset(
     {

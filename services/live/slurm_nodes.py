@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from services.live.listing import PassedOver
 from services.live.maintenance import NodeState
-from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.objects import WrongObjectError, part, text
+from services.recording.importers.parts.schedulers.hostlist import HostListError, expand
 
 _CLOSED = frozenset(
     {

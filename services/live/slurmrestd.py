@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from services.kit.errors import UserError
 from services.live.slurm import Document
-from services.recording.importers.parts.query_api import Access
+from services.recording.importers.parts.series.query_api import Access
 
 if TYPE_CHECKING:
     import httpx

@@ -19,10 +19,10 @@ from services.live.stretches import Site
 from services.notify.payload import LIVE
 from services.notify.settings import NotifySettings
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.held import nothing_captured
-from services.recording.importers.parts.known_series import KNOWN_METRICS
-from services.recording.importers.parts.query_api import QueryApi
-from services.recording.importers.parts.series_reader import SeriesReader
+from services.recording.importers.parts.series.held import nothing_captured
+from services.recording.importers.parts.series.known_series import KNOWN_METRICS
+from services.recording.importers.parts.series.query_api import QueryApi
+from services.recording.importers.parts.series.series_reader import SeriesReader
 
 _log = logging.getLogger(__name__)
 _NOT_REPLAYED = f'replay=~"{LIVE}|"'

@@ -14,9 +14,9 @@ from services.live.jobs import Listed, LiveJobs
 from services.live.lateness import Ints, Lateness
 from services.live.maintenance import Maintenance, Nodes
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.pivot import Wide
-from services.recording.importers.parts.query_api import TooMuchError
-from services.recording.importers.parts.series_reader import Pace, SeriesReader
+from services.recording.importers.parts.series.pivot import Wide
+from services.recording.importers.parts.series.query_api import TooMuchError
+from services.recording.importers.parts.series.series_reader import Pace, SeriesReader
 from services.recording.merge_documents import united_topology
 from services.recording.model import Topology
 from services.recording.schema import STREAMS

@@ -1,9 +1,9 @@
 import json
 
 from services.live.jobs import Listed, LiveJobs
-from services.recording.importers.parts.census import Place
-from services.recording.importers.parts.derived_jobs import STILL_RUNNING_MS, JobSpans
-from services.recording.importers.parts.known_series import Reading
+from services.recording.importers.parts.schedulers.derived_jobs import STILL_RUNNING_MS, JobSpans
+from services.recording.importers.parts.series.census import Place
+from services.recording.importers.parts.series.known_series import Reading
 from services.recording.model import Gpu, Job, Node, Topology
 
 TOPOLOGY = Topology(nodes=[Node(name=name, gpus=[Gpu(gpu=0), Gpu(gpu=1)]) for name in ("n1", "n2")])

@@ -16,7 +16,7 @@ from services.live.kubernetes import Kubernetes
 from services.live.listing import Listing
 from services.live.maintenance import Maintenance, NodeState
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.pods import Pods
+from services.recording.importers.parts.schedulers.pods import Pods
 from tests.answering import Server, answering
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detectors.core.residuals import group_medians
 from detectors.exporters import exporters
-from services.recording.importers.parts.pod_labels import JOB_LABELS
+from services.recording.importers.parts.schedulers.pod_labels import JOB_LABELS
 from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from services.recording.importers.parts.census import Place
-from services.recording.importers.parts.derived_jobs import JobSpans
-from services.recording.importers.parts.known_series import Reading
-from services.recording.importers.parts.pod_labels import JOB_LABELS, job_of
+from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
+from services.recording.importers.parts.schedulers.pod_labels import JOB_LABELS, job_of
+from services.recording.importers.parts.series.census import Place
+from services.recording.importers.parts.series.known_series import Reading
 from services.recording.model import Job, Topology
 from services.recording.schema import TIMESTAMP
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from services.recording.reader import Recording
-from services.synth.effects import Floats
 from services.synth.library import LIBRARY
 from services.synth.make import make_recording
+from services.synth.physics.effects import Floats
 
 NODES, GPUS = 4, 2
 BRAKE_AT, BRAKE_UNTIL = 300.0, 450.0

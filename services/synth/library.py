@@ -12,7 +12,7 @@ from services.kit.shipped import shipped
 from services.recording.reader import read_manifest
 from services.synth.make import AS_WRITTEN, Progress, Variant, fingerprint
 from services.synth.portable import make_portably
-from services.synth.scenario import load_scenario
+from services.synth.story.scenario import load_scenario
 
 LIBRARY = shipped("replay-data")
 

@@ -13,33 +13,33 @@ from services.kit.errors import UserError
 from services.recording.model import Job
 from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
-from services.synth import network_felt, nvlink, pcie, storage
-from services.synth.arrival import Arrival
-from services.synth.background_jobs import jobs_of
-from services.synth.beside import with_company
-from services.synth.bmc import BmcModel
-from services.synth.caps import caps_of
-from services.synth.collector import Beats, beats, from_the_living, heard_in_band
-from services.synth.counters import Ports
-from services.synth.dcgm import DcgmModel
-from services.synth.effects import Effect, Effects
-from services.synth.habits import habits
-from services.synth.job import Run
-from services.synth.job_timeline import JobTimeline
-from services.synth.labels import labels_of
-from services.synth.logs import Logs
-from services.synth.outages import Outages, outages_of
-from services.synth.overheating import heat_limits
-from services.synth.power import PowerModel
-from services.synth.profile import ClusterProfile, load_profile
+from services.synth.cluster.habits import habits
+from services.synth.cluster.profile import ClusterProfile, load_profile
+from services.synth.cluster.world import World
+from services.synth.cluster.worlds import TABLE, changes_to, draw
+from services.synth.jobs.background_jobs import jobs_of
+from services.synth.jobs.job import Run
+from services.synth.jobs.job_timeline import JobTimeline
+from services.synth.logs.lines import Logs
+from services.synth.physics import network_felt, nvlink, pcie, storage
+from services.synth.physics.caps import caps_of
+from services.synth.physics.effects import Effect, Effects
+from services.synth.physics.overheating import heat_limits
+from services.synth.physics.power import PowerModel
+from services.synth.physics.storage import StorageModel
+from services.synth.physics.thermal import ThermalModel
 from services.synth.randomness import generator
-from services.synth.scenario import Scenario, load_scenario
-from services.synth.steps import StepsModel
-from services.synth.storage import StorageModel
-from services.synth.thermal import ThermalModel
-from services.synth.world import World
-from services.synth.world_labels import labels_in_world
-from services.synth.worlds import TABLE, changes_to, draw
+from services.synth.story.beside import with_company
+from services.synth.story.labels import labels_of
+from services.synth.story.scenario import Scenario, load_scenario
+from services.synth.story.world_labels import labels_in_world
+from services.synth.telemetry.arrival import Arrival
+from services.synth.telemetry.bmc import BmcModel
+from services.synth.telemetry.collector import Beats, beats, from_the_living, heard_in_band
+from services.synth.telemetry.counters import Ports
+from services.synth.telemetry.dcgm import DcgmModel
+from services.synth.telemetry.outages import Outages, outages_of
+from services.synth.telemetry.steps import StepsModel
 
 _FORMAT_SOURCES = ("instants.py", "model.py", "schema.py", "writer.py")  # what else decides a recording's bytes
 _STRETCH_S = 300.0  # made at a time

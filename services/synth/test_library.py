@@ -11,10 +11,10 @@ from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.synth import faults
 from services.synth.faults.registry import kinds
-from services.synth.happening import Lasting, Truth
 from services.synth.library import LIBRARY, scenario_paths
 from services.synth.make import Variant, make_recording, scenario_and_world
-from services.synth.scenario import Scenario, load_scenario
+from services.synth.story.happening import Lasting, Truth
+from services.synth.story.scenario import Scenario, load_scenario
 
 NAMES = sorted(scenario_paths())
 HEALTHY = {name for name in NAMES if "healthy" in name} | {"vela-rack-reboot"}

@@ -14,11 +14,11 @@ from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.synth import make
 from services.synth.conftest import NODES, Telemetry, Write
-from services.synth.labels import labels_of
 from services.synth.library import LIBRARY, ensure_recording, find_scenario, scenario_paths
 from services.synth.make import Variant, fingerprint, make_recording, scenario_and_world
 from services.synth.portable import make_portably
-from services.synth.scenario import load_scenario
+from services.synth.story.labels import labels_of
+from services.synth.story.scenario import load_scenario
 
 _COMMAND = """
 from pathlib import Path

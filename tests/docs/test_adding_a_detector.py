@@ -18,7 +18,7 @@ FILES = dict(re.findall(r"^## (\w+\.\w+)\n(?:(?!## |```)[^\n]*\n)*```\w+\n(.*?)^
 NAME = "node_voltage"
 GENERATES = """
 import pathlib, sys
-from services.cli.generate import generated
+from services.cli.generated.generate import generated
 for path, text in generated().items():
     if "node_voltage" in text or "voltage_out_of_range" in text:
         print(path.name)

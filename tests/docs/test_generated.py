@@ -1,6 +1,6 @@
 """Generated files are what the code makes now."""
 
-from services.cli.generate import generated
+from services.cli.generated.generate import generated
 
 
 def test_generated_files_are_current() -> None:

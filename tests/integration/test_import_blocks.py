@@ -8,7 +8,7 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.importers.heap import convert
-from services.recording.importers.parts import heap_blocks
+from services.recording.importers.parts.heap import blocks as heap_blocks
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 from services.stack import build

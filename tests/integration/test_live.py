@@ -26,7 +26,7 @@ from services.live.start import Asked, Run, prepare
 from services.live.stretches import Site
 from services.notify.settings import NotifySettings
 from services.recording.embedded import findings_of
-from services.recording.importers.parts.query_api import Access, QueryApi
+from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.importers.prometheus import convert
 from services.recording.instants import format_instant
 from services.recording.model import Node, Topology

@@ -34,7 +34,7 @@ from services.live.follower import Follower
 from services.live.start import Asked, prepare
 from services.live.stretches import Site
 from services.live.turns import Turns
-from services.recording.importers.parts.query_api import Access, QueryApi
+from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.reader import Recording
 from services.sink.encode import Samples, request
 from services.sink.pages import Catalogue

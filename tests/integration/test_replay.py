@@ -17,7 +17,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from services.cli.pipeline import Pipeline
-from services.cli.replay import register
+from services.cli.serving.replay import register
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings

@@ -31,7 +31,7 @@ from services.live.start import Asked, prepare
 from services.live.stretches import Site
 from services.live.turns import News
 from services.recording.embedded import Step
-from services.recording.importers.parts.query_api import Access, QueryApi
+from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.reader import Recording
 from services.stack.runner import Stack
 from services.stack.settings import load_settings

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from starlette.applications import Starlette
 
-from services.cli import matrix
+from services.cli.generated import matrix
 from services.kit.access import TokenRole, new_token
 from services.kit.service import StatusSettings
 from services.kit.serving import Server

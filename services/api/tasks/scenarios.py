@@ -13,10 +13,10 @@ from services.api.tasks.tasks import Tasks
 from services.kit.errors import UserError
 from services.kit.problems import RefusedError
 from services.recording.reader import read_manifest
+from services.synth.cluster.profile import ClusterProfile
 from services.synth.library import scenario_paths
 from services.synth.make import Variant, cluster_that_fits
-from services.synth.profile import ClusterProfile
-from services.synth.scenario import load_scenario
+from services.synth.story.scenario import load_scenario
 
 # Fitted to eight makings on two cores: 2.3 s and 3 MB of 23 GPUs for three hours, 7.5 s and 59 MB of 768, 15.6 s and
 # 60 MB of 288 for 38 hours.

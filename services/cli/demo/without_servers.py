@@ -4,7 +4,7 @@ from rich.console import Console
 
 from detectors.registry import choose
 from services.cli.demo import incident
-from services.cli.run import run_and_show
+from services.cli.detection.run import run_and_show
 from services.recording.reader import Recording
 from services.stack.doctor import Mode
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.amd_series import generation_of
-from services.recording.importers.parts.amd_smi_fields import NOT_THERE, is_table, leaves, named, reading
 from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.machines.amd_smi_fields import NOT_THERE, is_table, leaves, named, reading
 from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible
+from services.recording.importers.parts.series.amd_series import generation_of
 from services.recording.importers.parts.source_files import SourceFiles, cells_of, clean, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Gpu, Node, Topology

@@ -15,11 +15,11 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.census import FALLBACK, Census, Place
-from services.recording.importers.parts.derived_jobs import JobSpans
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import LATEST, DumpClock, dump_clock, plausible
-from services.recording.importers.parts.pivot import Wide, interval_s
+from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
+from services.recording.importers.parts.series.census import FALLBACK, Census, Place
+from services.recording.importers.parts.series.pivot import Wide, interval_s
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.schema import STREAMS
 

@@ -15,7 +15,7 @@ from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import instant_of, plausible
-from services.recording.importers.parts.series_intake import SeriesIntake
+from services.recording.importers.parts.series.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.zones import assumed_zone, zone_of
 

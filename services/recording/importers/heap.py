@@ -18,10 +18,10 @@ from services.kit.errors import TooMuchError, UserError
 from services.recording.clocks import Skew, clock_skews
 from services.recording.identity import Identity, identify, read_aliases, renamed
 from services.recording.importers.contract import FileRow, Progress, Report, silent
-from services.recording.importers.parts.heap_blocks import dump_blocks
-from services.recording.importers.parts.heap_bundles import take_apart
-from services.recording.importers.parts.heap_files import lay_out
-from services.recording.importers.parts.heap_groups import Group, Sorted, sort_heap
+from services.recording.importers.parts.heap.blocks import dump_blocks
+from services.recording.importers.parts.heap.bundles import take_apart
+from services.recording.importers.parts.heap.files import lay_out
+from services.recording.importers.parts.heap.groups import Group, Sorted, sort_heap
 from services.recording.importers.registry import discover, recognisers
 from services.recording.merge import merge_recordings
 from services.recording.reader import Recording

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.ib_counters import SAI_OF, PortCounters, read_text, sysfs_place, sysfs_value
-from services.recording.importers.parts.ib_diagnet import Diagnet, is_diagnet, read_diagnet
-from services.recording.importers.parts.ib_fabric import Fabric, hex_guid, nic_name
+from services.recording.importers.parts.fabric.ib_counters import (
+    SAI_OF,
+    PortCounters,
+    read_text,
+    sysfs_place,
+    sysfs_value,
+)
+from services.recording.importers.parts.fabric.ib_diagnet import Diagnet, is_diagnet, read_diagnet
+from services.recording.importers.parts.fabric.ib_fabric import Fabric, hex_guid, nic_name
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, time_in_name
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where

@@ -14,8 +14,8 @@ from typing import Annotated
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.log_judgement import interesting, severity_of
-from services.recording.importers.parts.log_lines import NO_TIME, LogLine, LogLines
+from services.recording.importers.parts.logs.log_judgement import interesting, severity_of
+from services.recording.importers.parts.logs.log_lines import NO_TIME, LogLine, LogLines
 from services.recording.importers.parts.moments import instant_option
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.importers.parts.zones import assumed_zone, zone_of

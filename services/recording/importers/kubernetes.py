@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.allocations import fill
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.objects import WrongObjectError, part, text
-from services.recording.importers.parts.pods import ENDS, Pods, time_in
+from services.recording.importers.parts.schedulers.allocations import fill
+from services.recording.importers.parts.schedulers.pods import ENDS, Pods, time_in
 from services.recording.importers.parts.source_files import SourceFiles, where
 from services.recording.model import Event, Node, Topology
 

@@ -12,7 +12,7 @@ from typing import Annotated
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import plausible
-from services.recording.importers.parts.series_intake import SeriesIntake
+from services.recording.importers.parts.series.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 
 _KEY = r"(?:[^\s,=\\]|\\.)+"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.allocations import Allocation, fill
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.lsf_accounting import FINISHED, finished, records_of
-from services.recording.importers.parts.lsf_text import listed, reported
+from services.recording.importers.parts.schedulers.allocations import Allocation, fill
+from services.recording.importers.parts.schedulers.lsf_accounting import FINISHED, finished, records_of
+from services.recording.importers.parts.schedulers.lsf_text import listed, reported
 from services.recording.importers.parts.source_files import SourceFiles, where
 from services.recording.importers.parts.zones import zone_of
 

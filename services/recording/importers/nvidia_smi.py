@@ -14,10 +14,17 @@ from typing import Annotated, Any
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.machines.smi_fields import facts_of, is_whole, moment_of, readings_of
+from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
+from services.recording.importers.parts.machines.smi_table import (
+    Found,
+    SmiRow,
+    dmon_rows,
+    is_dmon,
+    is_query,
+    query_rows,
+)
 from services.recording.importers.parts.moments import DumpClock, dump_clock, instant_of, plausible
-from services.recording.importers.parts.smi_fields import facts_of, is_whole, moment_of, readings_of
-from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
-from services.recording.importers.parts.smi_table import Found, SmiRow, dmon_rows, is_dmon, is_query, query_rows
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Gpu, Node, Topology

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.allocations import Allocation, fill
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import parse_stamp
+from services.recording.importers.parts.schedulers.allocations import Allocation, fill
 from services.recording.importers.parts.source_files import SourceFiles, number_of, where
 from services.recording.model import Job
 

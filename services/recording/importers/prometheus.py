@@ -15,16 +15,16 @@ from typing import Annotated, Any
 from services.kit.errors import UserError
 from services.kit.times import parse_instant, wall_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.held import nothing_captured
-from services.recording.importers.parts.pivot import Wide, interval_s
-from services.recording.importers.parts.query_api import (
+from services.recording.importers.parts.series.held import nothing_captured
+from services.recording.importers.parts.series.pivot import Wide, interval_s
+from services.recording.importers.parts.series.query_api import (
     PASSWORD_VARIABLE,
     TOKEN_VARIABLE,
     Access,
     QueryApi,
     TooMuchError,
 )
-from services.recording.importers.parts.series_reader import Matchers, Pace, SeriesReader
+from services.recording.importers.parts.series.series_reader import Matchers, Pace, SeriesReader
 from services.recording.instants import format_instant, resolve_past
 from services.recording.schema import STREAMS
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
-from services.recording.importers.parts.log_judgement import severity_of
-from services.recording.importers.parts.log_lines import LogLine, LogLines
+from services.recording.importers.parts.logs.log_judgement import severity_of
+from services.recording.importers.parts.logs.log_lines import LogLine, LogLines
 from services.recording.importers.parts.moments import ms_of, parse_stamp, plausible
-from services.recording.importers.parts.series_intake import SeriesIntake
+from services.recording.importers.parts.series.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import (
     SourceFiles,
     clean,

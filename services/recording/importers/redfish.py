@@ -18,6 +18,15 @@ from services.kit.errors import UserError
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.machines.redfish_bodies import (
+    Body,
+    GpuFields,
+    LogEntry,
+    Reading,
+    kind_of,
+    read_body,
+)
+from services.recording.importers.parts.machines.sel_lines import Severity, severity_of
 from services.recording.importers.parts.moments import (
     DumpClock,
     clock_skew,
@@ -26,8 +35,6 @@ from services.recording.importers.parts.moments import (
     plausible,
     time_in_name,
 )
-from services.recording.importers.parts.redfish_bodies import Body, GpuFields, LogEntry, Reading, kind_of, read_body
-from services.recording.importers.parts.sel_lines import Severity, severity_of
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
 from services.recording.importers.parts.stream_rows import StreamRows, Value
 from services.recording.model import Event, Gpu, Node, Topology

@@ -13,9 +13,9 @@ from typing import Annotated
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.imported_header import imported
+from services.recording.importers.parts.machines.sel_blocks import RULE, Block, blocks_of
+from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, instant_of, ms_of, plausible
-from services.recording.importers.parts.sel_blocks import RULE, Block, blocks_of
-from services.recording.importers.parts.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Event, Node, Topology

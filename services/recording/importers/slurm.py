@@ -13,19 +13,19 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.allocations import RUNNING, Allocation, fill, jobs_of
-from services.recording.importers.parts.hostlist import HostListError, expand
 from services.recording.importers.parts.moments import parse_stamp
-from services.recording.importers.parts.slurm_fixed import (
+from services.recording.importers.parts.schedulers.allocations import RUNNING, Allocation, fill, jobs_of
+from services.recording.importers.parts.schedulers.hostlist import HostListError, expand
+from services.recording.importers.parts.schedulers.slurm_fixed import (
     NEEDED,
     FixedTable,
     heading_names,
     is_dashes,
     whole_state,
 )
-from services.recording.importers.parts.slurm_json import read_json
-from services.recording.importers.parts.slurm_record import Record, is_step
-from services.recording.importers.parts.slurm_table import delimiter_of, row_of, shown_jobs
+from services.recording.importers.parts.schedulers.slurm_json import read_json
+from services.recording.importers.parts.schedulers.slurm_record import Record, is_step
+from services.recording.importers.parts.schedulers.slurm_table import delimiter_of, row_of, shown_jobs
 from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Job
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
+from services.recording.importers.parts.fabric.sonic_dump import SwitchDump, port_in
 from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible
-from services.recording.importers.parts.sonic_dump import SwitchDump, port_in
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Link, Switch, Topology

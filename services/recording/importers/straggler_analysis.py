@@ -21,7 +21,7 @@ from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.moments import LATEST, instant_option
-from services.recording.importers.parts.operation_trace import Floats, Ints, Sums, read_trace
+from services.recording.importers.parts.series.operation_trace import Floats, Ints, Sums, read_trace
 from services.recording.instants import format_instant
 from services.recording.model import Gpu, Job, Label, Node, Topology
 from services.recording.schema import TIMESTAMP, name_column

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from detectors.exporters import exporters
 from services.recording.conftest import rows_in
 from services.recording.importers.dcgm_text import convert
-from services.recording.importers.parts.amd_series import NAMES, column_of, folded
-from services.recording.importers.parts.known_series import KNOWN_METRICS, reading_of, stream_of
+from services.recording.importers.parts.series.amd_series import NAMES, column_of, folded
+from services.recording.importers.parts.series.known_series import KNOWN_METRICS, reading_of, stream_of
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
 

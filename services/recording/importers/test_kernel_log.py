@@ -8,7 +8,7 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.importers.kernel_log import bus_id, convert
-from services.recording.importers.parts.log_judgement import severity_of
+from services.recording.importers.parts.logs.log_judgement import severity_of
 from services.recording.importers.parts.source_files import node_by_path
 from services.recording.instants import format_instant
 from services.recording.model import Event

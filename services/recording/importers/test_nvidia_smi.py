@@ -7,7 +7,7 @@ import pytest
 from services.kit.errors import UserError
 from services.recording.conftest import rows_in
 from services.recording.importers.nvidia_smi import convert
-from services.recording.importers.parts.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
+from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.reader import Recording
 from tests.mangled import fuzzed, survives
 

@@ -14,8 +14,8 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.conftest import rows_in
-from services.recording.importers.parts import query_api, series_reader
-from services.recording.importers.parts.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
+from services.recording.importers.parts.series import query_api, series_reader
+from services.recording.importers.parts.series.query_api import PASSWORD_VARIABLE, TOKEN_VARIABLE
 from services.recording.importers.prometheus import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording

@@ -5,7 +5,7 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.conftest import imported, rows_in
-from services.recording.importers.parts.sel_lines import severity_of
+from services.recording.importers.parts.machines.sel_lines import severity_of
 from services.recording.importers.sel import convert
 from services.recording.instants import format_instant
 from services.recording.model import Event

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
-from services.recording.importers.parts.hostlist import HostListError, expand
+from services.recording.importers.parts.schedulers.hostlist import HostListError, expand
 from services.recording.importers.slurm import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
@@ -130,7 +130,7 @@ def test_both_forms_of_json(tmp_path: Path) -> None:
 
 
 def test_json_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.recording.importers.parts.slurm_json._PIECE", 64)
+    monkeypatch.setattr("services.recording.importers.parts.schedulers.slurm_json._PIECE", 64)
     jobs = [new_style(job_id=number, array={}) for number in range(40)]
     recording, _ = imported(tmp_path, json.dumps({"jobs": jobs}))
     assert {job.job_id for job in recording.jobs()} == {str(number) for number in range(40)}

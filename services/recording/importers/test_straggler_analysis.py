@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report, silent
-from services.recording.importers.parts import operation_trace
-from services.recording.importers.parts.operation_trace import read_trace
+from services.recording.importers.parts.series import operation_trace
+from services.recording.importers.parts.series.operation_trace import read_trace
 from services.recording.importers.straggler_analysis import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording

@@ -10,7 +10,7 @@ import pytest
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
 from services.recording.importers.contract import Report
-from services.recording.importers.parts.training_lines import stamp_of, step_of, unprefixed
+from services.recording.importers.parts.logs.training_lines import stamp_of, step_of, unprefixed
 from services.recording.importers.training_log import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.moments import LATEST, instant_option
-from services.recording.importers.parts.training_facts import LogFile, facts_of
-from services.recording.importers.parts.training_lines import (
+from services.recording.importers.parts.logs.training_facts import LogFile, facts_of
+from services.recording.importers.parts.logs.training_lines import (
     LONGEST_STEP_S,
     Line,
     Step,
@@ -32,6 +31,7 @@ from services.recording.importers.parts.training_lines import (
     step_of,
     unprefixed,
 )
+from services.recording.importers.parts.moments import LATEST, instant_option
 from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from services.synth.effects import Effect
-from services.synth.on_cable import OnSwitch
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.on_cable import OnSwitch
 
 
 class AdaptiveRoutingLost(OnSwitch):

@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Field
 
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
-from services.synth.effects import Effect, Ints
-from services.synth.happening import OnNode, PlacedTruth
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect, Ints
+from services.synth.story.happening import OnNode, PlacedTruth
 
 
 class BoardBrake(OnNode):

@@ -9,10 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.happening import OnNode
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import OnNode
 
 _MODULE = "Memory #0x87"
 _LOGGED = 8

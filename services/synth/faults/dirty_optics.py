@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.on_cable import OnCable
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.on_cable import OnCable
 
 
 class DirtyOptics(OnCable):

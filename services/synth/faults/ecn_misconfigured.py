@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import PlacedTruth
-from services.synth.logs import Logs
-from services.synth.on_cable import OnSwitch
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import PlacedTruth
+from services.synth.story.on_cable import OnSwitch
 
 
 class EcnMisconfigured(OnSwitch):

@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.happening import PlacedTruth
-from services.synth.on_cable import OnSwitch
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import PlacedTruth
+from services.synth.story.on_cable import OnSwitch
 
 
 class ElephantFlows(OnSwitch):

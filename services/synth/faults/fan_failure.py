@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import OnNode
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnNode
 
 
 class FanFailure(OnNode):

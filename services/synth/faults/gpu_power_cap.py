@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import Field
 
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
-from services.synth.effects import Effect
-from services.synth.happening import OnGpu, PlacedTruth
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnGpu, PlacedTruth
 
 
 class GpuPowerCap(OnGpu):

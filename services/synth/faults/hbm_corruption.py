@@ -6,9 +6,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.happening import OnGpu, PlacedTruth
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnGpu, PlacedTruth
 
 
 class HbmCorruption(OnGpu):

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.happening import OnGpu
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnGpu
 
 
 class HeatSink(OnGpu):

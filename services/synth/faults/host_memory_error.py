@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from services.recording.model import Event
-from services.synth.happening import Happening, Offset
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.story.happening import Happening, Offset
 
 
 class HostMemoryError(Happening):

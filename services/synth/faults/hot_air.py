@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.bmc import INLET_CRITICAL_C, INLET_WARNING_C
-from services.synth.effects import Course, Effect
-from services.synth.happening import Lasting, PlacedTruth
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import Lasting, PlacedTruth
+from services.synth.telemetry.bmc import INLET_CRITICAL_C, INLET_WARNING_C
 
 _SENSOR = "Temperature #0x04"
 _NAMED_SHARE = 0.6

@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.happening import Lasting, PlacedTruth
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import Lasting, PlacedTruth
 
 _SPEAKERS = 4  # so many ranks' lines arrive before the launcher ends them all
 _LAUNCHER_S = 3.0  # from the first line until the launcher has ended every rank

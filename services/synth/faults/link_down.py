@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.logs import Logs
-from services.synth.on_cable import OnCable, link_lines
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.on_cable import OnCable, link_lines
 
 
 class LinkDown(OnCable):

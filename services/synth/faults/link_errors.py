@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.happening import PlacedTruth
-from services.synth.on_cable import OnCable
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import PlacedTruth
+from services.synth.story.on_cable import OnCable
 
 
 class LinkErrors(OnCable):

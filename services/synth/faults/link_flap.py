@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.logs import Logs
-from services.synth.on_cable import OnCable, link_lines
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Course, Effect
 from services.synth.randomness import generator
-from services.synth.world import World
+from services.synth.story.on_cable import OnCable, link_lines
 
 _JITTER = 0.35  # of the time between two flaps, and of a flap's length, relative
 

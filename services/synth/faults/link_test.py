@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from services.synth.effects import Course, Effect
-from services.synth.happening import Happening, Offset
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import Happening, Offset
 
 
 class LinkTest(Happening):

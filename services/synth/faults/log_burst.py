@@ -7,9 +7,9 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.happening import Lasting
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.story.happening import Lasting
 
 _SEL = (
     ("Memory #0x87", "Correctable ECC", "warning"),

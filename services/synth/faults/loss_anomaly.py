@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from services.synth.effects import Effect
-from services.synth.happening import Lasting, PlacedTruth
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import Lasting, PlacedTruth
 
 
 class LossAnomaly(Lasting):

@@ -7,10 +7,10 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.happening import OnNode
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import OnNode
 
 _LAST_WORDS: dict[str, tuple[str, ...]] = {
     "panic": (

@@ -12,12 +12,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.happening import Offset, OnGpu
-from services.synth.logs import Logs
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.logs.xids import xid_gauge, xid_line
+from services.synth.physics.effects import Course, Effect
 from services.synth.randomness import generator
-from services.synth.world import World
-from services.synth.xids import xid_gauge, xid_line
+from services.synth.story.happening import Offset, OnGpu
 
 _HEARD_WITHIN_S = 0.5  # until the packets that its peers wait for are given up
 _CLEANED_UP_S = 1.6  # from a GPU's XID to the end of the process on it

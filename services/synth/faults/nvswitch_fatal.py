@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import OnNode
-from services.synth.logs import Logs
-from services.synth.world import World
-from services.synth.xids import xid_gauge, xid_line
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.logs.xids import xid_gauge, xid_line
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnNode
 
 _SWITCH, _PCI = "0000:c4:00", "00000000:C4:00.0"
 _SPREAD_S = 0.06  # from one GPU's XID to the next's

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from services.synth.effects import Course, Effect
-from services.synth.happening import Happening
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import Happening
 
 
 class OldXid(Happening):

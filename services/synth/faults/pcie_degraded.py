@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import OnGpu
-from services.synth.logs import Logs
-from services.synth.world import World
-from services.synth.xids import bus_address
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.logs.xids import bus_address
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnGpu
 
 
 class PcieDegraded(OnGpu):

@@ -7,10 +7,10 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import Lasting, PlacedTruth
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import Lasting, PlacedTruth
 
 _DETECTED_S, _RESTORED_S = 0.4, 0.8  # of SONiC's PFC watchdog: so long after a queue is stuck, free
 

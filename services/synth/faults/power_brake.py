@@ -8,10 +8,10 @@ from pydantic import Field
 
 from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import OnNode, PlacedTruth
-from services.synth.logs import Logs
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnNode, PlacedTruth
 
 _RESEATED_S = 48.0
 """So long before the supply works again it is pulled and pushed back in."""

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from services.recording.reader import describe
 from services.synth import faults
-from services.synth.happening import Happening
+from services.synth.story.happening import Happening
 
 
 @cache

@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Effect
-from services.synth.happening import PlacedTruth
-from services.synth.logs import Logs
-from services.synth.on_cable import OnSwitch, link_lines
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import PlacedTruth
+from services.synth.story.on_cable import OnSwitch, link_lines
 
 _CONGESTED_WITHIN_S = 300.0
 

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from services.synth.effects import Effect
-from services.synth.happening import OnNode, PlacedTruth
-from services.synth.world import World
+from services.synth.cluster.world import World
+from services.synth.physics.effects import Effect
+from services.synth.story.happening import OnNode, PlacedTruth
 
 
 class TelemetryGap(OnNode):

@@ -7,8 +7,8 @@ import pytest
 
 from services.recording.validate import validate_recording
 from services.synth.conftest import GPUS, NODES, Telemetry, write_files
-from services.synth.effects import Floats
 from services.synth.make import make_recording
+from services.synth.physics.effects import Floats
 
 DEV, PROF = "DCGM_FI_DEV_", "DCGM_FI_PROF_"
 AT, UNTIL = 150.0, 420.0

@@ -5,8 +5,8 @@ import pytest
 
 from services.recording.validate import validate_recording
 from services.synth.conftest import GPUS, Telemetry, write_files
-from services.synth.effects import Floats
 from services.synth.make import make_recording
+from services.synth.physics.effects import Floats
 
 DEV = "DCGM_FI_DEV_"
 HAPPENINGS = [

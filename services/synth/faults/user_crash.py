@@ -7,11 +7,11 @@ import numpy as np
 from pydantic import Field
 
 from services.recording.model import Event
-from services.synth.effects import Course, Effect
-from services.synth.happening import Happening, Offset
-from services.synth.logs import Logs
-from services.synth.world import World
-from services.synth.xids import xid_gauge, xid_line
+from services.synth.cluster.world import World
+from services.synth.logs.lines import Logs
+from services.synth.logs.xids import xid_gauge, xid_line
+from services.synth.physics.effects import Course, Effect
+from services.synth.story.happening import Happening, Offset
 
 
 class UserCrash(Happening):

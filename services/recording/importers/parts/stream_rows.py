@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from services.recording.importers.contract import Draft
-from services.recording.importers.parts.amd_series import folded
 from services.recording.importers.parts.moments import interval_s
+from services.recording.importers.parts.series.amd_series import folded
 from services.recording.schema import STREAMS, TIMESTAMP
 
 Value = float | str | None

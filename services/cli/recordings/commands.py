@@ -1,0 +1,227 @@
+"""Commands about recordings: validate, repair, show, cut, make, list."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.recordings.named import RecordingDir
+
+Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
+_Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.command()(validate)
+    app.command()(repair)
+    app.command()(show)
+    app.command()(cut)
+    app.command()(make)
+    app.command("list")(list_scenarios)
+
+
+def validate(directory: RecordingDir) -> None:
+    """Check a recording against the format; list every violation and exit 1 if there is any."""
+    from services.recording.validate import validate_recording
+
+    violations = validate_recording(directory)
+    for violation in violations:
+        typer.echo(str(violation))
+    if violations:
+        typer.echo(f"{directory}: {len(violations)} violation(s)", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{directory}: valid")
+
+
+def repair(
+    directory: RecordingDir,
+    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet", show_default=False)],
+) -> None:
+    """Write a recording anew without what cannot be right: in order, none twice, none outside; types and hashes.
+
+    What it cannot repair, it lists, as validate does, and exits 1.
+    """
+    from services.recording.repair import rewrite_recording
+    from services.recording.tidy import open_tidy
+    from services.recording.validate import validate_recording
+
+    name = recording_name(out)
+    recording = open_tidy(directory)
+    rewrite_recording(recording, out, name)
+    typer.echo(f"{out}: written; {recording.left_out or 'no row and no line was wrong'}")
+    violations = validate_recording(out)
+    for violation in violations:
+        typer.echo(str(violation))
+    if violations:
+        typer.echo(f"{out}: {len(violations)} violation(s) are left, for you to judge", err=True)
+        raise typer.Exit(1)
+
+
+def show(
+    what: Annotated[str, typer.Argument(help="a recording's directory, or a scenario's name", show_default=False)],
+) -> None:
+    """Print what is in a recording, or a scenario's story."""
+    from services.cli.recordings.story import named, print_story
+
+    scenario = named(what)
+    if scenario is None:
+        _show(Path(what))
+    else:
+        print_story(scenario)
+
+
+def _show(directory: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from services.recording.instants import format_instant
+    from services.recording.model import words_of
+    from services.recording.reader import Recording
+    from services.recording.schema import STREAMS
+
+    recording, console = Recording.open(directory), Console(highlight=False)
+    manifest, cluster = recording.manifest, recording.manifest.cluster
+    minutes = (manifest.end - manifest.start) / 60_000
+    console.print(f"[bold]{manifest.title}[/bold]\n{manifest.summary.strip()}\n")
+    console.print(f"cluster   {cluster.name}: {cluster.nodes} nodes, {cluster.gpus} GPUs, {cluster.gpu_model}")
+    console.print(
+        f"time      {format_instant(manifest.start)} to {format_instant(manifest.end)}, {minutes:.0f} minutes"
+    )
+    console.print(f"origin    {manifest.origin}" + ("" if manifest.seed is None else f", seed {manifest.seed}"))
+    world = (manifest.model_extra or {}).get("world")
+    if isinstance(world, dict):
+        console.print("world     " + ", ".join(f"{name} {value}" for name, value in world.items()), soft_wrap=True)
+    for key, value in manifest.source.items():
+        if isinstance(value, str):
+            console.print(f"  {key}: {value}", soft_wrap=True)
+    table = Table("stream", "every", "rows", "columns", "size", box=None, header_style="bold")
+    for name, info in manifest.streams.items():
+        if name not in STREAMS:
+            continue
+        path = directory / STREAMS[name].file
+        every = "" if info.interval_s is None else f"{info.interval_s:g} s"
+        table.add_row(name, every, f"{info.rows:,}", str(_column_count(path)), _size(path.stat().st_size))
+    console.print()
+    console.print(table)
+    total = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+    console.print(f"\nsize      {_size(total)}; {sum(1 for _ in recording.events()):,} log records")
+    for job in recording.jobs():
+        end = "still running" if job.end is None else f"to {format_instant(job.end)}"
+        where = f"{len(job.nodes)} nodes, {format_instant(job.start)} {end}, {job.state}"
+        console.print(f"job       {job.job_id} {job.name}: {where}")
+    labels = list(recording.labels())
+    for label in labels:
+        if not label.distractor:
+            entity = words_of(label.entity)
+            span = f"{format_instant(label.onset)} to {format_instant(label.end)}"
+            console.print(f"fault     {label.fault} at {entity}, {span}, due within {label.within_s:g} s")
+    console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+
+
+def _column_count(path: Path) -> int:
+    from services.recording.reader import open_stream
+
+    with open_stream(path) as file:
+        return len(file.schema_arrow.names)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
+
+
+def cut(
+    directory: RecordingDir,
+    start: Annotated[
+        str | None, typer.Option("--from", help="RFC 3339 time, +1h20m from the start, -10m from the end")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="RFC 3339 time, +1h20m from the start, -10m from the end")
+    ] = None,
+    out: _Out = None,
+) -> None:
+    """Cut a stretch out of a recording; without --out it goes to NAME-cut beside the original."""
+    from services.recording.cut import cut_recording
+    from services.recording.reader import Recording
+
+    recording = Recording.open(directory)
+    begin = recording.manifest.start
+    target = out or directory.resolve().parent / f"{recording.manifest.name}-cut"
+    cut_recording(
+        recording,
+        target,
+        start=None if start is None else _instant("--from", start, begin, recording.manifest.end),
+        end=None if end is None else _instant("--to", end, begin, recording.manifest.end),
+        name=None if out is None else recording_name(out),
+    )
+    typer.echo(f"{target}: written")
+
+
+def _instant(option: str, text: str, start_ms: int, end_ms: int | None = None) -> int:
+    from services.kit.errors import UserError
+    from services.recording.instants import resolve_instant
+
+    try:
+        return resolve_instant(text, start_ms, end_ms)
+    except ValueError as error:
+        remedy = "write 2024-04-01T09:20:00Z, +01:20:00 or +1h20m from the start, or -10m from the end"
+        raise UserError(f"{option}: {error}", remedy=remedy, exit_code=2) from error
+
+
+def recording_name(out: Path) -> str:
+    """Return the name a recording written to ``out`` has: the directory's own. UserError if it can be none."""
+    import re
+
+    from services.kit.errors import UserError
+
+    name = out.resolve().name
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise UserError(
+            f"--out {out}: {name!r} is no name for a recording",
+            remedy="use lower-case letters, digits and hyphens",
+            exit_code=2,
+        )
+    return name
+
+
+def make(
+    scenario: Annotated[str, typer.Argument(help="a scenario's name (see `hindcast list`) or its file")],
+    out: _Out = None,
+    seed: Annotated[int | None, typer.Option(help="instead of the scenario's own: another case of the same")] = None,
+    scale: Annotated[float, typer.Option(min=0.02, max=10, help="nodes, times the profile's")] = 1.0,
+    profile: Annotated[Path | None, typer.Option(help="another cluster's profile to put the incident on")] = None,
+    duration: Annotated[str | None, typer.Option(help="+HH:MM:SS, instead of the scenario's own")] = None,
+    interval: Annotated[float | None, typer.Option(min=1, max=300, help="seconds between DCGM samples")] = None,
+    world: Annotated[int | None, typer.Option(min=1, help="number of a world: what else is usual on a cluster")] = None,
+) -> None:
+    """Make the recording of a scenario; one made before from the same scenario, options and code is kept."""
+    from services.synth.library import ensure_recording
+    from services.synth.make import Variant
+
+    length_s = None if duration is None else _instant("--duration", duration, 0) / 1000
+    variant = Variant(seed, scale, profile, length_s, interval, world=world)
+    if out is not None:
+        recording_name(out)
+    with progress_bar(f"making {scenario}") as progress:
+        made = ensure_recording(scenario, out=out, variant=variant, progress=progress)
+    typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr while the body runs, moved by calls with the share done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+def list_scenarios() -> None:
+    """List the scenarios that can be made: cluster, length, faults, title."""
+    from services.cli.recordings.story import list_library
+
+    list_library()
