@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from detectors.alarms import canonical
 from detectors.contract import Finding
-from detectors.engine import Choice
+from detectors.engine.alarms import canonical
+from detectors.engine.engine import Choice
 from detectors.incidents.report import Incident
 from detectors.registry import choose, discover
 from services.model.artefact import Model, load

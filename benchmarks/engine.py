@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.gpu_columns import FIELDS, TICK_MS, GpuFleet
 from detectors.contract import EXACT, Finding
-from detectors.engine import Choice, Engine
+from detectors.engine.engine import Choice, Engine
+from detectors.engine.rows import Rows
 from detectors.registry import choose
-from detectors.rows import Rows
 from services.kit.durable import replace_file
 
 BAR_ROWS_S, AIM_ROWS_S = 500_000, 1_000_000

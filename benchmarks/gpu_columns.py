@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.fleet import Job, JobEvent
-from detectors.rows import KeyColumn, Rows
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import Job, JobEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

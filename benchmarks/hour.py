@@ -26,7 +26,7 @@ import pyarrow as pa
 from benchmarks.busy_fleet import BusyFleet, Written
 from benchmarks.engine import START_MS, shared_out
 from benchmarks.gpu_columns import FIELDS, TICK_MS
-from detectors.heard import AFTER_A_WEEK
+from detectors.engine.heard import AFTER_A_WEEK
 from services.detect.configured import Configured
 from services.detect.store import SnapshotStore
 from services.detect.unit import Plan, Unit

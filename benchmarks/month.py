@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Kind, LogRecord
-from detectors.engine import Engine
-from detectors.fleet import KEYS, Job, JobEvent
-from detectors.heard import DAY_MS, Forgetting
-from detectors.inputs import fields_read
+from detectors.engine.engine import Engine
+from detectors.engine.heard import DAY_MS, Forgetting
+from detectors.engine.inputs import fields_read
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import KEYS, Job, JobEvent
 from detectors.registry import choose
-from detectors.rows import KeyColumn, Rows
 
 START_MS = 1_760_000_000_000 // DAY_MS * DAY_MS
 TICK_MS = 1_800_000

@@ -7,8 +7,8 @@ from detectors.case_book import CaseBook
 from detectors.contract import DetectorConfig, DetectorSpec, Finding, LogRecord
 from detectors.core.kept import Kept
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet
-from detectors.state import pack, unpack
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
 
 
 class BaseDetector(Kept):

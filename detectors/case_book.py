@@ -6,7 +6,7 @@ from typing import Any
 
 from detectors.contract import Entity, Evidence, Fault, Finding, Instant, Severity, finding_id
 from detectors.core.survivors import Survivors
-from detectors.gpus import WHOLE_NODE
+from detectors.fleet.gpus import WHOLE_NODE
 
 _BUCKET_MS = 1000
 _WIDE_TO_NARROW = ("job_id", "mount", "switch", "node", "gpu", "nic", "port")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from pydantic import Field as PydanticField
 
-from detectors.fleet import Fleet
-from detectors.xid import XidOverrides
+from detectors.fleet.fleet import Fleet
+from detectors.signals.xid import XidOverrides
 
 EXACT = 2.0**53
 """From here on a float holds no counts, and no bits, any more."""
@@ -193,7 +193,7 @@ class DetectorConfig(BaseModel):
     false_alarms_per_100_node_days: float = PydanticField(default=0.05, gt=0)
     """What this detector may contribute of the budget: its `budget_share` of what detectors.yaml allows for all."""
     xid_overrides: XidOverrides = PydanticField(default_factory=dict)
-    """What a site says of XIDs that detectors/xid.yaml sees otherwise: one setting of detectors.yaml for all."""
+    """What a site says of XIDs that signals/xid.yaml sees otherwise: one setting of detectors.yaml for all."""
     calibration: Mapping[str, Any] = PydanticField(default_factory=dict, repr=False)
     """What is usual at a site, from `hindcast calibrate`: `detectors.core.tails.Tails.document` of this detector."""
 
@@ -223,7 +223,7 @@ class Rung(BaseModel):
 
 
 class StateSpec(BaseModel):
-    """What detector.yaml declares of a detector's state; `detectors/test_upgrade.py` holds it against the state."""
+    """What detector.yaml declares of a detector's state; `engine/test_upgrade.py` holds it against the state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     since: int
@@ -284,7 +284,7 @@ class Detector(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """Return the whole state (`detectors.state.pack`; never a pickle)."""
+        """Return the whole state (`detectors.engine.state.pack`; never a pickle)."""
         ...
 
     @classmethod

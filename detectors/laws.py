@@ -24,13 +24,13 @@ from pydantic import ValidationError
 from detectors.contract import Batch, Detector, Entity, Finding, Instant, Kind, LogRecord
 from detectors.core.columns import Columns
 from detectors.core.survivors import parts_of
-from detectors.engine import GRID_MS, Choice
-from detectors.fleet import KEYS
-from detectors.pulse import SILENCE_MS
-from detectors.rows import Rows
+from detectors.engine.engine import GRID_MS, Choice
+from detectors.engine.pulse import SILENCE_MS
+from detectors.engine.rows import Rows
+from detectors.fleet.fleet import KEYS
 from detectors.spec import configure
-from detectors.tape import Handling, Tape, play, stretches, take
-from detectors.tapes_altered import GONE, is_about, with_company, with_gone_company, with_lost_scrapes
+from detectors.tapes.altered import GONE, is_about, with_company, with_gone_company, with_lost_scrapes
+from detectors.tapes.tape import Handling, Tape, play, stretches, take
 
 _HOURS_MS = 4 * 3_600_000
 _FORGOTTEN_MS = 90_000

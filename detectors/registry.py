@@ -12,11 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 
 import detectors
 from detectors.contract import Detector, DetectorConfig, DetectorSpec
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.faults import faults
 from detectors.nearest import meant
+from detectors.signals.xid import XidOverrides
 from detectors.spec import configure
-from detectors.xid import XidOverrides
 
 _METHODS = ("logs", "observe", "advance", "snapshot", "restore")
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from detectors import laws
 from detectors.contract import Batch, Detector, DetectorConfig, Finding, Instant
 from detectors.core.columns import REUSED
-from detectors.engine import Choice
-from detectors.fleet import Fleet
+from detectors.engine.engine import Choice
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.detector import PowerThrottle
 from detectors.registry import choose
-from detectors.state import pack, unpack
-from detectors.tape import Handling, Tape
-from detectors.tapes_altered import spoiled
+from detectors.tapes.altered import spoiled
+from detectors.tapes.tape import Handling, Tape
 
 CHOICES = {kind.spec.name: (kind, config) for kind, config in choose()}
 every_detector = pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from detectors import registry
-from detectors.engine import Engine
+from detectors.engine.engine import Engine
 from detectors.power_throttle.detector import PowerThrottle
 from detectors.registry import BUDGET, XIDS, RegistryError, choose, discover
 

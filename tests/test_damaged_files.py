@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from detectors.engine.state import StateError
 from detectors.job_health.examples import hugging_face, megatron, torchtitan
 from detectors.job_health.reports import reports_of
-from detectors.state import StateError
 from services.api.conftest import settings_at
 from services.api.recordings.archive import import_archive
 from services.api.recordings.test_archive import FILES, tarred, zipped

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from kafka import TopicPartition
 
-from detectors.engine import Engine
+from detectors.engine.engine import Engine
 from detectors.registry import choose
 from services.detect.intake import feed
 from services.gateway.conftest import Client

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from detectors.contract import Finding
-from detectors.engine import Engine
-from detectors.fleet import JobEvent
+from detectors.engine.engine import Engine
+from detectors.fleet.fleet import JobEvent
 from detectors.registry import choose
 from services.kit.columns import rows_of
 from services.recording.embedded import fleet_job

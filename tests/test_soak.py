@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from benchmarks.soak.blows import UPGRADES, drawn, shrunk
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
+from detectors.engine.upgrade import fingerprint
 from detectors.registry import choose
-from detectors.upgrade import fingerprint
 from services.stack.ports import PortBook
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
@@ -56,7 +56,7 @@ def test_upgrades_are_of_one_process_and_no_more_than_asked_for(seed: str, share
 _SHOWN = """
 import json, os
 from pathlib import Path
-from detectors.upgrade import fingerprint
+from detectors.engine.upgrade import fingerprint
 from services.detect.choices import load_choices
 choices = load_choices(Path(os.environ["HINDCAST_DETECT_CONFIG"]))
 print(json.dumps([*zip(fingerprint(choices), [kind.spec.state.since for kind, _ in choices])]))

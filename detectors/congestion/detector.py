@@ -42,9 +42,9 @@ from detectors.contract import (
     Kind,
 )
 from detectors.core.evidence import odds_in_words, threshold
-from detectors.fleet import Fleet
+from detectors.core.statistics import known_or
+from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
-from detectors.statistics import known_or
 
 FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from detectors.engine.rows import Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import Rows
-from detectors.scene import START, Scene, growing, seconds, tape_of
-from detectors.tape import Tape
+from detectors.tapes.cluster import START, Scene, growing, seconds, tape_of
+from detectors.tapes.tape import Tape
 
 SCENE = Scene(nodes=5, gpus=1, nics=3, minutes=5, kinds=("switch", "nic"))
 AT_S, END_S = 122.0, 270.0

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from detectors.cabling import cables
 from detectors.congestion.flows import Peers
 from detectors.contract import BoolArray, Entity, FloatArray, IntArray, Kind
-from detectors.fleet import Fleet
+from detectors.fleet.cabling import cables
+from detectors.fleet.fleet import Fleet
 
 Port = tuple[str, str]
 """(switch, port), or (node, NIC) of a NIC whose cable is not in the topology."""

@@ -19,8 +19,8 @@ from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.kept import Kept
 from detectors.core.residuals import Groups, Habit, learn_together
+from detectors.core.statistics import clamp, known_or, median_of
 from detectors.core.tails import Tails, learn_events
-from detectors.statistics import clamp, known_or, median_of
 
 LOOK_MS: Final = 20_000
 _WHOLE: Final = 0.9

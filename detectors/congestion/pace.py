@@ -8,8 +8,8 @@ from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.slots import Slots
-from detectors.fleet import Fleet
-from detectors.statistics import masked_median
+from detectors.core.statistics import masked_median
+from detectors.fleet.fleet import Fleet
 
 WINDOW_MS: Final = 30_000
 _NOW, _BEFORE = 4, 16

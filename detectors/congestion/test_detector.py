@@ -25,9 +25,9 @@ from detectors.congestion.examples import (
 )
 from detectors.contract import Finding
 from detectors.laws import deterministic_however_handled, whole
-from detectors.scene import START, Scene, changed, growing, seconds, tape_of, where, without
 from detectors.spec import configure
-from detectors.tape import Handling, Tape, play
+from detectors.tapes.cluster import START, Scene, changed, growing, seconds, tape_of, where, without
+from detectors.tapes.tape import Handling, Tape, play
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from detectors.core.kept import Kept
 
 GPU_NODES: Final = "nodes of GPUs"
-"""Nodes, numbered in the order in which their first GPU became known, as in `detectors.gpus.GpuLayout`."""
+"""Nodes, numbered in the order in which their first GPU became known, as in `detectors.fleet.gpus.GpuLayout`."""
 REUSED: Final = "reused"
 """What gets free numbers again (`detectors.core.slots`), or has numbers of its own, such as the ranks of a job: none of
 these change when the fleet's do."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, threshold
+from detectors.core.statistics import median_of
 from detectors.core.tails import Tail, Tails
-from detectors.statistics import median_of
 
 LOOK_MS: Final = 20_000
 RECENT_S: Final = 300.0

@@ -16,7 +16,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
-from detectors.statistics import clamp
+from detectors.core.statistics import clamp
 
 _DAY_S: Final = 86_400.0
 _LEAST_ODDS: Final = 1e-6

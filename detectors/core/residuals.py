@@ -9,7 +9,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray, index_of
 from detectors.core.columns import Columns, column
-from detectors.statistics import clamp, stable_order
+from detectors.core.statistics import clamp, stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""

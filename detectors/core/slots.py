@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from detectors.contract import IntArray
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
 
 _UNKNOWN = -1
 

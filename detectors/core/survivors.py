@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from detectors.core.columns import Columns
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
 
 _HOLD_NOTHING: Final = (
     str, bytes, int, float, type(None), np.ndarray, type, FunctionType, MethodType, ModuleType, BaseModel, Fleet,

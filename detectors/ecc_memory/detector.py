@@ -32,12 +32,12 @@ from detectors.core.counting import Bursts
 from detectors.core.tails import Tails
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.ecc_memory.storms import STORM, Bouts, Storms, line_evidence
-from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, GpuLayout
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
+from detectors.signals.xid import Xid, XidCatalogue
+from detectors.signals.xid_watch import XidEvent, XidWatch
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
-from detectors.xid import Xid, XidCatalogue
-from detectors.xid_watch import XidEvent, XidWatch
 
 _UNCORRECTABLE: Fault = "ecc_uncorrectable"
 _ROWS = "rows"

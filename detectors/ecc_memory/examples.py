@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray, LogRecord
-from detectors.gpu_tapes import START, Cluster, kernel, name, xid_line
 from detectors.laws import Examples, Fault
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, Cluster, kernel, name, xid_line
+from detectors.tapes.tape import Tape
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
 SBE, DBE = "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
-from detectors.gpus import reported
+from detectors.fleet.gpus import reported
 
 _REMAPPED = ("UNCORRECTABLE", "CORRECTABLE")
 _ABSENT_MS = 180_000

@@ -11,9 +11,9 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
 from detectors.core.evidence import odds_in_words
 from detectors.ecc_memory.readings import MemoryReadings
-from detectors.gpus import GpuLayout
-from detectors.xid import Xid
-from detectors.xid_watch import XidEvent
+from detectors.fleet.gpus import GpuLayout
+from detectors.signals.xid import Xid
+from detectors.signals.xid_watch import XidEvent
 
 STORM: Fault = "ecc_correctable_storm"
 _LASTING_MS, _LASTING_LOOKS = 600_000, 10

@@ -24,10 +24,10 @@ from detectors.ecc_memory.examples import (
     stepped,
     stormy,
 )
-from detectors.gpu_tapes import START, Cluster, name, xid_line
 from detectors.registry import choose
-from detectors.tape import Tape, play
-from detectors.xid import XidCatalogue
+from detectors.signals.xid import XidCatalogue
+from detectors.tapes.gpus import START, Cluster, name, xid_line
+from detectors.tapes.tape import Tape, play
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:

@@ -6,7 +6,7 @@ import pytest
 from detectors.contract import Finding
 from detectors.ecc_memory.examples import CLUSTER, LONGER, SBE, XID, memory, reset, stormy
 from detectors.ecc_memory.test_detector import fired, gpu, run
-from detectors.gpu_tapes import START, Cluster, xid_line
+from detectors.tapes.gpus import START, Cluster, xid_line
 
 
 def test_a_storm_is_one_finding_with_its_peers_habit_and_odds_beside_it() -> None:

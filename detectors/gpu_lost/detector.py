@@ -23,16 +23,16 @@ import numpy as np
 from detectors.base import BaseDetector
 from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
+from detectors.fleet.presence import Lapses
+from detectors.fleet.scheduling import Scheduler
+from detectors.fleet.tenancy import Tenancy
 from detectors.gpu_lost.config import GpuLostConfig
 from detectors.gpu_lost.roll_call import RollCall
-from detectors.gpus import WHOLE_NODE, GpuLayout
-from detectors.presence import Lapses
-from detectors.scheduling import Scheduler
+from detectors.signals.xid import Xid, XidCatalogue
+from detectors.signals.xid_watch import XidEvent, XidWatch
 from detectors.spec import load_spec
-from detectors.tenancy import Tenancy
-from detectors.xid import Xid, XidCatalogue
-from detectors.xid_watch import XidEvent, XidWatch
 
 _BACK_READINGS, _BACK_MS = 3, 60_000
 """A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""

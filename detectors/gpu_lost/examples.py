@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, LogRecord
-from detectors.fleet import Job, JobEvent
-from detectors.gpu_tapes import START, Cluster, bus, instant, kernel, name, xid_line
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, Cluster, bus, instant, kernel, name, xid_line
+from detectors.tapes.tape import Tape
 
 XID, TEMPERATURE, POWER = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"
 UTIL = "DCGM_FI_DEV_GPU_UTIL"

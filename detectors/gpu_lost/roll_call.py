@@ -10,9 +10,9 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import GPU_NODES, Columns, column
+from detectors.fleet.gpus import GpuLayout, reported
+from detectors.fleet.presence import NEVER, Attendance, Lapses, chance_allowed
 from detectors.gpu_lost.config import GpuLostConfig
-from detectors.gpus import GpuLayout, reported
-from detectors.presence import NEVER, Attendance, Lapses, chance_allowed
 
 VITAL: Final = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK")
 """What is never 0 of a GPU that is there."""

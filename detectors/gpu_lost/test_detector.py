@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding
-from detectors.fleet import Job, JobEvent
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.gpu_lost.detector import GpuLost
 from detectors.gpu_lost.examples import (
     CLUSTER,
@@ -20,9 +20,9 @@ from detectors.gpu_lost.examples import (
     readings,
     scheduler,
 )
-from detectors.gpu_tapes import START, Cluster, kernel, name, xid_line
 from detectors.registry import choose
-from detectors.tape import Tape, play
+from detectors.tapes.gpus import START, Cluster, kernel, name, xid_line
+from detectors.tapes.tape import Tape, play
 
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:

@@ -16,8 +16,9 @@ from itertools import groupby
 from typing import Any, Self
 
 from detectors.contract import Batch, Finding, Instant
+from detectors.engine.state import pack, unpack
 from detectors.faults import faults
-from detectors.fleet import Fleet, JobEvent
+from detectors.fleet.fleet import Fleet, JobEvent
 from detectors.incidents.book import NEVER, Book
 from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.incidents.offenders import Offenders
@@ -26,7 +27,6 @@ from detectors.incidents.places import Places
 from detectors.incidents.ranking import AGAIN, Edge, Sighted, carried, edge_score, rank
 from detectors.incidents.report import Impact, Incident, Offender
 from detectors.incidents.revision import Basis, joined, revise
-from detectors.state import pack, unpack
 
 _AGAIN_SCORE = 0.95
 _MOST_CANDIDATES = 64

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, Instant, IntArray
-from detectors.fleet import Fleet
-from detectors.statistics import median_of, stable_order
+from detectors.core.statistics import median_of, stable_order
+from detectors.fleet.fleet import Fleet
 
 BUCKET_MS = 60_000
 BUCKETS = 130

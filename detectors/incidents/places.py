@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from detectors.contract import Entity, Instant
-from detectors.fleet import Job, JobEvent
+from detectors.fleet.fleet import Job, JobEvent
 
 _REMEMBERED_MS = 6 * 3_600_000
 """A job that is over may still be found to have been ended by something; detectors take minutes."""

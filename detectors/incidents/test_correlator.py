@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.contract import Batch, Fault, Finding, Instant, Severity, State, finding_id
-from detectors.fleet import Fleet, Job, JobEvent
+from detectors.fleet.fleet import Fleet, Job, JobEvent
 from detectors.incidents.correlator import Correlator
 from detectors.incidents.knowledge import TABLE
 from detectors.incidents.report import Incident

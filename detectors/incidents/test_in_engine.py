@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from detectors.contract import Instant
-from detectors.engine import Choice, Engine
+from detectors.engine.engine import Choice, Engine
 from detectors.laws import examples_of
 from detectors.registry import choose, discover
-from detectors.tape import Tape
+from detectors.tapes.tape import Tape
 
 
 def run(tape: Tape, choices: Sequence[Choice], cuts: Sequence[Instant]) -> tuple[list[str], Engine]:

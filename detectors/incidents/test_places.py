@@ -1,4 +1,4 @@
-from detectors.fleet import Job, JobEvent
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.incidents.places import Places
 
 _HOUR = 3_600_000

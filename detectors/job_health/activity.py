@@ -7,9 +7,9 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.slots import Slots
-from detectors.fleet import Fleet, Job
-from detectors.gpus import GpuLayout, reported
-from detectors.presence import Attendance
+from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.gpus import GpuLayout, reported
+from detectors.fleet.presence import Attendance
 
 FIELDS: Final = {
     "power": "DCGM_FI_DEV_POWER_USAGE",

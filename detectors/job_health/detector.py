@@ -41,7 +41,8 @@ from detectors.contract import (
 )
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.slots import Slots
-from detectors.fleet import Fleet
+from detectors.core.statistics import known_or, median_of
+from detectors.fleet.fleet import Fleet
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
@@ -50,7 +51,6 @@ from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting
 from detectors.job_health.pace import NEVER, Pace, StepPace
 from detectors.job_health.reports import reports_of
 from detectors.spec import load_spec
-from detectors.statistics import known_or, median_of
 
 _FORGET_MS: Final = 3_600_000
 _RESUMED = 2

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray, LogRecord
-from detectors.fleet import Job, JobEvent
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
-from detectors.rows import KeyColumn, Rows
-from detectors.scene import START, name
-from detectors.tape import Tape
+from detectors.tapes.cluster import START, name
+from detectors.tapes.tape import Tape
 
 JOB: Final = "812"
 Change = Callable[[FloatArray, FloatArray], FloatArray]

@@ -8,7 +8,7 @@ import numpy as np
 from detectors.contract import Evidence, Instant, IntArray
 from detectors.core.slots import Slots
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet, Job
+from detectors.fleet.fleet import Fleet, Job
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.lines import Lines

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from detectors.contract import Instant, LogRecord
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.scheduling import words_of
 from detectors.job_health.reports import HINT
-from detectors.scheduling import words_of
-from detectors.xid import XidCatalogue, parse_line
+from detectors.signals.xid import XidCatalogue, parse_line
 
 _KEPT_MS = 86_400_000
 _MATTERS = {

@@ -10,8 +10,8 @@ from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Evidence
 from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
+from detectors.core.statistics import masked_median
 from detectors.core.tails import Tails
-from detectors.statistics import masked_median
 
 SIGNALS: Final = ("loss", "grad_norm")
 WINDOW: Final = 25

@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import REUSED, Columns, column
-from detectors.presence import learnt_interval
+from detectors.fleet.presence import learnt_interval
 
 NEVER = -1
 _STEP = 0.2

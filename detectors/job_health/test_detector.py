@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding
-from detectors.fleet import JobEvent
+from detectors.fleet.fleet import JobEvent
 from detectors.job_health.detector import JobHealth
 from detectors.job_health.examples import (
     ENTITY,
@@ -21,8 +21,8 @@ from detectors.job_health.examples import (
 )
 from detectors.job_health.lines import matter_of
 from detectors.registry import choose
-from detectors.scene import START
-from detectors.tape import Tape, play
+from detectors.tapes.cluster import START
+from detectors.tapes.tape import Tape, play
 
 STEADY = Training()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, LogRecord
-from detectors.fleet import JobEvent
+from detectors.fleet.fleet import JobEvent
 from detectors.job_health.detector import JobHealth
 from detectors.job_health.examples import (
     ENTITY,
@@ -26,8 +26,8 @@ from detectors.job_health.examples import (
 from detectors.job_health.reports import reports_of
 from detectors.laws import lines
 from detectors.registry import choose
-from detectors.scene import START
-from detectors.tape import Handling, Tape, play, stretches, take
+from detectors.tapes.cluster import START
+from detectors.tapes.tape import Handling, Tape, play, stretches, take
 
 CHOICES = [choice for choice in choose() if choice[0] is JobHealth]
 PRINTED = Training(gathered=False, wording=megatron)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from detectors.cabling import End, cables
 from detectors.contract import Entity
-from detectors.fleet import Fleet
+from detectors.fleet.cabling import End, cables
+from detectors.fleet.fleet import Fleet
 
 
 def entity_of(end: End) -> Entity:

@@ -25,11 +25,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from detectors.base import BaseDetector
-from detectors.cabling import End
 from detectors.case_book import OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
 from detectors.core.survivors import Survivors
-from detectors.fleet import Fleet
+from detectors.fleet.cabling import End
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.presence import Attendance, Roster
+from detectors.fleet.scheduling import Scheduler
 from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables, entity_of
 from detectors.link_fault.config import LinkFaultConfig
@@ -39,8 +41,6 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
 from detectors.link_fault.verdicts import FLAP_HOLD_MS, Judge, Verdict
-from detectors.presence import Attendance, Roster
-from detectors.scheduling import Scheduler
 from detectors.spec import load_spec
 
 _ACTIONS: Final = {

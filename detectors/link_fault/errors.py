@@ -14,9 +14,9 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.evidence import Evidence, bet, joint
 from detectors.core.residuals import Habit, learn_together
+from detectors.core.statistics import known_or, median_of, poisson_odds
 from detectors.core.tails import Tails, learn_events
 from detectors.link_fault.config import LinkFaultConfig
-from detectors.statistics import known_or, median_of, poisson_odds
 
 LOOK_MS: Final = 60_000
 COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {

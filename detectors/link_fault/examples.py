@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray, Kind
+from detectors.engine.rows import Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import Rows
-from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
-from detectors.tape import Tape
+from detectors.tapes.cluster import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
+from detectors.tapes.tape import Tape
 
 SCENE = Scene(nodes=3, gpus=1, nics=2, minutes=5, kinds=("switch", "nic", "dcgm"))
 AT_S = 122.0

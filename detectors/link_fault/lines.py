@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detectors.cabling import End
 from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
-from detectors.link_lines import BACK, LOST
+from detectors.fleet.cabling import End
+from detectors.signals.link_lines import BACK, LOST
 
 _DEVICE = re.compile(r"\b(mlx5_\d+|mlx4_\d+|bnxt_re\d+|rocep?\w+|irdma\d+|ib\d+|hsi\d+)\b")
 _SWITCH_PORT = re.compile(

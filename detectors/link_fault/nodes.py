@@ -10,9 +10,9 @@ import numpy as np
 
 from detectors.contract import Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.fleet.presence import NEVER, Attendance, Roster
+from detectors.fleet.scheduling import Scheduler
 from detectors.link_fault.states import States
-from detectors.presence import NEVER, Attendance, Roster
-from detectors.scheduling import Scheduler
 
 _SILENT_INTERVALS, _SILENT_MS = 5.5, 60_000
 _OF_OLD_MS: Final = 600_000

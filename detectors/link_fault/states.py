@@ -9,7 +9,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.tails import Tails
-from detectors.presence import Attendance, Lapses, too_long
+from detectors.fleet.presence import Attendance, Lapses, too_long
 
 UNKNOWN: Final = -1
 _KEPT_DOWNS = 8

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray, LogRecord
+from detectors.engine.rows import Rows
 from detectors.link_fault.detector import LinkFault
 from detectors.link_fault.examples import (
     AT_S,
@@ -20,10 +21,9 @@ from detectors.link_fault.examples import (
     node_gone,
 )
 from detectors.link_fault.lines import Lines
-from detectors.rows import Rows
-from detectors.scene import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tapes.cluster import START, Scene, changed, growing, line, name, seconds, tape_of, where, without
+from detectors.tapes.tape import Tape, play
 
 UPLINK = {"switch": "leaf-1", "port": "Ethernet100"}
 FAR = {"switch": "spine-1", "port": "Ethernet0"}

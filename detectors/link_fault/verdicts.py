@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from detectors.cabling import End
 from detectors.contract import Evidence, Fault, Instant, Severity
 from detectors.core.evidence import odds_in_words, threshold
-from detectors.fleet import Fleet
+from detectors.fleet.cabling import End
+from detectors.fleet.fleet import Fleet
 from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables
 from detectors.link_fault.config import LinkFaultConfig

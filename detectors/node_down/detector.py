@@ -36,15 +36,15 @@ from detectors.contract import (
 )
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
+from detectors.fleet.scheduling import Scheduler, Word
+from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords, is_panic
 from detectors.node_down.silence import Silence
-from detectors.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
-from detectors.scheduling import Scheduler, Word
+from detectors.signals.watts import LIVES, Watts
 from detectors.spec import load_spec
-from detectors.tenancy import Tenancy
-from detectors.watts import LIVES, Watts
 
 _FAULT: Fault = "node_down"
 _MISSED: Final = 2.2

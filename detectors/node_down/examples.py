@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from detectors.contract import FloatArray
+from detectors.engine.rows import Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import Rows
-from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
-from detectors.tape import Tape
+from detectors.tapes.cluster import START, Scene, changed, line, name, tape_of, where, without
+from detectors.tapes.tape import Tape
 
 SCENE = Scene(nodes=5, nics=1, minutes=5, kinds=("bmc", "nic", "steps", "dcgm"))
 DIES_S = 152.0

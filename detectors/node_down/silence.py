@@ -6,8 +6,8 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
+from detectors.fleet.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
 from detectors.node_down.config import NodeDownConfig
-from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
 _AGENTS: Final = slice(IN_BAND.index("storage"))

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray
-from detectors.fleet import INFERRED
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import INFERRED
 from detectors.node_down.detector import NodeDown
 from detectors.node_down.examples import DIES_S, DRAINED, FAILED, LOST, SCENE, dead, idle, silenced
-from detectors.rows import KeyColumn, Rows
-from detectors.scene import START, Scene, changed, line, name, tape_of, where, without
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tapes.cluster import START, Scene, changed, line, name, tape_of, where, without
+from detectors.tapes.tape import Tape, play
 
 CULPRIT = name(1)
 MUTE = Scene(nodes=5, nics=1, minutes=20, kinds=("nic", "dcgm"))

@@ -28,15 +28,15 @@ from detectors.core.counting import Counter
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
-from detectors.energy import Energy
-from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.nvlink.errors import LinkErrors, rate_of
 from detectors.nvlink.lines import details, fabric_line
+from detectors.signals.energy import Energy
+from detectors.signals.xid import XidCatalogue, is_fatal
+from detectors.signals.xid_watch import KERNEL, XidEvent, XidWatch
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue, is_fatal
-from detectors.xid_watch import KERNEL, XidEvent, XidWatch
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 _BOTH, _ENERGY = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"

@@ -9,7 +9,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import LOOK_MS, Bursts, Counter
 from detectors.core.tails import Tails
-from detectors.gpus import reported
+from detectors.fleet.gpus import reported
 
 _REPLAY = "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL"
 _COUNTED = (*(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_TOTAL" for what in ("CRC_FLIT", "CRC_DATA")), _REPLAY)

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from detectors.contract import FloatArray, LogRecord
-from detectors.gpu_tapes import START, Cluster, bus, instant, kernel, name, xid_line
 from detectors.laws import Examples, Fault
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, Cluster, bus, instant, kernel, name, xid_line
+from detectors.tapes.tape import Tape
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
 CRC, DATA = "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL"

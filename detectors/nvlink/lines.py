@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from detectors.contract import LogRecord
-from detectors.xid import normal_address
+from detectors.signals.xid import normal_address
 
 _SXID = re.compile(r"SXid\s*\((?:PCI:)?([0-9A-Fa-f:.]+)\):\s*(\d+),\s*(Non-fatal|Fatal)\b", re.IGNORECASE)
 _FATAL = re.compile(r"(?<!non-)(?<!non)\bfatal\b.{0,40}?\berror\b|\berror\b.{0,40}?(?<!non-)\bfatal\b", re.IGNORECASE)

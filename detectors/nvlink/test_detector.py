@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, LogRecord
-from detectors.fleet import Job, JobEvent
-from detectors.gpu_tapes import START, instant, kernel, name, xid_line
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.nvlink.detector import Nvlink
 from detectors.nvlink.examples import (
     CLUSTER,
@@ -28,7 +27,8 @@ from detectors.nvlink.examples import (
 )
 from detectors.nvlink.lines import fabric_line
 from detectors.registry import choose
-from detectors.tape import Tape, play
+from detectors.tapes.gpus import START, instant, kernel, name, xid_line
+from detectors.tapes.tape import Tape, play
 
 TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"

@@ -25,14 +25,14 @@ from detectors.contract import Batch, DetectorConfig, DetectorSpec, Fault, Findi
 from detectors.core import counting, shares
 from detectors.core.evidence import odds_in_words
 from detectors.core.tails import Tails
-from detectors.energy import Energy
-from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.pcie_degradation.links import STALE_MS, Links
+from detectors.signals.energy import Energy
+from detectors.signals.xid import XidCatalogue
+from detectors.signals.xid_watch import XidEvent, XidWatch
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
-from detectors.xid import XidCatalogue
-from detectors.xid_watch import XidEvent, XidWatch
 
 _FAULT: Fault = "pcie_degraded"
 _ACTION = "reset the device or reboot the node when it is free, which cures most; if it comes back, reseat or replace"

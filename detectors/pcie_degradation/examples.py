@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray
-from detectors.gpu_tapes import START, Cluster, name
 from detectors.laws import Examples, Fault
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, Cluster, name
+from detectors.tapes.tape import Tape
 
 CLUSTER = Cluster(nodes=3, gpus=4, minutes=9)
 

@@ -9,7 +9,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import ONE_EVENT_MS
 from detectors.core.shares import FEWEST
-from detectors.gpus import reported
+from detectors.fleet.gpus import reported
 
 _LANE_GBPS = (0.0, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Gb/s of a lane by generation."""

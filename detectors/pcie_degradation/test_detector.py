@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray
-from detectors.fleet import Job, JobEvent
-from detectors.gpu_tapes import START, Cluster, name, xid_line
+from detectors.engine.rows import Rows
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.pcie_degradation.detector import PcieDegradation
 from detectors.pcie_degradation.examples import (
     CLUSTER,
@@ -22,9 +22,9 @@ from detectors.pcie_degradation.examples import (
     tape_of,
 )
 from detectors.pcie_degradation.links import Links
-from detectors.rows import Rows
 from detectors.spec import configure
-from detectors.tape import Tape, play, take
+from detectors.tapes.gpus import START, Cluster, name, xid_line
+from detectors.tapes.tape import Tape, play, take
 
 REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
 

@@ -7,7 +7,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.work import Work
-from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
+from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
 """What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from detectors.bmc_alarms import Alarm, BmcAlarms
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
@@ -33,17 +32,18 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet
-from detectors.gpus_at_work import STALE_MS
-from detectors.held_down import medians
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.brake import OTHERWISE, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
+from detectors.signals.bmc_alarms import Alarm, BmcAlarms
+from detectors.signals.gpus_at_work import STALE_MS
+from detectors.signals.held_down import medians
+from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
-from detectors.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 
 _FAULT: Fault = "power_throttle"
 _LIMIT: Final = "limit"

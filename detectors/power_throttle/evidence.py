@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from detectors.fleet import Fleet
-from detectors.held_down import Figures, HeldDown, medians
+from detectors.core.statistics import median_of
+from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.work import Work
-from detectors.statistics import median_of
+from detectors.signals.held_down import Figures, HeldDown, medians
 
 _SUPPLY_STATES = ("nominal", "warning", "critical")
 

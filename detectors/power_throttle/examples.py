@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import LogRecord
-from detectors.gpu_tapes import START, Cluster, instant, name
+from detectors.engine.rows import KeyColumn, Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import KeyColumn, Rows
-from detectors.tape import Tape
-from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, SW_POWER_CAP
+from detectors.signals.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, SW_POWER_CAP
+from detectors.tapes.gpus import START, Cluster, instant, name
+from detectors.tapes.tape import Tape
 
 GPUS = 8
 HW_SLOWDOWN = 0x8

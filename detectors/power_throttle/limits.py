@@ -11,10 +11,10 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.gpus import reported
-from detectors.gpus_at_work import FEWEST_PEERS, GpusAtWork
+from detectors.core.statistics import median_of
+from detectors.fleet.gpus import reported
 from detectors.power_throttle.brake import SLOWED
-from detectors.statistics import median_of
+from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 
 FIELD: Final = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
 _SAME_W: Final = 1.0

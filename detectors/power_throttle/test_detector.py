@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.bmc_alarms import alarm_line
 from detectors.contract import Finding, LogRecord
-from detectors.gpu_tapes import START, name
+from detectors.engine.rows import Rows
+from detectors.engine.state import pack, unpack
 from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
-from detectors.rows import Rows
-from detectors.state import pack, unpack
-from detectors.tape import Handling, Tape, play, take
-from detectors.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
+from detectors.signals.bmc_alarms import alarm_line
+from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
+from detectors.tapes.gpus import START, name
+from detectors.tapes.tape import Handling, Tape, play, take
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
 UNSTATED = replace(BRAKED, supply_lines=False)

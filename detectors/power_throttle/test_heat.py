@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from detectors.contract import LogRecord
-from detectors.gpu_tapes import START, name
 from detectors.power_throttle.examples import Brake, tape_of
 from detectors.power_throttle.test_detector import DEFAULT, TEMP, changed, firing
+from detectors.tapes.gpus import START, name
 
 FAN = "5b | 04/01/2024 | 08:01:00 | Fan #0x32 | Lower Critical going low | Asserted"
 

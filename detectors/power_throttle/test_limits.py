@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from detectors.gpu_tapes import START, name
 from detectors.power_throttle.examples import Scene, tape_of
 from detectors.power_throttle.test_detector import CLOCK, POWER, changed, run
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, name
+from detectors.tapes.tape import Tape
 
 
 def limited(tape: Tape, watts: Any) -> Tape:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import column
-from detectors.gpus_at_work import GpusAtWork
-from detectors.statistics import known_or
+from detectors.core.statistics import known_or
+from detectors.signals.gpus_at_work import GpusAtWork
 
 _EQUAL_WORK: Final = 0.8
 """At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for

@@ -10,10 +10,10 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.residuals import Groups
 from detectors.core.slots import Slots
-from detectors.fleet import Fleet
-from detectors.gpus import reported
-from detectors.presence import learnt_interval
-from detectors.statistics import known_or
+from detectors.core.statistics import known_or
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import reported
+from detectors.fleet.presence import learnt_interval
 
 READ, WRITE = 0, 1
 _LATENCY: Final = ("read_latency_ms", "write_latency_ms")

@@ -40,7 +40,7 @@ from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
 from detectors.core.survivors import Survivors
-from detectors.fleet import Fleet
+from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig

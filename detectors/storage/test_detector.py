@@ -8,11 +8,11 @@ import pytest
 
 from detectors.contract import Finding
 from detectors.registry import choose
-from detectors.scene import START, changed, seconds
 from detectors.storage.detector import Storage
 from detectors.storage.examples import MOUNTS, NFS, SERVERS, Site, Slow, tape_of
 from detectors.storage.habit import LoadHabit
-from detectors.tape import Tape, play
+from detectors.tapes.cluster import START, changed, seconds
+from detectors.tapes.tape import Tape, play
 
 QUIET = Site()
 

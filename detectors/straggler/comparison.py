@@ -17,8 +17,8 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Echo, Evidence, Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Groups, Habit, learn_together
+from detectors.core.statistics import clamp, known_or
 from detectors.core.tails import Tails
-from detectors.statistics import clamp, known_or
 
 KEPT: Final = 64
 """Looks that are remembered: as many as an entity's bits."""

@@ -24,12 +24,12 @@ from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
 from detectors.core.evidence import Rises, odds_in_words, threshold
 from detectors.core.kept import Kept
+from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet, Job
-from detectors.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
-from detectors.statistics import median_of
 from detectors.straggler import says
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig

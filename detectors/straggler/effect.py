@@ -8,7 +8,7 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA
-from detectors.statistics import masked_median, median_of
+from detectors.core.statistics import masked_median, median_of
 from detectors.straggler.comparison import KEPT
 
 STEP, TENSOR, MEMORY, POWER = range(4)

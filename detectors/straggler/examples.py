@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray, LogRecord
-from detectors.fleet import Job, JobEvent
-from detectors.gpu_tapes import START, Cluster, instant, name
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
-from detectors.rows import KeyColumn, Rows
-from detectors.tape import Tape
+from detectors.tapes.gpus import START, Cluster, instant, name
+from detectors.tapes.tape import Tape
 
 CLOCK, REASONS = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 UTIL, LIMIT, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_GPU_TEMP"

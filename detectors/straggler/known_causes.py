@@ -12,12 +12,12 @@ import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column
-from detectors.fleet import Fleet
-from detectors.gpus import GpuLayout, reported
-from detectors.link_lines import LOST
-from detectors.statistics import clamp, median_of
-from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
-from detectors.xid import XIDS, parse_line
+from detectors.core.statistics import clamp, median_of
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import GpuLayout, reported
+from detectors.signals.link_lines import LOST
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
+from detectors.signals.xid import XIDS, parse_line
 
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES = range(6)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE

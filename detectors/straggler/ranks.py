@@ -19,8 +19,8 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, column
 from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
+from detectors.core.statistics import clamp, known_or, masked_median, median_of
 from detectors.core.tails import Tails
-from detectors.statistics import clamp, known_or, masked_median, median_of
 from detectors.straggler.comparison import FLOOR, LATELY, Comparison, Look, Verdict
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.shape import Places, individuals

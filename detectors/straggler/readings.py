@@ -23,8 +23,8 @@ from detectors.contract import Batch, FloatArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
-from detectors.energy import Energy
-from detectors.gpus import reported
+from detectors.fleet.gpus import reported
+from detectors.signals.energy import Energy
 from detectors.straggler.comparison import Comparison, Look, Verdict
 
 WINDOW_S: Final = 60

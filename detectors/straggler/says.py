@@ -8,7 +8,7 @@ import numpy as np
 
 from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
-from detectors.fleet import Job
+from detectors.fleet.fleet import Job
 from detectors.straggler.effect import Effect
 from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, TENSOR
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
-from detectors.fleet import Job
+from detectors.fleet.fleet import Job
 
 _BLOCK_SHARE: Final = 0.9
 _MOST_STAGES: Final = 16

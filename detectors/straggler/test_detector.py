@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray, LogRecord
-from detectors.gpu_tapes import START, instant, kernel, name
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
@@ -27,7 +26,8 @@ from detectors.straggler.examples import (
     from_to,
     tape_of,
 )
-from detectors.tape import play
+from detectors.tapes.gpus import START, instant, kernel, name
+from detectors.tapes.tape import play
 
 GPU = {"node": name(1), "gpu": 2}
 UNREAD = {REASONS: from_to(np.nan, 0, 1e9, range(32))}

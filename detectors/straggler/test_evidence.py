@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from detectors.core.evidence import Rises
-from detectors.gpu_tapes import name
+from detectors.signals.throttle_bits import HW_POWER_BRAKE
 from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
 from detectors.straggler.test_detector import entities
 from detectors.straggler.test_readings import SEEN, without_steps
-from detectors.throttle_bits import HW_POWER_BRAKE
+from detectors.tapes.gpus import name
 
 
 def test_a_slow_step_after_a_brake_is_no_straggler() -> None:

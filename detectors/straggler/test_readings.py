@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray
-from detectors.fleet import INFERRED
-from detectors.gpu_tapes import START, kernel, name
+from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
@@ -26,7 +25,8 @@ from detectors.straggler.examples import (
     tape_of,
 )
 from detectors.straggler.test_detector import UNREAD, entities, run, since
-from detectors.tape import play, take
+from detectors.tapes.gpus import START, kernel, name
+from detectors.tapes.tape import play, take
 
 SEEN = replace(UNRANKED, nodes=4, gpus=8, minutes=32, interval_s=10.0)
 FIRST = 8

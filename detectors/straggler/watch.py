@@ -14,8 +14,8 @@ from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.kept import Kept
 from detectors.core.residuals import Groups
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet, Job
-from detectors.gpus import GpuLayout
+from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import MOST_FELT, History

@@ -9,9 +9,9 @@ import numpy as np
 from detectors.contract import Entity, Instant
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
-from detectors.fleet import Fleet
-from detectors.presence import LATE, Progress
-from detectors.scheduling import Scheduler
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.presence import LATE, Progress
+from detectors.fleet.scheduling import Scheduler
 from detectors.telemetry_gap.config import TelemetryGapConfig
 from detectors.telemetry_gap.freeze import Freeze
 from detectors.telemetry_gap.streams import OF_NODES, Cables, Streams

@@ -27,9 +27,9 @@ from detectors.base import BaseDetector
 from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
 from detectors.core.survivors import Survivors
-from detectors.fleet import Fleet
-from detectors.presence import LATE, Progress
-from detectors.scheduling import Scheduler
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.presence import LATE, Progress
+from detectors.fleet.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.telemetry_gap.cases import MOST, TOGETHER, TOGETHER_INTERVALS, Case, Cases
 from detectors.telemetry_gap.config import TelemetryGapConfig

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import FloatArray, Kind
+from detectors.engine.rows import Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import Rows
-from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
-from detectors.tape import Tape
+from detectors.tapes.cluster import START, Scene, changed, line, name, seconds, tape_of, where, without
+from detectors.tapes.tape import Tape
 
 SCENE = Scene(nodes=4, nics=1, minutes=8, kinds=("bmc", "nic", "steps", "dcgm"))
 WHOLE = replace(SCENE, nodes=3, kinds=("bmc", "switch", "nic", "steps", "dcgm"))

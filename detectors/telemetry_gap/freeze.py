@@ -13,7 +13,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
-from detectors.presence import NEVER, Attendance
+from detectors.fleet.presence import NEVER, Attendance
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
 _LEARNT = 5

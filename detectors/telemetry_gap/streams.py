@@ -5,16 +5,16 @@ from typing import Final
 
 import numpy as np
 
-from detectors.cabling import cables
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet
-from detectors.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
+from detectors.fleet.cabling import cables
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
+from detectors.signals.watts import Watts
 from detectors.telemetry_gap.config import TelemetryGapConfig
-from detectors.watts import Watts
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
 OF_NODES: Final[tuple[Kind, ...]] = (*IN_BAND, "bmc")

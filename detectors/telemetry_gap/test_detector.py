@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray, Kind
-from detectors.rows import Rows
-from detectors.scene import START, Scene, changed, line, name, seconds, tape_of, where, without
+from detectors.engine.rows import Rows
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tapes.cluster import START, Scene, changed, line, name, seconds, tape_of, where, without
+from detectors.tapes.tape import Tape, play
 from detectors.telemetry_gap.detector import TelemetryGap
 from detectors.telemetry_gap.examples import AT_S, ENERGY, GAUGES, SCENE, WHOLE, frozen
 

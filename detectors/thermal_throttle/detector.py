@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from detectors.bmc_alarms import Alarm, BmcAlarms
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import (
     Batch,
@@ -33,17 +32,18 @@ from detectors.contract import (
     LogRecord,
 )
 from detectors.core.tails import Tails
-from detectors.fleet import Fleet
-from detectors.gpus import WHOLE_NODE, reported
-from detectors.gpus_at_work import STALE_MS, GpusAtWork
-from detectors.held_down import medians
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import WHOLE_NODE, reported
+from detectors.signals.bmc_alarms import Alarm, BmcAlarms
+from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.signals.held_down import medians
+from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import load_spec
-from detectors.state import pack, unpack
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
 from detectors.thermal_throttle.heat import Heat
 from detectors.thermal_throttle.limits import limits_of
-from detectors.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 
 _FAULT: Fault = "thermal_throttle"
 _READINGS: Final = 2

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.gpus_at_work import GpusAtWork
-from detectors.held_down import Figures, HeldDown, bits_of, medians
-from detectors.statistics import median_of
+from detectors.core.statistics import median_of
+from detectors.signals.gpus_at_work import GpusAtWork
+from detectors.signals.held_down import Figures, HeldDown, bits_of, medians
+from detectors.signals.throttle_bits import HW_THERMAL
 from detectors.thermal_throttle.heat import Heat
-from detectors.throttle_bits import HW_THERMAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, LogRecord
-from detectors.gpu_tapes import START, Cluster, instant, name
+from detectors.engine.rows import KeyColumn, Rows
 from detectors.laws import Examples, Fault
-from detectors.rows import KeyColumn, Rows
-from detectors.tape import Tape
-from detectors.throttle_bits import SW_THERMAL
+from detectors.signals.throttle_bits import SW_THERMAL
+from detectors.tapes.gpus import START, Cluster, instant, name
+from detectors.tapes.tape import Tape
 
 LIMIT_C = 85.0
 _FANS = ("fan1", "fan2", "fan3")

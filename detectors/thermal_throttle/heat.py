@@ -6,9 +6,9 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.signals.throttle_bits import THERMAL
 from detectors.thermal_throttle.config import ThermalThrottleConfig
-from detectors.throttle_bits import THERMAL
 
 _THROTTLED_SHARE: Final = 0.3
 """A violation counter that moves at all is noise (DCGM issue 285); at a third of the time work is slower by a tenth."""

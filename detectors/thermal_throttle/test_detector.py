@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.bmc_alarms import alarm_line
 from detectors.contract import Finding, LogRecord
-from detectors.gpu_tapes import START, Cluster, name
+from detectors.engine.rows import Rows
 from detectors.laws import lines
-from detectors.rows import Rows
+from detectors.signals.bmc_alarms import alarm_line
+from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import configure
-from detectors.tape import Tape, play
+from detectors.tapes.gpus import START, Cluster, name
+from detectors.tapes.tape import Tape, play
 from detectors.thermal_throttle.detector import ThermalThrottle
 from detectors.thermal_throttle.examples import FAN, INLET, NODE, SINK, Heat, Scene, tape_of
 from detectors.thermal_throttle.limits import limits_of
-from detectors.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 
 BITS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from detectors.contract import Finding
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from services.backtest.keys import days_key, detector_key, rules_key
 from services.backtest.pieces import Part, Piece
 from services.backtest.results import Results, from_json

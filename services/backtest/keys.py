@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.registry import discover
 from services.backtest.windows import Window
 from services.recording.reader import Recording

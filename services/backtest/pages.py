@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from detectors.alarms import canonical
 from detectors.contract import Finding, Instant
+from detectors.engine.alarms import canonical
 from detectors.faults import faults
 from services.recording.model import Topology
 

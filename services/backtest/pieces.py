@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from detectors.contract import Instant
-from detectors.engine import GRID_MS
+from detectors.engine.engine import GRID_MS
 from services.backtest.keys import data_of, flaws_key
 from services.backtest.results import Results
 from services.backtest.windows import Cuts, Window, windows

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from detectors.contract import Finding
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from services.backtest.figures import Subject, figures, weeks_of
 from services.backtest.history import RuleSet, detected, fired, missing, node_days_of, work_off
 from services.backtest.judged import Judged, judged

@@ -8,8 +8,8 @@ the warm-up has found, and is still open at the cut, is reported then, as by a d
 from collections.abc import Iterable
 from dataclasses import replace
 
-from detectors.alarms import canonical
 from detectors.contract import Finding
+from detectors.engine.alarms import canonical
 from services.backtest.windows import Window
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from detectors.contract import Entity, Finding, Instant
 from detectors.faults import faults
-from detectors.xid import XIDS
+from detectors.signals.xid import XIDS
 from services.backtest.tickets import Ticket
 from services.kit.errors import UserError
 from services.recording.labelling import parse_entity
@@ -130,7 +130,7 @@ _OF_XID: Mapping[str, str] = {
     "remap_failed": "row_remap_failure", "correctable_memory": "ecc_correctable_storm", "gpu_lost": "gpu_lost",
     "pcie": "pcie_degraded", "nvlink": "nvlink_fault", "nvlink_leveled": "nvlink_fault",
 }  # fmt: skip
-"""By the class of a code (detectors/xid.yaml): the fault that it stands for."""
+"""By the class of a code (detectors/signals/xid.yaml): the fault that it stands for."""
 
 
 def of_labels(labels: Iterable[Label]) -> list[Truth]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from detectors.contract import Instant
-from detectors.engine import GRID_MS
+from detectors.engine.engine import GRID_MS
 
 TAIL_MS = 60_000
 """How far a window is read beyond its end: what is decided at its end is decided as it would be in the middle."""

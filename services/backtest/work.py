@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from services.backtest.results import to_json
 from services.backtest.windows import Window
 from services.recording.embedded import engine_for, fed

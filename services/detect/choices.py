@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.registry import RegistryError, choose, texts_of
 from services.detect.calibration import load_calibration

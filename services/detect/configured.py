@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
 from services.detect.choices import calibration_of, choices_of, incident_config_of, over
 from services.kit.errors import UserError

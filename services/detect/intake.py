@@ -6,8 +6,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from detectors.contract import Kind, LogRecord
-from detectors.engine import Engine
-from detectors.fleet import Job, JobEvent
+from detectors.engine.engine import Engine
+from detectors.fleet.fleet import Job, JobEvent
 from services.kit.columns import batch_of, rows_of
 from services.kit.errors import UserError
 from services.kit.printable import printable

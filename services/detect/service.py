@@ -23,8 +23,8 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from prometheus_client import Counter, Gauge
 
-from detectors.heard import DAY_MS, Forgetting
-from detectors.state import StateError
+from detectors.engine.heard import DAY_MS, Forgetting
+from detectors.engine.state import StateError
 from services.detect.ahead import held_back
 from services.detect.configured import Configured
 from services.detect.settings import DetectSettings

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from detectors.state import StateError, pack, unpack
+from detectors.engine.state import StateError, pack, unpack
 from services.kit.durable import replace_file, state_folder
 
 _SUFFIX = ".state"

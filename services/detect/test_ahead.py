@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 from kafka import TopicPartition
 
-from detectors.heard import AFTER_A_WEEK
+from detectors.engine.heard import AFTER_A_WEEK
 from detectors.registry import choose
 from services.detect.ahead import held_back
 from services.detect.choices import load_incident_config

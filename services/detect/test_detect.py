@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from detectors.contract import Finding, Instant
-from detectors.engine import Engine
+from detectors.engine.engine import Engine
+from detectors.engine.state import StateError
 from detectors.registry import choose, discover
-from detectors.state import StateError
 from services.detect.calibration import FORMAT
 from services.detect.choices import load_choices, load_incident_config
 from services.detect.configured import Configured

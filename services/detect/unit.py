@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from detectors.engine import Choice, Engine
-from detectors.heard import Forgetting
+from detectors.engine.engine import Choice, Engine
+from detectors.engine.heard import Forgetting
 from detectors.incidents.knowledge import IncidentConfig
 from services.detect.idle import ArrivalWatermarks
 from services.detect.intake import feed

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from prometheus_client.core import Metric
 
-from detectors.fleet import KEYS
+from detectors.fleet.fleet import KEYS
 from services.kit.series import table
 from services.recording.embedded import fleet_job
 from services.recording.reader import Recording, open_stream, times_of

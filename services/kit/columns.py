@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from detectors.contract import Kind
-from detectors.fleet import KEYS
-from detectors.rows import KeyColumn, Rows
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.fleet.fleet import KEYS
 from services.kit.errors import UserError
 from services.kit.times import parse_time
 from services.kit.wire import WireError

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from detectors.engine import Choice, Engine
-from detectors.heard import Forgetting
+from detectors.engine.engine import Choice, Engine
+from detectors.engine.heard import Forgetting
 from detectors.incidents.knowledge import IncidentConfig
 from services.kit.columns import rows_of
 from services.live.lateness import Lateness

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from detectors.fleet import Job, JobEvent
+from detectors.fleet.fleet import Job, JobEvent
 from services.recording import model
 from services.recording.embedded import fleet_job
 from services.recording.importers.contract import Report

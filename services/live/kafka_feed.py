@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from detectors.contract import LogRecord
 from detectors.core.survivors import Survivors
-from detectors.fleet import JobEvent
-from detectors.heard import without
-from detectors.state import StateError
+from detectors.engine.heard import without
+from detectors.engine.state import StateError
+from detectors.fleet.fleet import JobEvent
 from services.gateway.announced import announce
 from services.gateway.outlet import AwayError, KafkaOutlet, Parcel, parcels_of, parcels_of_lines, watermark_of
 from services.kit import topics

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from detectors.contract import LogRecord
-from detectors.scheduling import words_of
+from detectors.fleet.scheduling import words_of
 
 _AGAIN_MS = 86_400_000
 """A node that stays closed is named again: detectors remember for a week that one is."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from detectors.state import StateError
+from detectors.engine.state import StateError
 from services.detect.warmup import Line, Warmup, lines_of
 from services.kit.errors import UserError
 from services.kit.wire import Origin

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detectors.state import StateError, pack, unpack
+from detectors.engine.state import StateError, pack, unpack
 from services.kit.durable import replace_file, state_folder
 
 _FORMAT = 1

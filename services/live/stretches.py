@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from detectors.contract import LogRecord
-from detectors.fleet import JobEvent
-from detectors.heard import FORGET_MS
+from detectors.engine.heard import FORGET_MS
+from detectors.fleet.fleet import JobEvent
 from services.kit.errors import UserError
 from services.live.jobs import Listed, LiveJobs
 from services.live.lateness import Ints, Lateness

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from detectors.scheduling import words_of
+from detectors.fleet.scheduling import words_of
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
 from services.live.api_server import access_to

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.statistics import masked_median
+from detectors.core.statistics import masked_median
 from services.model.fields import FIELDS, NAMES, UTILISATION, spread_floor
 from services.model.windows import Gpus, Window, gpus_of, windows
 from services.recording.reader import Recording

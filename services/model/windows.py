@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import FloatArray, Instant, IntArray
-from detectors.fleet import KEYS
-from detectors.rows import Rows
+from detectors.engine.rows import Rows
+from detectors.fleet.fleet import KEYS
 from services.kit.columns import rows_of
 from services.model.fields import FIELDS, NAMES, columns
 from services.recording.model import Job

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.registry import choose
 from services.postmortem.case import Case
 from services.postmortem.document import Block, Code, Items, Section, Table, Text

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from detectors.contract import Entity, Finding, Instant
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Cause, Incident, Member
 from services.kit.errors import UserError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from detectors.coverage import closing
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
 from services.postmortem.appendix import Asked
 from services.postmortem.case import Case, investigate

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.registry import choose
 from services.postmortem.case import Case
 from services.postmortem.whatif import eased, nearness, on_log, trials, without_streams

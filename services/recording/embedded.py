@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from detectors.contract import KINDS, Finding, Instant, Kind, LogRecord
-from detectors.engine import GRID_MS, Choice, Engine
-from detectors.fleet import Job, JobEvent
-from detectors.heard import FORGET_MS
+from detectors.engine.engine import GRID_MS, Choice, Engine
+from detectors.engine.heard import FORGET_MS
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.registry import choose

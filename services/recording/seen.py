@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from detectors.coverage import Row, Seen, additions, closing, coverage, csv_lines
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.exporters import exporters
-from detectors.jobs import FIELDS
+from detectors.fleet.jobs import FIELDS
 from detectors.registry import discover
 from services.recording.faults import FAULTS
 from services.recording.reader import Recording, open_stream

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from detectors.fleet import KEYS
+from detectors.fleet.fleet import KEYS
 from services.kit.errors import UserError
 from services.kit.wire import ARROW, NDJSON, encode_batch
 from services.recording.reader import Recording, times_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from services.kit.errors import UserError
 from services.recording.cut import cut_recording
 from services.recording.embedded import engine_for, fed

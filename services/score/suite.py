@@ -12,7 +12,7 @@ import numpy as np
 
 from detectors.contract import Finding
 from detectors.coverage import closing
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.registry import choose
 from services.kit.processes import pool_of
 from services.recording.degrade import degrade_recording

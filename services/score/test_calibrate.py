@@ -7,9 +7,9 @@ import pytest
 
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
 from detectors.core.tails import Tails
-from detectors.engine import Choice
-from detectors.fleet import Fleet
-from detectors.state import pack
+from detectors.engine.engine import Choice
+from detectors.engine.state import pack
+from detectors.fleet.fleet import Fleet
 from services.kit.errors import UserError
 from services.recording.cut import cut_recording
 from services.recording.reader import Recording

@@ -25,6 +25,8 @@ for path, text in generated().items():
     if path.name == "node_voltage.yaml":
         pathlib.Path(sys.argv[1]).write_text(text, encoding="utf-8")
 """
+EVERY = ("test_laws.py", "engine/test_upgrade.py")
+"""Tests that run on every detector."""
 EXPLAINS = """
 from detectors.incidents.knowledge import TABLE
 print([TABLE.rows[number].effect for number in TABLE.rows_from()["voltage_out_of_range"]])
@@ -67,9 +69,9 @@ def test_it_keeps_to_the_rules_of_the_house(checkout: Path) -> None:
 def test_the_laws_and_its_own_tests_hold(checkout: Path) -> None:
     output = python(
         checkout, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "-k", NAME,
-        *(f"detectors/{name}" for name in (NAME, "test_laws.py", "test_upgrade.py")),
+        *(f"detectors/{name}" for name in (NAME, *EVERY)),
     )  # fmt: skip
-    sources = [(ROOT / "detectors" / name).read_text(encoding="utf-8") for name in ("test_laws.py", "test_upgrade.py")]
+    sources = [(ROOT / "detectors" / name).read_text(encoding="utf-8") for name in EVERY]
     assert output.count(f"[{NAME}]\n") == sum(source.count("\n@every_detector\n") for source in sources) > 15
     assert output.count("test_detector.py::test_") == FILES["test_detector.py"].count("def test_")
 

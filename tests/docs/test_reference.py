@@ -124,7 +124,7 @@ def test_every_command_and_option_is_there() -> None:
 
 
 def test_every_xid_is_there() -> None:
-    assert _missing("xids.md", {str(number) for number in _yaml("detectors/xid.yaml")["xids"]}) == []
+    assert _missing("xids.md", {str(number) for number in _yaml("detectors/signals/xid.yaml")["xids"]}) == []
 
 
 def test_the_recording_format_has_every_file_key_and_value() -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from detectors.contract import Finding, State
+from detectors.fleet.scheduling import words_of
 from detectors.incidents.knowledge import TABLE
 from detectors.registry import choose
-from detectors.scheduling import words_of
 from services.detect.warmup import finding_line
 from services.kit.errors import UserError
 from services.kit.times import wall_ms

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from detectors.scheduling import words_of
+from detectors.fleet.scheduling import words_of
 from services.kit.errors import UserError
 from services.live.listing import Listing
 from services.live.maintenance import Maintenance, NodeState

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from detectors import contract
-from detectors.engine import Choice
+from detectors.engine.engine import Choice
 from detectors.registry import discover
 from services import __version__
 from services.api.detectors.models import Detector, Setting

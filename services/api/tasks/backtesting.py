@@ -30,7 +30,7 @@ from services.recording.importers.parts.zones import zone_of
 from services.recording.instants import parse_offset
 
 if TYPE_CHECKING:
-    from detectors.engine import Choice
+    from detectors.engine.engine import Choice
     from services.api.tasks.process import Work
 
 _ALWAYS_MS = 2**53

@@ -15,7 +15,7 @@ from services.cli.recordings.named import recordings_of
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
-    from detectors.engine import Choice
+    from detectors.engine.engine import Choice
     from services.backtest.history import RuleSet
     from services.backtest.run import Heard, Pieces
 

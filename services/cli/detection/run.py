@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from detectors.engine import Choice
+    from detectors.engine.engine import Choice
     from detectors.incidents.knowledge import IncidentConfig
     from detectors.incidents.report import Incident
     from services.model.novelty import Novelty

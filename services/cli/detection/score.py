@@ -13,7 +13,7 @@ from services.kit.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from detectors.engine import Choice
+    from detectors.engine.engine import Choice
     from services.score.comparison import Difference
     from services.score.suite import Scorecard
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from detectors.heard import FORGET_MS
+from detectors.engine.heard import FORGET_MS
 from detectors.registry import choose, discover
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError

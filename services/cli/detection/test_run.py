@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from detectors.alarms import canonical
+from detectors.engine.alarms import canonical
 from services.cli.conftest import hindcast
 from services.cli.detection import run
 from services.kit.errors import UserError

@@ -1,4 +1,4 @@
-"""docs/reference/xids.md: what hindcast makes of each XID, from detectors/xid.yaml."""
+"""docs/reference/xids.md: what hindcast makes of each XID, from detectors/signals/xid.yaml."""
 
 from collections import defaultdict
 from importlib import resources
@@ -14,7 +14,7 @@ site decides otherwise by `xid_overrides` in detectors.yaml. Sources: {sources}.
 
 def xids() -> str:
     """Return the page."""
-    document = yaml.safe_load((resources.files("detectors") / "xid.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load((resources.files("detectors.signals") / "xid.yaml").read_text(encoding="utf-8"))
     of_class: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for number, one in document["xids"].items():
         recommended = one.get("ours", document["ours"][one["class"]])

@@ -117,7 +117,7 @@ def live(
 
     Machines and jobs come from the labels of the exporters' series.
     """
-    from detectors.heard import DAY_MS
+    from detectors.engine.heard import DAY_MS
     from services.live.api_server import entrance
     from services.live.slurmrestd import Credentials
     from services.live.start import Asked

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.recording.model import Event
 from services.synth.cluster.world import World
 from services.synth.logs.lines import Logs

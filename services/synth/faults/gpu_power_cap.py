@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 from services.synth.cluster.world import World
 from services.synth.physics.effects import Effect
 from services.synth.story.happening import OnGpu, PlacedTruth

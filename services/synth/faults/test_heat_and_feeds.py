@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
 from services.recording.validate import validate_recording
 from services.synth.conftest import GPUS, Telemetry, write_files
 from services.synth.make import make_recording

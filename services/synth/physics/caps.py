@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.throttle_bits import SW_POWER_CAP
+from detectors.signals.throttle_bits import SW_POWER_CAP
 from services.synth.cluster.profile import ClusterProfile
 from services.synth.physics.effects import Course, Effects, Floats, Ints
 

@@ -11,7 +11,7 @@ How fast a driver takes back and gives is estimated.
 
 import numpy as np
 
-from detectors.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
+from detectors.signals.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
 from services.synth.cluster.profile import ClusterProfile
 from services.synth.physics.caps import Following, Hold
 from services.synth.physics.effects import Floats, Ints

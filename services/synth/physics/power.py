@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.throttle_bits import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP
+from detectors.signals.throttle_bits import GPU_IDLE, HW_SLOWDOWN, SW_POWER_CAP
 from services.synth.cluster.profile import ClusterProfile
 from services.synth.physics.caps import Hold
 from services.synth.physics.effects import Floats

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP
+from detectors.signals.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP
 from services.synth.conftest import BRAKE_AT, BRAKE_UNTIL, BRAKED, CAP_W, GPUS, NODES, Telemetry
 from services.synth.logs.schedulers import compress
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from detectors.throttle_bits import (
+from detectors.signals.throttle_bits import (
     CLOCKS_SETTING,
     GPU_IDLE,
     HW_POWER_BRAKE,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from detectors.throttle_bits import CLOCKS_SETTING, GPU_IDLE, HW_POWER_BRAKE
+from detectors.signals.throttle_bits import CLOCKS_SETTING, GPU_IDLE, HW_POWER_BRAKE
 from services.recording.importers.parts.machines.clock_reasons import BIT_OF
 from services.recording.importers.parts.source_files import clean, number_of
 

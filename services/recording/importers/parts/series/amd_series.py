@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from detectors.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL
+from detectors.signals.throttle_bits import HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL
 
 _SAME: Mapping[str, tuple[str, float]] = {
     # metric: DCGM field without DCGM_FI_, and how many of the metric's units are one of the field's

@@ -1,0 +1,201 @@
+import pytest
+
+from detectors.contract import LogRecord
+from detectors.fleet.fleet import Fleet, Job, JobEvent
+from detectors.fleet.scheduling import Scheduler, expand, words_of
+
+AT = 1_711_958_400_000
+
+
+def states(message: str, source: str = "scheduler", node: str | None = None) -> list[tuple[str, str]]:
+    return list(words_of(LogRecord(AT, source, message, node=node)))
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("slurmctld: error: Nodes v017 not responding", [("v017", "suspect")]),
+        ("slurmctld: error: Nodes v[017,020-021] not responding, setting DOWN",
+         [("v017", "down"), ("v020", "down"), ("v021", "down")]),
+        ("node v017 not responding, marked down", [("v017", "down")]),
+        ("slurmctld: Killing JobId=812 on failed node v017", [("v017", "down")]),
+        ("slurmctld: validate_node_specs: Node v017 unexpectedly rebooted boot_time=1", [("v017", "down")]),
+        ("slurmctld: update_node: node v017 state set to DRAIN", [("v017", "out")]),
+        ("slurmctld: update_node: node v017 reason set to: fan; state set to DRAINED", [("v017", "out")]),
+        ("slurmctld: update_node: node v017 reason set to: cable swap (ops) state DRAIN", [("v017", "out")]),
+        ('scontrol update NodeName=v017 State=DRAIN Reason="cable swap"', [("v017", "out")]),
+        ("scontrol update nodename=v017 state=resume", [("v017", "back")]),
+        ("slurmctld: reboot_nodes: Queuing reboot request for nodes v017", [("v017", "out")]),
+        ("slurmctld: power_save: suspending nodes v017", [("v017", "out")]),
+        ("slurmctld: update_node: node v017 state set to IDLE", [("v017", "back")]),
+        ("slurmctld: Node v017 now responding", [("v017", "back")]),
+        ("Host <bv017> closed by administrator <lsfadmin>. repair", [("bv017", "out")]),
+        ("Host <bv017> opened by administrator <lsfadmin>.", [("bv017", "back")]),
+        ("badmin hclose bv017", [("bv017", "out")]),
+        ('badmin: hclose bv-09 -C "new image, new name hx09"', [("bv-09", "out")]),
+        ('badmin: hopen bv-09 -C "done"', [("bv-09", "back")]),
+        ("sbatchd: Job <7> exit code 134; bhosts: bv-08 closed_Adm (gpu4)", [("bv-08", "out")]),
+        ('pbsnodes -o v017 -N "DIMM swap"', [("v017", "out")]),
+        ('pbsnodes -C "DIMM swap" -o v017', [("v017", "out")]),
+        ("pbsnodes -r v017", [("v017", "back")]),
+        ("pbsnodes -l v017", []),
+        ("qmgr: set node v017 state = offline", [("v017", "out")]),
+        ("qmgr: set node v017 state -= offline", [("v017", "back")]),
+        ("pbs_server: v017: node down: communication closed", [("v017", "down")]),
+        ("0008;pbs_server@head;Node;v017;node up", [("v017", "back")]),
+        ("pbs_server: v017: node up", [("v017", "back")]),
+        ("pbs_server;Node;v017;attributes set:  state + offline, comment = dusty filter", [("v017", "out")]),
+        ("0004;Server@pbs01;Node;v017;attributes set: state - offline", [("v017", "back")]),
+        ("pbs_server;Node;v017;node down: communication closed", [("v017", "down")]),
+        ("kube-controller-manager: Node v017 event: NodeNotReady: Kubelet stopped posting status", [("v017", "down")]),
+        ("Host <bv017> is unreachable.", [("bv017", "down")]),
+        ("node-controller: Node ip-10-4-0-9 status is now: NodeNotReady", [("ip-10-4-0-9", "down")]),
+        ("Node bv017 status is now: NodeNotSchedulable", [("bv017", "out")]),
+        ("node/bv017 cordoned", [("bv017", "out")]),
+        ("Node bv017 cordoned: firmware", [("bv017", "out")]),
+        ("node/bv017 uncordoned", [("bv017", "back")]),
+        ("Node bv017 status is now: NodeSchedulable", [("bv017", "back")]),
+        ("Node bv017 status is now: NodeHasSufficientMemory", []),
+        ("node/bv017 status is now: NodeReady", [("bv017", "back")]),
+        ("cluster-autoscaler: Scale-down: removing node bv017, utilization 0.08", [("bv017", "out")]),
+        ("ScaleDown: node bv017 removed by cluster autoscaler", [("bv017", "out")]),
+        ("Node bv017 event: Removing Node bv017 from Controller", [("bv017", "out")]),
+        ("Node bv017 has been rebooted, boot id: 5f2c", [("bv017", "down")]),
+        ("kured: Draining node v017", [("v017", "out")]),
+        ("kubectl drain v017 --ignore-daemonsets", [("v017", "out")]),
+        ("node-termination-handler: cordoning and draining node v017", [("v017", "out")]),
+        ("kubectl uncordon v017", [("v017", "back")]),
+        ("slurmctld: Setting node v017 to DRAIN", [("v017", "out")]),
+        ("scontrol: update node v017 state=DRAIN reason=fan", [("v017", "out")]),
+        ("scontrol: update node v017 state=RESUME", [("v017", "back")]),
+        ("node v017 marked as unschedulable", [("v017", "out")]),
+        ("Karpenter: disrupting node v017", [("v017", "out")]),
+        ("spot interruption: node v017 will be terminated", [("v017", "out")]),
+        ("v017 offlined by admin: DIMM swap", [("v017", "out")]),
+        ("remote shutdown/reboot requested by admin on v017", [("v017", "out")]),
+        ("worker v017 disabled by admin", [("v017", "out")]),
+        ("worker v017 enabled by admin", [("v017", "back")]),
+        ("taint node.kubernetes.io/unreachable added to node v017", [("v017", "suspect")]),
+        ("LSF: host v017 is down", [("v017", "down")]),
+        ("the queue drains slowly", []),
+        ("slurmctld: sched: Allocate JobId=812 NodeList=v[001-096] #CPUs=96 Partition=x", []),
+        ("slurmctld: update_node: node v017 reason set to: NHC", []),
+        ("slurmctld: _job_complete: JobId=812 WEXITSTATUS 0", []),
+    ],
+)  # fmt: skip
+def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None:
+    assert states(message) == words
+
+
+def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
+    assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
+    assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
+    going = "systemd-logind[1201]: The system will reboot now! (maintenance)"
+    assert states(going, "kernel", "v003") == [("v003", "out")]
+    assert states("systemd[1]: Stopping dcgm-exporter.service", "kernel", "v003") == []
+    assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Back-off restarting failed container dcgm-exporter in pod dcgm-exporter-7kq2p_gpu-operator(0f3c)",
+        "Started container trainer",
+        "Created container: trainer",
+        "Stopping container trainer",
+        "Readiness probe failed: HTTP probe failed with statuscode: 503",
+        'Successfully pulled image "nvcr.io/x:1" in 2.1s',
+    ],
+)
+def test_events_of_a_kubelet_say_that_its_node_is_alive(message: str) -> None:
+    assert states(message, node="bv017") == [("bv017", "alive")]
+    assert states(message) == []
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "scheduler", message, node="bv017")])
+    assert scheduler.alive("bv017", AT - 1)
+    assert not scheduler.alive("bv017", AT)
+    assert not scheduler.alive("bv018", AT - 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "step:1619/20344 train_loss:1.2798 train_time:27157619ms step_avg:3040.03ms",
+        " iteration      340/ 500000 | lm loss: 2.1E+00",
+        "{'loss': 1.2, 'step': 40}",
+        "Epoch 0: global_step=812",
+    ],
+)
+def test_a_step_that_a_job_prints_shows_that_its_node_is_alive(message: str) -> None:
+    assert states(message, "job", "v003") == [("v003", "alive")]
+    assert states(message, "job") == []
+    assert states(message, "kernel", "v003") == []
+    assert states("NCCL watchdog: timed out; the last step was lost", "job", "v003") == []
+
+
+def test_a_name_that_nobody_knows_gives_way_to_the_node_the_line_is_recorded_with() -> None:
+    scheduler = Scheduler(Fleet({"nodes": [{"name": "ip-10-8-0-12", "gpus": []}, {"name": "v2", "gpus": []}]}))
+    words = "NodeNotReady: Node {} status is now: NodeNotReady"
+    lines = [("ip-10-8-0-012", "ip-10-8-0-12"), ("v2", "ip-10-8-0-12"), ("v3", "controller"), ("v4", None)]
+    scheduler.take([LogRecord(AT, "scheduler", words.format(name), node=node) for name, node in lines])
+    assert [node for node, _ in scheduler.reported_down(AT - 1)] == ["ip-10-8-0-12", "v2", "v3", "v4"]
+
+
+def test_a_reboot_of_a_node_that_was_drained_leaves_it_out_since_the_drain() -> None:
+    scheduler = Scheduler(Fleet())
+    drained = "update_node: node v1 state set to DRAINED"
+    scheduler.take([LogRecord(AT, "scheduler", drained)])
+    scheduler.take([LogRecord(AT + 90_000, "kernel", "systemd-shutdown[1]: Rebooting.", node="v1")])
+    word = scheduler.on_purpose("v1", AT + 100_000)
+    assert word is not None
+    assert word.at == AT
+    week_ms = 7 * 86_400_000
+    scheduler.take([LogRecord(AT + week_ms + 1, "scheduler", drained)])
+    assert scheduler.on_purpose("v1", AT + week_ms + 2) is not None
+
+
+def test_short_forms_of_node_names() -> None:
+    assert expand("v[001-003,007],w1") == ["v001", "v002", "v003", "v007", "w1"]
+
+
+def test_out_holds_until_the_node_is_back_or_gets_a_new_job() -> None:
+    fleet = Fleet()
+    scheduler = Scheduler(fleet)
+    scheduler.take([LogRecord(AT, "scheduler", "slurmctld: update_node: node v1 state set to DRAIN")])
+    assert scheduler.on_purpose("v1", AT + 1000) is not None
+    assert scheduler.on_purpose("v2", AT + 1000) is None
+    fleet.happen(JobEvent(AT - 5, "start", Job("1", ("v1",), AT - 5)))
+    assert scheduler.on_purpose("v1", AT + 1000) is not None
+    fleet.happen(JobEvent(AT + 500, "start", Job("2", ("v1",), AT + 500)))
+    assert scheduler.on_purpose("v1", AT + 1000) is None
+    again = Scheduler(fleet)
+    again.load(scheduler.snapshot())
+    assert again.snapshot() == scheduler.snapshot()
+
+
+def test_a_node_reported_down_is_down_until_it_is_back() -> None:
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "scheduler", "error: Nodes v1 not responding, setting DOWN")])
+    scheduler.take([LogRecord(AT + 1, "scheduler", "error: Nodes v1 not responding")])
+    word = scheduler.fate("v1", AT)
+    assert word is not None
+    assert word.state == "down"
+    assert [node for node, _ in scheduler.reported_down(AT - 1)] == ["v1"]
+    scheduler.take([LogRecord(AT + 2, "scheduler", "slurmctld: node v1 returned to service")])
+    assert scheduler.fate("v1", AT) is None
+
+
+def test_a_reboot_that_a_node_announced_explains_the_silence_that_follows_and_no_later_one() -> None:
+    scheduler = Scheduler(Fleet())
+    scheduler.take([LogRecord(AT, "kernel", "reboot: Restarting system", node="v1")])
+    hour = 3_600_000
+    assert scheduler.by_right("v1", AT + 20_000, 5000, AT + hour) is not None
+    assert scheduler.by_right("v1", AT + hour, 5000, AT + 2 * hour) is None
+    stopped_before = AT - 90_000  # services end before their kernel does
+    assert scheduler.by_right("v1", stopped_before, 5000, AT + hour) is not None
+    assert scheduler.by_right("v1", stopped_before - 300_000, 5000, AT + hour) is None
+    scheduler.take([LogRecord(AT + 2 * hour, "kernel", "reboot: Restarting system", node="v1")])
+    assert scheduler.by_right("v1", AT + 2 * hour, 5000, AT + 3 * hour) is not None
+    again = Scheduler(Fleet())
+    again.load(scheduler.snapshot())
+    assert again.by_right("v1", AT + 4 * hour, 5000, AT + 5 * hour) is None
