@@ -180,13 +180,14 @@ class Ranks(Comparison):
         if not few:
             should = np.where(np.isfinite(apart[0]), self.usual_s[who], np.nan)
             ahead = (should - median_of(should)) / length
-            always = ahead >= share
+            with_node, over_with_node = self._with_node(ahead), self._with_node(over)
+            always = with_node >= self._least(compute, with_node)
             if always.any():
-                always &= ahead >= _APART * self._spread(ahead)
+                always &= with_node >= _APART * self._spread(ahead)
             if always.any():
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
-                lag = np.where(always, over, lag)
-                always &= (over >= share) & (over >= _APART * self._spread(over))
+                lag = np.where(always, over_with_node, lag)
+                always &= over_with_node >= np.fmax(self._least(compute, over_with_node), _APART * self._spread(over))
         least = self._least(compute, lag)
         longest = over >= np.where(np.isfinite(wait), FLOOR, least / 2)  # who waits less than others says the rest
         may = longest & self._waits_least(wait, lag)
@@ -195,6 +196,16 @@ class Ranks(Comparison):
         self._note_costs(who, np.where(lag >= least, -np.inf, compute))
         dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
         return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], least, may, certain, dated)
+
+    def _with_node(self, behind: FloatArray) -> FloatArray:
+        """Return how far each rank is behind, (n,), at least as far as its node's are in the middle, where all are.
+
+        From the first step on each rank has a habit of its own beside what its host is slow by.
+        """
+        middle, _ = group_medians(behind, self._node, int(self._node.max()) + 1)
+        along = np.bincount(self._node, behind >= known_or(middle, np.inf)[self._node] / 2)
+        whole = along >= self._config.node_share * np.bincount(self._node)
+        return np.where(whole[self._node], np.fmax(behind, middle[self._node]), behind)
 
     def _note_costs(self, who: IntArray, keeping_up: FloatArray) -> None:
         """Note what the job loses by each rank in this look, by what those that keep up compute, (n,), s a step.

@@ -101,6 +101,13 @@ def test_a_whole_node_counts_from_a_tenth_of_its_computation_on(ranks: list[int]
     assert entities(replace(PLAIN, nodes=4, minutes=20, collective_s=2.0, slow=slow)) == named
 
 
+@pytest.mark.parametrize(("ranks", "named"), [([8, 9, 10, 11], [{"node": name(2)}]), ([10], [])])
+def test_so_it_does_from_the_jobs_first_step_on(ranks: list[int], named: list[Any]) -> None:
+    """However much more or less than their host each of its ranks has been slow by ever since."""
+    slow = [Slow(ranks, factor=1.13)]
+    assert entities(replace(PLAIN, nodes=6, minutes=12, starts_s=10.0, collective_s=2.0, slow=slow, seed=3)) == named
+
+
 @pytest.mark.parametrize("slow", [[0, 1, 2, 3], [4, 5, 6, 7]], ids=["the first", "the second"])
 def test_of_two_nodes_the_one_that_changed_is_named(slow: list[int]) -> None:
     assert entities(replace(PLAIN, nodes=2, slow=[Slow(slow, ONSET_S)])) == [{"node": name(slow[0] // 4)}]

@@ -229,11 +229,16 @@ class Cases(Kept):
                 yield Case("switch", name, -1, "silent", "switch", since, usual, float(needed[switch]), shown, beside)
 
     def _carries(self, switch: str, silent: Instant, since: Instant, now: Instant) -> str:
-        """Return what shows that a switch lives: links to it that stay up, or a job on its nodes that goes on."""
-        up = self._streams.links_up("nic", self._cables.nics.get(switch, set()), silent, since)
-        up += self._streams.links_up("switch", self._cables.far.get(switch, set()), silent, since)
-        if up:
-            return f"{up} links to it that are up"
+        """Return what shows that a switch lives: links to it that stay up, or a job on its nodes that goes on.
+
+        Where links to it are down, and none is up, a job that goes on does so another way.
+        """
+        up, down = self._streams.links("nic", self._cables.nics.get(switch, set()), silent, since)
+        far_up, far_down = self._streams.links("switch", self._cables.far.get(switch, set()), silent, since)
+        if up + far_up:
+            return f"{up + far_up} links to it that are up"
+        if down + far_down:
+            return ""
         jobs = {self._job_of[node] for node in self._cables.nodes(switch) if node in self._job_of}
         going = sorted(job for job in jobs if self._progress.goes_on(job, since, now))
         return f"steps of job {going[0]}" if going else ""

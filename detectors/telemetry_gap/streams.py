@@ -194,18 +194,19 @@ class Streams(Kept):
         """Return the indices of a switch's ports."""
         return np.flatnonzero(self.switches.owners("switch", len(self.of["switch"].heard.readings)) == switch)
 
-    def links_up(self, kind: str, keys: set[tuple[str, str]], silent: Instant, since: Instant) -> int:
-        """Return how many of the NICs or ports `keys` were heard after `since` with a link that was up all along.
+    def links(self, kind: str, keys: set[tuple[str, str]], silent: Instant, since: Instant) -> tuple[int, int]:
+        """Return how many of the NICs or ports `keys` were heard after `since` with a link that was up all along, and
+        with one that is down.
 
         A link that came up after `silent` says that the switch was away itself, and boots.
         """
         links, readings = self._links[kind], self.of[kind].heard.readings
-        count = 0
+        up = down = 0
         for index, key in enumerate(self._fleet.entities(kind)[: len(readings)]):
-            if (str(key[0]), str(key[1])) in keys:
-                held = links.up[index] and links.rose_at[index] <= silent
-                count += bool(held and readings.last[index] > since)
-        return count
+            if (str(key[0]), str(key[1])) in keys and readings.last[index] > since:
+                up += bool(links.up[index] and links.rose_at[index] <= silent)
+                down += bool(not links.up[index])
+        return up, down
 
 
 class Cables:

@@ -326,6 +326,16 @@ def test_a_switch_that_was_down_with_its_links_and_boots_is_no_gap() -> None:
     assert entities(tape) == [{"switch": "spine-1"}]
 
 
+def test_a_switch_whose_links_are_down_is_no_gap_though_a_job_goes_on_by_others() -> None:
+    tape = without(tape_of(WHOLE), "switch", AT_S, switch="leaf-1")
+
+    def down(rows: Any, up: Any) -> Any:
+        return np.where(where(rows, AT_S, nic="mlx5_0"), 0.0, up)
+
+    assert entities(tape) == [{"switch": "leaf-1"}]
+    assert entities(changed(without(tape, "switch", AT_S), "nic", "state", down)) == []
+
+
 def test_a_switch_that_was_down_for_long_has_not_stuttered() -> None:
     tape = without(tape_of(replace(WHOLE, minutes=26)), "switch", AT_S, 1022, switch="spine-1")
     tape = without(tape, "switch", 1052, 1100, switch="spine-1")
