@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soak.blows import UPGRADES, drawn, shrunk
+from benchmarks.soak.blows import LEADERS, LEADING, UPGRADES, drawn, shrunk
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
 from detectors.registry import choose
@@ -23,6 +23,8 @@ from detectors.upgrade import fingerprint
 from services.stack.ports import PortBook
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
+BROKERS = ("kafka", "kafka-2")
+PARTS = ("brokers>kafka", "brokers>kafka/1", "brokers>kafka/2")
 LINKS = ("detect>kafka", "sink>kafka", "notify>alertmanager")
 
 
@@ -43,6 +45,17 @@ def test_of_the_links_one_is_cut_at_a_time(seed: str, count: int) -> None:
     assert all((blow.kind in CUTS) == (blow.victim in LINKS) for blow in blows)
     for one, following in pairwise(blow for blow in blows if blow.kind in CUTS):
         assert following.at_s > one.at_s + one.lasts_s
+
+
+@given(st.text(max_size=5))
+def test_brokers_alone_are_restarted_and_their_leaders_alone_elected(seed: str) -> None:
+    blows = drawn(seed, (*VICTIMS, *BROKERS[1:]), links=PARTS, brokers=BROKERS, count=100, span_s=3600)
+    of = {kind: {blow.victim for blow in blows if blow.kind == kind} for kind in LEADING}
+    assert of["elect"] <= {LEADERS}
+    assert of["restart"] <= set(BROKERS)
+    assert {blow.victim for blow in blows if blow.kind in CUTS} <= set(PARTS)
+    assert all(blow.kind in LEADING or blow.victim != LEADERS for blow in blows)
+    assert not any(blow.kind in LEADING for blow in drawn(seed, VICTIMS, links=PARTS, count=100, span_s=3600))
 
 
 @given(st.text(max_size=5), st.sampled_from((0.0, 0.3)))
@@ -156,6 +169,19 @@ def test_a_mute_link_loses_answers_and_ends_the_connections_that_lost_one(echo: 
         with pytest.raises(ConnectionError):
             client.recv(1)
         assert _answer(silent, b"after") == b"after"
+
+
+def test_a_link_with_parts_is_cut_in_all_of_them_or_in_one(echo: int) -> None:
+    with PortBook() as ports, Network() as network:
+        one, other = (network.link(f"us>echo/{number}", echo, ports) for number in (1, 2))
+        with closing(_asked(one)) as first, closing(_asked(other)) as second:
+            with network.cut("us>echo/1", "drop"):
+                assert _answer(first, b"late", within_s=0.2) == b""
+                assert _answer(second, b"now") == b"now"
+            first.settimeout(10)
+            assert first.recv(1024) == b"late"
+            with network.cut("us>echo", "drop"):
+                assert _answer(first, b"late", within_s=0.2) == _answer(second, b"late", within_s=0.2) == b""
 
 
 def test_a_half_open_connection_stays_silent_and_new_ones_do_not(echo: int) -> None:

@@ -49,11 +49,10 @@ class Brokers:
     def change_leaders(self) -> None:
         """Have the next of its replicas lead each partition: no broker ends, and nothing is copied.
 
-        Where the next is away, or the brokers cannot be asked, all stays as it is.
+        Where there is no other, or the brokers cannot be asked, all stays as it is.
         """
         with suppress(KafkaError, UserError), admin(self.kafka) as client:
-            replicas = {place: part["replica_nodes"] for place, part in _partitions(client).items()}
-            client.alter_partition_reassignments({place: [*own[1:], own[0]] for place, own in replicas.items()})
+            client.alter_partition_reassignments({at: _turned(part) for at, part in _partitions(client).items()})
             client.elect_leaders(_PREFERRED, raise_errors=False)
 
     def changes(self) -> int:
@@ -68,6 +67,13 @@ def _partitions(client: KafkaAdminClient) -> dict[TopicPartition, dict[str, Any]
         for topic in client.describe_topics()
         for part in topic["partitions"]
     }
+
+
+def _turned(part: dict[str, Any]) -> list[int]:
+    """Return a partition's replicas from the one after its leader on, those that cannot lead now last."""
+    own: list[int] = part["replica_nodes"]
+    at = own.index(part["leader_id"]) + 1 if part["leader_id"] in own else 0
+    return sorted([*own[at:], *own[:at]], key=lambda node: node not in part["isr_nodes"])
 
 
 def furnish(stack: Stack, doors: Doors) -> Brokers:
