@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soak.blows import LEADERS, LEADING, UPGRADES, drawn, shrunk
+from benchmarks.soak.blows import CLOCK, LEADERS, LEADING, STEPS, UPGRADES, drawn, shrunk
+from benchmarks.soak.clocks import Clocks
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
 from detectors.registry import choose
 from detectors.upgrade import fingerprint
 from services.stack.ports import PortBook
+from services.stack.spec import ProcessSpec
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
 BROKERS = ("kafka", "kafka-2")
@@ -56,6 +59,42 @@ def test_brokers_alone_are_restarted_and_their_leaders_alone_elected(seed: str) 
     assert {blow.victim for blow in blows if blow.kind in CUTS} <= set(PARTS)
     assert all(blow.kind in LEADING or blow.victim != LEADERS for blow in blows)
     assert not any(blow.kind in LEADING for blow in drawn(seed, VICTIMS, links=PARTS, count=100, span_s=3600))
+
+
+@given(st.text(max_size=5))
+def test_clocks_are_stepped_and_nothing_else_is(seed: str) -> None:
+    blows = drawn(seed, (*VICTIMS, f"detect{CLOCK}"), count=100, span_s=3600)
+    assert all((blow.kind in STEPS) == (blow.victim == f"detect{CLOCK}") for blow in blows)
+
+
+_ASKED = """
+import sys, time
+for _ in sys.stdin:
+    print(time.time(), time.time_ns(), time.monotonic(), flush=True)
+"""
+
+
+def test_a_clock_is_stepped_while_its_process_runs_and_back(tmp_path: Path) -> None:
+    (tmp_path / "asked.py").write_text(_ASKED)
+    clocks = Clocks(tmp_path)
+    spec = clocks.given(ProcessSpec("asked", (sys.executable, "-m", "asked")))
+    path = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[1]), str(tmp_path)))}
+    with subprocess.Popen(spec.argv, env=os.environ | path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        told, answers = asked.stdin, asked.stdout
+        assert told is not None
+        assert answers is not None
+
+        def ahead_s() -> list[float]:
+            told.write(b"now\n")
+            told.flush()
+            wall_s, wall_ns, monotonic_s = map(float, answers.readline().split())
+            return [wall_s - time.time(), wall_ns / 1e9 - time.time(), monotonic_s - time.monotonic()]
+
+        assert ahead_s() == pytest.approx([0, 0, 0], abs=10)
+        with clocks.stepped("asked", -60.0):
+            assert ahead_s() == pytest.approx([-60, -60, 0], abs=10)
+        assert ahead_s() == pytest.approx([0, 0, 0], abs=10)
+        told.close()
 
 
 @given(st.text(max_size=5), st.sampled_from((0.0, 0.3)))

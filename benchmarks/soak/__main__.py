@@ -3,11 +3,11 @@ benchmarks.soak`.
 
 Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
 SIGKILL or SIGSTOP, detect is ended and started as another release with other settings (benchmarks/soak/releases.py),
-one of three brokers hands over what it leads and ends, partitions get other leaders while all live, or the network
-between one of ours and Kafka (all brokers, or one), Prometheus, Receive or Alertmanager, or among the brokers, is cut
-(`--kills N`, in rounds of `--per-round`; `--only brokers`, `--only cuts` or `--only processes`). When a round has
-settled: every sample is in Prometheus and Thanos once, the findings are those of an undisturbed run, each alert was
-sent once and resolved once.
+one of three brokers hands over what it leads and ends, partitions get other leaders while all live, the clock of one of
+ours is stepped by a minute, or the network between one of ours and Kafka (all brokers, or one), Prometheus, Receive or
+Alertmanager, or among the brokers, is cut (`--kills N`, in rounds of `--per-round`; `--only` brokers, clocks, cuts or
+processes). When a round has settled: every sample is in Prometheus and Thanos once, the findings are those of an
+undisturbed run, each alert was sent once and resolved once.
 Exit code 1 where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
 """
 
@@ -29,9 +29,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--kills", type=int, default=50, help="how many blows in all (50)")
     asked.add_argument("--per-round", type=int, default=8, help="how many of them in a round of a minute (8)")
-    asked.add_argument(
-        "--only", choices=("processes", "brokers", "cuts"), help="no cuts of the network; what befalls brokers; cuts"
-    )
+    asked.add_argument("--only", choices=("processes", "brokers", "clocks", "cuts"), help="one sort of blows, no other")
     asked.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="how many brokers there are (3)")
     asked.add_argument("--upgrades", type=float, default=0.25, help="share of the blows that are upgrades (0.25)")
     asked.add_argument("--seed", default="1", help="another seed is another schedule (1)")
@@ -68,14 +66,17 @@ def main() -> None:
 
 
 def _blows(stage: Stage, given: argparse.Namespace, seed: str, count: int) -> tuple[Blow, ...]:
-    victims, links, brokers = [*stage.victims, "gateway"], stage.links, THREE if given.brokers > 1 else ()
-    if given.only == "brokers":
-        victims, links = list(brokers), [link for link in links if whole(link) == f"{AMONG}>kafka"]
-    elif given.only == "cuts":
-        victims, brokers = [], ()
-    elif given.only == "processes":
-        links = []
-    share = 0.0 if given.only in ("brokers", "cuts") else given.upgrades
+    processes, all_brokers = [*stage.victims, "gateway"], THREE if given.brokers > 1 else ()
+    among = [link for link in stage.links if whole(link) == f"{AMONG}>kafka"]
+    sorts: dict[str | None, tuple[list[str], list[str], Sequence[str]]] = {
+        None: ([*processes, *stage.clocks], stage.links, all_brokers),
+        "processes": (processes, [], all_brokers),
+        "brokers": ([*all_brokers], among, all_brokers),
+        "clocks": (stage.clocks, [], ()),
+        "cuts": ([], stage.links, ()),
+    }
+    victims, links, brokers = sorts[given.only]
+    share = given.upgrades if given.only in (None, "processes") else 0.0
     return drawn(
         seed,
         victims,

@@ -7,19 +7,24 @@ from typing import Literal
 
 from benchmarks.soak.network import CUTS, Cut, whole
 
-Kind = Literal["kill", "freeze", "restart", "elect", "upgrade", "crash-up"] | Cut
+Kind = Literal["kill", "freeze", "restart", "elect", "upgrade", "crash-up", "ahead", "behind"] | Cut
 STRIKES: tuple[Kind, ...] = ("kill", "freeze")
 UPGRADES: tuple[Kind, ...] = ("upgrade", "crash-up")
 LEADING: tuple[Kind, ...] = ("restart", "elect")
 """Of brokers: one hands over what it leads, and ends; or all do, and none ends."""
 LEADERS = "leaders"
 """The victim of elections, which is no process."""
-KINDS: tuple[Kind, ...] = (*STRIKES, *LEADING, *UPGRADES, *CUTS)
+CLOCK = "'s clock"
+"""What follows a process' name where its clock is the victim."""
+STEPS: tuple[Kind, ...] = ("ahead", "behind")
+KINDS: tuple[Kind, ...] = (*STRIKES, *LEADING, *STEPS, *UPGRADES, *CUTS)
 LASTS_S: dict[Kind, tuple[float, float]] = {
     "kill": (0.0, 8.0),
     "freeze": (0.0, 20.0),
     "restart": (0.0, 8.0),
     "elect": (0.0, 10.0),
+    "ahead": (1.0, 40.0),
+    "behind": (1.0, 40.0),
     "upgrade": (0.0, 8.0),
     "crash-up": (0.0, 8.0),
     "refuse": (5.0, 40.0),
@@ -37,7 +42,8 @@ _REST_S = 3.0
 class Blow:
     """`at_s` seconds after a round's start `victim`, a process, gets SIGKILL or SIGSTOP, or, a link, is cut; it is back
     (SIGCONT, healed) `lasts_s` later. After an upgrade, by SIGTERM, or by SIGKILL (crash-up), it is another release. A
-    restart is by SIGTERM; as long as an election lasts, each partition has another leader every two seconds.
+    restart is by SIGTERM; as long as an election lasts, each partition has another leader every two seconds. A clock is
+    stepped a minute ahead or behind, and back.
     """
 
     at_s: float
@@ -87,6 +93,8 @@ def drawn(
 def _befalls(victim: str, links: Sequence[str], brokers: Sequence[str]) -> Sequence[Kind]:
     if victim in links:
         return CUTS
+    if victim.endswith(CLOCK):
+        return STEPS
     if victim == LEADERS:
         return ("elect",)
     return (*STRIKES, "restart") if victim in brokers else STRIKES

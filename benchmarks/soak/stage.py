@@ -9,7 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
+from benchmarks.soak.blows import CLOCK
 from benchmarks.soak.brokers import AMONG, THREE, Brokers, furnish
+from benchmarks.soak.clocks import Clocks
 from benchmarks.soak.judged import Played, Round
 from benchmarks.soak.live import Feed
 from benchmarks.soak.network import Network, whole
@@ -39,6 +41,8 @@ class Wiring:
     network: Network
     brokers: int = 1
     """How many there are: 1 or 3."""
+    clocks: Clocks | None = None
+    """Where each service is to have one of its own."""
     doors: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By who goes to Kafka, for each broker the port that it listens at for them, and that of the link to it."""
 
@@ -76,7 +80,11 @@ class Wiring:
                 env[setting] = urlunsplit(url._replace(netloc=f"{LOOPBACK}:{port}"))
         if spec.name == "notify":
             env["HINDCAST_NOTIFY_LIVE_RESOLVE_HOLD_S"] = "6"
-        return replace(spec, env=env)
+        return self.clocked(replace(spec, env=env))
+
+    def clocked(self, spec: ProcessSpec) -> ProcessSpec:
+        """Return a service with a clock of its own."""
+        return spec if self.clocks is None else self.clocks.given(spec)
 
 
 _SERVERS = {"HINDCAST_SINK_URL": "sink", "HINDCAST_NOTIFY_ALERTMANAGER_URL": "alertmanager"}
@@ -106,6 +114,11 @@ class Stage:
         return [process.name for process in self.stack.processes if process.name not in NEVER_STRUCK]
 
     @property
+    def clocks(self) -> list[str]:
+        """The clocks that may be stepped: those of hindcast's services."""
+        return [f"{name}{CLOCK}" for name in self.wiring.doors if name != AMONG]
+
+    @property
     def links(self) -> list[str]:
         """The links that may be cut: each, and all of one to all brokers."""
         links = self.wiring.network.links
@@ -121,14 +134,16 @@ class Stage:
             "HINDCAST_GATEWAY_PORT": str(port),
             "HINDCAST_GATEWAY_TOPOLOGY": str(self._live.path / "topology.json"),
         }
-        gateway = self.stack.add_process(python_service("gateway", "services.gateway", port=port, env=env))
+        spec = python_service("gateway", "services.gateway", port=port, env=env)
+        gateway = self.stack.add_process(self.wiring.clocked(spec))
         replays = [
             Played(self._now, f"{name}-now", 20.0, "prometheus"),
             Played(self._kept, f"{name}-kept", 12.0, "receive"),
         ]
         try:
             feed = Feed(self._live, gateway.spec.url, name)
-            yield Round(self.stack, self.pipeline, replays, feed, self.wiring.network, self._releases, self.brokers)
+            beside = (self.wiring.network, self._releases, self.brokers, self.wiring.clocks)
+            yield Round(self.stack, self.pipeline, replays, feed, *beside)
         finally:
             self.stack.remove(gateway.name)
 
@@ -145,7 +160,7 @@ def staged(folder: Path, brokers: int = 3) -> Iterator[Stage]:
     (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
     with Network() as network:
-        wiring = Wiring(network, brokers)
+        wiring = Wiring(network, brokers, Clocks(folder))
         with Stack(folder / "state", settings, services=wiring.services) as stack:
             reached = furnish(stack, wiring.doors)
             stack.start_all()

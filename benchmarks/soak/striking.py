@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from benchmarks.soak.blows import UPGRADES, Blow
+from benchmarks.soak.blows import CLOCK, STEPS, UPGRADES, Blow
 from benchmarks.soak.brokers import Brokers
+from benchmarks.soak.clocks import STEP_S, Clocks
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
 from services.kit.errors import UserError
@@ -31,9 +32,10 @@ class Striker:
         network: Network | None = None,
         releases: Releases | None = None,
         brokers: Brokers | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
         self._stack = stack
-        self._network, self._releases, self._brokers = network, releases, brokers
+        self._network, self._releases, self._brokers, self._clocks = network, releases, brokers, clocks
         self._over = threading.Event()
         self.faults: list[str] = []
 
@@ -58,6 +60,13 @@ class Striker:
             if self._network is None:
                 raise ValueError(f"{blow}: there are no links here")
             with self._network.cut(blow.victim, blow.kind):
+                self._over.wait(blow.lasts_s)
+            return
+        if blow.kind in STEPS:
+            if self._clocks is None:
+                raise ValueError(f"{blow}: there are no clocks here")
+            seconds = STEP_S if blow.kind == "ahead" else -STEP_S
+            with self._clocks.stepped(blow.victim.removesuffix(CLOCK), seconds):
                 self._over.wait(blow.lasts_s)
             return
         if blow.kind == "elect":

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, RetriableError
 
 from benchmarks.soak.brokers import AMONG, THREE, Brokers, furnish
 from benchmarks.soak.network import Network
 from benchmarks.soak.stage import Wiring
+from services.cli.pipeline import NOTIFY_GROUP, Pipeline
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin, consumer, producer
@@ -132,6 +133,24 @@ def test_what_is_sent_while_the_leader_changes_is_there_once_and_in_order(
     assert ours == sent
     assert [found[offset] for offset in offsets] == sent
     assert cluster.brokers.changes() > changes
+
+
+def test_a_group_whose_coordinator_is_away_has_not_caught_up_yet(cluster: Cluster) -> None:
+    """Two of three are away: nobody may take the place of who leads."""
+    cluster.until_all_follow()
+    pipeline = Pipeline(cluster.kafka, {})
+    until(lambda: pipeline.caught_up(NOTIFY_GROUP), timeout_s=_WAIT_S, what="a coordinator of a group without members")
+    away = [cluster.stack.process(name) for name in THREE[1:]]
+    for one in away:
+        one.kill()
+    with pytest.raises(RetriableError):
+        pipeline.lag(NOTIFY_GROUP)
+    assert not pipeline.caught_up(NOTIFY_GROUP)
+    for one in away:
+        one.begin()
+    for one in away:
+        one.start()
+    pipeline.wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
 
 
 def test_detect_finds_the_same_while_each_broker_is_killed_in_turn(cluster: Cluster, tmp_path: Path) -> None:
