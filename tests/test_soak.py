@@ -80,13 +80,13 @@ def test_a_clock_is_stepped_while_its_process_runs_and_back(tmp_path: Path) -> N
     spec = clocks.given(ProcessSpec("asked", (sys.executable, "-m", "asked")))
     path = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[1]), str(tmp_path)))}
     with subprocess.Popen(spec.argv, env=os.environ | path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
-        told, answers = asked.stdin, asked.stdout
-        assert told is not None
+        questions, answers = asked.stdin, asked.stdout
+        assert questions is not None
         assert answers is not None
 
         def ahead_s() -> list[float]:
-            told.write(b"now\n")
-            told.flush()
+            questions.write(b"now\n")
+            questions.flush()
             wall_s, wall_ns, monotonic_s = map(float, answers.readline().split())
             return [wall_s - time.time(), wall_ns / 1e9 - time.time(), monotonic_s - time.monotonic()]
 
@@ -94,7 +94,7 @@ def test_a_clock_is_stepped_while_its_process_runs_and_back(tmp_path: Path) -> N
         with clocks.stepped("asked", -60.0):
             assert ahead_s() == pytest.approx([-60, -60, 0], abs=10)
         assert ahead_s() == pytest.approx([0, 0, 0], abs=10)
-        told.close()
+        questions.close()
 
 
 @given(st.text(max_size=5), st.sampled_from((0.0, 0.3)))

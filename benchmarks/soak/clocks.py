@@ -29,7 +29,7 @@ class Clocks:
         self._folder = folder
 
     def given(self, spec: ProcessSpec) -> ProcessSpec:
-        """Return a Python service (`python -m MODULE`) with a clock of its own, which tells the time for now."""
+        """Return a Python service (`python -m MODULE`) with a clock of its own, which is right for now."""
         self._set(spec.name, 0.0)
         python, minus_m, *module = spec.argv
         return replace(spec, argv=(python, minus_m, "benchmarks.soak.clocks", str(self._file(spec.name)), *module))
