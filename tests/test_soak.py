@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
@@ -15,14 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.soak.blows import UPGRADES, drawn, shrunk
+from benchmarks.soak.blows import CLOCK, LEADERS, LEADING, STEPS, UPGRADES, drawn, shrunk
+from benchmarks.soak.clocks import Clocks
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
 from detectors.engine.upgrade import fingerprint
 from detectors.registry import choose
 from services.stack.ports import PortBook
+from services.stack.spec import ProcessSpec
 
 VICTIMS = ("kafka", "detect", "sink", "notify")
+BROKERS = ("kafka", "kafka-2")
+PARTS = ("brokers>kafka", "brokers>kafka/1", "brokers>kafka/2")
 LINKS = ("detect>kafka", "sink>kafka", "notify>alertmanager")
 
 
@@ -43,6 +48,53 @@ def test_of_the_links_one_is_cut_at_a_time(seed: str, count: int) -> None:
     assert all((blow.kind in CUTS) == (blow.victim in LINKS) for blow in blows)
     for one, following in pairwise(blow for blow in blows if blow.kind in CUTS):
         assert following.at_s > one.at_s + one.lasts_s
+
+
+@given(st.text(max_size=5))
+def test_brokers_alone_are_restarted_and_their_leaders_alone_elected(seed: str) -> None:
+    blows = drawn(seed, (*VICTIMS, *BROKERS[1:]), links=PARTS, brokers=BROKERS, count=100, span_s=3600)
+    of = {kind: {blow.victim for blow in blows if blow.kind == kind} for kind in LEADING}
+    assert of["elect"] <= {LEADERS}
+    assert of["restart"] <= set(BROKERS)
+    assert {blow.victim for blow in blows if blow.kind in CUTS} <= set(PARTS)
+    assert all(blow.kind in LEADING or blow.victim != LEADERS for blow in blows)
+    assert not any(blow.kind in LEADING for blow in drawn(seed, VICTIMS, links=PARTS, count=100, span_s=3600))
+
+
+@given(st.text(max_size=5))
+def test_clocks_are_stepped_and_nothing_else_is(seed: str) -> None:
+    blows = drawn(seed, (*VICTIMS, f"detect{CLOCK}"), count=100, span_s=3600)
+    assert all((blow.kind in STEPS) == (blow.victim == f"detect{CLOCK}") for blow in blows)
+
+
+_ASKED = """
+import sys, time
+for _ in sys.stdin:
+    print(time.time(), time.time_ns(), time.monotonic(), flush=True)
+"""
+
+
+def test_a_clock_is_stepped_while_its_process_runs_and_back(tmp_path: Path) -> None:
+    (tmp_path / "asked.py").write_text(_ASKED)
+    clocks = Clocks(tmp_path)
+    spec = clocks.given(ProcessSpec("asked", (sys.executable, "-m", "asked")))
+    path = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[1]), str(tmp_path)))}
+    with subprocess.Popen(spec.argv, env=os.environ | path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        questions, answers = asked.stdin, asked.stdout
+        assert questions is not None
+        assert answers is not None
+
+        def ahead_s() -> list[float]:
+            questions.write(b"now\n")
+            questions.flush()
+            wall_s, wall_ns, monotonic_s = map(float, answers.readline().split())
+            return [wall_s - time.time(), wall_ns / 1e9 - time.time(), monotonic_s - time.monotonic()]
+
+        assert ahead_s() == pytest.approx([0, 0, 0], abs=10)
+        with clocks.stepped("asked", -60.0):
+            assert ahead_s() == pytest.approx([-60, -60, 0], abs=10)
+        assert ahead_s() == pytest.approx([0, 0, 0], abs=10)
+        questions.close()
 
 
 @given(st.text(max_size=5), st.sampled_from((0.0, 0.3)))
@@ -156,6 +208,19 @@ def test_a_mute_link_loses_answers_and_ends_the_connections_that_lost_one(echo: 
         with pytest.raises(ConnectionError):
             client.recv(1)
         assert _answer(silent, b"after") == b"after"
+
+
+def test_a_link_with_parts_is_cut_in_all_of_them_or_in_one(echo: int) -> None:
+    with PortBook() as ports, Network() as network:
+        one, other = (network.link(f"us>echo/{number}", echo, ports) for number in (1, 2))
+        with closing(_asked(one)) as first, closing(_asked(other)) as second:
+            with network.cut("us>echo/1", "drop"):
+                assert _answer(first, b"late", within_s=0.2) == b""
+                assert _answer(second, b"now") == b"now"
+            first.settimeout(10)
+            assert first.recv(1024) == b"late"
+            with network.cut("us>echo", "drop"):
+                assert _answer(first, b"late", within_s=0.2) == _answer(second, b"late", within_s=0.2) == b""
 
 
 def test_a_half_open_connection_stays_silent_and_new_ones_do_not(echo: int) -> None:

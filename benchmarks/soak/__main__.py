@@ -2,10 +2,12 @@
 benchmarks.soak`.
 
 Two replays and a live cluster run through the real servers at once while any process of ours or of the servers gets
-SIGKILL or SIGSTOP, detect is ended and started as another release with other settings (benchmarks/soak/releases.py), or
-the network between one of ours and Kafka, Prometheus, Receive or Alertmanager is cut (`--kills N`, in rounds of
-`--per-round`; `--only cuts` or `--only processes`). When a round has settled: every sample is in Prometheus and Thanos
-once, the findings are those of an undisturbed run, each alert was sent once and resolved once.
+SIGKILL or SIGSTOP, detect is ended and started as another release with other settings (benchmarks/soak/releases.py),
+one of three brokers hands over what it leads and ends, partitions get other leaders while all live, the clock of one of
+ours is stepped by a minute, or the network between one of ours and Kafka (all brokers, or one), Prometheus, Receive or
+Alertmanager, or among the brokers, is cut (`--kills N`, in rounds of `--per-round`; `--only` brokers, clocks, cuts or
+processes). When a round has settled: every sample is in Prometheus and Thanos once, the findings are those of an
+undisturbed run, each alert was sent once and resolved once.
 Exit code 1 where something is not so, with the round's seed and the fewest blows that do it again (`--shrink`).
 """
 
@@ -17,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.soak.blows import KINDS, Blow, drawn, shrunk
+from benchmarks.soak.brokers import AMONG, THREE
+from benchmarks.soak.network import whole
 from benchmarks.soak.stage import SPAN_S, UPGRADED, Stage, staged
 
 
@@ -25,7 +29,8 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--kills", type=int, default=50, help="how many blows in all (50)")
     asked.add_argument("--per-round", type=int, default=8, help="how many of them in a round of a minute (8)")
-    asked.add_argument("--only", choices=("processes", "cuts"), help="no cuts of the network, or nothing else")
+    asked.add_argument("--only", choices=("processes", "brokers", "clocks", "cuts"), help="one sort of blows, no other")
+    asked.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="how many brokers there are (3)")
     asked.add_argument("--upgrades", type=float, default=0.25, help="share of the blows that are upgrades (0.25)")
     asked.add_argument("--seed", default="1", help="another seed is another schedule (1)")
     asked.add_argument("--first", type=int, default=0, help="the round to begin with: one that failed, again")
@@ -34,29 +39,54 @@ def main() -> None:
     given = asked.parse_args()
     struck: Counter[tuple[str, str]] = Counter()
     broken: Counter[tuple[str, str]] = Counter()
-    violations = 0
-    with tempfile.TemporaryDirectory(prefix="hindcast-soak-") as scratch, staged(given.keep or Path(scratch)) as stage:
+    violations = led = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="hindcast-soak-") as scratch,
+        staged(given.keep or Path(scratch), given.brokers) as stage,
+    ):
         first = given.first
         for number in range(first, first + -(-given.kills // given.per_round)):
             left = given.kills - (number - first) * given.per_round
-            victims = [] if given.only == "cuts" else [*stage.victims, "gateway"]
-            links = [] if given.only == "processes" else stage.links
-            share = 0.0 if given.only == "cuts" else given.upgrades
-            count = min(given.per_round, left)
-            seed = f"{given.seed}/{number}"
-            blows = drawn(seed, victims, links=links, upgraded=UPGRADED, upgrades=share, count=count, span_s=SPAN_S)
+            blows = _blows(stage, given, f"{given.seed}/{number}", min(given.per_round, left))
             name = f"soak-{given.seed}-{number}"
+            before = stage.brokers.changes()
             wrong = _play(stage, name, blows)
+            changes = stage.brokers.changes() - before
+            led += changes
             violations += len(wrong)
             struck.update((blow.victim, blow.kind) for blow in blows)
-            print(f"round {number}: {len(blows)} blows, {len(wrong)} violations", flush=True)
+            print(f"round {number}: {len(blows)} blows, {changes} other leaders, {len(wrong)} violations", flush=True)
             if wrong:
                 print("\n".join([*(f"  {blow}" for blow in blows), *(f"  ! {line}" for line in wrong)]), flush=True)
                 least = _shrunk(stage, name, blows) if given.shrink else blows
                 broken.update((blow.victim, blow.kind) for blow in least)
     _table(struck, broken)
-    print(f"{struck.total()} blows, {violations} violations (seed {given.seed})")
+    print(f"{struck.total()} blows, {led} other leaders of partitions, {violations} violations (seed {given.seed})")
     sys.exit(violations > 0)
+
+
+def _blows(stage: Stage, given: argparse.Namespace, seed: str, count: int) -> tuple[Blow, ...]:
+    processes, all_brokers = [*stage.victims, "gateway"], THREE if given.brokers > 1 else ()
+    among = [link for link in stage.links if whole(link) == f"{AMONG}>kafka"]
+    sorts: dict[str | None, tuple[list[str], list[str], Sequence[str]]] = {
+        None: ([*processes, *stage.clocks], stage.links, all_brokers),
+        "processes": (processes, [], all_brokers),
+        "brokers": ([*all_brokers], among, all_brokers),
+        "clocks": (stage.clocks, [], ()),
+        "cuts": ([], stage.links, ()),
+    }
+    victims, links, brokers = sorts[given.only]
+    share = given.upgrades if given.only in (None, "processes") else 0.0
+    return drawn(
+        seed,
+        victims,
+        links=links,
+        brokers=brokers,
+        upgraded=UPGRADED,
+        upgrades=share,
+        count=count,
+        span_s=SPAN_S,
+    )
 
 
 def _play(stage: Stage, name: str, blows: Sequence[Blow]) -> list[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.soak.blows import Blow
+from benchmarks.soak.brokers import Brokers
+from benchmarks.soak.clocks import Clocks
 from benchmarks.soak.live import Feed, found_in
 from benchmarks.soak.network import Network
 from benchmarks.soak.releases import Releases
@@ -77,10 +79,14 @@ class Round:
     """Where blows may be cuts."""
     releases: Releases | None = None
     """Where they may be upgrades."""
+    brokers: Brokers | None = None
+    """Where they may be elections."""
+    clocks: Clocks | None = None
+    """Where they may be steps of clocks."""
 
     def run(self, blows: Sequence[Blow]) -> list[str]:
         """Play all of it while `blows` fall, wait until it has settled, and return what is wrong then."""
-        striker = Striker(self.stack, self.network, self.releases)
+        striker = Striker(self.stack, self.network, self.releases, self.brokers, self.clocks)
         due = {played.name: played.alerts() for played in self.replays}
         if self.feed is not None:
             due |= {self.feed.cluster: alerts_of(self.feed.recording.path)}

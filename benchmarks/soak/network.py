@@ -13,19 +13,22 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Literal, Self
 
 from services.stack.ports import LOOPBACK, PortBook
-from services.stack.runner import Stack
 
 Cut = Literal["refuse", "drop", "mute", "half-open", "slow"]
 CUTS: tuple[Cut, ...] = ("refuse", "drop", "mute", "half-open", "slow")
 SLOW_S = 0.5
 _CHUNK = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed at once, by RST
+
+
+def whole(link: str) -> str:
+    """Return the name of all the links that lead where this one does: of `a>b/1` it is `a>b`."""
+    return link.partition("/")[0]
 
 
 class _Connection:
@@ -203,28 +206,15 @@ class Network:
 
     @contextmanager
     def cut(self, name: str, cut: Cut) -> Iterator[None]:
-        """Have a link cut while the block runs."""
-        link = self.links[name]
-        self._call(link.strike(cut))
+        """Have a link cut while the block runs; `a>b` is all of `a>b/1` and so on, too."""
+        struck = [link for own, link in self.links.items() if name in (own, whole(own))]
+        for link in struck:
+            self._call(link.strike(cut))
         try:
             yield
         finally:
-            self._call(link.heal())
+            for link in struck:
+                self._call(link.heal())
 
     def _call(self, what: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
-
-
-def advertise(stack: Stack, doors: Mapping[str, tuple[int, int]]) -> None:
-    """Give the broker of a stack that is not started yet a listener for each door: a port that it is to listen at, and
-    the port of the proxy before it, which it names to whoever comes that way: all that a client asks goes through it.
-    """
-    path = stack.state_dir / "config" / "server.properties"
-    kept = dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").splitlines())
-    for number, (port, proxy) in enumerate(doors.values()):
-        kept["listeners"] += f",DOOR{number}://{LOOPBACK}:{port}"
-        kept["advertised.listeners"] += f",DOOR{number}://{LOOPBACK}:{proxy}"
-        kept["listener.security.protocol.map"] += f",DOOR{number}:PLAINTEXT"
-    path.write_text("".join(f"{key}={value}\n" for key, value in kept.items()), encoding="utf-8")
-    kafka = stack.process("kafka")
-    kafka.spec = replace(kafka.spec, ports=(*kafka.spec.ports, *(port for port, _ in doors.values())))

@@ -9,12 +9,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
+from benchmarks.soak.blows import CLOCK
+from benchmarks.soak.brokers import AMONG, THREE, Brokers, furnish
+from benchmarks.soak.clocks import Clocks
 from benchmarks.soak.judged import Played, Round
 from benchmarks.soak.live import Feed
-from benchmarks.soak.network import Network, advertise
+from benchmarks.soak.network import Network, whole
 from benchmarks.soak.releases import Releases
 from services.cli.pipeline import Pipeline
-from services.kit.kafka import KafkaSettings
 from services.recording.reader import Recording
 from services.stack.configs import WEBHOOK_URL_FILE
 from services.stack.hindcast_services import ServiceContext, python_service, services
@@ -37,25 +39,36 @@ class Wiring:
     """Puts a link between each of hindcast's services and every server that it talks to."""
 
     network: Network
-    doors: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By link to Kafka the port that the broker listens at for it, and that of the link."""
+    brokers: int = 1
+    """How many there are: 1 or 3."""
+    clocks: Clocks | None = None
+    """Where each service is to have one of its own."""
+    doors: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By who goes to Kafka, for each broker the port that it listens at for them, and that of the link to it."""
 
     def services(self, context: ServiceContext) -> Sequence[ProcessSpec]:
         """Return hindcast's services, with live alerts resolved soon, as they reach servers through links."""
         self.door("gateway", context)
+        if self.brokers > 1:
+            self.door(AMONG, context)
         return [self._wired(spec, context) for spec in services(context)]
 
     def door(self, name: str, context: ServiceContext) -> None:
-        """Make the link of a service to Kafka."""
-        behind = context.ports.take()
-        self.doors[name] = (behind, self.network.link(f"{name}>kafka", behind, context.ports))
+        """Make the links of a service to Kafka: `name>kafka`, or `name>kafka/1` and so on where there are brokers."""
+        links = [f"{name}>kafka/{one + 1}" if self.brokers > 1 else f"{name}>kafka" for one in range(self.brokers)]
+        behind = [context.ports.take() for _ in links]
+        self.doors[name] = [
+            (port, self.network.link(link, port, context.ports)) for link, port in zip(links, behind, strict=True)
+        ]
 
     def kafka(self, name: str) -> str:
         """Return where a service is to look for Kafka."""
-        return f"{LOOPBACK}:{self.doors[name][1]}"
+        return ",".join(f"{LOOPBACK}:{link}" for _, link in self.doors[name])
 
     def _wired(self, spec: ProcessSpec, context: ServiceContext) -> ProcessSpec:
-        if spec.once or "HINDCAST_KAFKA_BOOTSTRAP" not in spec.env:
+        if spec.name == "topics":  # it asks for as many copies as there are brokers
+            return replace(spec, after=THREE[: self.brokers])
+        if "HINDCAST_KAFKA_BOOTSTRAP" not in spec.env:
             return spec
         self.door(spec.name, context)
         env = dict(spec.env) | {"HINDCAST_KAFKA_BOOTSTRAP": self.kafka(spec.name)}
@@ -67,7 +80,11 @@ class Wiring:
                 env[setting] = urlunsplit(url._replace(netloc=f"{LOOPBACK}:{port}"))
         if spec.name == "notify":
             env["HINDCAST_NOTIFY_LIVE_RESOLVE_HOLD_S"] = "6"
-        return replace(spec, env=env)
+        return self.clocked(replace(spec, env=env))
+
+    def clocked(self, spec: ProcessSpec) -> ProcessSpec:
+        """Return a service with a clock of its own."""
+        return spec if self.clocks is None else self.clocks.given(spec)
 
 
 _SERVERS = {"HINDCAST_SINK_URL": "sink", "HINDCAST_NOTIFY_ALERTMANAGER_URL": "alertmanager"}
@@ -80,10 +97,10 @@ class Stage:
     stack: Stack
     folder: Path
     wiring: Wiring
+    brokers: Brokers
 
     def __post_init__(self) -> None:
-        at = self.stack.addresses
-        self.pipeline = Pipeline(KafkaSettings(bootstrap=at.kafka), at.services)
+        self.pipeline = Pipeline(self.brokers.kafka, self.stack.addresses.services)
         brakes = [Brake("v004", 150, 280), Brake("v002", 400, 900)]
         self._now = small_recording(self.folder, "soak-now", nodes=8, minutes=20, brakes=brakes)
         self._kept = small_recording(self.folder, "soak-kept", nodes=6, minutes=12, brakes=[Brake("v003", 150, 280)])
@@ -97,9 +114,15 @@ class Stage:
         return [process.name for process in self.stack.processes if process.name not in NEVER_STRUCK]
 
     @property
+    def clocks(self) -> list[str]:
+        """The clocks that may be stepped: those of hindcast's services."""
+        return [f"{name}{CLOCK}" for name in self.wiring.doors if name != AMONG]
+
+    @property
     def links(self) -> list[str]:
-        """The links that may be cut."""
-        return list(self.wiring.network.links)
+        """The links that may be cut: each, and all of one to all brokers."""
+        links = self.wiring.network.links
+        return list(dict.fromkeys([*map(whole, links), *links]))
 
     @contextmanager
     def round(self, name: str) -> Iterator[Round]:
@@ -111,21 +134,23 @@ class Stage:
             "HINDCAST_GATEWAY_PORT": str(port),
             "HINDCAST_GATEWAY_TOPOLOGY": str(self._live.path / "topology.json"),
         }
-        gateway = self.stack.add_process(python_service("gateway", "services.gateway", port=port, env=env))
+        spec = python_service("gateway", "services.gateway", port=port, env=env)
+        gateway = self.stack.add_process(self.wiring.clocked(spec))
         replays = [
             Played(self._now, f"{name}-now", 20.0, "prometheus"),
             Played(self._kept, f"{name}-kept", 12.0, "receive"),
         ]
         try:
             feed = Feed(self._live, gateway.spec.url, name)
-            yield Round(self.stack, self.pipeline, replays, feed, self.wiring.network, self._releases)
+            beside = (self.wiring.network, self._releases, self.brokers, self.wiring.clocks)
+            yield Round(self.stack, self.pipeline, replays, feed, *beside)
         finally:
             self.stack.remove(gateway.name)
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Stage]:
-    """Start everything, with live alerts sent as soon as those of replays, and end it with the block."""
+def staged(folder: Path, brokers: int = 3) -> Iterator[Stage]:
+    """Start everything, on 1 or 3 brokers; live alerts are sent as soon as those of replays. End it with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = yaml.safe_load(load_settings().alertmanager_config.read_text(encoding="utf-8"))
     _hurry(config["route"])
@@ -135,11 +160,11 @@ def staged(folder: Path) -> Iterator[Stage]:
     (folder / "alertmanager.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     settings = load_settings(alertmanager_config=folder / "alertmanager.yaml")
     with Network() as network:
-        wiring = Wiring(network)
+        wiring = Wiring(network, brokers, Clocks(folder))
         with Stack(folder / "state", settings, services=wiring.services) as stack:
-            advertise(stack, wiring.doors)
+            reached = furnish(stack, wiring.doors)
             stack.start_all()
-            yield Stage(stack, folder, wiring)
+            yield Stage(stack, folder, wiring, reached)
 
 
 def _hurry(route: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from benchmarks.soak.blows import UPGRADES, Blow
+from benchmarks.soak.blows import CLOCK, STEPS, UPGRADES, Blow
+from benchmarks.soak.brokers import Brokers
+from benchmarks.soak.clocks import STEP_S, Clocks
 from benchmarks.soak.network import CUTS, Network
 from benchmarks.soak.releases import Releases
 from services.kit.errors import UserError
@@ -18,14 +20,22 @@ from services.stack.runner import Stack
 
 _BACK_S = 180.0
 """How long a process may take until it is healthy again, with its starts that failed."""
+_ELECT_EVERY_S = 2.0
 
 
 class Striker:
     """Carries out a schedule beside what else goes on. `faults`: what ended by itself, and what did not come back."""
 
-    def __init__(self, stack: Stack, network: Network | None = None, releases: Releases | None = None) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        network: Network | None = None,
+        releases: Releases | None = None,
+        brokers: Brokers | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
         self._stack = stack
-        self._network, self._releases = network, releases
+        self._network, self._releases, self._brokers, self._clocks = network, releases, brokers, clocks
         self._over = threading.Event()
         self.faults: list[str] = []
 
@@ -52,9 +62,24 @@ class Striker:
             with self._network.cut(blow.victim, blow.kind):
                 self._over.wait(blow.lasts_s)
             return
+        if blow.kind in STEPS:
+            if self._clocks is None:
+                raise ValueError(f"{blow}: there are no clocks here")
+            seconds = STEP_S if blow.kind == "ahead" else -STEP_S
+            with self._clocks.stepped(blow.victim.removesuffix(CLOCK), seconds):
+                self._over.wait(blow.lasts_s)
+            return
+        if blow.kind == "elect":
+            if self._brokers is None:
+                raise ValueError(f"{blow}: there is one broker here")
+            self._brokers.change_leaders()
+            for _ in range(int(blow.lasts_s / _ELECT_EVERY_S)):
+                self._over.wait(_ELECT_EVERY_S)
+                self._brokers.change_leaders()
+            return
         process = self._stack.process(blow.victim)
-        if blow.kind == "kill" or blow.kind in UPGRADES:
-            process.stop() if blow.kind == "upgrade" else process.kill()
+        if blow.kind in ("kill", "restart", *UPGRADES):
+            process.stop() if blow.kind in ("restart", "upgrade") else process.kill()
             self._over.wait(blow.lasts_s)
             if blow.kind in UPGRADES:
                 if self._releases is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from kafka import TopicPartition
+from kafka.errors import RetriableError
 
 from services.kit import topics
 from services.kit.errors import UserError
@@ -78,7 +79,17 @@ class Pipeline:
     def wait_caught_up(self, *groups: str, timeout_s: float) -> None:
         """Wait until each of `groups` has committed all there is."""
         what = f"{', '.join(groups)} to catch up"
-        until(lambda: not any(self.lag(group) for group in groups), timeout_s=timeout_s, what=what, interval_s=0.2)
+        until(lambda: self.caught_up(*groups), timeout_s=timeout_s, what=what, interval_s=0.2)
+
+    def caught_up(self, *groups: str) -> bool:
+        """Return whether each of `groups` has committed all there is; no, where Kafka cannot say it now.
+
+        So it is while a partition gets another leader, or a group another coordinator.
+        """
+        try:
+            return not any(self.lag(group) for group in groups)
+        except RetriableError:
+            return False
 
     def findings(self, unit: str, generation: int = 0) -> list[str]:
         """Return the findings of a unit's generation as they stand in Kafka: JSON lines, each once, sorted."""

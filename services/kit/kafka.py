@@ -18,12 +18,14 @@ from services.kit.errors import UserError
 from services.kit.secret import Secret
 from services.kit.settings import Settings
 from services.kit.tls import Authorities
+from services.kit.wait import until
 
 _log = logging.getLogger(__name__)
 _DELIVERY_TIMEOUT_MS = 24 * 3_600_000
 """An outage of the broker is waited out, in order: whoever sends decides how long to wait, the producer gives up
 nothing."""
 _FAREWELL_S = 5.0
+_TOPICS_S = 30.0
 
 
 class KafkaSettings(Settings):
@@ -285,9 +287,12 @@ def subscribe(client: KafkaConsumer, names: Sequence[str], member: Member) -> No
 
     The client hears of the topics between subscribing and joining, which is at the first poll. A group that is joined
     before can be given no partitions, and nothing asks for more; topics that it heard of earlier make it join twice.
+    Of topics that were just made one broker knows before another, so it asks again; UserError (exit code 3) where it
+    never hears of one.
     """
     client.subscribe(list(names), listener=_Rebalance(client, member))
-    client.topics()
+    what = f"Kafka to know the topic(s) {', '.join(names)}: create them (hindcast topics create)"
+    until(lambda: client.topics().issuperset(names), timeout_s=_TOPICS_S, what=what, interval_s=0.2)
 
 
 class _Rebalance(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types

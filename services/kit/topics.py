@@ -54,7 +54,7 @@ def declared() -> Topics:
 
 
 def create(settings: KafkaSettings) -> list[str]:
-    """Create what is missing of the declared topics and return the created names.
+    """Create what is missing of the declared topics and return the created names: every partition has its leader.
 
     Raises UserError if a topic exists with another partition count: units would then be torn apart.
     """
@@ -73,7 +73,8 @@ def create(settings: KafkaSettings) -> list[str]:
         missing = {name: topic for name, topic in plan.topics.items() if name not in existing}
         if missing:
             client.create_topics(
-                [new_topic(name, topic, plan, settings.unit_partitions) for name, topic in missing.items()]
+                [new_topic(name, topic, plan, settings.unit_partitions) for name, topic in missing.items()],
+                wait_for_metadata=True,
             )
     return list(missing)
 

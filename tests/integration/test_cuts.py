@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer
 
-from benchmarks.soak.network import Network, advertise
+from benchmarks.soak.brokers import furnish
+from benchmarks.soak.network import Network
 from benchmarks.soak.stage import Wiring
 from services.cli.pipeline import Pipeline, sink_group
 from services.kit import topics, wire
@@ -68,7 +69,7 @@ def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wired]:
         wiring = Wiring(network)
         for name in _DOORS:
             wiring.door(name, stack.service_context())
-        advertise(stack, wiring.doors)
+        furnish(stack, wiring.doors)
         stack.start_all()
         kafka = KafkaSettings(bootstrap=stack.addresses.kafka)
         topics.create(kafka)

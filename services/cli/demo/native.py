@@ -82,7 +82,7 @@ def _show(
         what = "what was sent to land and the alert's resolve to be delivered"
         hooks = progress.until(lambda: _resolved(pipeline.webhooks(name)), what)
         groups = (sink_group("prometheus"), DETECT_GROUP)
-        progress.until(lambda: not any(map(pipeline.lag, groups)), what)
+        progress.until(lambda: pipeline.caught_up(*groups), what)
     console.print(progress.line)
 
     status = pipeline.status(name)
