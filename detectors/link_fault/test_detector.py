@@ -279,6 +279,16 @@ def test_a_port_that_nobody_uses_alerts_nobody() -> None:
     assert finding.severity == "page"
 
 
+@pytest.mark.parametrize("working", [True, False])
+def test_a_port_whose_counters_nobody_gathers_is_used_where_a_job_of_several_nodes_runs(working: bool) -> None:
+    words = [(AT_S + 30 * loss, f"Link {end}") for loss in range(3) for end in ("down", "up")]
+    logs = [line(at + 8 * (end == "Link up"), "kernel", f"mlx5_core 0000:0c:00.0 mlx5_0: {end}", node=name(1))
+            for at, end in words]  # fmt: skip
+    tape = replace(tape_of(replace(SCENE, kinds=("dcgm",), working=working)), topology={}, logs=logs)
+    (flap,) = [one for one in run(tape) if one.state == "firing"]
+    assert (flap.fault, dict(flap.entity), flap.severity) == ("link_flap", NIC, "page" if working else "info")
+
+
 def test_two_ends_that_are_read_at_one_moment_are_one_reading_of_a_link_that_comes_back() -> None:
     scene = replace(SCENE, interval_s=20.0, minutes=8)
     for at_s in range(120, 140):

@@ -327,11 +327,14 @@ class Judge:
     def _severity(self, cable: Cable, since: Instant, now: Instant) -> Severity:
         """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up.
 
-        What went down at `since` for work that was announced is information.
+        Of one whose counters nobody gathers it is not known: a job of several nodes has use for it. What went down at
+        `since` for work that was announced is information.
         """
         if self._announced.covers(cable.switches, since):
             return "info"
-        used = max([int(states.used[port]) for _, states, port in self.ports(cable)], default=-1)
+        uses = [int(states.used[port]) for _, states, port in self.ports(cable)]
+        job = None if uses or cable.node is None else self._fleet.job_of(cable.node)
+        used = max(uses, default=now if job is not None and len(job.nodes) > 1 else -1)
         return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
 
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
