@@ -64,11 +64,11 @@ def lines(
     title: str,
     description: str,
     *queries: Query,
-    unit: str,
-    width: int = 12,
+    unit: str = "none",
+    width: int = 8,
     height: int = 8,
     thresholds: Thresholds | None = None,
-    low: float | None = None,
+    low: float | None = 0,
     high: float | None = None,
     stacked: bool = False,
     bars: bool = False,
@@ -116,8 +116,8 @@ def number(
     title: str,
     description: str,
     *queries: Query,
-    unit: str,
-    thresholds: Thresholds,
+    unit: str = "none",
+    thresholds: Thresholds | None = None,
     width: int = 4,
     decimals: int | None = None,
     link: Link | None = None,
@@ -142,8 +142,8 @@ def bars(
     description: str,
     query: Query,
     *,
-    unit: str,
-    thresholds: Thresholds,
+    unit: str = "none",
+    thresholds: Thresholds | None = None,
     width: int = 8,
     height: int = 8,
     high: float | None = None,
@@ -260,7 +260,7 @@ def states(
     link: Link | None = None,
 ) -> StateTimeline:
     """Return a bar a series that changes with its state."""
-    fields = _fields("none", colours.no_judgement(), colours.BY_THRESHOLD, link=link)
+    fields = _fields("none", None, colours.BY_THRESHOLD, link=link)
     return StateTimeline(
         id=0,
         title=title,
@@ -297,7 +297,7 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, table: bool = F
 
 def _fields(
     unit: str,
-    thresholds: Thresholds,
+    thresholds: Thresholds | None,
     color: Color,
     *,
     decimals: int | None = None,
@@ -309,7 +309,7 @@ def _fields(
         defaults=Defaults(
             unit=unit,
             color=color,
-            thresholds=thresholds,
+            thresholds=thresholds or colours.no_judgement(),
             decimals=decimals,
             min=low,
             max=high,
