@@ -4,7 +4,7 @@ from detectors.faults import faults
 from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard
-from services.dashboards.panels import ColumnOf, Query, bars, lines, number, table
+from services.dashboards.panels import Column, Query, bars, lines, number, table
 from services.dashboards.select import fired, node, of
 
 _ON_NODE, _PAGE = 'node!=""', 'severity="page"'
@@ -77,11 +77,8 @@ def executive() -> Dashboard:
             table(
                 "Faults by kind",
                 "How often each fired, and how many hours lie between two on the mean.",
-                (Query(f"sum by (fault, severity) ({_FIRED}) > 0"), ColumnOf("times")),
-                (
-                    Query(f"{hours} / (sum by (fault, severity) ({_FIRED}) > 0)"),
-                    ColumnOf("hours between", unit="h", decimals=1),
-                ),
+                Column("times", f"sum by (fault, severity) ({_FIRED}) > 0"),
+                Column("hours between", f"{hours} / (sum by (fault, severity) ({_FIRED}) > 0)", unit="h", decimals=1),
                 width=8,
                 height=8,
             ),

@@ -3,7 +3,7 @@
 from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard, TablePanel
-from services.dashboards.panels import TO_NODE, ColumnOf, Query, bars, grid, lines, number, table, texts, to
+from services.dashboards.panels import TO_NODE, Column, Query, bars, grid, lines, number, table, texts, to
 from services.dashboards.select import ACTIVE, NODE, ONE_GPU, RACK, STARTED, health, last, most, node, of, slowed
 
 _RULES = 'alertstate="firing"'
@@ -25,8 +25,8 @@ def findings(title: str, description: str, *matchers: str, height: int = 6) -> T
     return table(
         title,
         description,
-        (Query(f"{state} or {rules} or {over}"), ColumnOf("state", texts=STATES)),
-        (Query(f"{since} or {began}"), ColumnOf("since", unit="dateTimeAsIso")),
+        Column("state", f"{state} or {rules} or {over}", texts=STATES),
+        Column("since", f"{since} or {began}", unit="dateTimeAsIso"),
         height=height,
         links={
             "node": to("incident", "Incident at ${__value.text}", incident=_PICKED, node="${__value.text}"),

@@ -3,7 +3,7 @@
 from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard
-from services.dashboards.panels import TO_NODE, ColumnOf, Query, bars, lines, number, table
+from services.dashboards.panels import TO_NODE, Column, Query, bars, lines, number, table
 from services.dashboards.select import PEERS, node, of
 
 _MINE = 'job_id=~"$job"'
@@ -129,21 +129,21 @@ def job() -> Dashboard:
             table(
                 "Nodes of the job",
                 "Each node at the end of the time range, those that compute longest first.",
-                (
-                    Query(f"max by (node) ({_steps('compute_seconds', _RANKS)})"),
-                    ColumnOf("computing", unit="s", decimals=2),
+                Column("computing", f"max by (node) ({_steps('compute_seconds', _RANKS)})", unit="s", decimals=2),
+                Column(
+                    "waiting for others", f"min by (node) ({_steps('comm_wait_seconds', _RANKS)})", unit="s", decimals=2
                 ),
-                (
-                    Query(f"min by (node) ({_steps('comm_wait_seconds', _RANKS)})"),
-                    ColumnOf("waiting for others", unit="s", decimals=2),
+                Column(
+                    "lowest SM clock",
+                    f"min by (node) ({node(of('DCGM_FI_DEV_SM_CLOCK', *_DCGM))})",
+                    unit="rotmhz",
+                    decimals=0,
                 ),
-                (
-                    Query(f"min by (node) ({node(of('DCGM_FI_DEV_SM_CLOCK', *_DCGM))})"),
-                    ColumnOf("lowest SM clock", unit="rotmhz", decimals=0),
-                ),
-                (
-                    Query(f"min by (node) ({node(of('DCGM_FI_DEV_POWER_USAGE', *_DCGM))})"),
-                    ColumnOf("lowest GPU power", unit="watt", decimals=0),
+                Column(
+                    "lowest GPU power",
+                    f"min by (node) ({node(of('DCGM_FI_DEV_POWER_USAGE', *_DCGM))})",
+                    unit="watt",
+                    decimals=0,
                 ),
                 width=12,
                 height=8,

@@ -3,7 +3,7 @@
 from services.dashboards import board, colours
 from services.dashboards.board import Section
 from services.dashboards.model import Dashboard, Timeseries
-from services.dashboards.panels import ColumnOf, Query, lines, number, table
+from services.dashboards.panels import Column, Query, lines, number, table
 from services.dashboards.select import NODE, gpu, node, of, rate, slowed
 
 _CHOSEN = (NODE,)
@@ -74,26 +74,29 @@ def node_and_gpu() -> Dashboard:
             table(
                 "GPUs",
                 "Each GPU at the end of the time range.",
-                (
-                    Query(node(f"{per_gpu} ({of('DCGM_FI_DEV_GPU_TEMP', *_CHOSEN)})")),
-                    ColumnOf("temperature", unit="celsius", thresholds=colours.bad_above(80, 87)),
+                Column(
+                    "temperature",
+                    node(f"{per_gpu} ({of('DCGM_FI_DEV_GPU_TEMP', *_CHOSEN)})"),
+                    unit="celsius",
+                    thresholds=colours.bad_above(80, 87),
                 ),
-                (
-                    Query(node(f"{per_gpu} ({of('DCGM_FI_DEV_POWER_USAGE', *_CHOSEN)})")),
-                    ColumnOf("power", unit="watt", decimals=0),
+                Column(
+                    "power", node(f"{per_gpu} ({of('DCGM_FI_DEV_POWER_USAGE', *_CHOSEN)})"), unit="watt", decimals=0
                 ),
-                (
-                    Query(node(f"{per_gpu} ({of('DCGM_FI_DEV_SM_CLOCK', *_CHOSEN)})")),
-                    ColumnOf("SM clock", unit="rotmhz", decimals=0),
+                Column(
+                    "SM clock", node(f"{per_gpu} ({of('DCGM_FI_DEV_SM_CLOCK', *_CHOSEN)})"), unit="rotmhz", decimals=0
                 ),
-                (
-                    Query(node(f"{per_gpu} ({of('DCGM_FI_DEV_GPU_UTIL', *_CHOSEN)})")),
-                    ColumnOf("utilisation", unit="percent", decimals=0),
+                Column(
+                    "utilisation",
+                    node(f"{per_gpu} ({of('DCGM_FI_DEV_GPU_UTIL', *_CHOSEN)})"),
+                    unit="percent",
+                    decimals=0,
                 ),
-                (Query(node(f"{per_gpu} ({slowed(*_CHOSEN)})")), ColumnOf("slowed", thresholds=colours.any_is_bad())),
-                (
-                    Query(node(f"{per_gpu} ({of('DCGM_FI_DEV_XID_ERRORS', *_CHOSEN)})")),
-                    ColumnOf("last XID", thresholds=colours.any_is_bad()),
+                Column("slowed", node(f"{per_gpu} ({slowed(*_CHOSEN)})"), thresholds=colours.any_is_bad()),
+                Column(
+                    "last XID",
+                    node(f"{per_gpu} ({of('DCGM_FI_DEV_XID_ERRORS', *_CHOSEN)})"),
+                    thresholds=colours.any_is_bad(),
                 ),
                 hidden=("instance",),
             ),
