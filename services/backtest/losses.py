@@ -8,7 +8,6 @@ from services.backtest.truth import Truth
 from services.kit.errors import UserError
 from services.recording.model import Job, Topology
 
-_HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 _WENT_WELL = frozenset({"COMPLETED", "RUNNING", "CANCELLED", "PENDING"})
 

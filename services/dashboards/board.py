@@ -1,7 +1,6 @@
 """A dashboard from its sections: places on the grid, variables, links to the others, findings as annotations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from services.dashboards import colours
 from services.dashboards.model import (
@@ -18,18 +17,7 @@ from services.dashboards.model import (
     Variable,
     VariableQuery,
 )
-from services.dashboards.select import (
-    ACTIVE,
-    NO_INCIDENT,
-    NODE,
-    SCOPE,
-    STARTED,
-    incidents,
-    last,
-    node,
-    of,
-    of_incident,
-)
+from services.dashboards.select import ACTIVE, NO_INCIDENT, NODE, SCOPE, STARTED, incidents, last, node, of, of_incident
 
 TAG = "hindcast"
 COLUMNS = 24
@@ -47,12 +35,11 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
 class Section:
     """A heading and what stands below it, from left to right."""
 
-    title: str
-    panels: Sequence[QueryPanel]
+    def __init__(self, title: str, *panels: QueryPanel) -> None:
+        self.title, self.panels = title, panels
 
 
 def build(name: str, description: str, variables: Sequence[Variable], *sections: Section) -> Dashboard:
@@ -200,9 +187,14 @@ _JOBS = (
     f"query_result(count by (job_id) (last_over_time(hindcast_job_iteration{{{SCOPE}}}{_RANGE})) or "
     f'count by (hpc_job) (last_over_time(DCGM_FI_DEV_GPU_UTIL{{{SCOPE},hpc_job!=""}}{_RANGE})))'
 )
-_JOB_SAYS = "Jobs that report their steps, or that dcgm-exporter's HPC mapping names."
-JOB = _variable("job", "Job", _JOB_SAYS, _JOBS, regex='/(?:job_id|hpc_job)="([^"]+)"/')
-ONE_JOB = _variable("job", "Job", _JOB_SAYS, _JOBS, regex='/(?:job_id|hpc_job)="([^"]+)"/', first=True)
+ONE_JOB = _variable(
+    "job",
+    "Job",
+    "Jobs that report their steps, or that dcgm-exporter's HPC mapping names.",
+    _JOBS,
+    regex='/(?:job_id|hpc_job)="([^"]+)"/',
+    first=True,
+)
 INCIDENT = _variable(
     "incident",
     "Incident",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.dashboards import colours
 from services.dashboards.fields import (
@@ -64,11 +65,11 @@ def lines(
     title: str,
     description: str,
     *queries: Query,
-    unit: str,
-    width: int = 12,
+    unit: str = "none",
+    width: int = 8,
     height: int = 8,
     thresholds: Thresholds | None = None,
-    low: float | None = None,
+    low: float | None = 0,
     high: float | None = None,
     stacked: bool = False,
     bars: bool = False,
@@ -81,10 +82,7 @@ def lines(
     """
     fixed = any(query.colour for query in queries)
     return Timeseries(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
+        **_frame(title, description, width, height),
         targets=_targets(queries),
         max_data_points=points,
         field_config=FieldConfig(
@@ -116,8 +114,8 @@ def number(
     title: str,
     description: str,
     *queries: Query,
-    unit: str,
-    thresholds: Thresholds,
+    unit: str = "none",
+    thresholds: Thresholds | None = None,
     width: int = 4,
     decimals: int | None = None,
     link: Link | None = None,
@@ -125,10 +123,7 @@ def number(
 ) -> Stat:
     """Return a large number: the value at the end of the time range; with `over_time` and its course."""
     return Stat(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=4, w=width, x=0, y=0),
+        **_frame(title, description, width, 4),
         targets=_targets(queries, instant=not over_time),
         field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, decimals=decimals, link=link),
         options=StatOptions(
@@ -142,8 +137,8 @@ def bars(
     description: str,
     query: Query,
     *,
-    unit: str,
-    thresholds: Thresholds,
+    unit: str = "none",
+    thresholds: Thresholds | None = None,
     width: int = 8,
     height: int = 8,
     high: float | None = None,
@@ -152,10 +147,7 @@ def bars(
 ) -> BarGauge:
     """Return bars, one a series, by their value at the end of the time range."""
     return BarGauge(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
+        **_frame(title, description, width, height),
         targets=_targets([query], instant=True),
         field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, decimals=decimals, low=0, high=high, link=link),
         options=BarGaugeOptions(reduce_options=Reduce()),
@@ -163,10 +155,11 @@ def bars(
 
 
 @dataclass(frozen=True)
-class ColumnOf:
-    """The column that a query of a table becomes."""
+class Column:
+    """A column of a table, and the query that fills it."""
 
     title: str
+    expr: str
     unit: str = "none"
     thresholds: Thresholds | None = None
     texts: ValueMapping | None = None
@@ -176,7 +169,7 @@ class ColumnOf:
 def table(
     title: str,
     description: str,
-    *columns: tuple[Query, ColumnOf],
+    *columns: Column,
     hidden: Sequence[str] = (),
     width: int = 24,
     height: int = 9,
@@ -188,7 +181,7 @@ def table(
     names = [f"Value #{letter}" for letter in letters] if len(columns) > 1 else ["Value"]
     overrides = [
         Override(matcher=Matcher(id="byName", options=column.title), properties=_of_column(column))
-        for _, column in columns
+        for column in columns
     ]
     overrides += [
         Override(
@@ -197,13 +190,10 @@ def table(
         )
         for name, link in (links or {}).items()
     ]
-    titles = {name: column.title for name, (_, column) in zip(names, columns, strict=True)}
+    titles = {name: column.title for name, column in zip(names, columns, strict=True)}
     return TablePanel(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
-        targets=_targets([query for query, _ in columns], instant=True, table=True),
+        **_frame(title, description, width, height),
+        targets=_targets([Query(column.expr) for column in columns], instant=True, table=True),
         transformations=(
             Transformation(id="merge"),
             Transformation(
@@ -220,7 +210,7 @@ def table(
             ),
             overrides=tuple(overrides),
         ),
-        options=TableOptions(sort_by=(SortBy(display_name=columns[0][1].title),)),
+        options=TableOptions(sort_by=(SortBy(display_name=columns[0].title),)),
     )
 
 
@@ -239,10 +229,7 @@ def grid(
 ) -> StatusHistory:
     """Return a heat map of series by time, coloured by thresholds."""
     return StatusHistory(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
+        **_frame(title, description, width, height),
         targets=_targets([query]),
         max_data_points=80,
         field_config=_fields(unit, thresholds, colours.BY_THRESHOLD, low=low, high=high, link=link),
@@ -260,12 +247,9 @@ def states(
     link: Link | None = None,
 ) -> StateTimeline:
     """Return a bar a series that changes with its state."""
-    fields = _fields("none", colours.no_judgement(), colours.BY_THRESHOLD, link=link)
+    fields = _fields("none", None, colours.BY_THRESHOLD, link=link)
     return StateTimeline(
-        id=0,
-        title=title,
-        description=description,
-        grid_pos=GridPos(h=height, w=width, x=0, y=0),
+        **_frame(title, description, width, height),
         targets=_targets([query]),
         field_config=fields.model_copy(update={"defaults": fields.defaults.model_copy(update={"mappings": (texts,)})}),
     )
@@ -279,6 +263,12 @@ def texts(**named: tuple[str, str]) -> ValueMapping:
             for index, (key, (text, colour)) in enumerate(named.items())
         }
     )
+
+
+def _frame(title: str, description: str, width: int, height: int) -> dict[str, Any]:
+    """Return what every panel has; its number and place follow when the dashboard is put together."""
+    place = GridPos(h=height, w=width, x=0, y=0)
+    return {"id": 0, "title": title, "description": description, "grid_pos": place}
 
 
 def _targets(queries: Sequence[Query], *, instant: bool = False, table: bool = False) -> tuple[Target, ...]:
@@ -297,7 +287,7 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, table: bool = F
 
 def _fields(
     unit: str,
-    thresholds: Thresholds,
+    thresholds: Thresholds | None,
     color: Color,
     *,
     decimals: int | None = None,
@@ -309,7 +299,7 @@ def _fields(
         defaults=Defaults(
             unit=unit,
             color=color,
-            thresholds=thresholds,
+            thresholds=thresholds or colours.no_judgement(),
             decimals=decimals,
             min=low,
             max=high,
@@ -329,7 +319,7 @@ def _coloured(queries: Sequence[Query]) -> tuple[Override, ...]:
     )
 
 
-def _of_column(column: ColumnOf) -> tuple[Property, ...]:
+def _of_column(column: Column) -> tuple[Property, ...]:
     found = [Property(id="unit", value=column.unit)]
     if column.decimals is not None:
         found.append(Property(id="decimals", value=column.decimals))

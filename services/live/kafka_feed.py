@@ -1,6 +1,5 @@
 """A server's series into Kafka, as the live cluster's that services.detect and the others there look at."""
 
-import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,7 +31,6 @@ from services.recording.embedded import Step
 from services.recording.importers.parts.series.query_api import QueryApi
 from services.recording.model import Topology
 
-_log = logging.getLogger(__name__)
 _ACK_S = 10.0
 _AT_ONCE = 8
 """Messages, of a megabyte at most each, that are acknowledged before more are sent."""

@@ -33,8 +33,6 @@ collectors paused as often; a recording of an hour must show some."""
 _LONGEST_MS: Final = 240_000
 """A loss ends before five minutes without a reading, from which on an alert would be right."""
 
-Mask = NDArray[np.bool_]
-
 
 def degrade_recording(
     recording: Recording, out: Path, without: Sequence[str], *, name: str | None = None, seed: int = 0

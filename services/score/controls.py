@@ -6,8 +6,6 @@ from detectors.contract import Entity, Finding, finding_id
 from services.recording.faults import FAULTS, GPU, NODE
 from services.recording.reader import Recording
 
-_KEYS = {GPU: ("node", "gpu"), NODE: ("node",)}
-
 
 def constant(recording: Recording) -> list[Finding]:
     """Return an alert of every fault on every entity that can have it, at the recording's start."""

@@ -15,6 +15,7 @@ from detectors.incidents.report import Impact, Incident
 from services.recording.model import Label
 from services.score.matching import about
 from services.score.sheet import Row, Sheet, number
+from services.score.tally import Summed
 
 FACTOR_WITHIN = 0.1
 """A step-time factor is right within a tenth: step times vary, and onsets are estimates."""
@@ -47,7 +48,7 @@ class JudgedIncident:
 
 
 @dataclass
-class IncidentTally:
+class IncidentTally(Summed):
     """Counts over labelled incidents."""
 
     labelled: int = 0
@@ -88,11 +89,6 @@ class IncidentTally:
         self.jobs_right += len(found.jobs) == true.get("jobs", len(found.jobs))
         self.factor_right += factor_right(true.get("step_time_factor"), found.step_time_factor)
         self.hours_right += hours_right(true.get("gpu_hours_lost"), found.gpu_hours_lost)
-
-    def merge(self, other: "IncidentTally") -> None:
-        """Add another recording's counts."""
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def incident_sheet(figures: Mapping[str, Any]) -> Sheet:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -14,8 +15,23 @@ RESOLVE_WITHIN_S = 300.0
 """So soon after a label's end its finding should be resolved."""
 
 
+_COUNT_OF = {
+    "hit": "hits", "miss": "misses", "false": "false_alarms", "late": "late", "repeat": "repeats",
+    "optional": "optional",
+}  # fmt: skip
+
+
+class Summed:
+    """Counts and lists that add up over recordings."""
+
+    def merge(self, other: Self) -> None:
+        """Add another's, field by field."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
 @dataclass
-class Tally:
+class Tally(Summed):
     """Counts of one fault, or of all; delays in seconds."""
 
     hits: int = 0
@@ -28,25 +44,10 @@ class Tally:
 
     def add(self, outcome: Outcome) -> None:
         """Count one outcome."""
-        match outcome.kind:
-            case "hit":
-                self.hits += 1
-                self.delays_s.append(outcome.delay_s or 0.0)
-            case "miss":
-                self.misses += 1
-            case "false":
-                self.false_alarms += 1
-            case "late":
-                self.late += 1
-            case "repeat":
-                self.repeats += 1
-            case "optional":
-                self.optional += 1
-
-    def merge(self, other: "Tally") -> None:
-        """Add another tally's counts."""
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        count = _COUNT_OF[outcome.kind]
+        setattr(self, count, getattr(self, count) + 1)
+        if outcome.kind == "hit":
+            self.delays_s.append(outcome.delay_s or 0.0)
 
     @property
     def labels(self) -> int:
@@ -99,7 +100,7 @@ def upper_bound(events: int) -> float:
 
 
 @dataclass
-class Manners:
+class Manners(Summed):
     """How findings behave around the labels: counts, of labels that were hit unless stated otherwise."""
 
     jobs_hit: int = 0
@@ -112,11 +113,6 @@ class Manners:
     """Labels that ended so long before the recording's end that a resolve was due."""
     resolved_in_time: int = 0
     hits: int = 0
-
-    def merge(self, other: "Manners") -> None:
-        """Add another recording's counts."""
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def manners(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.machines.amd_smi_fields import NOT_THERE, is_table, leaves, named, reading
 from services.recording.importers.parts.moments import DumpClock, dump_clock, ms_of, plausible
 from services.recording.importers.parts.series.amd_series import generation_of
@@ -61,15 +60,14 @@ def convert(
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             report.notes.append(f"no field of DCGM holds {', '.join(names[:_NAMED])}{more}")
         topology = work.topology()
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title=f"amd-smi of {len(topology.nodes)} nodes",
             summary="Readings that amd-smi printed. What was wrong, if anything, is not known.",
             document="amd-smi",
             notes=sorted(work.notes),
         )
-        draft.finish(header, topology)
     return report
 
 

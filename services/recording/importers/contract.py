@@ -196,3 +196,29 @@ class Draft:
             source["notes"] = list(self._report.notes)
         span = {"start": min(first), "end": max(last)}
         return self._writer.finish({**span, **header, "source": source}, topology)
+
+    def imported(
+        self,
+        topology: Topology,
+        cluster: str,
+        *,
+        title: str,
+        summary: str,
+        document: str,
+        notes: Iterable[str] = (),
+        **more: Any,
+    ) -> None:
+        """Write the recording of what a user had: `document` names the kind of source, `notes` what was assumed.
+
+        `more` are further keys of recording.yaml, such as ``clock_skew_s``.
+        """
+        header = {
+            "name": self._out.resolve().name,
+            "title": title,
+            "summary": summary,
+            "origin": "imported",
+            "source": {"document": document, "licence": "unknown: the source is the user's own", "notes": list(notes)},
+            "cluster": {"name": cluster},
+            **more,
+        }
+        self.finish(header, topology)

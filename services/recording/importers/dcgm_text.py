@@ -15,7 +15,6 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import LATEST, DumpClock, dump_clock, plausible
 from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
 from services.recording.importers.parts.series.census import FALLBACK, Census, Place
@@ -114,15 +113,14 @@ def convert(
             "name": f"files' times are those in their names ({timezone})",
             "mtime": "files' times are those of their last change: nothing else gives them",
         }
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title=f"Scrapes of {len(topology.nodes)} nodes",
             summary="Saved scrapes of dcgm-exporter. What was wrong, if anything, is not known.",
             document="dcgm-exporter, text of /metrics",
             notes=[*(words for kind, words in notes.items() if work.timed_by[kind]), *work.census.notes()],
         )
-        draft.finish(header, topology)
     return report
 
 

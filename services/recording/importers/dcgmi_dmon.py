@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
@@ -71,15 +70,14 @@ def convert(
                 rows.add(at, (name, gpu), dict(values))
         rows.finish()
         nodes = [Node(name=name, gpus=[Gpu(gpu=gpu) for gpu in sorted(known)]) for name, known in sorted(gpus.items())]
-        header = imported(
-            out,
+        draft.imported(
+            Topology(nodes=nodes),
             cluster,
             title=f"dcgmi dmon of {len(nodes)} nodes",
             summary="Readings that dcgmi dmon printed. What was wrong, if anything, is not known.",
             document="dcgmi dmon",
             notes=["dcgmi prints no times: they are counted from --start, each moment --every after the one before"],
         )
-        draft.finish(header, Topology(nodes=nodes))
     return report
 
 

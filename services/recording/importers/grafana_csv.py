@@ -13,7 +13,6 @@ from typing import Annotated
 
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import instant_of, plausible
 from services.recording.importers.parts.series.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
@@ -58,14 +57,13 @@ def convert(
             zoneless += _file(intake, files, path, (node or node_by_path(path, files.root), clock), report)
         topology = intake.finish()
         report.notes += assumed_zone(zoneless, timezone)
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title="Panels of Grafana",
             summary="What a dashboard showed, as it was exported. What was wrong, if anything, is not known.",
             document="CSV of Grafana's panels",
         )
-        draft.finish(header, topology)
     return report
 
 

@@ -22,7 +22,6 @@ from services.recording.importers.parts.fabric.ib_counters import (
 )
 from services.recording.importers.parts.fabric.ib_diagnet import Diagnet, is_diagnet, read_diagnet
 from services.recording.importers.parts.fabric.ib_fabric import Fabric, hex_guid, nic_name
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible, time_in_name
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
 from services.recording.importers.parts.stream_rows import StreamRows
@@ -79,15 +78,14 @@ def convert(
             "the rates in topology.json are those that links had, which need not be what they should have",
             *work.notes,
         ]
-        header = imported(
-            out,
+        draft.imported(
+            work.topology(),
             cluster,
             title=f"InfiniBand counters of {len(work.nics)} node(s) and {len(work.switches)} switch(es)",
             summary="Cumulative counters of InfiniBand ports. What was wrong, if anything, is not known.",
             document="ibdiagnet, perfquery, ibqueryerrors, ibstat, sysfs and ibnetdiscover",
             notes=notes,
         )
-        draft.finish(header, work.topology())
     return report
 
 

@@ -13,7 +13,6 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.logs.log_judgement import interesting, severity_of
 from services.recording.importers.parts.logs.log_lines import NO_TIME, LogLine, LogLines
 from services.recording.importers.parts.moments import instant_option
@@ -84,15 +83,14 @@ def convert(
             notes.append(f"the first line without a year is taken to be of {year}; the year goes up at New Year")
         if booted is not None:
             notes.append(f"seconds since boot are counted from {boot}")
-        header = imported(
-            out,
+        draft.imported(
+            fleet.topology(),
             cluster,
             title=f"Logs of {fleet.names()}",
             summary="Lines of kernel and system logs as events. What was wrong, if anything, is not known.",
             document="kernel, system and fabric-manager logs",
             notes=notes,
         )
-        draft.finish(header, fleet.topology())
     return report
 
 

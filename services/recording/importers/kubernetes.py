@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.objects import WrongObjectError, part, text
 from services.recording.importers.parts.schedulers.allocations import fill
 from services.recording.importers.parts.schedulers.pods import ENDS, Pods, time_in
@@ -61,15 +60,14 @@ def convert(
         draft.add_events(seen.events)
         known = {node.name for node in topology.nodes}
         nodes = [*topology.nodes, *(Node(name=name) for name in sorted(seen.nodes) if name not in known)]
-        header = imported(
-            out,
+        draft.imported(
+            Topology(nodes=nodes),
             cluster,
             title=f"Pods and events of {cluster}",
             summary=f"{count} jobs on {len(nodes)} nodes, as Kubernetes reports them.",
             document="Kubernetes pods and events",
             notes=["a job is the owner of its pods; events are kept for an hour by most clusters"],
         )
-        draft.finish(header, Topology(nodes=nodes))
     return report
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import plausible
 from services.recording.importers.parts.series.series_intake import SeriesIntake
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
@@ -71,14 +70,13 @@ def convert(
                 if line.strip() and not line.startswith("#"):
                     _take(intake, line, fallback, report, where(path, number))
         topology = intake.finish()
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title=f"Telegraf's readings of {len(topology.nodes)} nodes",
             summary="What Telegraf gathered. What was wrong, if anything, is not known.",
             document="InfluxDB line protocol",
         )
-        draft.finish(header, topology)
     return report
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.schedulers.allocations import Allocation, fill
 from services.recording.importers.parts.schedulers.lsf_accounting import FINISHED, finished, records_of
 from services.recording.importers.parts.schedulers.lsf_text import listed, reported
@@ -45,15 +44,14 @@ def convert(
                 else:
                     jobs.append(found)
         topology, count = fill(draft, jobs, report)
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title=f"LSF accounting of {cluster}",
             summary=f"{count} jobs on {len(topology.nodes)} hosts, as LSF's accounting has them.",
             document="LSF accounting (lsb.acct, bhist, bjobs)",
             notes=[f"printed times are taken as {timezone}; lsb.acct counts seconds since 1970"],
         )
-        draft.finish(header, topology)
     return report
 
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.machines.smi_fields import facts_of, is_whole, moment_of, readings_of
 from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.importers.parts.machines.smi_table import (
@@ -71,15 +70,14 @@ def convert(
         notes = [f"printed times name no zone and were taken as {timezone} (--timezone says otherwise)"]
         if not node:
             notes.append("what was printed is given to a node by the name of its file or folder")
-        header = imported(
-            out,
+        draft.imported(
+            work.fleet.topology(),
             cluster,
             title=f"nvidia-smi of {len(work.fleet.topology().nodes)} nodes",
             summary="Readings that nvidia-smi printed. What was wrong, if anything, is not known.",
             document="nvidia-smi",
             notes=notes,
         )
-        draft.finish(header, work.fleet.topology())
     return report
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import parse_stamp
 from services.recording.importers.parts.schedulers.allocations import Allocation, fill
 from services.recording.importers.parts.source_files import SourceFiles, number_of, where
@@ -65,15 +64,14 @@ def convert(
         for job_id, (place, fields) in jobs.running.items():
             _add(jobs, job_id, fields, "RUNNING", place)
         topology, count = fill(draft, jobs.done, report)
-        header = imported(
-            out,
+        draft.imported(
+            topology,
             cluster,
             title=f"PBS accounting of {cluster}",
             summary=f"{count} jobs on {len(topology.nodes)} hosts, as PBS' accounting has them.",
             document="PBS accounting (server_priv/accounting)",
             notes=["times are those in seconds since 1970 that the records give"],
         )
-        draft.finish(header, topology)
     return report
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.logs.log_judgement import severity_of
 from services.recording.importers.parts.logs.log_lines import LogLine, LogLines
 from services.recording.importers.parts.moments import ms_of, parse_stamp, plausible
@@ -68,14 +67,13 @@ def convert(
         topology = intake.finish()
         known = {one.name for one in topology.nodes}
         extra = [Node(name=name) for name in sorted(nodes) if name not in known]
-        header = imported(
-            out,
+        draft.imported(
+            topology.model_copy(update={"nodes": [*topology.nodes, *extra]}),
             cluster,
             title="Saved answers of queries",
             summary="What a Prometheus or a Loki answered. What was wrong, if anything, is not known.",
             document="answers of query APIs (JSON)",
         )
-        draft.finish(header, topology.model_copy(update={"nodes": [*topology.nodes, *extra]}))
     return report
 
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any
 from services.kit.errors import UserError
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.machines.redfish_bodies import (
     Body,
     GpuFields,
@@ -74,8 +73,8 @@ def convert(
             work.snapshot(files, snapshot)
         work.finish()
         notes = ["GPU numbers are the baseboard's own; the driver may count in another order", *work.notes()]
-        header = imported(
-            out,
+        draft.imported(
+            work.topology(),
             cluster,
             title=f"Redfish readings of {len(work.taken)} machine(s)",
             summary="What management controllers measured and logged. What was wrong, if anything, is not known.",
@@ -83,7 +82,6 @@ def convert(
             **clock_skew(work.with_log, clock_skew_s, notes),
             notes=notes,
         )
-        draft.finish(header, work.topology())
     return report
 
 

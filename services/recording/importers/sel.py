@@ -12,7 +12,6 @@ from typing import Annotated
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.machines.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, read_line
 from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, instant_of, ms_of, plausible
@@ -58,8 +57,8 @@ def convert(
             *work.notes(),
         ]
         names = sorted(work.nodes)
-        header = imported(
-            out,
+        draft.imported(
+            Topology(nodes=[Node(name=name) for name in names]),
             cluster,
             title=f"Event log and sensors of {names[0] if len(names) == 1 else f'{len(names)} BMCs'}",
             summary="What management controllers logged and measured. What was wrong, if anything, is not known.",
@@ -67,7 +66,6 @@ def convert(
             **clock_skew(work.with_log, clock_skew_s, notes),
             notes=notes,
         )
-        draft.finish(header, Topology(nodes=[Node(name=name) for name in names]))
     return report
 
 

@@ -11,7 +11,6 @@ from typing import Annotated
 
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.fabric.sonic_dump import SwitchDump, port_in
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.moments import DumpClock, dump_clock, plausible
 from services.recording.importers.parts.source_files import SourceFiles, clean, node_by_path, where
 from services.recording.importers.parts.stream_rows import StreamRows
@@ -54,15 +53,14 @@ def convert(
         notes = ["explicit congestion marks are summed over a port's queues where only queues count them"]
         if "mtime" in work.timed_by:
             notes.append("a dump whose name has no time is given that of its file's last change")
-        header = imported(
-            out,
+        draft.imported(
+            work.topology(),
             cluster,
             title=f"Port counters of {len(work.switches)} SONiC switch(es)",
             summary="Cumulative counters of switch ports. What was wrong, if anything, is not known.",
             document="SONiC COUNTERS_DB dumps or gNMI answers",
             notes=notes,
         )
-        draft.finish(header, work.topology())
     return report
 
 

@@ -2,7 +2,6 @@ from pathlib import Path
 
 from services.recording.conftest import rows_in
 from services.recording.importers.contract import Draft, Report
-from services.recording.importers.parts.imported_header import imported
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Node, Topology
 from services.recording.reader import Recording
@@ -16,8 +15,7 @@ def test_rows_with_different_columns(tmp_path: Path) -> None:
         rows.add(2000, ("a", "s"), {"reading": 2.0, "unit": "W", "state": 1})
         rows.add(1000, ("a", "s"), {"reading": 2.0**53, "unit": "W", "state": None})
         rows.finish()
-        header = imported(out, "c", title="t", summary="s", document="d")
-        draft.finish(header, Topology(nodes=[Node(name="a")]))
+        draft.imported(Topology(nodes=[Node(name="a")]), "c", title="t", summary="s", document="d")
     assert validate_recording(out) == []
     recording = Recording.open(out)
     found = rows_in(recording, "bmc")
@@ -34,7 +32,7 @@ def test_many_rows_are_handed_on_in_batches(tmp_path: Path) -> None:
             rows.add(1000 * at, ("a", "mlx5_0"), {"port_rcv_data": at} if at % 2 else {"symbol_error": at, "state": 1})
         rows.finish()
         node = Node.model_validate({"name": "a", "nics": [{"nic": "mlx5_0"}]})
-        draft.finish(imported(out, "c", title="t", summary="s", document="d"), Topology(nodes=[node]))
+        draft.imported(Topology(nodes=[node]), "c", title="t", summary="s", document="d")
     assert report.made["nic"] == 120_000
     assert validate_recording(out) == []
     batch = next(iter(Recording.open(out).batches("nic"))).to_pylist()
