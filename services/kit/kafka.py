@@ -26,6 +26,7 @@ _DELIVERY_TIMEOUT_MS = 24 * 3_600_000
 nothing."""
 _FAREWELL_S = 5.0
 _TOPICS_S = 30.0
+_OFFSETS_TRY_MS = 2000.0
 
 
 class KafkaSettings(Settings):
@@ -232,7 +233,7 @@ def producer(settings: KafkaSettings, *, to: Collection[str] = (), **options: An
 
 
 class _Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
-    """One that waits for a broker that went away as it was asked."""
+    """One that waits for a broker that went away as it was asked, and looks for who leads a partition now."""
 
     def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
@@ -248,6 +249,32 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no typ
             _log.warning("Kafka is away, asking again error=%s", type(error).__name__)
             return {}
         return records
+
+    def beginning_offsets(self, partitions: list[TopicPartition], timeout_ms: float | None = None) -> dict[Any, int]:
+        """Return the first offset of each partition; KafkaTimeoutError if Kafka does not answer in time."""
+        return self._of_leaders(super().beginning_offsets, partitions, timeout_ms)
+
+    def end_offsets(self, partitions: list[TopicPartition], timeout_ms: float | None = None) -> dict[Any, int]:
+        """Return the offset after the last record of each partition; KafkaTimeoutError as above."""
+        return self._of_leaders(super().end_offsets, partitions, timeout_ms)
+
+    def _of_leaders(
+        self, ask: Callable[..., dict[Any, int]], partitions: list[TopicPartition], timeout_ms: float | None
+    ) -> dict[Any, int]:
+        """Ask in tries of growing length, and between them who leads now.
+
+        kafka-python's own asks the broker that led before, which refuses, until its time is over, and never who leads
+        instead: a consumer that reads nothing meanwhile would hear of that after five minutes.
+        """
+        left_ms = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
+        try_ms = _OFFSETS_TRY_MS
+        while try_ms < left_ms:
+            try:
+                return ask(partitions, try_ms)
+            except KafkaTimeoutError:
+                self._cluster.request_update()
+            left_ms, try_ms = left_ms - try_ms, 2 * try_ms
+        return ask(partitions, left_ms)
 
 
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.admin import NewTopic
 from kafka.errors import KafkaError, RetriableError
 
 from benchmarks.soak.brokers import AMONG, THREE, Brokers, furnish
@@ -18,7 +20,7 @@ from benchmarks.soak.stage import Wiring
 from services.cli.pipeline import NOTIFY_GROUP, Pipeline
 from services.kit import topics
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, admin, consumer, producer
+from services.kit.kafka import KafkaSettings, admin, consumer, producer, subscribe
 from services.kit.wait import until
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -133,6 +135,45 @@ def test_what_is_sent_while_the_leader_changes_is_there_once_and_in_order(
     assert ours == sent
     assert [found[offset] for offset in offsets] == sent
     assert cluster.brokers.changes() > changes
+
+
+def test_who_only_asks_where_a_partition_ends_finds_its_new_leader(cluster: Cluster) -> None:
+    """As notify does of the topic replays, minutes after anything came."""
+    cluster.until_all_follow()
+    with closing(consumer(cluster.kafka, group=None)) as reader, closing(producer(cluster.kafka)) as client:
+        ends, led = reader.end_offsets([_PLACE])[_PLACE], cluster.leader()
+        cluster.brokers.change_leaders()
+        cluster.until_led_by_another(led)
+        client.send(_PLACE.topic, value=b"by the new one").get(timeout=_WAIT_S)
+        # Who led before may take a moment to hear that it leads no more.
+        until(lambda: reader.end_offsets([_PLACE])[_PLACE] != ends, timeout_s=_WAIT_S, what="the new end")
+        assert reader.end_offsets([_PLACE])[_PLACE] == ends + 1
+        assert reader.beginning_offsets([_PLACE])[_PLACE] == 0
+
+
+class _Nobody:
+    """A member of a group that has nothing to finish."""
+
+    def release(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {}
+
+    def lose(self, places: Collection[TopicPartition]) -> None:
+        pass
+
+
+def test_who_joins_before_kafka_knows_the_topic_waits_and_is_given_its_partitions(cluster: Cluster) -> None:
+    """Of a topic that was just made not every broker knows at once."""
+    with (
+        closing(consumer(cluster.kafka, group="early")) as client,
+        ThreadPoolExecutor(1) as pool,
+        admin(cluster.kafka) as owner,
+    ):
+        joined = pool.submit(subscribe, client, ["made-late"], _Nobody())
+        with pytest.raises(TimeoutError):
+            joined.result(timeout=2)
+        owner.create_topics([NewTopic("made-late", 2, -1)])
+        joined.result(timeout=_WAIT_S)
+        until(lambda: client.poll(100) or len(client.assignment()) == 2, timeout_s=_WAIT_S, what="both partitions")
 
 
 def test_a_group_whose_coordinator_is_away_has_not_caught_up_yet(cluster: Cluster) -> None:
