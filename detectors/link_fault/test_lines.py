@@ -1,0 +1,42 @@
+"""Lines of kernels and of switches on their ports."""
+
+import pytest
+
+from detectors.contract import LogRecord
+from detectors.link_fault.lines import Lines
+from detectors.tapes.cluster import START
+
+
+@pytest.mark.parametrize(
+    ("message", "nic", "down"),
+    [
+        ("mlx5_core 0000:0c:00.0 mlx5_2: Link down", "mlx5_2", True),
+        ("mlx5_core 0000:0c:00.0: mlx5_0: Port: 1 Link DOWN", "mlx5_0", True),
+        ("systemd-networkd[812]: ib3: Lost carrier", "mlx5_3", True),
+        ("systemd-networkd[812]: ib3: Gained carrier", "mlx5_3", False),
+        ("mlx5_core 0000:0c:00.0: mlx5_1: Port module event: module 1, Cable unplugged", "mlx5_1", True),
+        ("mlx5_core 0000:0c:00.0 mlx5_2: Link up", "mlx5_2", False),
+    ],
+)  # fmt: skip
+def test_lines_of_kernels(message: str, nic: str, down: bool) -> None:
+    lines = Lines()
+    lines.take([LogRecord(START, "kernel", message, node="v001")])
+    assert (lines.down_line(("nic", "v001", nic), 0) is not None) is down
+    assert bool(lines.downs(("nic", "v001", nic), 0)) is down
+
+
+@pytest.mark.parametrize(
+    ("message", "port", "down"),
+    [
+        ("swss#orchagent: :- updatePortOperStatus: Port Ethernet8 oper state set from up to down", "Ethernet8", True),
+        ("swss#orchagent: :- updatePortOperStatus: Port Ethernet8 oper state set from down to up", "Ethernet8", False),
+        ("%LINEPROTO-5-UPDOWN: Line protocol on Interface Ethernet4/1, changed state to down", "Ethernet4/1", True),
+        ("%ETHPORT-5-IF_UP: Interface Ethernet1/7 is up in mode access", "Ethernet1/7", False),
+    ],
+)
+def test_lines_of_switches(message: str, port: str, down: bool) -> None:
+    lines = Lines()
+    lines.take([LogRecord(START, "kernel", message, node="leaf-1")])
+    end = ("switch", "leaf-1", port)
+    assert bool(lines.downs(end, 0)) is down
+    assert lines.logged_up(end, 0) is not down
