@@ -1,6 +1,7 @@
 """The running pipeline, as demo, benchmarks and integration tests see it: over HTTP and Kafka, like any user."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from ssl import SSLContext
@@ -63,16 +64,12 @@ class Pipeline:
 
     def lag(self, group: str) -> int:
         """Return how many records of the topics that `group` reads it has not committed yet."""
-        names = _topics_of(group)
-        reader = consumer(self.kafka, group=None)
-        with admin(self.kafka) as client:
+        with closing(consumer(self.kafka, group=None)) as reader, admin(self.kafka) as client:
             committed = client.list_group_offsets([group]).get(group, {})
-            try:
-                parts = [TopicPartition(name, p) for name in names for p in reader.partitions_for_topic(name) or ()]
-                ends = reader.end_offsets(parts)
-                begins = reader.beginning_offsets(parts)
-            finally:
-                reader.close()
+            names = _topics_of(group)
+            parts = [TopicPartition(name, p) for name in names for p in reader.partitions_for_topic(name) or ()]
+            ends = reader.end_offsets(parts)
+            begins = reader.beginning_offsets(parts)
         done = {part: entry.offset for part, entry in committed.items()}
         return sum(ends[part] - max(done.get(part, 0), begins[part]) for part in parts)
 
@@ -100,8 +97,7 @@ class Pipeline:
 
     def records(self, topic: str) -> list[Any]:
         """Return every record of `topic`, as it is now."""
-        reader = consumer(self.kafka, group=None)
-        try:
+        with closing(consumer(self.kafka, group=None)) as reader:
             parts = [TopicPartition(topic, p) for p in reader.partitions_for_topic(topic) or ()]
             reader.assign(parts)
             reader.seek_to_beginning(*parts)
@@ -111,8 +107,6 @@ class Pipeline:
                 for records in reader.poll(timeout_ms=200).values():
                     found.extend(records)
             return found
-        finally:
-            reader.close()
 
     def webhooks(self, replay: str) -> list[dict[str, Any]]:
         """Return what the webhook receiver got for `replay`: wall time of receipt and the body."""

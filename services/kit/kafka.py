@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, KafkaTimeoutError, RetriableError
+from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
@@ -136,11 +137,19 @@ _REFUSALS = (
 )
 
 
-def _reach(make: Callable[[], Client], settings: KafkaSettings) -> Client:
+def _reach(make: Callable[..., Client], settings: KafkaSettings) -> Client:
+    begun: list[KafkaNetClient] = []
+
+    def network(**config: Any) -> KafkaNetClient:
+        begun.append(KafkaNetClient(**config))
+        return begun[-1]
+
     with _overheard() as heard:
         try:
-            return make()
+            return make(**settings.client_config(), kafka_client=network)
         except (KafkaError, OSError) as error:
+            for one in begun:  # the client that was not made has a thread, which would go on to look for the broker
+                one.close()
             reported = "\n".join((*heard, str(error)))
             for sign, words, remedy in _REFUSALS:
                 if sign in reported:
@@ -182,7 +191,7 @@ def _overheard() -> Iterator[list[str]]:
 
 def admin(settings: KafkaSettings) -> KafkaAdminClient:
     """Return an admin client; raise UserError (exit code 3) if no broker answers."""
-    return _reach(lambda: KafkaAdminClient(**settings.client_config()), settings)
+    return _reach(KafkaAdminClient, settings)
 
 
 class _Producer(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
@@ -219,8 +228,8 @@ def producer(settings: KafkaSettings, *, to: Collection[str] = (), **options: An
         "allow_auto_create_topics": False,
     }
 
-    def make() -> KafkaProducer:
-        client = _Producer(**settings.client_config(), **(config | options))
+    def make(**how: Any) -> KafkaProducer:
+        client = _Producer(**how, **(config | options))
         try:
             for topic in to:
                 client.partitions_for(topic)
@@ -291,7 +300,7 @@ def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> K
         "check_crcs": False,  # the transport and the broker's log already carry checksums
         "allow_auto_create_topics": False,
     }
-    return _reach(lambda: _Consumer(**settings.client_config(), **(config | options)), settings)
+    return _reach(lambda **how: _Consumer(**how, **(config | options)), settings)
 
 
 class Member(Protocol):

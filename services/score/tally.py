@@ -44,7 +44,9 @@ class Tally(Summed):
 
     def add(self, outcome: Outcome) -> None:
         """Count one outcome."""
-        count = _COUNT_OF[outcome.kind]
+        count = _COUNT_OF.get(outcome.kind)
+        if count is None:
+            return  # where nobody has labelled anything, nothing is right or wrong
         setattr(self, count, getattr(self, count) + 1)
         if outcome.kind == "hit":
             self.delays_s.append(outcome.delay_s or 0.0)
