@@ -93,7 +93,9 @@ class Activity(_Readings):
         self._attendance.look(now)
         self._assign()
         count = len(self)
-        here = np.flatnonzero(self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu])
+        fresh = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
+        fresh &= self._attendance.last[self._gpu] >= self._starts[self._job]  # else it is of the job before
+        here = np.flatnonzero(fresh)
         gpu, job = self._gpu[here], self._job[here]
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:

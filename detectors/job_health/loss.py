@@ -32,6 +32,7 @@ _LOW = 0.2
 _KNOWN = {"loss": 3, "grad_norm": 8}
 """Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
 _LEAST_NOISE = 1e-3
+_KEEPS_UP, _BEYOND = 0.9, 1.5
 _NOBODY = 2**31
 _LOGGED = 2**30
 """What is added to the rank of a line in a log, so that any rank's steps speak before it."""
@@ -243,14 +244,17 @@ class Course(Evidence):
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 
         The looks of the last `stays_s`, and of `FEW_STEPS` at least, which may be a few where only every tenth step
-        is reported. It stays if four of five lie above half the rise, and it is not falling back.
+        is reported. It stays if four of five lie above half the rise, and it is not falling back: a spike that the
+        optimiser recovers from falls by a tenth within half of them, by more than they scatter.
         """
+        every = np.arange(len(self))
         above, inside = self._latest()
         middle, low = _quantiles(above, inside, 0.5, 0.2)
         newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
         (new,), (old,) = _quantiles(above, newer, 0.5), _quantiles(above, inside & ~newer, 0.5)
         with np.errstate(invalid="ignore"):
-            stays = (low >= 0.5 * middle) & (new >= 0.7 * old) & np.isfinite(middle)
+            falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.level(every)[1]))
+            stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
 
     def size(self) -> FloatArray:

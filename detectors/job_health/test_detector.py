@@ -13,6 +13,7 @@ from detectors.job_health.examples import (
     ENTITY,
     HUNG,
     WATCHDOG,
+    Change,
     Training,
     from_then,
     line,
@@ -270,6 +271,11 @@ def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
     assert int(found_all[0].evidence["steps_not_a_number"]) <= 3
 
 
+def recovering(by: float, steps: int) -> Change:
+    """Return a jump at 2,000 s that is down to a third after some steps of 18 s."""
+    return lambda at, value: value * (1 + by * np.exp(-np.maximum(at - 2000, 0) / (18 * steps)) * (at >= 2000))
+
+
 @pytest.mark.parametrize(
     "training",
     [
@@ -289,10 +295,12 @@ def test_a_few_steps_of_nan_are_named_soon_and_over_when_they_are() -> None:
         replace(STEADY, loss=lambda at, value: 1.2 * value - np.where(at > 500, 0, at / 2400), back=(500, 110)),
         replace(STEADY, loss=nan_from(0)),
         replace(STEADY, losses=False),
+        replace(STEADY, step_s=18, minutes=60, gpus_reported=False, loss=recovering(0.3, 10), grad=recovering(7.0, 6)),
     ],
     ids=["a spike", "three bad steps", "a shift by a tenth", "one step of NaN", "overflows", "a spike of short steps",
          "five long steps", "a longer context", "a drop", "a young model", "a noisy loss", "reinforcement learning",
-         "around zero", "back to a checkpoint", "never a number", "no loss"],
+         "around zero", "back to a checkpoint", "never a number", "no loss",
+         "a spike that the optimiser recovers from"],
 )  # fmt: skip
 def test_losses_that_are_no_anomaly(training: Training) -> None:
     assert found(tape_of(training)) == []
@@ -338,3 +346,12 @@ def test_gpus_that_another_job_has_too_prove_no_work() -> None:
     other = JobEvent(tape.jobs[0].at, "start", replace(tape.jobs[0].job, job_id="900", nodes=("v001",)))
     assert found(tape) == []
     assert found(replace(tape, jobs=[*tape.jobs, other])) == [("job_hang", "firing")]
+
+
+def test_what_a_gpu_last_read_for_another_job_is_nothing_of_the_one_that_has_it_now() -> None:
+    """The next one draws less, without tensor cores: to the last reading of the one before it is a standstill."""
+    tape = tape_of(replace(STEADY, hang=(430, 1e9), interval_s=60.0, minutes=30))
+    one = tape.jobs[0].job
+    following = replace(one, job_id="813", start=START + 429_000)
+    jobs = [*tape.jobs, JobEvent(START + 428_000, "end", one), JobEvent(following.start, "start", following)]
+    assert found(replace(tape, jobs=jobs)) == []

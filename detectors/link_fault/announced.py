@@ -1,13 +1,17 @@
-"""Work on switches that was announced: what it takes down is no fault."""
+"""Work on switches, or on single ports, that was announced: what it takes down is no fault."""
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from detectors.contract import Instant, LogRecord
+from detectors.fleet.cabling import End
 
 _WORK: Final = re.compile(r"\b(?:upgrade|reload|reboot|maintenance|firmware|replace(?:ment)?|swap)\b", re.IGNORECASE)
+_PORT_WORK: Final = re.compile(r"\badmin(?:istratively)?[ -]?(?:shut)?down\b", re.IGNORECASE)
+"""Of a port that was taken down by hand the line has the name, and the switch's."""
 _NAME: Final = re.compile(r"[\w.-]*\w")
+_MOST_PORTS: Final = 1000
 _HOLDS_MS: Final = 7_200_000
 """Work is announced shortly before it begins and takes an hour or so; what fails later fails by itself."""
 
@@ -15,31 +19,44 @@ _HOLDS_MS: Final = 7_200_000
 class Announced:
     """When work was last announced, by each word of the line if the scheduler's log has it, else by its machine.
 
-    Which of the words are switches is not asked: one may report for the first time after the line.
+    Which of the words are switches, or ports, is not asked: one may report for the first time after the line.
     """
 
     def __init__(self) -> None:
         self._at: dict[str, Instant] = {}
+        self._ports: list[tuple[Instant, list[str]]] = []
+        """Of lines on single ports: when, and their words."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
-            if record.source not in {"scheduler", "kernel"} or not _WORK.search(record.message):
+            if record.source not in {"scheduler", "kernel"}:
                 continue
             named = {record.node} if record.node else set()
+            if _PORT_WORK.search(record.message):
+                kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
+                named.update(_NAME.findall(record.message))
+                self._ports = [*kept_ports, (record.at, sorted(named))][-_MOST_PORTS:]
+                continue
+            if not _WORK.search(record.message):
+                continue
             if record.source == "scheduler":
                 named.update(_NAME.findall(record.message))
             kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
             self._at = kept | dict.fromkeys(named, record.at)
 
-    def covers(self, switches: Sequence[str], since: Instant) -> bool:
-        """Return whether what happened at `since` belongs to work that was announced on one of the switches."""
-        return any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches)
+    def covers(self, ends: Sequence[End], since: Instant) -> bool:
+        """Return whether what happened at `since` belongs to work that was announced on one of the ends or switches."""
+        switches = (owner for kind, owner, _ in ends if kind == "switch")
+        if any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches):
+            return True
+        lines = [words for at, words in self._ports if 0 <= since - at <= _HOLDS_MS]
+        return any(owner in words and port in words for words in lines for _, owner, port in ends)
 
-    def snapshot(self) -> dict[str, Instant]:
+    def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
-        return dict(self._at)
+        return [dict(self._at), [list(line) for line in self._ports]]
 
-    def load(self, state: dict[str, Instant]) -> None:
+    def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
-        self._at = dict(state)
+        self._at, self._ports = dict(state[0]), [(at, list(words)) for at, words in state[1]]

@@ -57,6 +57,8 @@ def test_where_nics_do_not_report_the_switch_port_is_named() -> None:
         ("slurmctld: notice: NET-505 leaf-1 NOS upgrade 10:45-11:12Z, drained", "scheduler", None, "info"),
         ("reboot: User requested a reload of the device", "kernel", "leaf-1", "info"),
         ("slurmctld: notice: NET-505 leaf-0 NOS upgrade 10:45-11:12Z, drained", "scheduler", None, "page"),
+        (f"comment: CHG-17 {UPLINK['switch']} {UPLINK['port']} admin down, optics", "scheduler", None, "info"),
+        (f"comment: CHG-17 {UPLINK['switch']} Ethernet99 admin down, optics", "scheduler", None, "page"),
         ("mlx5_core: firmware version: 28.39", "kernel", name(1), "page"),
     ],
 )

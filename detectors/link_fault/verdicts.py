@@ -156,7 +156,7 @@ class Judge:
             if switch:
                 held = f"{len(members)} of its {len(self._cables.at(switch))} cables lost their link"
                 figures = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
-                end, planned = ("switch", switch, ""), self._announced.covers([switch], since)
+                end, planned = ("switch", switch, ""), self._announced.covers([("switch", switch, "")], since)
                 yield Verdict(
                     "link_down", end, "down", since, members, "info" if planned else "page", 0.95,
                     f"{switch}: {held}{_ANNOUNCED * planned}", evidence | figures,
@@ -165,7 +165,7 @@ class Judge:
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
             severity = self._severity(cable, since, now)
-            planned = self._announced.covers(cable.switches, since)
+            planned = self._announced.covers(cable.ends, since)
             unused = "" if severity == "page" else _ANNOUNCED if planned else "; nobody has used it"
             summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
@@ -330,7 +330,7 @@ class Judge:
         Of one whose counters nobody gathers it is not known: a job of several nodes has use for it. What went down at
         `since` for work that was announced is information.
         """
-        if self._announced.covers(cable.switches, since):
+        if self._announced.covers(cable.ends, since):
             return "info"
         uses = [int(states.used[port]) for _, states, port in self.ports(cable)]
         job = None if uses or cable.node is None else self._fleet.job_of(cable.node)

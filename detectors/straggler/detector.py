@@ -6,13 +6,14 @@ wait (`readings`, `watch`), and what the job lost by it: in its step times, else
 the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is reported once, as
 information. Most GPUs of a node together are the node, and of one node there is one finding at a time.
 
-It is wrong where ranks' work shifts for good within a job (experts rebalanced: an alert), where the last stage's node
-is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide other nodes), where
-a single node has the whole job and all its GPUs slow down alike (nobody to compare with) or its job has no name, where
+Who does more work is given it, and is not slow: it is left out where tensor activity is read.
+
+It is wrong where ranks' work shifts within a job and tensor activity is not read (experts rebalanced: an alert), where
+the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
+hide other nodes), where a single node has the whole job and all its GPUs slow down alike or its job has no name, where
 a GPU or a node is slow by its readings from the job's first minutes on (taken for its habit), and where a fault that
 has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours
-in tensor parallelism count the wait for each other as computation; the GPU is named where its own readings make it the
-one.
+in tensor parallelism count the wait for each other as computation; the GPU is named where its readings make it the one.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,9 @@ from typing import ClassVar, Final, Self
 import numpy as np
 
 from detectors.case_book import CaseBook, OpenCase
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, IntArray, LogRecord
-from detectors.core.evidence import Rises, odds_in_words, threshold
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, IntArray, LogRecord
+from detectors.core.evidence import Rises
 from detectors.core.kept import Kept
-from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet, Job
@@ -34,7 +34,8 @@ from detectors.straggler import says
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import History
-from detectors.straggler.known_causes import CLOCK, KnownCauses
+from detectors.straggler.known_causes import KnownCauses
+from detectors.straggler.late import Late
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SLOW_CLOCK
 from detectors.straggler.says import Suspect
@@ -89,6 +90,7 @@ class Straggler(Kept):
         self._layout = GpuLayout(fleet)
         self._causes = KnownCauses(fleet, self._layout)
         self._watch = Watch(config, fleet, self._layout)
+        self._late = Late(config, self._layout, self._causes, self._watch)
         self._book = CaseBook(self.spec.name)
         self._rises = Rises()
         self._works: dict[str, _Work] = {}
@@ -121,8 +123,7 @@ class Straggler(Kept):
         jobs = [self._numbers.setdefault(str(key[0]), len(self._numbers)) for key in keys]
         self._job_of = np.concatenate([self._job_of, np.array(jobs, np.int64)])
         self._rank_of = np.concatenate([self._rank_of, np.array([int(key[1]) for key in keys], np.int64)])
-        names = list(self._numbers)
-        job, rank = self._job_of[batch.entities], self._rank_of[batch.entities]
+        names, job, rank = list(self._numbers), self._job_of[batch.entities], self._rank_of[batch.entities]
         running = [(number, self._fleet.jobs.get(names[number])) for number in np.unique(job).tolist()]
         for tick, here in batch.ticks():
             step, compute, wait, data = (
@@ -166,7 +167,7 @@ class Straggler(Kept):
             held = [rank for case in self._alarms() if case.memo["job_id"] == job_id for rank in case.memo["ranks"]]
             if work.places is not None and ranks.close(now, work.places, held):
                 found += self._close(now, job_id)
-                found += self._judge(now, self._late(job, work, work.places))
+                found += self._judge(now, self._late.suspects(job, ranks, work.places))
         histories = {job_id: work.history for job_id, work in self._works.items()}
         suspects = self._watch.close(now, histories, self._held())
         if suspects is not None:
@@ -178,68 +179,6 @@ class Straggler(Kept):
     def _held(self) -> IntArray:
         held = [self._layout.members(case.node) if case.gpu == WHOLE_NODE else [case.gpu] for case in self._alarms()]
         return np.array([gpu for gpus in held for gpu in gpus], np.int64)
-
-    def _late(self, job: Job, work: _Work, places: Places) -> list[Suspect]:
-        """Return who is slow by its ranks' times: a node where most of its ranks are about as far behind."""
-        ranks, layout, found = work.ranks, self._layout, []
-        reporting = np.flatnonzero(ranks.seen > 0)
-        nodes = max(len(layout.names), len(places.names))
-        look_s = ranks.every_s
-        enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
-        slow = reporting[ranks.over(reporting, enough, look_s)]
-        slow = slow[ranks.costs[slow] >= self._config.job_share]
-        if not len(slow):
-            return []
-        odd = reporting[ranks.odd[reporting] & np.uint64(1) > 0]
-        all_of = gpus_of(job, layout)
-        for node in np.unique(places.node[slow]).tolist():
-            mates, name = reporting[places.node[reporting] == node], places.names[node]
-            here = slow[places.node[slow] == node]
-            worst = int(here[np.argmax(ranks.behind[here])])
-            along = mates[ranks.behind[mates] >= ranks.behind[worst] / 2]
-            members = layout.members(name)
-            alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
-            whole = alone or (len(along) > 1 and len(along) >= self._config.node_share * len(mates))
-            culprits = mates if whole else np.array([worst])
-            gpus = members if whole else members[layout.gpu[members] == places.gpu[worst]]
-            entity: Entity = {"node": name} if whole else {"node": name, "gpu": int(places.gpu[worst])}
-            if whole and (gpu := self._watch.stands_out(members)) is not None:
-                entity = layout.entity(gpu)
-            clock, others = self._causes.now[CLOCK], np.setdiff1d(reporting, culprits)
-            own, peers = np.full(6, np.nan), np.full(6, np.nan)
-            own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
-            bits, looks = ranks.bits(worst)
-            found.append(
-                Suspect(
-                    job=job,
-                    entity=entity,
-                    gpus=gpus,
-                    how=LATE,
-                    lag=float(np.median(ranks.lag[here] if whole else ranks.lag[worst])),
-                    since=max(int(np.median(ranks.since[here])), job.start),
-                    looks=looks,
-                    odd=bits.bit_count(),
-                    crowd=len(np.unique(places.node[odd])),
-                    sure=True,
-                    clock=float(own[0] / peers[0]),
-                    own=own,
-                    peers=peers,
-                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(reporting), look_s),
-                    ranks=tuple(culprits.tolist()),
-                    seconds={
-                        "compute_s": median_of((ranks.computes_s - ranks.data_s)[culprits]),
-                        "compute_s_peers": median_of((ranks.computes_s - ranks.data_s)[others]),
-                        "compute_s_own_level": median_of(ranks.usual_s[culprits]),
-                        "data_wait_s": median_of(ranks.data_s[culprits]),
-                        "data_wait_s_peers": median_of(ranks.data_s[others]),
-                        "comm_wait_s": median_of(ranks.waits_s[culprits]),
-                        "comm_wait_s_peers": median_of(ranks.waits_s[others]),
-                        "step_time_s": ranks.step_s,
-                        "peers": len(others),
-                    },
-                )
-            )
-        return found
 
     def _judge(self, now: Instant, suspects: list[Suspect]) -> list[Finding]:
         found: list[Finding] = []
@@ -306,8 +245,7 @@ class Straggler(Kept):
             return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and one.works_alike(_SAME_ORDER))
         if alone and not one.works_alike(_SAME_ORDER):
             return False
-        beyond = _SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS
-        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / beyond
+        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
         return bool(felt and explained and max(one.lag, effect.slower) >= share)
 

@@ -16,7 +16,7 @@ from detectors.tapes.tape import Tape
 CLOCK, REASONS = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 UTIL, LIMIT, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_GPU_TEMP"
 TENSOR, DRAM, POWER = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_POWER_USAGE"
-ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+SM, ENERGY = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 JOB = "812"
 
 
@@ -63,7 +63,8 @@ class Training:
     missing: float = 0.01
     interval_s: float = 15.0
     felt: str = ""
-    """What a slow rank's GPU reads like: "clock", "memory", "host" (its node's GPUs idle); nothing, where empty."""
+    """What a slow rank's GPU reads like: "clock", "memory", "host" (its node's GPUs idle), "work" (it was given more);
+    nothing, where empty."""
     dcgm: Mapping[str, Callable[[FloatArray, FloatArray], FloatArray]] = field(default_factory=dict)
     """By field: from (seconds, values), each (ticks, GPUs), what is reported instead."""
     logs: Sequence[LogRecord] = ()
@@ -109,11 +110,12 @@ def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, 
     noise = [1 + 0.01 * cluster.chance(word).standard_normal(clock.shape) for word in ("tensor", "dram", "power")]
     slower = longer if training.felt == "clock" else 1.0
     power = 300 * noise[2] / slower / np.sqrt(step)
+    more = longer if training.felt == "work" else 1.0
     return {
         ENERGY: 1000 * training.interval_s * np.cumsum(power, axis=0),
         CLOCK: clock / slower,
         UTIL: 100 / longer if training.felt == "host" else np.full(clock.shape, 100.0),
-        TENSOR: 0.4 * own * noise[0] * slower / step,
+        TENSOR: 0.4 * own * noise[0] * slower * more / step,
         DRAM: 0.35 * own * noise[1] * (longer if training.felt != "host" else 1.0) / step,
         POWER: power,
     }

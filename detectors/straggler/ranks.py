@@ -139,6 +139,11 @@ class Ranks(Comparison):
         self.look(Look(who, one, Groups(one, 1), x, held_too, begun, self.look_s, self.every_s))
         return True
 
+    def longer(self, rank: int, lag: float) -> float:
+        """Return by how much longer a rank computes for its `lag`, a share of the step, as a logarithm."""
+        longer_s = lag * self.step_s
+        return float(np.log1p(longer_s / max(float(self.computes_s[rank]) - longer_s, 1e-6)))
+
     def _learn_s(self, look: Look) -> float:
         return _LEARN_FEW_S if len(look.who) <= _FEW else _LEARN_S
 

@@ -6,9 +6,13 @@ the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
   so the same work takes more of a slower clock's;
-- longer work: tensor or memory activity is higher at the same clock, as slow memory or a slow chip has it, and not for
+- longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and not for
   being busy more: who waits in a collective is as busy, where GPUs serve requests each for itself some have more;
 - starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
+
+Who does more work is not slow: a rank that was given longer sequences, or a favoured expert, computes longer while its
+clock, its memory and its chip are as ever. The work done in a second is tensor activity times the clock: between steps
+that all ranks take together, a slow GPU does as much as its peers, however long that takes it.
 
 A victim shows none of them: it has less to do, like all its peers. What a signature explains is what shows both beside
 the peers and beside the entity's own habit: who is as fast as its peers holds up nobody, nor who always was slower.
@@ -19,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray
+from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
@@ -29,17 +33,20 @@ from detectors.straggler.comparison import Comparison, Look, Verdict
 
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
-CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL = range(6)
+CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM = range(7)
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
 )  # fmt: skip
+SIGNALS: Final = len(_FIELDS)
 _ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
 _WORKING: Final = 0.3
 """Below this share of the time at work a GPU says nothing of a job's pace."""
 _LEAST: Final = 1e-3
+_WINDOWS, _LATE_WINDOWS = 8, 3
+"""Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S: Final = 240.0
 
 
@@ -71,7 +78,7 @@ class Sums(Columns):
                 read[gpus] += finite
 
     def means(self) -> FloatArray:
-        """Return the means (6, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
+        """Return the means (7, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.where(self.read > 0, self.total / self.read, np.nan)
         means[UTIL] /= 100
@@ -81,7 +88,7 @@ class Sums(Columns):
 
 
 def logarithms(means: FloatArray) -> FloatArray:
-    """Return the logarithms (6, GPUs) of what is compared, NaN of GPUs that are not at work."""
+    """Return the logarithms (7, GPUs) of what is compared, NaN of GPUs that are not at work."""
     with np.errstate(invalid="ignore"):
         compared = np.where((means > _LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
     result: FloatArray = np.log(compared)
@@ -89,9 +96,13 @@ def logarithms(means: FloatArray) -> FloatArray:
 
 
 class Readings(Comparison):
-    """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm)."""
+    """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
+    by how much more work than its peers it did in the last windows, the newest first, beside its habit; NaN where
+    that is not known.
+    """
 
     lowest: FloatArray = column(0.0)
+    more: FloatArray = column(np.nan, _WINDOWS)
     KEPT = ("rises",)
 
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
@@ -109,9 +120,11 @@ class Readings(Comparison):
         may = ~(beside[CLOCK] > self._least)  # else its peers are the slow ones, whatever holds them
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
+        more = _more_work(apart)
+        self.more[:, look.who] = np.concatenate([more[None, :], self.more[:-1, look.who]])
         with np.errstate(invalid="ignore", divide="ignore"):
-            longer = np.where(apart > 0, z * (1 - _busier(apart) / apart), z)
-        worked = np.where(np.isfinite(active), np.fmax(longer[TENSOR], longer[MEMORY]), z[POWER])
+            longer = np.where(apart > 0, z * (1 - _has_more(apart) / apart), z)
+        worked = np.fmax(longer[MEMORY], longer[SM])
         waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
@@ -120,17 +133,41 @@ class Readings(Comparison):
         since = np.full(len(look.who), look.begun)
         return Verdict(np.where(may, score, np.nan), lag, self._least, may, np.zeros(len(may), bool), since)
 
+    def works_more(self, entities: IntArray, since: Instant, window_end: Instant) -> FloatArray:
+        """Return how much more work each of some entities did since then, (n,), as a logarithm.
+
+        It is the mean of the windows that lie after `since`, or that of the last three, if higher: work moves on. The
+        last ended at `window_end`. NaN where work is not read; inf where it is, and no window lies after `since` yet.
+        """
+        whole = (window_end - since) // (1000 * WINDOW_S)
+        if whole <= 0:
+            return np.where(np.isfinite(self.more[:, entities]).any(axis=0), np.inf, np.nan)
+        means = np.full((2, len(entities)), np.nan)
+        for row, count in enumerate((min(whole, _WINDOWS), min(whole, _LATE_WINDOWS))):
+            windows = self.more[:count, entities]
+            known = np.isfinite(windows)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means[row] = np.where(known, windows, 0.0).sum(axis=0) / known.sum(axis=0)
+        return np.asarray(np.fmax(means[0], means[1]))
+
 
 def _lags(apart: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
-    longer = active - _busier(apart)
+    longer = np.fmax(apart[MEMORY], apart[SM]) - _has_more(apart)
+    slower = np.where(
+        _more_work(apart) > -apart[CLOCK], 0.0, -apart[CLOCK]
+    )  # a power cap lowers the clock of who works
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
-    return np.array([-apart[CLOCK], np.where(np.isfinite(active), longer, apart[POWER]), starved])
+    return np.array([slower, longer, starved])
 
 
-def _busier(apart: FloatArray) -> FloatArray:
-    """Return by how much more of the time GPUs are busy than usual, (n,), as a logarithm."""
-    more: FloatArray = np.fmax(apart[BUSY], 0.0)
-    return more
+def _more_work(apart: FloatArray) -> FloatArray:
+    """Return by how much more work GPUs do than usual, (n,), as a logarithm; NaN where it is not read."""
+    return np.asarray(apart[TENSOR] + apart[CLOCK])
+
+
+def _has_more(apart: FloatArray) -> FloatArray:
+    """Return by how much more GPUs have to do than usual, (n,), as a logarithm: work, or requests."""
+    return np.asarray(np.fmax(np.fmax(apart[BUSY], _more_work(apart)), 0.0))

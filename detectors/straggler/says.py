@@ -10,14 +10,14 @@ from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
 from detectors.straggler.effect import Effect
-from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, TENSOR
+from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, TENSOR
 
 _PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
 (a relative score below 0.75)."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
-    ("busy_share", BUSY),
+    ("sm_activity", SM), ("busy_share", BUSY),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ class Suspect:
 
         Activity is a share of the time: what the suspect works longer, its peers wait. 0 where none is known.
         """
-        active = np.fmax(self.peers[TENSOR], self.peers[MEMORY])
+        active = np.fmax(self.peers[SM if self.how == LONG_WORK else TENSOR], self.peers[MEMORY])
         if self.how not in (SLOW_CLOCK, LONG_WORK) or not np.isfinite(active):
             return 0.0
         waited = min(self.lag * float(active), 0.9)
@@ -149,12 +149,11 @@ def _compared(suspect: Suspect) -> str:
         if np.isfinite(waits + others):
             compared += f", and waits {waits:.2g} s for them where they wait {others:.2g} s"
         return compared
-    tensor, memory = suspect.ratio(TENSOR), suspect.ratio(MEMORY)
-    worked = f"power {suspect.ratio(POWER):.2f} of theirs"
-    if tensor >= memory or (np.isnan(memory) and np.isfinite(tensor)):
-        worked = f"tensor activity {tensor:.2f} of theirs"
-    elif np.isfinite(memory):
-        worked = f"memory activity {memory:.2f} of theirs"
+    first = ("SM", SM) if suspect.how == LONG_WORK else ("tensor", TENSOR)
+    known = {f"{word} activity": suspect.ratio(signal) for word, signal in (first, ("memory", MEMORY))}
+    known = {words: ratio for words, ratio in known.items() if np.isfinite(ratio)} or {"power": suspect.ratio(POWER)}
+    most = max(known, key=known.__getitem__)
+    worked = f"{most} {known[most]:.2f} of theirs"
     if suspect.how == SLOW_CLOCK:
         return f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz, {worked}"
     if suspect.how == LONG_WORK:

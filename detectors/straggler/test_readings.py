@@ -15,6 +15,7 @@ from detectors.straggler.examples import (
     ENERGY,
     PLAIN,
     REASONS,
+    SM,
     TEMP,
     TENSOR,
     UNRANKED,
@@ -85,6 +86,25 @@ def test_who_computes_more_because_it_is_busy_more_holds_up_nobody() -> None:
 
     served = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)], dcgm={UTIL: requests})
     assert [finding for finding in without_steps(served) if finding.severity != "info"] == []
+
+
+@pytest.mark.parametrize("ranks", [[FIRST], range(8, 16)], ids=["a GPU", "a node"])
+@pytest.mark.parametrize("reported", [False, True], ids=["no rank's times", "ranks' times"])
+def test_who_was_given_more_work_is_not_slow(reported: bool, ranks: Any) -> None:
+    """Longer sequences, a favoured expert: it computes longer at the same clock, and does as much more."""
+    uneven = replace(SEEN, only_whole=not reported, felt="work", slow=[Slow(list(ranks), 600, 1500, factor=1.3)])
+    assert entities(replace(uneven, felt="memory")) == [ONLY if len(ranks) == 1 else {"node": name(1)}]
+    assert [finding for finding in run(uneven) if finding.severity != "info"] == []
+
+
+def test_longer_work_is_seen_by_the_chips_own_activity_where_its_memory_shows_nothing() -> None:
+    def longer(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where(at_s >= 600, 0.8 / 1.15 * (1 + 0.15 * _only(values)), 0.8)
+
+    waits = {DRAM: lambda at_s, values: np.where(at_s >= 600, 0.35 / 1.15, 0.35), SM: longer}
+    slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, factor=1.15)], dcgm=waits)
+    (fired,) = run(slow)
+    assert (dict(fired.entity), "SM activity 1.15 of theirs" in fired.summary) == (ONLY, True)
 
 
 def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> None:
@@ -211,7 +231,7 @@ def test_readings_that_stand_still_make_nobody_slow() -> None:
     def stands(at_s: FloatArray, _values: FloatArray) -> FloatArray:
         return 3e5 * np.where(np.arange(at_s.shape[1]) // 8 == 1, np.minimum(at_s, 600), at_s)
 
-    fresh = replace(SEEN, felt="memory", dcgm={TENSOR: busier, DRAM: busier})
+    fresh = replace(SEEN, felt="memory", dcgm={DRAM: busier})
     (found,) = [finding for finding in without_steps(fresh) if finding.state == "firing"]
     assert dict(found.entity) == ONLY
     assert without_steps(replace(fresh, dcgm=dict(fresh.dcgm) | {ENERGY: stands})) == []

@@ -160,6 +160,21 @@ class Watch(Kept):
         odd = np.flatnonzero(self.gpus.evidence.wealth[gpus] > 2.0)
         return int(gpus[odd[0]]) if len(odd) == 1 else None
 
+    def works_more(self, node: str, gpus: IntArray | None, since: Instant) -> float:
+        """Return by how much more than its peers a node, or some of its GPUs, worked since then, as a logarithm.
+
+        NaN where that is not known; inf where it will be within a window.
+        """
+        number = self._layout.number(node)
+        number, window_end = self._layout.number(node), 1000 * WINDOW_S * (self._window or 0)
+        if number < 0:
+            return float("nan")
+        more = float(self.nodes.works_more(np.array([number]), since, window_end)[0])
+        if gpus is not None and len(gpus):  # its mates have more than other nodes' GPUs, it has more than they
+            beside = float(self.gpus.works_more(gpus[:1], since, window_end)[0])
+            more = beside + (more if np.isfinite(more) else 0.0)
+        return more
+
     def _casting(self) -> _Cast:
         layout = self._layout
         # Of a node by itself that nothing names the job of, nobody knows whether its GPUs work in step at all.

@@ -1,6 +1,7 @@
 """What machines of a world do for good and is no fault: as effects, which the physics know already.
 
-GPUs that correct single bits all the time, gauges that show an XID of long ago, exporters that start anew and forget.
+GPUs that correct single bits all the time, gauges that show an XID of long ago, exporters that start anew and forget,
+ranks that are given more work than others for some minutes (long sequences, a favoured expert).
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ _BOUTS_S, _BOUT_SHARE = 1800.0, 0.15
 _OLD_XIDS = {13: 6, 31: 6, 43: 4, 45: 4, 63: 1, 94: 1, 48: 1}
 """Which codes stand in gauges from before, by weight: users' programs mostly."""
 _ALWAYS_S = 1.0e6
+_UNEVEN, _UNEVEN_S = (1.05, 1.3), (120.0, 900.0)
+_UNEVEN_NODES = 0.25
+"""Of the times that work is uneven, a whole node has more: a data-parallel replica."""
 
 
 def habits(world: World, outages: Outages, seed: int) -> Iterator[Effect]:
@@ -36,6 +40,15 @@ def habits(world: World, outages: Outages, seed: int) -> Iterator[Effect]:
     codes, weights = np.array(list(_OLD_XIDS)), np.array(list(_OLD_XIDS.values()), dtype=np.float64)
     for gpu in np.flatnonzero(chance.random(gpus) < conditions.number("gpus.old_xid_share")):
         yield Effect("gpu.xid", np.array([gpu]), float(chance.choice(codes, p=weights / weights.sum())), always)
+    for at in np.sort(chance.uniform(0, world.duration_s, chance.poisson(_uneven_times(world)))).tolist():
+        gpu, whole = int(chance.integers(gpus)), chance.random() < _UNEVEN_NODES
+        node = gpu // world.profile.node.gpus
+        course = Course.between(at, at + float(chance.uniform(*_UNEVEN_S)))
+        yield Effect("gpu.more_work", world.gpus(node) if whole else np.array([gpu]), chance.uniform(*_UNEVEN), course)
     for span in outages.restarts:
         if span.entity is not None:
             yield Effect("node.exporter_restarted", np.array([span.entity]), 1.0, Course.between(span.begin, span.end))
+
+
+def _uneven_times(world: World) -> float:
+    return world.profile.conditions.number("work.uneven_per_node_h") * world.profile.nodes * world.duration_s / 3600

@@ -9,6 +9,7 @@ import pytest
 
 from detectors.exporters import exporters
 from services.recording.validate import validate_recording
+from services.synth.cluster.habits import habits
 from services.synth.cluster.worlds import PLAIN, draw, fields_of, quantities
 from services.synth.conftest import NODES, Telemetry, Write
 from services.synth.faults.node_reboot import NodeReboot
@@ -194,6 +195,19 @@ def test_a_reboot_that_nothing_distinguishes_from_a_crash_may_be_reported(write:
         labels = [label for label in Telemetry(made).recording.labels() if not label.distractor]
         assert [label.fault for label in labels] == found
         assert all(label.optional for label in labels)
+
+
+def test_work_is_uneven_as_often_as_the_world_has_it(write: Write) -> None:
+    """A GPU, or all of a node, is given more for some minutes."""
+    number = max(range(1, 40), key=lambda one: draw(one).number("work.uneven_per_node_h"))
+    _, world = scenario_and_world(write({"duration": "+48:00:00"}), Variant(world=number))
+    per_h = draw(number).number("work.uneven_per_node_h")
+    uneven = [effect for effect in habits(world, outages_of(world, 1), 1) if effect.quantity == "gpu.more_work"]
+    assert len(uneven) == pytest.approx(48 * per_h * NODES, rel=0.3)
+    assert {len(effect.columns) for effect in uneven} == {1, world.profile.node.gpus}
+    assert all(
+        1.05 <= effect.size <= 1.3 and 120 <= effect.course.end - effect.course.start <= 901 for effect in uneven
+    )
 
 
 def test_unused_ports_are_there_and_down(tmp_path: Path) -> None:

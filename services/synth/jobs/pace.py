@@ -40,7 +40,8 @@ class Speeds:
 
         ``own`` are the effects that slow all ranks alike (job.work_factor).
         """
-        slow = [effect for effect in effects.of("gpu.work_factor") if np.isin(effect.columns, gpus).any()]
+        longer_by = (*effects.of("gpu.work_factor"), *effects.of("gpu.more_work"))
+        slow = [effect for effect in longer_by if np.isin(effect.columns, gpus).any()]
         held = [cap for cap in power.caps if np.isin(cap.gpus, gpus).any()]
         edges = sorted({*_edges([*slow, *own]), *(edge for cap in held for edge in cap.edges())})
         rank_of = np.full(int(gpus.max()) + 1, -1)

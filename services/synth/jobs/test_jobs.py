@@ -160,6 +160,8 @@ def test_a_straggler_computes_longest_waits_least_and_shows_nothing_else(
     assert 1.35 < longer < 1.6
     for name in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"):
         assert set(telemetry.dcgm(name, 330, 600, "t02")) <= set(telemetry.dcgm(name, *USUAL)) | {1410, 0, 4}
+    done = {node: telemetry.dcgm(TENSOR, 330, 600, node).mean() for node in ("t01", "t02", "t03", "t04")}
+    assert done["t02"] == pytest.approx(np.mean([done[node] for node in done]), rel=0.03), "as much work as its peers"
     # Its peers wait for it, busy and cooler than before.
     peers = telemetry.dcgm(POWER, 330, 600, but="t02").mean()
     assert peers < 0.95 * telemetry.dcgm(POWER, *USUAL, but="t02").mean()

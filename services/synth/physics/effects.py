@@ -66,6 +66,7 @@ QUANTITIES: dict[str, str] = {
     "mount.load": "others use `size` of the mount's bandwidth (1 is all of it), on top of our jobs",
     # what jobs feel: every piece of physics says it in these words
     "gpu.work_factor": "the GPU needs `size` times as long for the same work",
+    "gpu.more_work": "the GPU is given `size` times as much work",
     "node.collective_factor": "the communication of every job on the node takes `size` times as long",
     "node.data_wait_factor": "ranks on the node wait `size` times as long for data; detail: mount, if not of all",
     "node.checkpoint_factor": "checkpoints take jobs on the node `size` times as long; detail: mount, if not on all",

@@ -122,8 +122,11 @@ class DcgmModel:
         at = np.repeat(times, profile.node.gpus, axis=1)
         loading = (holder > 0) & (at < self._of_runs(holder, lambda run: run.loading[1]) + interval)
         chatter = _IDLE_PCIE_BYTES_S * (1 + 0.2 * rng.random(mean.busy.shape))
-        pcie = self._of_runs(holder, lambda run: run.spec.training.pcie_gb_s * 1e9) * work * speed
-        linked = self._of_runs(holder, lambda run: run.spec.training.nvlink_gb_s * 1e9) * work * speed
+        done = work
+        if self._effects.of("gpu.work_factor"):  # it takes longer, and is no more for it
+            done = work / self._effects.factor("gpu.work_factor", at, window=interval)
+        pcie = self._of_runs(holder, lambda run: run.spec.training.pcie_gb_s * 1e9) * done * speed
+        linked = self._of_runs(holder, lambda run: run.spec.training.nvlink_gb_s * 1e9) * done * speed
         if self._effects.of("gpu.nvlink_share"):
             linked *= self._effects.factor("gpu.nvlink_share", at, window=interval)
         for_power, for_heat = self._power.held_share(mean, times, interval)
@@ -134,8 +137,8 @@ class DcgmModel:
             + 1.4 * chatter,
         }
         self._links.carried(traffic, at, interval, rng)
-        tensor = self._of_runs(holder, lambda run: run.spec.training.tensor_active) * work
-        dram = self._of_runs(holder, lambda run: run.spec.training.dram_active) * work * speed
+        tensor = self._of_runs(holder, lambda run: run.spec.training.tensor_active) * done
+        dram = self._of_runs(holder, lambda run: run.spec.training.dram_active) * done * speed
         launched = 1.0 - np.minimum(rng.exponential(_LAUNCH_GAPS, mean.busy.shape), 0.05)
         kernels = np.clip(now.busy + now.collective, 0.0, 1.0) * launched
         held = now.resident > 0

@@ -1,0 +1,100 @@
+"""Who is slow by the times of a job's ranks: a GPU, or a node, and what their readings say of it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from detectors.core.evidence import odds_in_words, threshold
+from detectors.core.statistics import median_of
+from detectors.fleet.fleet import Job
+from detectors.fleet.gpus import GpuLayout
+from detectors.straggler.config import StragglerConfig
+from detectors.straggler.known_causes import CLOCK, KnownCauses
+from detectors.straggler.ranks import Ranks
+from detectors.straggler.readings import LATE, SIGNALS
+from detectors.straggler.says import Suspect
+from detectors.straggler.shape import Places
+from detectors.straggler.watch import Watch, gpus_of
+
+_MORE_WORK: Final = 1 / 3
+"""Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
+half, the noise of single windows would decide."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """Looks at the ranks of one job after another, and at what is read of their GPUs."""
+
+    _config: StragglerConfig
+    _layout: GpuLayout
+    _causes: KnownCauses
+    _watch: Watch
+
+    def suspects(self, job: Job, ranks: Ranks, places: Places) -> list[Suspect]:
+        """Return who is slow in its job: a node where most of its ranks are about as far behind.
+
+        Not who has more work than the others, that explains what it computes longer.
+        """
+        layout, found = self._layout, []
+        reporting = np.flatnonzero(ranks.seen > 0)
+        nodes = max(len(layout.names), len(places.names))
+        look_s = ranks.every_s
+        enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
+        slow = reporting[ranks.over(reporting, enough, look_s)]
+        slow = slow[ranks.costs[slow] >= self._config.job_share]
+        odd = reporting[ranks.odd[reporting] & np.uint64(1) > 0]
+        all_of = gpus_of(job, layout)
+        for node in np.unique(places.node[slow]).tolist():
+            mates, name = reporting[places.node[reporting] == node], places.names[node]
+            here = slow[places.node[slow] == node]
+            worst = int(here[np.argmax(ranks.behind[here])])
+            along = mates[ranks.behind[mates] >= ranks.behind[worst] / 2]
+            members = layout.members(name)
+            alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
+            whole = alone or (len(along) > 1 and len(along) >= self._config.node_share * len(mates))
+            culprits = mates if whole else np.array([worst])
+            gpus = members if whole else members[layout.gpu[members] == places.gpu[worst]]
+            number = int(places.gpu[worst])
+            stands_out = self._watch.stands_out(members) if whole else None
+            if stands_out is not None:
+                number = int(layout.gpu[stands_out])
+            entity = {"node": name} if whole and stands_out is None else {"node": name, "gpu": number}
+            clock, others = self._causes.now[CLOCK], np.setdiff1d(reporting, culprits)
+            own, peers = np.full((2, SIGNALS), np.nan)
+            own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
+            lag = float(np.median(ranks.lag[here] if whole else ranks.lag[worst]))
+            began = max(int(np.median(ranks.since[here])), job.start)
+            if self._watch.works_more(name, None if whole else gpus, began) >= _MORE_WORK * ranks.longer(worst, lag):
+                continue
+            found.append(
+                Suspect(
+                    job=job,
+                    entity=entity,
+                    gpus=gpus,
+                    how=LATE,
+                    lag=lag,
+                    since=began,
+                    looks=ranks.bits(worst)[1],
+                    odd=ranks.bits(worst)[0].bit_count(),
+                    crowd=len(np.unique(places.node[odd])),
+                    sure=True,
+                    clock=float(own[0] / peers[0]),
+                    own=own,
+                    peers=peers,
+                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(reporting), look_s),
+                    ranks=tuple(culprits.tolist()),
+                    seconds={
+                        "compute_s": median_of((ranks.computes_s - ranks.data_s)[culprits]),
+                        "compute_s_peers": median_of((ranks.computes_s - ranks.data_s)[others]),
+                        "compute_s_own_level": median_of(ranks.usual_s[culprits]),
+                        "data_wait_s": median_of(ranks.data_s[culprits]),
+                        "data_wait_s_peers": median_of(ranks.data_s[others]),
+                        "comm_wait_s": median_of(ranks.waits_s[culprits]),
+                        "comm_wait_s_peers": median_of(ranks.waits_s[others]),
+                        "step_time_s": ranks.step_s,
+                        "peers": len(others),
+                    },
+                )
+            )
+        return found
