@@ -47,6 +47,7 @@ from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.hang import Hang, HangJudge
 from detectors.job_health.lines import Lines
+from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
 from detectors.job_health.pace import NEVER, Pace, StepPace
 from detectors.job_health.reports import reports_of
@@ -75,19 +76,20 @@ class JobHealth(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = JobHealthConfig
 
-    KEPT = ("_slots", "_lines", "_activity", "_steps", "_work", "_courses", "_waiting")
+    KEPT = ("_slots", "_lines", "_links", "_activity", "_steps", "_work", "_courses", "_waiting")
     _config: JobHealthConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         super().__init__(config, fleet)
         self._slots = Slots(fleet, "steps")
         self._lines = Lines(fleet)
+        self._links = Links(fleet)
         self._activity = Activity(fleet, self._slots)
         self._steps, self._work = StepPace(), Pace()
         """When each job made steps, and when its GPUs worked."""
         self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
         self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
-        self._judge = HangJudge(self._config, fleet, self._slots, self._lines, self._activity, self.tails)
+        self._judge = HangJudge(self._config, fleet, self._slots, self._lines, self._links, self._activity, self.tails)
         self._waiting = {name: Waiting() for name in SIGNALS}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -101,8 +103,8 @@ class JobHealth(BaseDetector):
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Note steps and what GPUs do; what follows is decided at the next point of the grid."""
-        if batch.kind == "dcgm":
-            self._activity.take(batch)
+        if batch.kind != "steps":
+            (self._activity if batch.kind == "dcgm" else self._links).take(batch)
             return ()
         jobs = self._slots.of(batch.entities)
         self._grow()

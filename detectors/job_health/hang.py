@@ -12,6 +12,7 @@ from detectors.fleet.fleet import Fleet, Job
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.lines import Lines
+from detectors.job_health.links import Links
 from detectors.job_health.pace import Pace, StepPace
 
 MINIMUM_STEPS = 8
@@ -47,10 +48,17 @@ class HangJudge:
     """Decides at a point of the grid, from what the jobs report and from what their GPUs do."""
 
     def __init__(
-        self, config: JobHealthConfig, fleet: Fleet, slots: Slots, lines: Lines, activity: Activity, tails: Tails
+        self,
+        config: JobHealthConfig,
+        fleet: Fleet,
+        slots: Slots,
+        lines: Lines,
+        links: Links,
+        activity: Activity,
+        tails: Tails,
     ) -> None:
         self._config, self._fleet, self._slots = config, fleet, slots
-        self._lines, self._activity, self._tails = lines, activity, tails
+        self._lines, self._links, self._activity, self._tails = lines, links, activity, tails
 
     def look(self, now: Instant, steps: StepPace, work: Pace) -> Iterator[Hang]:
         """Yield the jobs that stand still without a cause, those without steps by their GPUs alone.
@@ -169,7 +177,8 @@ class HangJudge:
         latest = (self._fleet.job_of(node) for node in job.nodes)
         if any(other is not None and other.job_id != job.job_id and other.start > last for other in latest):
             return True
-        return self._lines.cause(job.nodes, last - _CAUSE_LEAD_MS) is not None
+        since = last - _CAUSE_LEAD_MS
+        return self._lines.cause(job.nodes, since) is not None or self._links.lost(job.nodes, since)
 
     def victim(self, number: int, now: Instant, last: Instant) -> bool:
         """Return whether some of a job's GPUs fell silent with it, or after: it is not the job that hangs.

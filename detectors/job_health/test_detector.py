@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding
+from detectors.engine.rows import KeyColumn, Rows
 from detectors.fleet.fleet import JobEvent
 from detectors.job_health.detector import JobHealth
 from detectors.job_health.examples import (
@@ -22,7 +23,7 @@ from detectors.job_health.examples import (
 )
 from detectors.job_health.lines import matter_of
 from detectors.registry import choose
-from detectors.tapes.cluster import START
+from detectors.tapes.cluster import START, name
 from detectors.tapes.tape import Tape, play
 
 STEADY = Training()
@@ -355,3 +356,20 @@ def test_what_a_gpu_last_read_for_another_job_is_nothing_of_the_one_that_has_it_
     following = replace(one, job_id="813", start=START + 429_000)
     jobs = [*tape.jobs, JobEvent(START + 428_000, "end", one), JobEvent(following.start, "start", following)]
     assert found(replace(tape, jobs=jobs)) == []
+
+
+@pytest.mark.parametrize(
+    ("down_s", "expected"), [(470, []), (100, [("job_hang", "firing")]), (1e9, [("job_hang", "firing")])]
+)
+def test_a_job_that_stands_because_a_link_of_its_node_went_down_does_not_hang(
+    down_s: float, expected: list[tuple[str, str]]
+) -> None:
+    """Without logs a NIC's state says it; one that went down long before the last step stopped nobody."""
+    tape = tape_of(HUNG)
+    at_s = np.arange(0, HUNG.minutes * 60, 10.0)
+    count = len(at_s)
+    only = {"node": name(0), "nic": "mlx5_0"}
+    keys = {key: KeyColumn(np.zeros(count, np.int64), (value,)) for key, value in only.items()}
+    state = {"state": np.where(at_s < down_s, 1.0, 0.0)}
+    nic = Rows("nic", START + (1000 * at_s).astype(np.int64), keys, state, {"state": np.ones(count, bool)})
+    assert found(replace(tape, rows=[*tape.rows, nic])) == expected
