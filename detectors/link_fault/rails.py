@@ -77,6 +77,10 @@ class Rails(Columns):
         return [nic for nic in nics if self.run[nic] <= since and self.moved[nic] > last]
 
     def is_one(self, nic: int, siblings: list[int]) -> bool:
-        """Return whether a NIC carried its share of the node's traffic, and does not now."""
+        """Return whether a NIC carried its share of the node's traffic, as its siblings did, and does not now.
+
+        One that carried far more than they has traffic of its own (storage, a proxy), which may end by itself.
+        """
         now, before = np.median(self.carried[siblings]), np.median(self.level[siblings])
-        return bool(self.carried[nic] < _SHARE * now and self.level[nic] >= _SHARE * before)
+        alike = _SHARE * before <= self.level[nic] <= before / _SHARE
+        return bool(alike and self.carried[nic] < _SHARE * now)

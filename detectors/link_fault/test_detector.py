@@ -268,6 +268,21 @@ def test_a_node_whose_nics_all_carry_next_to_nothing_has_no_silent_rail() -> Non
     assert firing(tape) == []
 
 
+def test_a_nic_whose_own_traffic_ends_is_no_rail_that_fell_silent() -> None:
+    """A node reads its models by one NIC; by the others, and by that one afterwards, it carries next to nothing."""
+
+    def reads(rows: Any, values: Any) -> Any:
+        values = np.where(where(rows, node=name(1), nic="mlx5_1"), np.floor(values / 500), values)
+        before, late = values[where(rows, 0, AT_S, **NIC)], where(rows, AT_S, **NIC)
+        values[late] = np.floor(before.max() + (before.max() / 5e4) * (seconds(rows)[late] / AT_S - 1))
+        return values
+
+    tape = tape_of(SCENE)
+    for field in ("port_rcv_data", "port_xmit_data"):
+        tape = changed(tape, "nic", field, reads)
+    assert firing(tape) == []
+
+
 def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
     assert firing(without(tape_of(SCENE), "nic", AT_S, **NIC)) == [("link_down", NIC)]
 
