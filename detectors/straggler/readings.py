@@ -156,9 +156,8 @@ def _lags(apart: FloatArray) -> FloatArray:
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
     longer = np.fmax(apart[MEMORY], apart[SM]) - _has_more(apart)
-    slower = np.where(
-        _more_work(apart) > -apart[CLOCK], 0.0, -apart[CLOCK]
-    )  # a power cap lowers the clock of who works
+    capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
+    slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
     return np.array([slower, longer, starved])
 

@@ -165,7 +165,6 @@ class Watch(Kept):
 
         NaN where that is not known; inf where it will be within a window.
         """
-        number = self._layout.number(node)
         number, window_end = self._layout.number(node), 1000 * WINDOW_S * (self._window or 0)
         if number < 0:
             return float("nan")

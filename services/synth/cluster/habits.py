@@ -41,10 +41,10 @@ def habits(world: World, outages: Outages, seed: int) -> Iterator[Effect]:
     for gpu in np.flatnonzero(chance.random(gpus) < conditions.number("gpus.old_xid_share")):
         yield Effect("gpu.xid", np.array([gpu]), float(chance.choice(codes, p=weights / weights.sum())), always)
     for at in np.sort(chance.uniform(0, world.duration_s, chance.poisson(_uneven_times(world)))).tolist():
-        gpu, whole = int(chance.integers(gpus)), chance.random() < _UNEVEN_NODES
-        node = gpu // world.profile.node.gpus
+        node, which = divmod(int(chance.integers(gpus)), world.profile.node.gpus)
+        who = world.gpus(node) if chance.random() < _UNEVEN_NODES else world.gpus(node, which)
         course = Course.between(at, at + float(chance.uniform(*_UNEVEN_S)))
-        yield Effect("gpu.more_work", world.gpus(node) if whole else np.array([gpu]), chance.uniform(*_UNEVEN), course)
+        yield Effect("gpu.more_work", who, float(chance.uniform(*_UNEVEN)), course)
     for span in outages.restarts:
         if span.entity is not None:
             yield Effect("node.exporter_restarted", np.array([span.entity]), 1.0, Course.between(span.begin, span.end))
