@@ -4,9 +4,6 @@ No test asserts a wall-clock time: not even that of an example, by Hypothesis' d
 and not the luck of the draw (`--hypothesis-profile=ci`); by hand every run draws new examples.
 """
 
-import threading
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
@@ -47,15 +44,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     """Hand out tests by file, in the order of `pytest_collection_modifyitems`."""
     config.option.loadscopereorder = False
     return _ByFile(config, log)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_kafka_client_is_left() -> Iterator[None]:
-    """Fail the file that leaves a Kafka client open: its thread would go on, and disturb the tests of other files."""
-    before = set(threading.enumerate())
-    yield
-    left = [one.name for one in threading.enumerate() if one not in before and one.name.startswith("kafka-io-")]
-    assert not left, f"Kafka clients were not closed: {', '.join(left)}"
 
 
 def _needs_servers(item: pytest.Item) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,12 @@ def start_service(stack: Stack, kafka: KafkaSettings) -> Iterator[StartService]:
     yield begin
     for name in names:
         stack.remove(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_kafka_client_is_left() -> Iterator[None]:
+    """Fail the file that leaves a Kafka client open: its thread would go on, and disturb the tests of other files."""
+    before = set(threading.enumerate())
+    yield
+    left = [one.name for one in threading.enumerate() if one not in before and one.name.startswith("kafka-io-")]
+    assert not left, f"Kafka clients were not closed: {', '.join(left)}"
