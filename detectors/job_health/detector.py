@@ -102,7 +102,7 @@ class JobHealth(BaseDetector):
         return found
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
-        """Note steps and what GPUs do; what follows is decided at the next point of the grid."""
+        """Note steps, what GPUs do, and which links go down; what follows is decided at the next point of the grid."""
         if batch.kind != "steps":
             (self._activity if batch.kind == "dcgm" else self._links).take(batch)
             return ()

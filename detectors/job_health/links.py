@@ -10,7 +10,7 @@ from detectors.core.columns import Columns, column
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 
-UNKNOWN = -1
+_UNKNOWN = -1
 _NEVER = -(2**61)
 
 
@@ -18,7 +18,7 @@ class Links(Columns):
     """Columns over NICs: `state` (1 up, 0 down, -1 unknown); `down_at`, when (ms) it went down."""
 
     axis = "nic"
-    state: NDArray[np.int8] = column(UNKNOWN, dtype=np.int8)
+    state: NDArray[np.int8] = column(_UNKNOWN, dtype=np.int8)
     down_at: IntArray = column(_NEVER)
 
     def __init__(self, fleet: Fleet) -> None:

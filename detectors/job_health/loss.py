@@ -33,6 +33,8 @@ _KNOWN = {"loss": 3, "grad_norm": 8}
 """Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
 _LEAST_NOISE = 1e-3
 _KEEPS_UP, _BEYOND = 0.9, 1.5
+"""What falls by more than a tenth, and by more than looks scatter (in deviations of one), falls back: an optimiser is
+out of a spike after some tens of steps, and weights that are wrong stay so."""
 _NOBODY = 2**31
 _LOGGED = 2**30
 """What is added to the rank of a line in a log, so that any rank's steps speak before it."""

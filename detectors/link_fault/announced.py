@@ -32,18 +32,17 @@ class Announced:
         for record in records:
             if record.source not in {"scheduler", "kernel"}:
                 continue
-            named = {record.node} if record.node else set()
             if _PORT_WORK.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
-                named.update(_NAME.findall(record.message))
-                self._ports = [*kept_ports, (record.at, sorted(named))][-_MOST_PORTS:]
-                continue
-            if not _WORK.search(record.message):
-                continue
-            if record.source == "scheduler":
-                named.update(_NAME.findall(record.message))
-            kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
-            self._at = kept | dict.fromkeys(named, record.at)
+                self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
+            if _WORK.search(record.message):
+                kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
+                self._at = kept | dict.fromkeys(self._named(record, own=record.source == "scheduler"), record.at)
+
+    def _named(self, record: LogRecord, *, own: bool) -> list[str]:
+        """Return what a line names: its machine, and its `own` words."""
+        words = _NAME.findall(record.message) if own else []
+        return sorted({*words, *([record.node] if record.node else [])})
 
     def covers(self, ends: Sequence[End], since: Instant) -> bool:
         """Return whether what happened at `since` belongs to work that was announced on one of the ends or switches."""
