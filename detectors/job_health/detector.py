@@ -259,7 +259,7 @@ class JobHealth(BaseDetector):
             return []
         if not waits:
             return self._close_courses(now, self._rises()[0])
-        suspected = self._suspected([course.size() for course in self._courses.values()])
+        suspected = self._suspected(self._shares([course.size() for course in self._courses.values()]))
         for name, course in self._courses.items():
             if tables := self._waiting[name].drain():
                 course.take(Steps(np.concatenate(tables)), suspected)
@@ -284,19 +284,19 @@ class JobHealth(BaseDetector):
         """Return (2, jobs) how much of what alerts loss and gradient rose by and stay, and which jobs not to learn."""
         rises = [course.rise() for course in self._courses.values()]
         stays = np.stack([lasting for _, lasting in rises])
-        sizes = [size for size, _ in rises]
-        shares = np.where(stays, self._shares(sizes), 0.0)
+        risen = self._shares([size for size, _ in rises])
+        shares = np.where(stays, risen, 0.0)
         shares[1] = np.where(self._courses["loss"].falling_fast(), 0.0, shares[1])
-        return shares, self._suspected(sizes)
+        return shares, self._suspected(risen)
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
         """Return (2, jobs) rises of loss and gradient as shares of what alerts, which is more than their scatter."""
         scatter = np.nan_to_num([course.scatter() for course in self._courses.values()])
         return np.asarray(np.maximum(np.stack(sizes) / np.maximum(self._alerts, _SCATTERS * scatter), 0.0))
 
-    def _suspected(self, sizes: Sequence[FloatArray]) -> BoolArray:
-        """Return (jobs,) of which nothing is learnt: risen by half of what alerts, or with a finding open."""
-        held = np.asarray((self._shares(sizes) >= 0.5).any(axis=0))
+    def _suspected(self, shares: FloatArray) -> BoolArray:
+        """Return (jobs,) of which nothing is learnt: `shares` (2, jobs) half of what alerts, or with a finding open."""
+        held = np.asarray((shares >= 0.5).any(axis=0))
         for case in self._book.cases("loss_anomaly"):
             held[self._slots.find(str(case.entity["job_id"]))] = True
         return held

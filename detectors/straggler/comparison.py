@@ -47,23 +47,30 @@ DUTY: Final = 0.2
 @dataclass(frozen=True)
 class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
-    their groups of `peers`, the logarithms of the `signals`, (rows, n), and which are `held` under a finding, (n,), and
-    teach nothing. It stands for `spent_s` seconds from `begun` on; there is one every `every_s`.
+    their groups of `peers`, the logarithms of the `signals`, (rows, n), of how many `reads` they are, (n,), and which
+    are `held` under a finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one
+    every `every_s`.
     """
 
     who: IntArray
     job: IntArray
     peers: Groups
     signals: FloatArray
+    reads: FloatArray
     held: BoolArray
     begun: Instant
     spent_s: float
     every_s: float
 
     @cached_property
+    def among(self) -> tuple[FloatArray, IntArray]:
+        """The median of each of the `signals` in the group of each entity, (rows, n), and of how many it is."""
+        return self.medians(self.signals)
+
+    @property
     def usual(self) -> FloatArray:
-        """The median of each of the `signals` in the group of each entity, (rows, n)."""
-        return self.medians(self.signals)[0]
+        """The medians of `among`."""
+        return self.among[0]
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""

@@ -98,11 +98,16 @@ def _readings(training: Training, cluster: Cluster) -> dict[str, FloatArray]:
 
 
 def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, FloatArray]:
-    """Return what a synchronous job's GPUs read while the slow ones compute and the others wait."""
+    """Return what a synchronous job's GPUs read while the slow ones compute and the others wait.
+
+    Activities are means since the reading before.
+    """
     longer = np.ones(clock.shape)
     for slow in training.slow:
-        strength = np.vectorize(lambda now, slow=slow: _strength(slow, now))(cluster.at_s[:, list(slow.ranks)])
-        longer[:, list(slow.ranks)] *= 1 + (slow.factor - 1) * strength
+        strength = np.vectorize(lambda now, slow=slow: _strength(slow, now))
+        ranks = list(slow.ranks)
+        since_before = (strength(cluster.at_s[:, ranks] - training.interval_s * part) for part in (0, 0.25, 0.5, 0.75))
+        longer[:, ranks] *= 1 + (slow.factor - 1) * np.mean(list(since_before), axis=0)
     step = np.maximum(longer.max(axis=1, keepdims=True), 1.0)
     for since, until, factor in training.uniform:
         step = np.where((cluster.at_s >= since) & (cluster.at_s < until), step * factor, step)

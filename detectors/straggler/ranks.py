@@ -136,7 +136,7 @@ class Ranks(Comparison):
         self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
         self._begun, self._apart_s = begun, apart_s
         x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held) if held else np.zeros(len(who), bool)
-        self.look(Look(who, one, Groups(one, 1), x, held_too, begun, self.look_s, self.every_s))
+        self.look(Look(who, one, Groups(one, 1), x, steps, held_too, begun, self.look_s, self.every_s))
         return True
 
     def longer(self, rank: int, lag: float) -> float:

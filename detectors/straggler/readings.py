@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
+from detectors.core.statistics import known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.gpus import reported
 from detectors.signals.energy import Energy
@@ -44,7 +45,7 @@ SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
 _WORKING: Final = 0.3
 """Below this share of the time at work a GPU says nothing of a job's pace."""
-_LEAST: Final = 1e-3
+LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S: Final = 240.0
@@ -90,19 +91,20 @@ class Sums(Columns):
 def logarithms(means: FloatArray) -> FloatArray:
     """Return the logarithms (7, GPUs) of what is compared, NaN of GPUs that are not at work."""
     with np.errstate(invalid="ignore"):
-        compared = np.where((means > _LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
+        compared = np.where((means > LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
     result: FloatArray = np.log(compared)
     return result
 
 
 class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
-    by how much more work than its peers it did in the last windows, the newest first, beside its habit; NaN where
-    that is not known.
+    by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
+    done so until then; NaN where work is not read, or the habit not known.
     """
 
     lowest: FloatArray = column(0.0)
-    more: FloatArray = column(np.nan, _WINDOWS)
+    more: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)  # half the bytes are exact enough
+    always: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)
     KEPT = ("rises",)
 
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
@@ -120,11 +122,10 @@ class Readings(Comparison):
         may = ~(beside[CLOCK] > self._least)  # else its peers are the slow ones, whatever holds them
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
-        more = _more_work(apart)
-        self.more[:, look.who] = np.concatenate([more[None, :], self.more[:-1, look.who]])
+        self._note_work(apart, beside, among, look)
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _has_more(apart) / apart), z)
-        worked = np.fmax(longer[MEMORY], longer[SM])
+        worked = np.where(np.isfinite(_more_work(apart)), np.fmax(longer[MEMORY], longer[SM]), np.nan)
         waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
@@ -133,22 +134,35 @@ class Readings(Comparison):
         since = np.full(len(look.who), look.begun)
         return Verdict(np.where(may, score, np.nan), lag, self._least, may, np.zeros(len(may), bool), since)
 
-    def works_more(self, entities: IntArray, since: Instant, window_end: Instant) -> FloatArray:
+    def _note_work(self, apart: FloatArray, beside: FloatArray, among: FloatArray, look: Look) -> None:
+        """Note who does more work, unless all are out of step; the middle of two peers lies half way between them.
+
+        Activity is the mean since the reading before. Where there is one reading a window, the window before is the one
+        that it lies in, or reaches back to.
+        """
+        who, sparse = look.who, look.reads <= 1
+        more, habit = np.array([_more_work(beside), _more_work(apart)]) * np.where(look.among[1][TENSOR] == 2, 2.0, 1.0)
+        more[among[TENSOR] > self._most_spread] = np.nan
+        latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
+        self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
+        self.always[:, who] = np.concatenate([[more - habit], self.always[:-1, who]])
+
+    def works_more(self, entities: IntArray, since: Instant, window_end: Instant, *, is_read: bool) -> FloatArray:
         """Return how much more work each of some entities did since then, (n,), as a logarithm.
 
-        It is the mean of the windows that lie after `since`, or that of the last three, if higher: work moves on. The
-        last ended at `window_end`. NaN where work is not read; inf where it is, and no window lies after `since` yet.
+        It is the median of the windows that lie after `since`, or that of the last three, if higher: work moves on;
+        less what it always was, if that was known before. The last ended at `window_end`. inf where it is read
+        (`is_read`, or was before) and will be known within some windows, NaN where it is not read.
         """
-        whole = (window_end - since) // (1000 * WINDOW_S)
-        if whole <= 0:
-            return np.where(np.isfinite(self.more[:, entities]).any(axis=0), np.inf, np.nan)
-        means = np.full((2, len(entities)), np.nan)
-        for row, count in enumerate((min(whole, _WINDOWS), min(whole, _LATE_WINDOWS))):
-            windows = self.more[:count, entities]
-            known = np.isfinite(windows)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means[row] = np.where(known, windows, 0.0).sum(axis=0) / known.sum(axis=0)
-        return np.asarray(np.fmax(means[0], means[1]))
+        whole = min(max((window_end - since) // (1000 * WINDOW_S), 0), _WINDOWS)
+        more, always = self.more[:, entities].T.astype(np.float64), self.always[min(whole, _WINDOWS - 1) :, entities]
+        known = np.isfinite(more)
+        lately = min(whole, _LATE_WINDOWS)
+        middles = (masked_median(more[:, :count], known[:, :count]) for count in (whole, lately))
+        before = always[np.argmax(np.isfinite(always), axis=0), np.arange(len(entities))]
+        few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
+        soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))
+        return np.asarray(np.where(soon, np.inf, np.fmax(*middles) - known_or(before, 0.0)))
 
 
 def _lags(apart: FloatArray) -> FloatArray:

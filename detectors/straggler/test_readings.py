@@ -97,6 +97,29 @@ def test_who_was_given_more_work_is_not_slow(reported: bool, ranks: Any) -> None
     assert [finding for finding in run(uneven) if finding.severity != "info"] == []
 
 
+@pytest.mark.parametrize(
+    ("training", "since_s"),
+    [
+        (replace(SEEN, nodes=2), 600),
+        (replace(SEEN, interval_s=60.0), 605),
+        (replace(SEEN, starts_s=420.0), 480),
+        (replace(SEEN, checkpoints=[640, 670, 700]), 600),
+    ],
+    ids=["one of two nodes", "a reading a minute", "a job that has just begun", "between checkpoints"],
+)
+def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, since_s: float) -> None:
+    uneven = replace(training, only_whole=False, slow=[Slow(range(8, 16), since_s, since_s + 600, factor=1.25)])
+    assert entities(uneven)[:1] == [{"node": name(1)}]
+    assert entities(replace(uneven, felt="memory"))[:1] == [{"node": name(1)}]
+    assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
+
+
+def test_longer_work_of_a_job_that_uses_no_tensor_cores_may_be_more_work() -> None:
+    slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)])
+    assert entities(slow) == [ONLY]
+    assert run(replace(slow, dcgm={TENSOR: lambda _at_s, values: np.zeros_like(values)})) == []
+
+
 def test_longer_work_is_seen_by_the_chips_own_activity_where_its_memory_shows_nothing() -> None:
     def longer(at_s: FloatArray, values: FloatArray) -> FloatArray:
         return np.where(at_s >= 600, 0.8 / 1.15 * (1 + 0.15 * _only(values)), 0.8)

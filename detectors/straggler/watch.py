@@ -20,6 +20,7 @@ from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.effect import MOST_FELT, History
 from detectors.straggler.readings import (
+    LEAST,
     MEMORY,
     POWER,
     STARVED,
@@ -105,12 +106,12 @@ class _Cast:
 
 @dataclass(frozen=True)
 class _Window:
-    """A minute that has ended: by GPU the logarithms `x` of what it read and the `duty` that is asked of evidence; when
-    it had `begun`, the `histories` of the jobs, and the GPUs that are `held` under a finding.
+    """A minute that has ended: by GPU the logarithms `x` of what it read, and of how many `reads` they are; when it had
+    `begun`, the `histories` of the jobs, and the GPUs that are `held` under a finding.
     """
 
     x: FloatArray
-    duty: FloatArray
+    reads: FloatArray
     begun: Instant
     histories: Mapping[str, History]
     held: IntArray
@@ -147,12 +148,10 @@ class Watch(Kept):
             return None
         self.extend()
         cast = self._cast = self._casting()
-        # A reading is a moment: of pauses, some nodes' scrapes see several in a row that others' do not. What rests on
-        # few readings a window has to be odd in more of the windows.
-        duty = np.fmax(1 / (1 + self.sums.read.max(axis=0)), DUTY)
+        reads = self.sums.read.max(axis=0).astype(np.float64)
         means = self.sums.means()
         self._end_histories(cast, means, histories)
-        window = _Window(logarithms(means), duty, now - 1000 * WINDOW_S, histories, held)
+        window = _Window(logarithms(means), reads, now - 1000 * WINDOW_S, histories, held)
         return self._gpus_look(cast, window) + self._nodes_look(cast, window)
 
     def stands_out(self, gpus: IntArray) -> int | None:
@@ -168,9 +167,11 @@ class Watch(Kept):
         number, window_end = self._layout.number(node), 1000 * WINDOW_S * (self._window or 0)
         if number < 0:
             return float("nan")
-        more = float(self.nodes.works_more(np.array([number]), since, window_end)[0])
+        members = self._layout.members(node)
+        is_read = bool((self.sums.total[TENSOR, members] > LEAST * self.sums.read[TENSOR, members]).any())
+        more = float(self.nodes.works_more(np.array([number]), since, window_end, is_read=is_read)[0])
         if gpus is not None and len(gpus):  # its mates have more than other nodes' GPUs, it has more than they
-            beside = float(self.gpus.works_more(gpus[:1], since, window_end)[0])
+            beside = float(self.gpus.works_more(gpus[:1], since, window_end, is_read=is_read)[0])
             more = beside + (more if np.isfinite(more) else 0.0)
         return more
 
@@ -200,28 +201,30 @@ class Watch(Kept):
         if not len(them.who):
             return []
         held = np.isin(them.who, window.held)
-        signals, duty = window.x[:, them.who], window.duty[them.who]
-        return self._suspects(self.gpus, them, signals, duty, held, cast, window)
+        return self._suspects(self.gpus, them, window.x[:, them.who], window.reads[them.who], held, cast, window)
 
     def _nodes_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
         them = cast.by_node
         if len(them.who) < 2:
             return []
         held = np.isin(them.who, self._layout.node[window.held])
-        signals, duty = (cast.of_one_job.medians(of)[0][:, them.who] for of in (window.x, window.duty[None]))
-        return self._suspects(self.nodes, them, signals, duty[0], held, cast, window)
+        signals, reads = (cast.of_one_job.medians(of)[0][:, them.who] for of in (window.x, window.reads[None]))
+        return self._suspects(self.nodes, them, signals, reads[0], held, cast, window)
 
     def _suspects(
-        self, comparison: Readings, them: _Compared, signals: FloatArray, duty: FloatArray, held: BoolArray,
+        self, comparison: Readings, them: _Compared, signals: FloatArray, reads: FloatArray, held: BoolArray,
         cast: _Cast, window: _Window,
     ) -> list[Suspect]:  # fmt: skip
-        look = Look(them.who, them.number, them.peers, signals, held, window.begun, WINDOW_S, WINDOW_S)
+        look = Look(them.who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S)
         comparison.look(look)
         who, job, layout, whole = them.who, them.job, self._layout, comparison is self.nodes
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
         found = []
+        # A reading is a moment: of pauses, some nodes' scrapes see several in a row that others' do not. What rests on
+        # few readings a window has to be odd in more of the windows.
+        duty = np.fmax(1 / (1 + reads), DUTY)
         for place in comparison.over(who, enough - MOST_FELT, WINDOW_S, duty).tolist():
             entity, running = int(who[place]), cast.jobs[job[place]]
             gpus = np.flatnonzero((cast.job >= 0) & (layout.node == entity)) if whole else np.array([entity])
