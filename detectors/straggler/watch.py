@@ -170,9 +170,9 @@ class Watch(Kept):
         members = self._layout.members(node)
         is_read = bool((self.sums.total[TENSOR, members] > LEAST * self.sums.read[TENSOR, members]).any())
         more = float(self.nodes.works_more(np.array([number]), since, window_end, is_read=is_read)[0])
-        if gpus is not None and len(gpus):  # its mates have more than other nodes' GPUs, it has more than they
+        if gpus is not None and len(gpus):  # its mates may have more than other nodes' GPUs, and it more than they
             beside = float(self.gpus.works_more(gpus[:1], since, window_end, is_read=is_read)[0])
-            more = beside + (more if np.isfinite(more) else 0.0)
+            more = beside + (max(more, 0.0) if np.isfinite(more) else 0.0)
         return more
 
     def _casting(self) -> _Cast:
