@@ -53,8 +53,8 @@ class KnownCauses(Columns):
 
     `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit (W),
     what its host link should carry (2^generation times lanes) or once did, NVLink's counts; `named_at` when it last
-    read as held by something that has a name, `linked_at` as one with NVLink errors; `told` whether it ever gave its
-    reasons; `latest` its clock, and `peak` the highest it had.
+    read as held by something that has a name, `linked_at` as one with NVLink errors; `stated` whether it ever gave
+    its reasons; `latest` its clock, and `peak` the highest it had.
     """
 
     axis = "dcgm"
@@ -62,7 +62,7 @@ class KnownCauses(Columns):
     now: FloatArray = column(np.nan, 6)
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
-    told: BoolArray = column(False)
+    stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
     KEPT = ("lines", "links_lost")
@@ -107,7 +107,7 @@ class KnownCauses(Columns):
         before, since_ms = [row[where] for row in self.now], at - self.at[where]
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
-        self.told[where] |= stated
+        self.stated[where] |= stated
         self.latest[where] = np.where(np.isfinite(clock), clock, self.latest[where])
         self.peak[where] = np.fmax(self.peak[where], clock)
         moved = before[CLOCK] - np.expm1(-clamp(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
@@ -170,7 +170,7 @@ class KnownCauses(Columns):
         hot = heat >= _HOT_C or heat - median_of(self.now[HEAT, others]) >= _WARMER_C
         if clock_ratio <= _SLOWED and hot:
             return True
-        if self.told[those].any():
+        if self.stated[those].any():
             return False
         if median_of(self.latest[those]) <= _HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
             return True
