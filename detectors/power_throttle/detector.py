@@ -299,7 +299,7 @@ class PowerThrottle:
             harm, name = here[binding[here]], gpus.layout.names[node]
             if not len(harm):
                 found += self._fire_limit(now, {"node": name}, int(here[below[here]][0]), None)
-            elif self._enough(binding[here], here):
+            elif self._enough(below[here], here):
                 found += self._fire_limit(now, {"node": name}, int(harm[0]), float(peers[harm[0]]))
             elif self._book.get(_FAULT, {"node": name}, _LIMIT) is None:
                 for gpu in harm.tolist():

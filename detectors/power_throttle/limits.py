@@ -12,11 +12,10 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.statistics import median_of
-from detectors.fleet.gpus import reported
 from detectors.power_throttle.brake import SLOWED
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
+from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, power_limits
 
-FIELD: Final = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
 _SAME_W: Final = 1.0
 """Limits are set in whole watts."""
 _PLAUSIBLE_W: Final = 1e5
@@ -37,10 +36,10 @@ class Limits(Columns):
     def take(self, batch: Batch, count: int) -> None:
         """Take a batch; `count` GPUs are known."""
         self.grow(count)
-        if FIELD not in batch.values:
+        if not {IN_FORCE, ASKED_FOR} & batch.values.keys():
             return
         for tick, here in batch.ticks():
-            watts, at = reported(batch, FIELD, tick, here), batch.at[tick, here]
+            watts, at = power_limits(batch, tick, here), batch.at[tick, here]
             stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < _SAME_W
             moved = np.flatnonzero(~stands & (watts > 0) & (watts < _PLAUSIBLE_W))  # mostly none
             those = batch.entities[here][moved]

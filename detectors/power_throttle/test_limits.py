@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from detectors.power_throttle.examples import Scene, tape_of
 from detectors.power_throttle.test_detector import CLOCK, POWER, changed, run
@@ -10,9 +11,9 @@ from detectors.tapes.gpus import START, name
 from detectors.tapes.tape import Tape
 
 
-def limited(tape: Tape, watts: Any) -> Tape:
+def limited(tape: Tape, watts: Any, field: str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT") -> Tape:
     """Return the tape with a power limit of `watts`(seconds, node, gpu) reported."""
-    return changed(tape, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", lambda *of: np.asarray(watts(*of[:3]), float))
+    return changed(tape, field, lambda *of: np.asarray(watts(*of[:3]), float))
 
 
 def test_a_limit_lowered_on_one_gpu_is_noted_until_it_is_set_back() -> None:
@@ -39,6 +40,20 @@ def test_a_limit_lowered_on_one_gpu_is_noted_until_it_is_set_back() -> None:
 def test_a_node_whose_limit_is_lower_since_it_was_first_seen_is_somebodys_choice() -> None:
     (note,) = run(limited(tape_of(Scene(seed=4)), lambda at, node, gpu: np.where(node == name(1), 250.0, 400.0)))
     assert (note.state, note.severity, dict(note.entity)) == ("firing", "info", {"node": name(1)})
+
+
+@pytest.mark.parametrize("field", ["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT"])
+def test_a_limit_lowered_on_a_node_is_noted_once_however_many_of_its_gpus_it_holds(field: str) -> None:
+    def watts(at: Any, node: Any, gpu: Any) -> Any:
+        return np.where((node == name(1)) & (at >= 120), 250.0, 400.0)
+
+    def slower(at: Any, node: Any, gpu: Any, values: Any) -> Any:
+        held = (node == name(1)) & ((gpu == 4) & (at >= 120) | (gpu == 5) & (at >= 300))
+        return np.where(held, 0.8 * values, values)
+
+    drawn = changed(tape_of(Scene(seed=4)), POWER, lambda *of: np.minimum(of[-1], watts(*of[:3])))
+    (note,) = run(limited(changed(drawn, CLOCK, slower), watts, field))
+    assert (note.severity, dict(note.entity), note.evidence["power_limit_w"]) == ("info", {"node": name(1)}, 250)
 
 
 def test_a_limit_lowered_on_all_is_a_decision() -> None:

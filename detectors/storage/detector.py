@@ -4,9 +4,9 @@ The latency of a mount's median client, in reads and in writes, is compared with
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients for two minutes that is too improbable for chance, by the tail of such differences here, is unusual. It
 alerts where somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise`
-of their time more than they did; requests queue on every client; or, of jobs that report no steps, throughput halves,
-or each client's requests take a twentieth of every second more than they did (Little's law). Else it is of severity
-info.
+of their time more than they did; or, where no job there reports steps, requests queue on every client, throughput
+halves, or each client's requests take a twentieth of every second more than they did (Little's law). Else it is of
+severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -285,8 +285,8 @@ class Storage(BaseDetector):
             figures, effect = self._effect(worst)
             evidence |= figures
         else:
-            effect = self._queueing(looks, place, evidence)
-            effect = effect or ("" if telling else self._hindered(looks, place, evidence))
+            ways = (self._queueing, self._hindered)
+            effect = "" if telling else next((found for lost in ways if (found := lost(looks, place, evidence))), "")
         wealth = float(self._evidence.wealth[pair].max())
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, _WINDOW_MS / 1000)

@@ -16,6 +16,7 @@ from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.link_lines import LOST
+from detectors.signals.power_limits import power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
@@ -32,6 +33,8 @@ _SLOWED: Final = 0.98
 _LOWERED: Final = 0.95
 """At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
+_SAME_W = 1.0
+"""Limits are set in whole watts."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _HOLDS_MS: Final = 180_000
@@ -100,10 +103,10 @@ class KnownCauses(Columns):
             def of(name: str, tick: int = tick, here: Any = here) -> FloatArray:
                 return reported(batch, name, tick, here)
 
-            self._take_tick(batch.entities[here], where, at, of)
+            self._take_tick(batch.entities[here], where, at, of, power_limits(batch, tick, here))
             self.at[where] = at
 
-    def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any) -> None:
+    def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any, limit: FloatArray) -> None:
         before, since_ms = [row[where] for row in self.now], at - self.at[where]
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
@@ -123,8 +126,7 @@ class KnownCauses(Columns):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         clock = np.where(np.isfinite(moved), moved, clock)
-        heat, limit = of("DCGM_FI_DEV_GPU_TEMP"), of("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
-        fresh = (clock, heat, limit, np.fmax(before[LINK], carries), crc, retries)
+        fresh = (clock, of("DCGM_FI_DEV_GPU_TEMP"), limit, np.fmax(before[LINK], carries), crc, retries)
         for row, value, last in zip(self.now, fresh, before, strict=True):
             known = np.isfinite(value)
             row[where] = value if np.count_nonzero(known) == len(known) else np.where(known, value, last)
@@ -152,6 +154,8 @@ class KnownCauses(Columns):
             return True
         if not len(those):
             return False
+        if len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those)):
+            return True
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
@@ -183,6 +187,18 @@ class KnownCauses(Columns):
         It stalls the job's collectives, unevenly as scrapes see it.
         """
         return any(self.links_lost.get(node, -_LINES_MS) >= since - _LINES_MS for node in nodes)
+
+    def _capped(self, node: str, those: IntArray, others: IntArray) -> bool:
+        """Return whether a node has a lower power limit than its peers, on all its GPUs, and another node the same: a
+        rack that somebody gives less power. That of one node, or of one GPU, may be nobody's choice.
+        """
+        if self.limits(those, others) is None:
+            return False
+        watts = median_of(self.now[LIMIT, those])
+        same = np.abs(self.now[LIMIT] - watts) < _SAME_W
+        nodes = self._layout.node[: self.count]
+        whole = np.bincount(nodes, same) >= np.bincount(nodes)
+        return bool(whole[self._layout.number(node)] and np.count_nonzero(whole) > 1)
 
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:
         """Return the power limit (W) of some GPUs and that of their peers, where it is the lower one."""

@@ -114,6 +114,20 @@ def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, s
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
+@pytest.mark.parametrize("field", ["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT"])
+def test_a_rack_that_was_given_less_power_is_no_straggler_and_one_node_is(field: str) -> None:
+    def given_less(nodes: set[int]) -> Training:
+        ranks = [rank for node in nodes for rank in range(8 * node, 8 * node + 8)]
+        limits = {field: lambda at_s, _values: from_to(500.0, 600, 1e9, ranks)(at_s, np.full(at_s.shape, 700.0))}
+        return replace(SEEN, nodes=6, felt="clock", slow=[Slow(ranks, 600, factor=1.15)], dcgm=limits)
+
+    (alone,) = run(given_less({1}))
+    assert (dict(alone.entity), alone.evidence["power_limit_w"]) == ({"node": name(1)}, 500)
+    assert run(given_less({1, 2})) == []
+    unlimited = run(replace(given_less({1, 2}), dcgm={}))
+    assert {finding.entity["node"] for finding in unlimited} == {name(1), name(2)}
+
+
 def test_longer_work_of_a_job_that_uses_no_tensor_cores_may_be_more_work() -> None:
     slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)])
     assert entities(slow) == [ONLY]
