@@ -40,6 +40,8 @@ LATELY: Final = np.uint64(0xFFFF)
 _LAST_LOOKS: Final = 8
 """What was odd now and then, by chance, may be slow from now on: not all that went before must be outweighed."""
 _RISE_LOOKS: Final = 2
+_PAUSE: Final = 3
+"""Who is slow by not much more than counts is now and then not odd; after more looks it has another reason."""
 DUTY: Final = 0.2
 """What comes and goes is odd for a fifth of the time at least; checkpoints that scrapes see unevenly much less."""
 
@@ -235,6 +237,17 @@ class Comparison(Columns):
     def wealth(self, who: IntArray) -> FloatArray:
         """Return what the evidence against chance is worth, (n,), as a logarithm."""
         return self.rises.worth(self.evidence.wealth[who])
+
+    def lately(self, entity: int) -> int:
+        """Return since how many looks an entity has been odd, with no pause of `_PAUSE` looks in between."""
+        bits, looks = self.bits(entity)
+        since = 0
+        for ago in range(looks):
+            if bits >> ago & 1:
+                since = ago + 1
+            elif ago + 1 - since >= _PAUSE:
+                break
+        return since
 
     def bits(self, entity: int) -> tuple[int, int]:
         """Return in which looks an entity was odd since it first was, as bits, and of how many, at most 64."""

@@ -60,6 +60,8 @@ class Training:
     """Of so many steps ranks report one."""
     only_whole: bool = False
     """Only the job as a whole is reported."""
+    one_a_node: bool = False
+    """Only the first rank of each node reports."""
     missing: float = 0.01
     interval_s: float = 15.0
     felt: str = ""
@@ -163,6 +165,8 @@ def _steps(training: Training) -> Rows:
     rank = np.tile(np.arange(ranks), len(rows))
     values = dict(zip(("step_time_s", "compute_s", "comm_wait_s", "data_wait_s"), columns, strict=True))
     heard = chance.random(len(at)) >= training.missing
+    if training.one_a_node:
+        heard &= rank % training.gpus == 0
     if training.only_whole:
         heard, rank = rank == 0, np.full(len(rank), -1)
     order = np.flatnonzero(heard)[np.argsort(at[heard], kind="stable")]

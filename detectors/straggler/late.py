@@ -65,7 +65,10 @@ class Late:
             own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
             lag = float(np.median(ranks.lag[here] if whole else ranks.lag[worst]))
             began = max(int(np.median(ranks.since[here])), job.start)
-            if self._watch.works_more(name, None if whole else gpus, began) >= _MORE_WORK * ranks.longer(worst, lag):
+            # The one rank that a node reports is as late as any of its GPUs.
+            given = gpus if alone or not whole else np.empty(0, np.int64)
+            more = self._watch.works_more(name, given, max(began, ranks.slow_since(worst)))
+            if more >= _MORE_WORK * ranks.longer(worst, lag):
                 continue
             found.append(
                 Suspect(

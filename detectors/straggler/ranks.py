@@ -139,6 +139,13 @@ class Ranks(Comparison):
         self.look(Look(who, one, Groups(one, 1), x, steps, held_too, begun, self.look_s, self.every_s))
         return True
 
+    def slow_since(self, rank: int) -> Instant:
+        """Return since when (ms) a rank has been slow without a pause; before, it may have had another reason."""
+        looks = self.lately(rank)
+        if looks == self.run[rank]:
+            return int(self.since[rank])
+        return self._begun - round(1000 * self.every_s * (looks - 1))
+
     def longer(self, rank: int, lag: float) -> float:
         """Return by how much longer a rank computes for its `lag`, a share of the step, as a logarithm."""
         longer_s = lag * self.step_s

@@ -160,9 +160,11 @@ class Readings(Comparison):
         lately = min(whole, _LATE_WINDOWS)
         middles = (masked_median(more[:, :count], known[:, :count]) for count in (whole, lately))
         before = always[np.argmax(np.isfinite(always), axis=0), np.arange(len(entities))]
+        learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - since) / 1000
+        before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
         few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
         soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))
-        return np.asarray(np.where(soon, np.inf, np.fmax(*middles) - known_or(before, 0.0)))
+        return np.asarray(np.where(soon, np.inf, np.fmax(*middles) - before))
 
 
 def _lags(apart: FloatArray) -> FloatArray:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from detectors.core.evidence import Rises
+from detectors.core.tails import Tails
 from detectors.signals.throttle_bits import HW_POWER_BRAKE
+from detectors.straggler.comparison import Comparison
 from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
 from detectors.straggler.test_detector import entities
 from detectors.straggler.test_readings import SEEN, without_steps
@@ -57,3 +59,13 @@ def test_who_is_far_more_active_at_a_slower_clock_has_work_of_its_own(more: floa
     slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([0], 600, factor=1.2)], dcgm=busier)
     alerts = [one.severity for one in without_steps(slow) if one.severity != "info" and one.state == "firing"]
     assert alerts == severities
+
+
+@pytest.mark.parametrize(
+    ("odd", "looks"), [(0b1, 1), (0b111, 3), (0b1011001, 7), (0b1010001, 1), (0b1000, 0)], ids="{0:b}".format
+)
+def test_who_was_not_odd_for_three_looks_has_been_slow_since_then(odd: int, looks: int) -> None:
+    one = Comparison(("rank",), 1, Tails(None), Rises())
+    one.grow(1)
+    one.odd[0], one.run[0] = odd, 12
+    assert one.lately(0) == looks

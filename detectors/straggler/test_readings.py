@@ -108,7 +108,7 @@ def test_who_was_given_more_work_is_not_slow(reported: bool, ranks: Any) -> None
     ids=["one of two nodes", "a reading a minute", "a job that has just begun", "between checkpoints"],
 )
 def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, since_s: float) -> None:
-    uneven = replace(training, only_whole=False, slow=[Slow(range(8, 16), since_s, since_s + 600, factor=1.25)])
+    uneven = replace(training, only_whole=False, slow=[Slow(range(8, 16), since_s, since_s + 1000, factor=1.25)])
     assert entities(uneven)[:1] == [{"node": name(1)}]
     assert entities(replace(uneven, felt="memory"))[:1] == [{"node": name(1)}]
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
@@ -126,6 +126,12 @@ def test_a_rack_that_was_given_less_power_is_no_straggler_and_one_node_is(field:
     assert run(given_less({1, 2})) == []
     unlimited = run(replace(given_less({1, 2}), dcgm={}))
     assert {finding.entity["node"] for finding in unlimited} == {name(1), name(2)}
+
+
+def test_the_only_rank_that_a_node_reports_may_wait_for_a_gpu_that_was_given_more() -> None:
+    uneven = replace(SEEN, only_whole=False, one_a_node=True, nodes=8, slow=[Slow([FIRST], 600, 1500, factor=1.3)])
+    assert entities(uneven) == [{"node": name(1)}]
+    assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
 def test_longer_work_of_a_job_that_uses_no_tensor_cores_may_be_more_work() -> None:
