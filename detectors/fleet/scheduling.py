@@ -99,7 +99,7 @@ _KUBELET = re.compile(
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
 )
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
-_DAEMON = re.compile(r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet)\b(?!.*\bstart(?:ed|ing)\b)")
+_DAEMON = re.compile(r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet)\b(?!.*\b[Ss]tart(?:ed|ing)\b)")
 """Daemons that run on the node itself and log by their own name; that they start follows a boot."""
 _PROGRAM = re.compile(
     r"segfault at |traps: \S+\[\d+\]|perf: interrupt took too long|Killed process \d+|\bXid\b.*\bpid='?\d+"
@@ -136,8 +136,8 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
     if record.source == "kernel":
         if record.node and _ORDERLY.search(record.message):
             yield record.node, "out"
-        elif record.node and _PROGRAM.search(record.message):
-            yield record.node, "alive"
+        elif record.node and (_PROGRAM.search(record.message) or _DAEMON.match(record.message)):
+            yield record.node, "alive"  # a node's journal has its daemons beside its kernel
         return
     if record.source == "job":
         if record.node and _STEP.search(record.message):

@@ -96,6 +96,13 @@ def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 
+def test_a_daemon_on_the_node_speaks_for_it_beside_the_kernel_too() -> None:
+    kubelet = 'kubelet[2210]: I0617 10:12:14 prober.go:107] "Probe succeeded" pod="serve/chat-0"'
+    assert states(kubelet, "kernel", "v003") == [("v003", "alive")]
+    assert states("kubelet[2210]: Started kubelet", "kernel", "v003") == []
+    assert states(kubelet, "kernel") == []
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -16,6 +16,7 @@ FIELDS: Final = {
     "util": "DCGM_FI_DEV_GPU_UTIL",
     "tensor": "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "memory": "DCGM_FI_DEV_FB_USED",
+    "clock": "DCGM_FI_DEV_SM_CLOCK",
 }
 _STEP = 0.05
 """How far one point of the grid moves a job's level of power: a minute and a half of steps makes it."""
@@ -27,6 +28,8 @@ _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
 _COMPUTES = 0.5
 """Of the tensor activity in steps: so much does an evaluation, which draws less; of a job that hangs, a rank or two."""
+_HELD = 0.95
+"""Of the clock in steps: who spins draws little, and so runs as fast as ever; a lower clock holds down who works."""
 _STEADY = 0.05
 """Power of GPUs that only spin is constant; a load that is lower wanders."""
 _FREED = 0.2
@@ -43,19 +46,22 @@ class _Readings(Columns):
     util: FloatArray = column(np.nan)
     tensor: FloatArray = column(np.nan)
     memory: FloatArray = column(np.nan)
+    clock: FloatArray = column(np.nan)
 
 
 class Activity(_Readings):
-    """By job: means over its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1; `memory`, MiB); NaN unknown.
+    """By job: means of its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1; `memory`, MiB; `clock`, MHz);
+    NaN unknown.
 
-    `power_level`, `tensor_level` and `memory_level` are these while it works; `low` and `high` bound its power since it
-    last did.
+    `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `low` and `high` bound its
+    power since it last did.
     """
 
     axis = REUSED
     power_level: FloatArray = column(np.nan)
     tensor_level: FloatArray = column(np.nan)
     memory_level: FloatArray = column(np.nan)
+    clock_level: FloatArray = column(np.nan)
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     heard: IntArray = column(0)
@@ -128,7 +134,7 @@ class Activity(_Readings):
 
     def learn(self, jobs: IntArray) -> None:
         """Learn what the GPUs of jobs that work draw."""
-        for name in ("power", "tensor", "memory"):
+        for name in ("power", "tensor", "memory", "clock"):
             seen, level = getattr(self, name)[jobs], getattr(self, f"{name}_level")[jobs]
             moved = np.where(np.isnan(level), seen, level + _STEP * (seen - level))
             getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
@@ -148,10 +154,10 @@ class Activity(_Readings):
     def spinning(self) -> BoolArray:
         """Return which jobs' GPUs are busy at a fraction of the power they draw in steps, and do no tensor work.
 
-        An evaluation draws less than a step, and computes.
+        An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
         """
         spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
-        return spins & ~self.computing()
+        return spins & ~self.computing() & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can show it."""

@@ -148,6 +148,23 @@ def test_gpus_that_compute_have_not_stopped_whatever_they_draw_when_they_are_scr
     assert [fault for fault, state in found(alone) if state == "firing"] == ([] if at_work else ["job_hang"])
 
 
+@pytest.mark.parametrize(("clock", "expected"), [(1050.0, []), (1410.0, ["job_hang"]), (np.nan, ["job_hang"])])
+def test_gpus_that_a_power_cap_holds_down_do_not_spin(clock: float, expected: list[str]) -> None:
+    """Their power stands at the cap, without a wobble, and no tensor activity is read."""
+    tape = tape_of(STEADY)
+    (dcgm,) = [rows for rows in tape.rows if rows.kind == "dcgm"]
+    capped = dcgm.times >= START + 480_000
+    power, sm_clock = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK"
+    values = {
+        **dcgm.values,
+        power: np.where(capped, 250.0, dcgm.values[power]),
+        sm_clock: np.where(capped, clock, 1410.0),
+    }
+    valid = {**dcgm.valid, sm_clock: np.isfinite(values[sm_clock])}
+    alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
+    assert [fault for fault, state in found(alone) if state == "firing"] == expected
+
+
 def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None:
     tape = tape_of(replace(HUNG, gpus_reported=False))
     (steps,) = tape.rows
