@@ -14,10 +14,8 @@ from detectors.core.columns import Columns, column
 from detectors.core.statistics import median_of
 from detectors.power_throttle.brake import SLOWED
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
-from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, power_limits
+from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
 
-_SAME_W: Final = 1.0
-"""Limits are set in whole watts."""
 _PLAUSIBLE_W: Final = 1e5
 _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
@@ -40,7 +38,7 @@ class Limits(Columns):
             return
         for tick, here in batch.ticks():
             watts, at = power_limits(batch, tick, here), batch.at[tick, here]
-            stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < _SAME_W
+            stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < SAME_W
             moved = np.flatnonzero(~stands & (watts > 0) & (watts < _PLAUSIBLE_W))  # mostly none
             those = batch.entities[here][moved]
             fresh = np.isnan(self.first[those])
@@ -57,7 +55,7 @@ class Limits(Columns):
         if not below.any():
             return below, below
         whole = np.bincount(gpus.layout.node[known & ~below], minlength=len(gpus.layout.names)) == 0
-        policy = whole[gpus.layout.node] & (np.abs(self.first - self.enforced) < _SAME_W)
+        policy = whole[gpus.layout.node] & (np.abs(self.first - self.enforced) < SAME_W)
         return below, below & ~policy
 
     def binds(self, gpus: GpusAtWork, clock_peers: FloatArray) -> BoolArray:

@@ -10,6 +10,8 @@ from detectors.fleet.gpus import reported
 IN_FORCE: Final = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT"
 ASKED_FOR: Final = "DCGM_FI_DEV_POWER_MGMT_LIMIT"
 """What `nvidia-smi -pl` sets; hardware and platform may allow less."""
+SAME_W: Final = 1.0
+"""Limits are set in whole watts."""
 
 
 def power_limits(batch: Batch, tick: int, here: Any) -> FloatArray:

@@ -281,12 +281,12 @@ class Storage(BaseDetector):
         slow = f"{_WORDS[way]}s take {latency[way]:.3g} ms, {times:.1f} times what they do at like throughput"
         if starving and not rise[way] > 0:
             slow = f"reads take {latency[READ]:.3g} ms"
+        effect = ""
         if worst is not None:
             figures, effect = self._effect(worst)
             evidence |= figures
-        else:
-            ways = (self._queueing, self._hindered)
-            effect = "" if telling else next((found for lost in ways if (found := lost(looks, place, evidence))), "")
+        elif not telling:
+            effect = self._queueing(looks, place, evidence) or self._hindered(looks, place, evidence)
         wealth = float(self._evidence.wealth[pair].max())
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, _WINDOW_MS / 1000)

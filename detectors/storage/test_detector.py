@@ -11,7 +11,7 @@ from detectors.registry import choose
 from detectors.storage.detector import Storage
 from detectors.storage.examples import MOUNTS, NFS, SERVERS, Site, Slow, tape_of
 from detectors.storage.habit import LoadHabit
-from detectors.tapes.cluster import START, changed, seconds
+from detectors.tapes.cluster import START, changed, seconds, without
 from detectors.tapes.tape import Tape, play
 
 QUIET = Site()
@@ -113,14 +113,9 @@ def test_requests_that_queue_on_every_client_hold_up_somebody_where_no_job_repor
     quick = replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)])
     queued = replace(quick, slow=[Slow(0, 480, factor=40)])
     assert [one.severity for site in (quick, queued) for one in firing(tape_of(site))] == ["info", "info"]
-    (found,) = [one for one in firing(without_steps(queued)) if one.severity != "info"]
+    (found,) = [one for one in firing(without(tape_of(queued), "steps")) if one.severity != "info"]
     assert found.severity == "ticket"
     assert "requests wait, usually" in found.summary
-
-
-def without_steps(site: Site) -> Tape:
-    tape = tape_of(site)
-    return replace(tape, rows=[rows for rows in tape.rows if rows.kind != "steps"])
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,14 @@ class Look:
     every_s: float
 
     @cached_property
-    def among(self) -> tuple[FloatArray, IntArray]:
+    def middles(self) -> tuple[FloatArray, IntArray]:
         """The median of each of the `signals` in the group of each entity, (rows, n), and of how many it is."""
         return self.medians(self.signals)
 
     @property
     def usual(self) -> FloatArray:
-        """The medians of `among`."""
-        return self.among[0]
+        """The first of the `middles`."""
+        return self.middles[0]
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
@@ -238,7 +238,7 @@ class Comparison(Columns):
         """Return what the evidence against chance is worth, (n,), as a logarithm."""
         return self.rises.worth(self.evidence.wealth[who])
 
-    def lately(self, entity: int) -> int:
+    def without_pause(self, entity: int) -> int:
         """Return since how many looks an entity has been odd, with no pause of `_PAUSE` looks in between."""
         bits, looks = self.bits(entity)
         since = 0

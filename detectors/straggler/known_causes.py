@@ -16,7 +16,7 @@ from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.link_lines import LOST
-from detectors.signals.power_limits import power_limits
+from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
@@ -33,8 +33,6 @@ _SLOWED: Final = 0.98
 _LOWERED: Final = 0.95
 """At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
-_SAME_W = 1.0
-"""Limits are set in whole watts."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _HOLDS_MS: Final = 180_000
@@ -195,7 +193,7 @@ class KnownCauses(Columns):
         if self.limits(those, others) is None:
             return False
         watts = median_of(self.now[LIMIT, those])
-        same = np.abs(self.now[LIMIT] - watts) < _SAME_W
+        same = np.abs(self.now[LIMIT] - watts) < SAME_W
         nodes = self._layout.node[: self.count]
         whole = np.bincount(nodes, same) >= np.bincount(nodes)
         return bool(whole[self._layout.number(node)] and np.count_nonzero(whole) > 1)

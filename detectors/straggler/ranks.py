@@ -141,7 +141,7 @@ class Ranks(Comparison):
 
     def slow_since(self, rank: int) -> Instant:
         """Return since when (ms) a rank has been slow without a pause; before, it may have had another reason."""
-        looks = self.lately(rank)
+        looks = self.without_pause(rank)
         if looks == self.run[rank]:
             return int(self.since[rank])
         return self._begun - round(1000 * self.every_s * (looks - 1))

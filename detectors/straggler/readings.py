@@ -6,8 +6,9 @@ the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
   so the same work takes more of a slower clock's;
-- longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and not for
-  being busy more: who waits in a collective is as busy, where GPUs serve requests each for itself some have more;
+- longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
+  more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
+  requests each for itself some have more;
 - starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
 
 Who does more work is not slow: a rank that was given longer sequences, or a favoured expert, computes longer while its
@@ -141,7 +142,8 @@ class Readings(Comparison):
         that it lies in, or reaches back to.
         """
         who, sparse = look.who, look.reads <= 1
-        more, habit = np.array([_more_work(beside), _more_work(apart)]) * np.where(look.among[1][TENSOR] == 2, 2.0, 1.0)
+        away = np.where(look.middles[1][TENSOR] == 2, 2.0, 1.0)
+        more, habit = away * _more_work(beside), away * _more_work(apart)
         more[among[TENSOR] > self._most_spread] = np.nan
         latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])

@@ -68,4 +68,4 @@ def test_who_was_not_odd_for_three_looks_has_been_slow_since_then(odd: int, look
     one = Comparison(("rank",), 1, Tails(None), Rises())
     one.grow(1)
     one.odd[0], one.run[0] = odd, 12
-    assert one.lately(0) == looks
+    assert one.without_pause(0) == looks

@@ -114,6 +114,16 @@ def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, s
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
+@pytest.mark.parametrize("onset_s", [600, 620, 640, 659])
+@pytest.mark.parametrize(("interval_s", "within_s"), [(5.0, 180), (30.0, 180), (60.0, 250)])
+def test_a_slow_node_is_named_in_time_whenever_in_a_window_it_became_slow(
+    onset_s: int, interval_s: float, within_s: int
+) -> None:
+    slow = [Slow(range(8, 16), onset_s, factor=1.25)]
+    found = run(replace(SEEN, minutes=16, interval_s=interval_s, only_whole=False, felt="memory", slow=slow))
+    assert onset_s < since(found[0]) <= onset_s + within_s
+
+
 @pytest.mark.parametrize("field", ["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_POWER_MGMT_LIMIT"])
 def test_a_rack_that_was_given_less_power_is_no_straggler_and_one_node_is(field: str) -> None:
     def given_less(nodes: set[int]) -> Training:
