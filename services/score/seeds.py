@@ -1,13 +1,15 @@
 """Which seeds detectors are developed on, and which are kept for tests."""
 
+from collections.abc import Iterable
+
 TEST_SEEDS = range(900_000, 1_000_000)
 """Nothing is developed or tuned on these. All others are training seeds, the scenarios' own (dates) among them."""
 
 
-def kind_of_seeds(first: int | None, count: int = 1) -> str:
-    """Return in words what seeds these are: `count` of each scenario from `first` on, None for its own."""
-    if first is not None and TEST_SEEDS.start <= first < TEST_SEEDS.stop:
-        kind = "test seeds (nothing was developed on them)"
-    else:
-        kind = "training seeds"
-    return f"{kind}: {count} of each scenario" + ("" if first is None else f", from {first}")
+def kinds_of_seeds(seeds: Iterable[int | None]) -> str:
+    """Return in words what the seeds of recordings are, None of one that was not generated; empty if all are."""
+    generated = [seed for seed in seeds if seed is not None]
+    tests = sum(seed in TEST_SEEDS for seed in generated)
+    kinds = {"training seeds": len(generated) - tests, "test seeds (nothing was developed on them)": tests}
+    words = ", ".join(f"from {kind}: {count}" for kind, count in kinds.items() if count)
+    return f"recordings generated {words}" if words else ""

@@ -64,7 +64,7 @@ def score(
     choices = load_choices(config, calibration)
     card = _scored(paths, choices, workers, gone, strict=strict)
     figures = card.as_json()
-    _print(card, seeds, first_seed)
+    _print(card)
     if gone:
         before = _scored(paths, choices, workers, strict=strict).as_json()
         _print_loss(before, figures, gone)
@@ -73,9 +73,9 @@ def score(
         out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     if html is not None:
         from services.score.page import page
-        from services.score.seeds import kind_of_seeds
+        from services.score.seeds import kinds_of_seeds
 
-        html.write_text(page(card, kind_of_seeds(first_seed, seeds)), encoding="utf-8")
+        html.write_text(page(card, kinds_of_seeds(one.seed for one in card.recordings)), encoding="utf-8")
 
 
 def compare(
@@ -160,14 +160,14 @@ def _scored(
         return score_all(listed, choices, workers=workers, scored=scored, without=without, strict=strict)
 
 
-def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
+def _print(card: "Scorecard") -> None:
     from rich.console import Console
 
     from services.cli.sheets import print_sheet
     from services.recording.model import words_of
     from services.score.incidents import incident_sheet
     from services.score.page import behaviour_sheet, fault_sheet
-    from services.score.seeds import kind_of_seeds
+    from services.score.seeds import kinds_of_seeds
 
     figures, console = card.as_json(), Console()
     if any(one["labelled"] for one in figures["recordings"]):
@@ -197,7 +197,8 @@ def _print(card: "Scorecard", seeds: int, first: int | None) -> None:
     if len(unknown) == len(figures["recordings"]):
         _print_unjudged(console, figures["recordings"])
         return
-    console.print(kind_of_seeds(first, seeds))
+    if words := kinds_of_seeds(one.seed for one in card.recordings):
+        console.print(words)
     _print_unjudged(console, figures["recordings"])
 
 
