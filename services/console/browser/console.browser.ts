@@ -51,6 +51,21 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
     expect(wrong).toEqual([]);
   });
 
+  it("shows all that a run found, though its state is answered last", async () => {
+    const { page, base, wrong } = served;
+    const started = await page.request.post(`${base}api/v1/runs`, { data: { recording: "vela-power-brake" } });
+    const { id } = (await started.json()) as { id: string };
+    const state = async () => ((await (await page.request.get(`${base}api/v1/runs/${id}`)).json()) as { state: string }).state;
+    await page.route(`**/api/v1/runs/${id}`, async (route) => {
+      await expect.poll(state).toBe("done");
+      await route.continue();
+    });
+    await page.goto(`${base}#/run/${id}`);
+    await expect.poll(shown).toEqual(["09:30:16", 1]);
+    await page.unrouteAll();
+    expect(wrong).toEqual([]);
+  });
+
   it("opens the incident, judges it, and makes its postmortem", async () => {
     const { page, base, wrong } = served;
     await page.locator("section[aria-label=Incidents] a").click();
