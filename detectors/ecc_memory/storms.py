@@ -109,6 +109,10 @@ class Storms:
         beyond = single.beyond_chance()
         habit = np.where(self._bouts.found_at >= 0, single.level, np.maximum(single.level, self._bouts.usual))
         added = single.recent - habit * (RECENT_S * 1000 / LOOK_MS)
+        # What builds up, at ten a minute, is counted from its first error on: none of it is forgotten meanwhile.
+        looks = (now - single.evidence.since) / LOOK_MS + 1
+        builds_up = (single.evidence.since >= 0) & (looks * LOOK_MS <= _LASTING_MS)
+        added = np.where(builds_up, np.maximum(added, self._errors(slice(None)) - habit * looks), added)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
         lasting = lasting[self._errors(lasting) * _LASTING_APART_MS >= now - single.evidence.since[lasting]]

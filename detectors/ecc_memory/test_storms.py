@@ -68,6 +68,14 @@ def test_a_storm_with_lulls_is_no_bout_that_is_over() -> None:
     assert fire.detected_at <= START + 900_000 + 240_000
 
 
+@pytest.mark.parametrize("interval_s", [10.0, 60.0])
+def test_a_storm_of_ten_errors_a_minute_is_one_once_it_has_as_many_as_a_storm(interval_s: float) -> None:
+    cluster = Cluster(nodes=9, minutes=60, interval_s=interval_s)
+    (fire, *_) = run(cluster.tape(stormy(cluster, memory(cluster), 5, (1200, 2400), 1 / 6)))
+    assert (fire.fault, dict(fire.entity)) == ("ecc_correctable_storm", gpu(1, 1))
+    assert START + 1_200_000 + 280_000 <= fire.detected_at <= START + 1_200_000 + 420_000
+
+
 @pytest.mark.parametrize(("an_hour", "interval_s", "within_s"), [(80, 60, 1500), (140, 10, 900)])
 def test_errors_that_go_on_at_a_low_rate_are_one_storm(an_hour: float, interval_s: float, within_s: float) -> None:
     cluster = Cluster(nodes=9, minutes=140, interval_s=interval_s)

@@ -3,11 +3,12 @@
 What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with the clock or the power to bear it out;
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
-supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third of
-the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as before
-and are no warmer than their peers. GPUs that wait for a braked one lose power but keep their clock: nothing is raised
-on them. A power limit below that of the others of its model is a ticket where it binds, and a note where it harms
-nobody; so is a supply whose load the others carry.
+supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third
+of the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as
+before and are no warmer than their peers. A tenth is enough of a node that the driver holds at a software cap while
+its GPUs draw far less than their limit: the cap is another's, as a BMC's for a supply that is lost. GPUs that wait
+for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of the others of
+its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set lower in the middle of a job that has no other, and blind, without bits
 and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -34,7 +35,7 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
-from detectors.power_throttle.brake import OTHERWISE, Brake
+from detectors.power_throttle.brake import OTHERWISE, SLOWED, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
@@ -42,7 +43,7 @@ from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.gpus_at_work import STALE_MS
 from detectors.signals.held_down import medians
-from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
+from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
 from detectors.spec import load_spec
 
 _FAULT: Fault = "power_throttle"
@@ -145,9 +146,9 @@ class PowerThrottle:
         sure = stated & soon
         if most:
             whole = bool(sure.any()) or (alarm is not None and self._enough(confirmed, mates))
-            whole = whole or self._enough(
-                self._proven(now, here, self._config.clock_ratio, self._config.power_ratio), mates
-            )
+            alone = len(braked_nodes & feeds_of(self._fleet, node)[1]) <= 1  # a rack's cap is somebody's decision
+            ratios = self._config.clock_ratio, self._config.power_ratio
+            whole = whole or self._enough(self._proven(now, here, *ratios, capped=alone), mates)
         else:
             # A supply brakes a node; one GPU whose node's others are free may still have been braked by its supply.
             whole = bool(sure.any()) and alarm is not None and len(here) >= _NODE_SHARE * len(mates)
@@ -175,11 +176,26 @@ class PowerThrottle:
     def _enough(self, those: BoolArray, mates: IntArray) -> bool:
         return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)
 
-    def _proven(self, now: Instant, here: IntArray, clock_ratio: float, power_ratio: float) -> BoolArray:
-        """Return which GPUs have lost so much clock and power, at equal work, beyond what chance can bring."""
+    def _capped(self, here: IntArray) -> BoolArray:
+        """Return which GPUs the driver holds at a power cap that is none of its own: far below their limit."""
+        gpus = self._gpus
+        watts = gpus.usual["power"].level[here] * np.exp(-gpus.lost_power[here])  # of a look: steps have pauses
+        by_driver = (np.maximum(gpus.reasons[here], 0) & OTHERWISE) == SW_POWER_CAP
+        return np.asarray(by_driver & self._limits.unspent(gpus, here, watts))
+
+    def _proven(
+        self, now: Instant, here: IntArray, clock_ratio: float, power_ratio: float, *, capped: bool = False
+    ) -> BoolArray:
+        """Return which GPUs have lost so much clock and power, at equal work, beyond what chance can bring.
+
+        Of those that may be `capped` from outside, and that the driver says are, a tenth of both is enough.
+        """
         gpus = self._gpus
         far = (gpus.lost[here] >= -np.log(clock_ratio)) & (gpus.lost_power[here] >= -np.log(power_ratio))
         far &= (np.maximum(gpus.reasons[here], 0) & OTHERWISE) == 0
+        if capped:
+            less = (gpus.lost[here] >= -np.log(SLOWED)) & (gpus.lost_power[here] >= -np.log(SLOWED))
+            far |= less & self._capped(here)
         lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
         if not (far & lasting).any():
             return np.zeros(len(here), bool)
@@ -213,6 +229,7 @@ class PowerThrottle:
             feed_nodes_braked=len(braked_nodes & sharing),
             job=self._fleet.job_of(node),
             stated=bool(stated.any()),
+            capped=bool(self._capped(braked).any()),
         )
 
     def _fire(self, now: Instant, entity: Entity, case: Case) -> list[Finding]:

@@ -12,13 +12,17 @@ _SUPPLY_STATES = ("nominal", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class Case(HeldDown):
-    """GPUs held down by a brake: with the state of the node's supplies, and the nodes that share its feeds."""
+    """GPUs held down by a brake: with the state of the node's supplies, and the nodes that share its feeds.
+
+    `capped`: the driver says that it caps their power, and they draw far less than it allows.
+    """
 
     node: str
     supply_state: int | None
     feeds: tuple[str, ...]
     feed_nodes: int
     feed_nodes_braked: int
+    capped: bool
 
 
 def feeds_of(fleet: Fleet, node: str) -> tuple[tuple[str, ...], set[str]]:
@@ -41,6 +45,8 @@ def score(case: Case) -> float:
 def summary(gpus: Work, case: Case, gpu: int | None) -> str:
     """Return one sentence."""
     what = "hardware power brake" if case.stated else "clock and power cut"
+    if case.capped and not case.stated:
+        what = "power capped far below the limit"
     who = f"{case.node}: {what} on {len(case.held)} of {len(case.mates)} busy GPUs"
     if gpu is not None:
         who = f"{case.node} GPU {gpu}: {what}"
@@ -56,6 +62,8 @@ def action(case: Case) -> str:
     """Return what to do first."""
     if case.feed_nodes_braked > 1:
         return "check the power feed that the braked nodes share"
+    if case.capped and not case.stated:
+        return "ask its BMC for a power cap (Redfish PowerLimit), and why: a supply or feed that is lost"
     return "drain the node and check its power supplies and their feeds"
 
 

@@ -19,6 +19,9 @@ from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_li
 _PLAUSIBLE_W: Final = 1e5
 _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
+_UNSPENT: Final = 0.8
+"""The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
+limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""
 _STANDS_MS: Final = 30_000
 """A limit is set once and stays: half a minute passes over a change that is being rolled out."""
 
@@ -62,6 +65,11 @@ class Limits(Columns):
         """Return which GPUs their limit holds down: they draw it, at a clock well below their peers'."""
         slow = gpus.clock <= SLOWED * clock_peers
         return np.asarray(gpus.busy & (gpus.power >= _BINDS * self.enforced) & slow)
+
+    def unspent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
+        """Return which of some GPUs may draw far more than `watts`: by the limit that is read, else the topology's."""
+        read = self.enforced[those]
+        return np.asarray(watts <= _UNSPENT * np.where(np.isfinite(read), read, gpus.limit[those]))
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""

@@ -1,5 +1,6 @@
 """power_throttle on what clusters do: braked in many ways, and healthy in ways that look braked."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.signals.bmc_alarms import alarm_line
+from detectors.signals.power_limits import IN_FORCE
 from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
 from detectors.tapes.gpus import START, name
 from detectors.tapes.tape import Handling, Tape, play, take
@@ -311,17 +313,40 @@ def test_idle_gpus_are_not_looked_at_whatever_their_bits_say() -> None:
     assert firing(changed(healthy(pauses=[(120, 200)]), REASONS, set_while_idle)) == []
 
 
-def test_a_software_cap_at_a_lowered_limit_is_nobodys_fault() -> None:
-    def capped(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
-        return np.where((node == name(1)) & (seconds > 200), SW_POWER_CAP, values)
+def capped_from_200_s(share: float, *, nodes: Sequence[int] = (1,), limit: bool = False) -> Tape:
+    """Return a tape of nodes that the driver says are capped, by a cap that takes clock and power to `share`."""
 
-    def halved(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
-        return np.where((node == name(1)) & (seconds > 200), 0.4 * values, values)
+    def here(seconds: Any, node: Any) -> Any:
+        return np.isin(node, [name(number) for number in nodes]) & (seconds > 200)
+
+    def cut(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where(here(seconds, node), share * values, values)
 
     tape = healthy()
+    if limit:
+        tape = changed(
+            tape, IN_FORCE, lambda seconds, node, gpu, values: np.where(here(seconds, node), 400 * share, 400.0)
+        )
     for field in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
-        tape = changed(tape, field, halved)
-    assert firing(changed(tape, REASONS, capped)) == []
+        tape = changed(tape, field, cut)
+    return changed(tape, REASONS, lambda s, node, gpu, bits: np.where(here(s, node), SW_POWER_CAP, bits))
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_software_cap_far_below_the_limit_is_somebody_elses_cap(share: float) -> None:
+    (fired,) = firing(capped_from_200_s(share))
+    assert (dict(fired.entity), fired.severity) == ({"node": name(1)}, "page")
+    assert START + 230_000 <= fired.detected_at <= START + 260_000
+    assert "power capped far below the limit" in fired.summary
+    assert "Redfish PowerLimit" in fired.recommended_action
+
+
+def test_a_software_cap_at_a_lowered_limit_is_a_note() -> None:
+    assert [one.severity for one in firing(capped_from_200_s(0.7, limit=True))] == ["info"]
+
+
+def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
+    assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
 
 
 def test_a_supply_that_fails_without_any_brake_is_not_a_throttle() -> None:

@@ -1,4 +1,4 @@
-"""What is said of recordings' seeds."""
+"""What the sheet of scores says of recordings' seeds."""
 
 import pytest
 
