@@ -67,7 +67,9 @@ class Late:
             began = max(int(np.median(ranks.since[here])), job.start)
             # The one rank that a node reports is as late as any of its GPUs.
             given = gpus if alone or not whole else np.empty(0, np.int64)
-            more = self._watch.works_more(name, given, max(began, ranks.slow_since(worst)))
+            # One of a node's ranks may have been slow for long, for another reason than all of them are now.
+            slow_since = int(np.median([ranks.slow_since(rank) for rank in (along if whole else [worst])]))
+            more = self._watch.works_more(name, given, max(began, slow_since))
             if more >= _MORE_WORK * ranks.longer(worst, lag):
                 continue
             found.append(

@@ -114,6 +114,12 @@ def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, s
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
+def test_the_work_of_a_node_is_looked_at_since_all_of_it_is_slow_not_one_of_its_ranks() -> None:
+    first, then = Slow([13], 480, 910, factor=1.13), Slow(range(8, 16), 910, 1500, factor=1.28)
+    uneven = replace(SEEN, nodes=9, gpus=8, only_whole=False, felt="work", slow=[first, then])
+    assert [finding for finding in run(uneven) if finding.severity != "info"] == []
+
+
 @pytest.mark.parametrize("onset_s", [600, 620, 640, 659])
 @pytest.mark.parametrize(("interval_s", "within_s"), [(5.0, 180), (30.0, 180), (60.0, 250)])
 def test_a_slow_node_is_named_in_time_whenever_in_a_window_it_became_slow(
