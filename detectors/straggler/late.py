@@ -69,7 +69,7 @@ class Late:
             given = gpus if alone or not whole else np.empty(0, np.int64)
             # One of a node's ranks may have been slow for long, for another reason than all of them are now.
             slow_since = int(np.median([ranks.slow_since(rank) for rank in (along if whole else [worst])]))
-            more = self._watch.works_more(name, given, max(began, slow_since))
+            more = self._watch.works_more(name, given, max(began, slow_since), began)
             if more >= _MORE_WORK * ranks.longer(worst, lag):
                 continue
             found.append(

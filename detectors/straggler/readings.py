@@ -149,20 +149,22 @@ class Readings(Comparison):
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
         self.always[:, who] = np.concatenate([[more - habit], self.always[:-1, who]])
 
-    def works_more(self, entities: IntArray, since: Instant, window_end: Instant, *, is_read: bool) -> FloatArray:
+    def works_more(
+        self, entities: IntArray, since: Instant, began: Instant, window_end: Instant, *, is_read: bool
+    ) -> FloatArray:
         """Return how much more work each of some entities did since then, (n,), as a logarithm.
 
         It is the median of the windows that lie after `since`, or that of the last three, if higher: work moves on;
-        less what it always was, if that was known before. The last ended at `window_end`. inf where it is read
-        (`is_read`, or was before) and will be known within some windows, NaN where it is not read.
+        less what it always was, if that was known before they `began` to be slow. The last ended at `window_end`. inf
+        where it is read (`is_read`, or was before) and will be known within some windows, NaN where it is not read.
         """
-        whole = min(max((window_end - since) // (1000 * WINDOW_S), 0), _WINDOWS)
-        more, always = self.more[:, entities].T.astype(np.float64), self.always[min(whole, _WINDOWS - 1) :, entities]
+        whole, slow = (min(max((window_end - at) // (1000 * WINDOW_S), 0), _WINDOWS) for at in (since, began))
+        more, always = self.more[:, entities].T.astype(np.float64), self.always[min(slow, _WINDOWS - 1) :, entities]
         known = np.isfinite(more)
         lately = min(whole, _LATE_WINDOWS)
         middles = (masked_median(more[:, :count], known[:, :count]) for count in (whole, lately))
         before = always[np.argmax(np.isfinite(always), axis=0), np.arange(len(entities))]
-        learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - since) / 1000
+        learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - began) / 1000
         before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
         few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
         soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))

@@ -114,6 +114,12 @@ def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, s
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
+def test_a_pause_does_not_make_a_habit_of_work_that_was_uneven_from_the_first_step_on() -> None:
+    slow = [Slow([13], 420, 1900, factor=1.12)]
+    uneven = replace(SEEN, nodes=6, only_whole=False, felt="work", starts_s=420.0, checkpoints=[1000], slow=slow)
+    assert [finding for finding in run(uneven) if finding.severity != "info"] == []
+
+
 def test_the_work_of_a_node_is_looked_at_since_all_of_it_is_slow_not_one_of_its_ranks() -> None:
     first, then = Slow([13], 480, 910, factor=1.13), Slow(range(8, 16), 910, 1500, factor=1.28)
     uneven = replace(SEEN, nodes=9, gpus=8, only_whole=False, felt="work", slow=[first, then])

@@ -159,8 +159,10 @@ class Watch(Kept):
         odd = np.flatnonzero(self.gpus.evidence.wealth[gpus] > 2.0)
         return int(gpus[odd[0]]) if len(odd) == 1 else None
 
-    def works_more(self, node: str, gpus: IntArray, since: Instant) -> float:
+    def works_more(self, node: str, gpus: IntArray, since: Instant, began: Instant) -> float:
         """Return by how much more than its peers a node, or one of its GPUs (indices), worked since then, a logarithm.
+
+        Beside what was usual before it `began` to be slow, if that is known.
 
         NaN where that is not known; inf where it will be within a window.
         """
@@ -169,11 +171,11 @@ class Watch(Kept):
             return float("nan")
         members = self._layout.members(node)
         is_read = bool((self.sums.total[TENSOR, members] > LEAST * self.sums.read[TENSOR, members]).any())
-        more = float(self.nodes.works_more(np.array([number]), since, window_end, is_read=is_read)[0])
+        more = float(self.nodes.works_more(np.array([number]), since, began, window_end, is_read=is_read)[0])
         if not len(gpus):
             return more
         # Its mates may have more than other nodes' GPUs, and it more than they.
-        beside = self.gpus.works_more(gpus, since, window_end, is_read=is_read)
+        beside = self.gpus.works_more(gpus, since, began, window_end, is_read=is_read)
         return float(np.fmax.reduce(beside)) + (max(more, 0.0) if np.isfinite(more) else 0.0)
 
     def _casting(self) -> _Cast:
