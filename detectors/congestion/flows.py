@@ -115,7 +115,7 @@ class Flows(Kept):
         strength = looks.strength[:, ports] = rates[:JUDGED] / bars[:, ports]
         looks.at[ports] = self._counters.at[ports]
         self._load(now, ports, rates[JUDGED], peers)
-        expected = self._at_traffic(now, ports, rates[JUDGED])
+        expected = self._at_traffic(now, ports, rates[JUDGED], peers)
         level, used_to = np.log(strength + TRACE), self._used_to(ports)
         change = level - used_to
         # Who sends more waits more: what a port waits at its traffic is no change.
@@ -150,17 +150,25 @@ class Flows(Kept):
         looks.hot_s[ports[loaded]] = 0.0
         self.evidence.forget(ports[loaded])
 
-    def _at_traffic(self, now: Instant, ports: IntArray, traffic: FloatArray) -> FloatArray:
+    def _at_traffic(self, now: Instant, ports: IntArray, traffic: FloatArray, peers: "Peers") -> FloatArray:
         """Return how much each of `ports`, with `traffic` (n,) words a second, would wait if each word waited as usual.
 
-        A port that has only begun to send has no habit of its own: there it is the median of those of its kind.
+        A port that has only begun to send has no habit of its own: there it is the median of those of its kind. What
+        is usual moves with that of its peers: where the words of a job wait longer than those of the job before, a port
+        that has always waited ten times as long as the others goes on to, from far below what matters to above it.
         """
         looks = self.looks
         sent = np.where(traffic > _IDLE_PER_S, traffic, np.nan)
         looks.per_word[ports] = looks.strength[_WAIT, ports] / sent
         alike = median_of(looks.per_word[(now - looks.at <= _FRESH_MS) & np.isfinite(looks.per_word)])
         own = looks.usual_per_word
-        usual = np.where(own.learnt_s[ports] >= _HABIT_LEAST_S, np.exp(own.level[ports]), alike)
+        learnt = own.learnt_s >= _HABIT_LEAST_S
+        waited = learnt & (own.level > np.log(_NO_WAIT)) & (now - looks.at <= _FRESH_MS) & (looks.per_word > _NO_WAIT)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            longer = np.where(waited, np.log(looks.per_word) - own.level, np.nan)
+        common = known_or(peers.common(longer[None], ports, [self._kind == "switch"])[0], 0.0)
+        own.level[ports] += np.where(waited[ports], common, 0.0)
+        usual = np.where(learnt[ports], np.exp(own.level[ports]), alike)
         return known_or(usual * sent, 0.0)
 
     def _name(self, row: int) -> str:

@@ -29,6 +29,8 @@ from detectors.spec import configure
 from detectors.tapes.cluster import START, Scene, changed, growing, seconds, tape_of, where, without
 from detectors.tapes.tape import Handling, Tape, play
 
+OCTETS = "SAI_PORT_STAT_IF_OUT_OCTETS"
+
 
 def run(tape: Tape, **overrides: Any) -> list[Finding]:
     return play(tape, [(Congestion, configure(Congestion.config_type, Congestion.spec, overrides))])[0]
@@ -120,7 +122,7 @@ def test_counters_collected_every_30_s_and_scraped_every_5_s_still_suffice() -> 
         return out
 
     tape = incast(tape_of(replace(SCENE, minutes=8)), AT_S, 330)
-    octets = ("SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_IF_OUT_OCTETS")
+    octets = ("SAI_PORT_STAT_IF_IN_OCTETS", OCTETS)
     for field in (RX, TX, MARKED, "SAI_PORT_STAT_IF_OUT_DISCARDS", *octets):
         tape = changed(tape, "switch", field, cached)
     assert entities(tape) == [PORT]
@@ -138,6 +140,22 @@ def test_a_job_that_begins_and_pauses_its_ports_unevenly_is_load() -> None:
     assert entities(storm) == [PORT]
 
 
+def test_a_port_that_always_waits_ten_times_as_long_as_the_others_does_so_in_the_next_job_too() -> None:
+    """One job's words hardly wait; those of the next wait a thousand times longer, at all ports alike."""
+    times = [0, 900, 1020, 2400]
+    octets, waits = np.cumsum([0, 900 * 1.4e9, 120 * 1e5, 1380 * 1.8e9]), np.cumsum([0, 900 * 40, 0, 1380 * 7e5])
+
+    def waited(rows: Any, _: Any) -> Any:
+        here = [np.array(rows.keys[key].categories)[rows.keys[key].codes] == name for key, name in PORT.items()]
+        return np.floor(np.interp(seconds(rows), times, waits) * np.where(np.logical_and(*here), 10, 1))
+
+    tape = infiniband(tape_of(replace(SCENE, minutes=40)))
+    carried = changed(tape, "switch", OCTETS, lambda rows, _: np.interp(seconds(rows), times, octets))
+    tape = changed(carried, "switch", WAITS, waited)
+    assert run(tape) == []
+    assert entities(growing(tape, "switch", WAITS, 4e7, 1600, 2400, **PORT)) == [PORT]
+
+
 def test_what_a_port_waits_at_more_load_than_it_learnt_its_habit_at_is_load() -> None:
     """One job works for five minutes, nobody for ten; then another that sends more, for which one port waits more."""
     octets = np.cumsum([0.0, 300 * 6e9, 600 * 1e5, 1500 * 1e10])
@@ -146,7 +164,7 @@ def test_what_a_port_waits_at_more_load_than_it_learnt_its_habit_at_is_load() ->
         return np.interp(seconds(rows), [0, 300, 900, 2400], octets)
 
     tape = infiniband(tape_of(replace(SCENE, minutes=40)), ticks_per_s=1e4)
-    tape = changed(tape, "switch", "SAI_PORT_STAT_IF_OUT_OCTETS", carried)
+    tape = changed(tape, "switch", OCTETS, carried)
     tape = growing(tape, "switch", WAITS, 8e6, 900, 2400, **PORT)
     assert {finding.severity for finding in run(tape)} <= {"info"}
     (fired,) = [one for one in run(growing(tape, "switch", WAITS, 3e7, 1500, 2400, **PORT)) if one.severity != "info"]
