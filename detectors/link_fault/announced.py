@@ -8,12 +8,17 @@ from detectors.contract import Instant, LogRecord
 from detectors.fleet.cabling import End
 
 _WORK: Final = re.compile(r"\b(?:upgrade|reload|reboot|maintenance|firmware|replace(?:ment)?|swap)\b", re.IGNORECASE)
-_PORT_WORK: Final = re.compile(r"\badmin(?:istratively)?[ -]?(?:shut)?down\b", re.IGNORECASE)
+_PORT_WORK: Final = re.compile(
+    r"\b(?:if)?admin(?:istratively)?[ _-]?(?:state|status)?\b[^.;]{0,16}?\b(?:shut ?)?down\b(?! to up)", re.IGNORECASE
+)
 """Of a port that was taken down by hand the line has the name, and the switch's."""
 _NAME: Final = re.compile(r"[\w.-]*\w")
 _MOST_PORTS: Final = 1000
 _HOLDS_MS: Final = 7_200_000
 """Work is announced shortly before it begins and takes an hour or so; what fails later fails by itself."""
+
+_LATE_MS: Final = 60_000
+"""A line on the port itself may come after it is down: clocks of switches and collectors differ by seconds."""
 
 
 class Announced:
@@ -30,7 +35,7 @@ class Announced:
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
-            if record.source not in {"scheduler", "kernel"}:
+            if record.source not in {"scheduler", "kernel", "fabricmanager"}:
                 continue
             if _PORT_WORK.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
@@ -49,7 +54,7 @@ class Announced:
         switches = (owner for kind, owner, _ in ends if kind == "switch")
         if any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches):
             return True
-        lines = [words for at, words in self._ports if 0 <= since - at <= _HOLDS_MS]
+        lines = [words for at, words in self._ports if -_LATE_MS <= since - at <= _HOLDS_MS]
         return any(owner in words and port in words for words in lines for _, owner, port in ends)
 
     def snapshot(self) -> list[Any]:

@@ -1,8 +1,8 @@
 """Other faults that make a GPU slow and have a name: then that is the finding, and the straggler its consequence.
 
-The GPU itself says most of it (throttled by hardware or by heat, a host link trained down, NVLink errors); the kernel's
-and the fabric manager's logs say the rest, of a node. A GPU that is hot and runs at a lower clock for it is throttled
-by heat, whether or not it gives a reason.
+The GPU itself says most of it (throttled by hardware or by heat, a host link trained down or that sends packets
+again, NVLink errors); the kernel's and the fabric manager's logs say the rest, of a node. A GPU that is hot and runs
+at a lower clock for it is throttled by heat, whether or not it gives a reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
-CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES = range(6)
+CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, REPLAYS = range(7)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _HALVED: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); peers under a power cap run below the full clock."""
@@ -35,6 +35,8 @@ _LOWERED: Final = 0.95
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
+_REPLAYS_PER_S: Final = 0.5
+"""Packets sent again on a host link: DCGM's bar for sixteen lanes of the fifth generation, the highest that it has."""
 _HOLDS_MS: Final = 180_000
 """Throttling by heat comes and goes within some scrapes; three minutes hold at 60 s scrapes."""
 _MEAN_MS: Final = 60_000.0
@@ -52,15 +54,15 @@ _RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
 class KnownCauses(Columns):
     """Columns over all GPUs.
 
-    `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit (W),
-    what its host link should carry (2^generation times lanes) or once did, NVLink's counts; `named_at` when it last
-    read as held by something that has a name, `linked_at` as one with NVLink errors; `stated` whether it ever gave
-    its reasons; `latest` its clock, and `peak` the highest it had.
+    `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit
+    (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's;
+    `named_at` when it last read as held by something that has a name, `linked_at` as one with NVLink errors;
+    `stated` whether it ever gave its reasons; `latest` its clock, and `peak` the highest it had.
     """
 
     axis = "dcgm"
     at: IntArray = column(-1)
-    now: FloatArray = column(np.nan, 6)
+    now: FloatArray = column(np.nan, 7)
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
     stated: BoolArray = column(False)
@@ -119,12 +121,14 @@ class KnownCauses(Columns):
         replays, recoveries = (of(_NVLINK + name) for name in _RETRIES)
         retries = np.fmax(replays + recoveries, np.fmax(replays, recoveries))  # what is not reported is none
         linked = (crc - before[CRC] >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
+        resent = of("DCGM_FI_DEV_PCIE_REPLAY_COUNTER")
         named = linked | (carries < _LINK_LEFT * before[LINK])
+        named |= resent - before[REPLAYS] >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         clock = np.where(np.isfinite(moved), moved, clock)
-        fresh = (clock, of("DCGM_FI_DEV_GPU_TEMP"), limit, np.fmax(before[LINK], carries), crc, retries)
+        fresh = (clock, of("DCGM_FI_DEV_GPU_TEMP"), limit, np.fmax(before[LINK], carries), crc, retries, resent)
         for row, value, last in zip(self.now, fresh, before, strict=True):
             known = np.isfinite(value)
             row[where] = value if np.count_nonzero(known) == len(known) else np.where(known, value, last)

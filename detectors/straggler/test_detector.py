@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import Finding, FloatArray, LogRecord
+from detectors.contract import Finding, LogRecord
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
@@ -211,21 +211,23 @@ def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
     assert entities(replace(BRAKED, interval_s=100.0, seed=3)) == [], "the next reading is waited for"
     heat = replace(SUDDEN, dcgm={REASONS: from_to(0x20, ONSET_S, 1e9, [CULPRIT])})
     link = replace(SUDDEN, dcgm={"DCGM_FI_DEV_PCIE_LINK_WIDTH": from_to(8, ONSET_S, 1e9, [CULPRIT])})
+    resent = replace(SUDDEN, dcgm={"DCGM_FI_DEV_PCIE_REPLAY_COUNTER": _grows(CULPRIT)})
     assert entities(heat) == []
     assert entities(link) == []
+    assert entities(resent) == []
     halved = {CLOCK: from_to(705, ONSET_S, 1e9, [CULPRIT]), **UNREAD}
     assert entities(replace(SUDDEN, dcgm=halved)) == [], "from the first reading on, though no reason is read"
 
 
-def _retries(at_s: FloatArray, values: FloatArray) -> FloatArray:
-    grown: FloatArray = np.floor(np.maximum(at_s - ONSET_S, 0)) * (np.arange(values.shape[1]) == 5)
-    return grown
+def _grows(gpu: int) -> Any:
+    """Return a counter that grows by one a second from the onset on, at one GPU."""
+    return lambda at_s, values: np.floor(np.maximum(at_s - ONSET_S, 0)) * (np.arange(values.shape[1]) == gpu)
 
 
 @pytest.mark.parametrize(
     "training",
     [
-        replace(NODE, dcgm={"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": _retries}),
+        replace(NODE, dcgm={"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": _grows(5)}),
         replace(NODE, logs=[kernel(ONSET_S + 2, 1, "NVRM: Xid (PCI:0000:0f:00): 74, NVLink: fatal error")]),
         replace(
             NODE,
