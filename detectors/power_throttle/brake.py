@@ -13,6 +13,12 @@ OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
 """What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
 _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
+HALVED: Final = 0.6
+"""HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
+_HOLDS_MS: Final = 30_000
+"""A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
+_NO_BLIP_MS: Final = 20_000
+"""No blip lasts so long: where readings are far apart, the counter says it of one."""
 SLOWED: Final = 0.9
 """What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
 
@@ -23,15 +29,20 @@ class Brake:
     def __init__(self, config: PowerThrottleConfig, gpus: Work) -> None:
         self._config, self._gpus = config, gpus
 
-    def judge(self, now: Instant, new: BoolArray) -> None:
-        """Note which of the `new` readings (count,) are of GPUs whose clock and power are cut."""
+    def judge(self, now: Instant, new: BoolArray, alarmed: BoolArray) -> None:
+        """Note which of the `new` readings (count,) are of GPUs whose clock and power are cut.
+
+        `alarmed` (count,) are those of nodes whose BMC reports a supply. What takes the clocks of a whole job is its
+        work, unless the job is in a rack that has lost a feed: a BMC says so, or they are halved.
+        """
         gpus = self._gpus
         brake, held = self.stated()
         usual_clock, usual_power = gpus.expected(now)
         down, slowed = np.zeros(gpus.count, bool), SLOWED * usual_clock
         ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > slowed)))
         if len(ask):
-            down[ask] = self._down(now, ask, brake[ask], held[ask], usual_clock[ask], usual_power[ask])
+            stated = brake[ask], held[ask], alarmed[ask]
+            down[ask] = self._down(now, ask, *stated, usual_clock[ask], usual_power[ask])
         back = ~gpus.busy | ~(gpus.clock < slowed)
         gpus.mark(new, down, ~brake & ~down & back)
 
@@ -41,6 +52,7 @@ class Brake:
         those: IntArray,
         brake: BoolArray,
         held: BoolArray,
+        alarmed: BoolArray,
         usual_clock: FloatArray,
         usual_power: FloatArray,
     ) -> BoolArray:
@@ -48,9 +60,10 @@ class Brake:
         gpus = self._gpus
         slow = self._fell(those, usual_clock, usual_power, SLOWED, SLOWED)
         cut = slow & (gpus.known[those] | brake)
-        if (cut & ~brake).any():  # what took the clocks of the peers too is no brake of this GPU's
+        if (cut & ~brake & ~alarmed).any():  # what took the clocks of the peers too is no brake of this GPU's
             shared = np.log(usual_clock / gpus.clock.take(those)) - gpus.spread_of_job(those, now) < -np.log(SLOWED)
-            cut &= brake | ~shared
+            halved = self._fell(those, usual_clock, usual_power, HALVED, HALVED)
+            cut &= brake | alarmed | ~shared | halved
         deep = self._fell(those, usual_clock, usual_power, self._config.clock_ratio, self._config.power_ratio)
         # Nobody to compare with: the brake's own bit, and power below what halved clocks can draw.
         alone = brake & np.isnan(usual_power) & np.isnan(usual_clock)
@@ -90,3 +103,44 @@ class Brake:
         has_clock, has_power = np.isfinite(clock) & np.isfinite(usual_clock), np.isfinite(power) & np.isfinite(full)
         low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
         return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))
+
+    def counted_long(self, those: IntArray) -> BoolArray:
+        """Return which GPUs count more throttled time than any blip takes."""
+        gpus = self._gpus
+        counted_ms = gpus.throttled_share(those) * (gpus.at[those] - gpus.before[those])
+        return gpus.throttled_in_ns(those) & (gpus.before[those] >= 0) & (counted_ms >= _NO_BLIP_MS)
+
+    def capped(self, those: IntArray) -> BoolArray:
+        """Return which GPUs the driver says are held by its power cap, and by nothing else."""
+        return np.asarray((np.maximum(self._gpus.reasons[those], 0) & OTHERWISE) == SW_POWER_CAP)
+
+    def proven(
+        self,
+        now: Instant,
+        those: IntArray,
+        clock_ratio: float,
+        power_ratio: float,
+        *,
+        uncooled: bool,
+        capped: BoolArray | None = None,
+        alike: bool = False,
+    ) -> BoolArray:
+        """Return which GPUs of a node have lost so much clock and power, at equal work, beyond what chance can bring.
+
+        Of those that are `capped` from outside a tenth of both is enough. Of those that lost it with most of their job,
+        `alike`, no comparison says how seldom that is. `uncooled`: their node has lost its fans, or is in warm air.
+        """
+        gpus, reasons = self._gpus, np.maximum(self._gpus.reasons[those], 0)
+        far = (gpus.lost[those] >= -np.log(clock_ratio)) & (gpus.lost_power[those] >= -np.log(power_ratio))
+        far &= (reasons & OTHERWISE) == 0
+        if capped is not None:
+            far |= capped & (np.minimum(gpus.lost[those], gpus.lost_power[those]) >= -np.log(SLOWED))
+        lasting = gpus.at[those] - gpus.since[those] >= _HOLDS_MS - 1000  # less the jitter of scrapes
+        if not (far & lasting).any():
+            return np.zeros(len(those), bool)
+        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat; in
+        # warm air, or without its fans, who is warmer than half of them.
+        _, _, median, warmest = gpus.lacks(those, now)
+        cooler = ~(gpus.temp[those] > (median if uncooled else warmest))
+        sure = far & lasting & cooler & gpus.works(those, now)
+        return np.asarray(sure if alike else sure & gpus.improbable(those))

@@ -35,7 +35,7 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
-from detectors.power_throttle.brake import OTHERWISE, SLOWED, Brake
+from detectors.power_throttle.brake import HALVED, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
@@ -43,19 +43,13 @@ from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.gpus_at_work import STALE_MS
 from detectors.signals.held_down import medians
-from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
+from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
 
 _FAULT: Fault = "power_throttle"
 _LIMIT: Final = "limit"
 _SUPPLY: Final = "supply"
 """The aspects of findings that are about a power limit, or a supply whose load is carried, and not about a brake."""
-_HALVED: Final = 0.6
-"""HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
-_HOLDS_MS: Final = 30_000
-"""A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
-_NO_BLIP_MS: Final = 20_000
-"""No blip lasts so long: where readings are far apart, the counter says it of one."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
 _UNSURE_MS: Final = 230_000
@@ -111,7 +105,8 @@ class PowerThrottle:
             alarms.advance(now)
         new = gpus.settle()
         if np.count_nonzero(new):
-            self._brake.judge(now, new)
+            nodes = [gpus.layout.number(node) for node in self._supplies.alarmed(now)]
+            self._brake.judge(now, new, np.isin(gpus.layout.node, nodes))
         gpus.look(now)
         fresh = gpus.fresh(now)
         over = self._close(now, fresh)
@@ -140,15 +135,19 @@ class PowerThrottle:
         brake, held = self._brake.stated(here)
         stated = brake | held
         confirmed = gpus.run[here] >= self._config.confirm_readings
-        often = confirmed | self._counted_long(here)
+        often = confirmed | self._brake.counted_long(here)
         soon = often | (gpus.run[here] >= self._config.confirm_readings - (alarm is not None))
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
             whole = bool(sure.any()) or (alarm is not None and self._enough(confirmed, mates))
-            alone = len(braked_nodes & feeds_of(self._fleet, node)[1]) <= 1  # a rack's cap is somebody's decision
             ratios = self._config.clock_ratio, self._config.power_ratio
-            whole = whole or self._enough(self._proven(now, here, *ratios, capped=alone), mates)
+            sharing = feeds_of(self._fleet, node)[1]
+            capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
+            whole = whole or self._enough(self._proven(now, here, *ratios, capped=capped), mates)
+            # A feed that is lost may take all of a job, which then has no peers to be compared with.
+            of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
+            whole = whole or (of_feed and self._enough(self._proven(now, here, HALVED, HALVED, alike=True), mates))
         else:
             # A supply brakes a node; one GPU whose node's others are free may still have been braked by its supply.
             whole = bool(sure.any()) and alarm is not None and len(here) >= _NODE_SHARE * len(mates)
@@ -157,8 +156,8 @@ class PowerThrottle:
             parts = [case for case in self._brakes() if case.node == node and "gpu" in case.entity] if found else []
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
-        silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here)
-        sure = (stated & often) | (silent & self._proven(now, here, _HALVED, _HALVED))
+        silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
+        sure = (stated & often) | (silent & self._proven(now, here, HALVED, HALVED))
         found = []
         for place in np.flatnonzero(sure).tolist():
             one = here[place : place + 1]
@@ -167,44 +166,18 @@ class PowerThrottle:
                 found += self._fire(now, entity, self._case(now, node, one, mates, None, braked_nodes, stated[[place]]))
         return found
 
-    def _counted_long(self, here: IntArray) -> BoolArray:
-        """Return which GPUs count more throttled time than any blip takes."""
-        gpus = self._gpus
-        counted_ms = gpus.throttled_share(here) * (gpus.at[here] - gpus.before[here])
-        return gpus.throttled_in_ns(here) & (gpus.before[here] >= 0) & (counted_ms >= _NO_BLIP_MS)
-
     def _enough(self, those: BoolArray, mates: IntArray) -> bool:
         return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)
 
     def _capped(self, here: IntArray) -> BoolArray:
         """Return which GPUs the driver holds at a power cap that is none of its own: far below their limit."""
-        gpus = self._gpus
-        watts = gpus.usual["power"].level[here] * np.exp(-gpus.lost_power[here])  # of a look: steps have pauses
-        by_driver = (np.maximum(gpus.reasons[here], 0) & OTHERWISE) == SW_POWER_CAP
-        return np.asarray(by_driver & self._limits.unspent(gpus, here, watts))
+        return self._brake.capped(here) & self._limits.unspent(self._gpus, here, self._gpus.watts(here))
 
-    def _proven(
-        self, now: Instant, here: IntArray, clock_ratio: float, power_ratio: float, *, capped: bool = False
-    ) -> BoolArray:
-        """Return which GPUs have lost so much clock and power, at equal work, beyond what chance can bring.
-
-        Of those that may be `capped` from outside, and that the driver says are, a tenth of both is enough.
-        """
-        gpus = self._gpus
-        far = (gpus.lost[here] >= -np.log(clock_ratio)) & (gpus.lost_power[here] >= -np.log(power_ratio))
-        far &= (np.maximum(gpus.reasons[here], 0) & OTHERWISE) == 0
-        if capped:
-            less = (gpus.lost[here] >= -np.log(SLOWED)) & (gpus.lost_power[here] >= -np.log(SLOWED))
-            far |= less & self._capped(here)
-        lasting = gpus.at[here] - gpus.since[here] >= _HOLDS_MS - 1000  # less the jitter of scrapes
-        if not (far & lasting).any():
-            return np.zeros(len(here), bool)
-        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat; in
-        # warm air, or without its fans, who is warmer than half of them.
-        _, _, median, warmest = gpus.lacks(here, now)
-        uncooled = self._cooling.alarm(gpus.layout.names[gpus.layout.node[here[0]]], now) is not None
-        cooler = ~(gpus.temp[here] > (median if uncooled else warmest))
-        return np.asarray(far & lasting & cooler & gpus.improbable(here) & gpus.works(here, now))
+    def _proven(self, now: Instant, here: IntArray, clock: float, power: float, **how: Any) -> BoolArray:
+        """Return which GPUs of a node have surely lost so much: see `Brake.proven`."""
+        node = self._gpus.layout.names[self._gpus.layout.node[here[0]]]
+        uncooled = self._cooling.alarm(node, now) is not None
+        return self._brake.proven(now, here, clock, power, uncooled=uncooled, **how)
 
     def _case(
         self,

@@ -42,6 +42,10 @@ class Work(GpusAtWork):
             power[ask] = self.among_peers(self.power, those, 0.75)[ask]
         return clock, power
 
+    def watts(self, gpus: IntArray) -> FloatArray:
+        """Return what GPUs drew in the mean of the last look, W: steps have pauses."""
+        return np.asarray(self.usual["power"].level[gpus] * np.exp(-self.lost_power[gpus]))
+
     def works(self, gpus: IntArray, now: Instant) -> BoolArray:
         """Return which GPUs worked at the last look as their peers do now, or as they used to themselves."""
         peers = self.among_peers(self.worked, self.fresh(now) & self.busy, 0.5)[gpus]

@@ -22,8 +22,9 @@ from detectors.signals.xid import XIDS, parse_line
 
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, REPLAYS = range(7)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
-_HALVED: Final = 0.55
-"""A hardware slowdown divides the clock by two or more (NVML); peers under a power cap run below the full clock."""
+_HALVED, _CUT = 0.55, 0.6
+"""A hardware slowdown divides the clock by two or more (NVML): of its own highest, as GPUs under a power cap run below
+it; of its peers', as far as power_throttle takes a cut of one GPU for a brake."""
 _HOT_C: Final = 85.0
 """The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
 _WARMER_C: Final = 10.0
@@ -178,9 +179,9 @@ class KnownCauses(Columns):
             return True
         if self.stated[those].any():
             return False
-        if median_of(self.latest[those]) <= _HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
+        if median_of(self.latest[those]) <= _CUT * median_of(self.latest[others]):  # before a minute's mean shows it
             return True
-        halved = min(clock_ratio, median_of(self.now[CLOCK, those] / self.peak[those])) <= _HALVED
+        halved = clock_ratio <= _CUT or median_of(self.now[CLOCK, those] / self.peak[those]) <= _HALVED
         return halved or (clock_ratio <= _LOWERED and len(those) > 1)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
