@@ -81,8 +81,8 @@ class MemoryReadings(Columns):
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
         if _WORN in batch.sound:
-            worn = self.spare_rows.take(where, at, reported(batch, _WORN, tick, here))
-            self.worn[gpus] += np.where(reset, 0.0, worn)
+            worn = np.where(reset, 0.0, self.spare_rows.take(where, at, reported(batch, _WORN, tick, here)))
+            self.worn[gpus[worn > 0]] += worn[worn > 0]
         first = np.flatnonzero(before < 0)
         self.first_at[gpus[first]] = at[first]
         self.at[where] = at
