@@ -21,6 +21,7 @@ from detectors.signals.xid import XidOverrides
 
 EXACT = 2.0**53
 """From here on a float holds no counts, and no bits, any more."""
+_EXACT_BITS = np.float64(EXACT).view(np.uint64)
 
 _CELLS_A_GAP = 32
 """With fewer cells from one gap to the next a mask takes longer than indices."""
@@ -104,9 +105,8 @@ def index_of(those: IntArray, count: int) -> Any:
 def plausible(value: FloatArray, valid: BoolArray) -> FloatArray:
     """Return readings of a quantity, NaN where there is no plausible one; any shape. Where all are, `value` itself."""
     whole = np.count_nonzero(valid) == valid.size
-    # Neither holds of NaN.
-    positive = whole and np.minimum.reduce(value, None, initial=0.0) >= 0.0
-    if positive and np.maximum.reduce(value, None, initial=0.0) < EXACT:
+    # In one pass: the bits of floats from 0 on, read as a number, ascend as they do; those below 0, and NaN, have more.
+    if whole and np.maximum.reduce(value.view(np.uint64), None, initial=0) < _EXACT_BITS:
         return value
     with np.errstate(invalid="ignore"):
         return np.where(valid & (value >= 0.0) & (value < EXACT), value, np.nan)

@@ -95,11 +95,11 @@ class Counter(Columns):
             where, when, now = np.arange(self.value.size)[where][known], at[known], value[known]
         values, highs, fell_at = self.value.reshape(-1), self.high.reshape(-1), self.fell_at.reshape(-1)
         change, last = now - values[where], self.at.reshape(-1)
-        stood, spent = change >= 0, when - last[where]
-        self.spent_ms.reshape(-1)[where] += spent if np.count_nonzero(stood) == len(stood) else spent * stood
+        moves, spent = change != 0, when - last[where]  # or nothing is known yet; mostly few
+        moved = np.count_nonzero(moves)
+        self.spent_ms.reshape(-1)[where] += spent * (change >= 0) if moved else spent
         last[where] = when
-        moves = change != 0  # or nothing is known yet; mostly few
-        if not np.count_nonzero(moves):
+        if not moved:
             return growth
         changed, then = np.arange(self.value.size)[where][moves], when[moves]
         reads, change = now[moves], change[moves]

@@ -62,11 +62,12 @@ class Evidence(Columns):
         those, before = entities[seen], before[seen]
         gain = bet(odds[seen]) * (weight if isinstance(weight, float) else weight[seen])
         after = np.minimum(np.maximum(before + gain, 0.0), most)
-        moment = at[seen] if isinstance(at, np.ndarray) else at
-        begins = (before <= 0) & (after > 0)
-        self.since[those] = np.where(begins, moment, np.where(after > 0, self.since[those], -1))
-        self.looks[those] = np.where(begins, 1, np.where(after > 0, self.looks[those] + 1, 0))
         self.wealth[those] = after
+        begins, over = (before <= 0) & (after > 0), those[after <= 0]
+        self.since[those[begins]] = at[seen[begins]] if isinstance(at, np.ndarray) else at
+        self.looks[those] += 1
+        self.looks[those[begins]] = 1
+        self.since[over], self.looks[over] = -1, 0
 
 
 class Echo(Columns):

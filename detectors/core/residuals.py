@@ -9,7 +9,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray, index_of
 from detectors.core.columns import Columns, column
-from detectors.core.statistics import clamp, stable_order
+from detectors.core.statistics import stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -34,25 +34,14 @@ def group_medians(
     return medians, sizes
 
 
-def group_quantiles(values: FloatArray, group: IntArray, groups: int, share: float) -> tuple[FloatArray, IntArray]:
-    """Return the value (groups,) that `share` of the finite values (n,) of each group do not exceed, and their number.
-
-    Of an even choice the lower; NaN where a group has none. `group` (n,) as in `group_medians`.
-    """
-    ranked, starts, sizes = _ranked(values, group, groups)
-    found = np.full(groups, np.nan)
-    some = sizes > 0
-    found[some] = ranked[starts[some] + np.floor(share * (sizes[some] - 1)).astype(np.int64)]
-    return found, sizes
-
-
 def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArray, IntArray, IntArray]:
     """Return the finite values in order of group and size, where each group begins, and how many it has (groups,)."""
     known = (np.isfinite(values) & (group >= 0)).nonzero()[0]
-    of, some = group[known], values[known]
+    of, ranked = group.take(known), values.take(known)
     sizes = np.bincount(of, minlength=groups)
-    starts = np.cumsum(sizes) - sizes
-    ranked, large = some[stable_order(of)], sizes > _LARGE
+    starts, large = np.cumsum(sizes) - sizes, sizes > _LARGE
+    if np.count_nonzero(of[1:] < of[:-1]):  # mostly groups are numbered as their entities are
+        ranked = ranked[stable_order(of)]
     width = int(sizes.max(initial=0, where=~large))
     if width > 1:
         cells = np.arange(width) < sizes[~large, None]
@@ -68,7 +57,7 @@ def _ranked(values: FloatArray, group: IntArray, groups: int) -> tuple[FloatArra
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups that stay as they are, for the medians of many signals at once, in a fraction of the time.
+    """Groups that stay as they are, for medians of many signals at once, or quantiles, in a fraction of the time.
 
     `group` (n,) and `groups` are as `group_medians` takes them.
     """
@@ -122,6 +111,24 @@ class Groups:
             counts[:, those] = count
         return medians, counts
 
+    def quantiles(self, values: FloatArray, share: float) -> tuple[FloatArray, IntArray]:
+        """Return what `share` of the finite `values` (n,) of each group do not exceed, (groups,), and their number.
+
+        Of an even choice the lower; NaN where a group has none.
+        """
+        padded = np.full(len(values) + 1, np.inf)
+        np.copyto(padded[:-1], values, where=np.isfinite(values))
+        quantiles, counts = np.full(self.groups, np.nan), np.zeros(self.groups, np.int64)
+        for those, sizes, places in self._tables:
+            ranked, rows, count = padded.take(places), np.arange(len(those)), sizes
+            ranked.sort(axis=1)
+            if np.count_nonzero(ranked[rows, sizes - 1] == np.inf):  # mostly all are finite
+                count = np.count_nonzero(ranked < np.inf, axis=1)
+            cells = np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
+            quantiles[those] = np.where(count > 0, ranked[rows, cells], np.nan)
+            counts[those] = count
+        return quantiles, counts
+
 
 def peer_residuals(
     values: FloatArray, group: IntArray, groups: int, floor: float | FloatArray, fewest: int = 4
@@ -156,8 +163,9 @@ class Habit(Columns):
 
     def learn_all(self, values: FloatArray, spent_s: FloatArray) -> None:
         """Take one value (count,) of every entity, NaN left out, that stands for `spent_s` (count,) seconds."""
-        known = np.isfinite(values)
-        level = np.where(np.isnan(self.level), values, self.level)
+        known, level = np.isfinite(values), self.level
+        if np.count_nonzero(known & np.isnan(level)):
+            level = np.where(np.isnan(level), values, level)
         for own, learnt in zip(
             (self.level, self.spread, self.learnt_s),
             self.learnt(level, self.spread, self.learnt_s, values, spent_s),
@@ -189,8 +197,9 @@ class Habit(Columns):
         young = learnt < 10 * spent
         if np.count_nonzero(young):
             reach[young] = np.inf
-        moved = clamp(value - level, -reach, reach)
-        return level + weight * moved, spread + weight * (np.abs(moved) - spread), np.minimum(after, 1e9)
+        moved = value - level
+        off = np.minimum(np.abs(moved), reach)
+        return level + weight * np.copysign(off, moved), spread + weight * (off - spread), np.minimum(after, 1e9)
 
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""

@@ -18,8 +18,8 @@ def stable_order(values: IntArray) -> IntArray:
 
     So numbers that lie within 32 bits are sorted twice, by their halves, in a tenth of the time.
     """
-    if not len(values):
-        return np.empty(0, np.int64)
+    if not np.count_nonzero(values[1:] < values[:-1]):  # they are in order, or none
+        return np.arange(len(values))
     least = int(values.min())
     width = int(values.max()) - least
     if width >= 2**32:

@@ -80,7 +80,7 @@ class Tail:
         odds = np.where(np.isfinite(residuals), usual, np.nan)
         if len(more):
             scale = _scale(residuals[more])
-            rank = (self._above[_bin(scale)] + 1) / (self._total + 1)
+            rank = ((self._above + 1) / (self._total + 1)).take(_bin(scale))
             if self._fit is not None:
                 begins, share, mean = self._fit
                 far = scale > begins

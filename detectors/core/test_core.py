@@ -8,7 +8,7 @@ from detectors.contract import FloatArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Bursts, Counter
 from detectors.core.evidence import Echo, Evidence, Rises, bet, threshold, years_by_chance
-from detectors.core.residuals import Habit, group_medians, group_quantiles, peer_residuals
+from detectors.core.residuals import Groups, Habit, group_medians, peer_residuals
 from detectors.core.shares import Shares
 from detectors.core.tails import Tail, Tails
 
@@ -152,7 +152,7 @@ def test_groups_of_any_size_beside_each_other_have_the_medians_and_quantiles_tha
     group = chance.permutation(np.repeat(np.arange(41), np.arange(41)))  # the sizes are 0 to 40
     values = np.where(chance.random(len(group)) < 0.1, np.nan, chance.integers(0, 9, len(group)))
     medians, sizes = group_medians(values, group, 41)
-    quarters, _ = group_quantiles(values, group, 41, 0.25)
+    quarters, _ = Groups(group, 41).quantiles(values, 0.25)
     for number in range(41):
         mine = np.sort(values[(group == number) & np.isfinite(values)])
         assert sizes[number] == len(mine)
@@ -300,7 +300,7 @@ def test_quantiles_of_groups_are_those_of_each_group_alone() -> None:
     chance = np.random.default_rng(3)
     values, group = chance.normal(size=400), chance.integers(-1, 5, 400)
     values[::7] = np.nan
-    found, sizes = group_quantiles(values, group, 6, 0.25)
+    found, sizes = Groups(group, 6).quantiles(values, 0.25)
     for number in range(5):
         own = np.sort(values[(group == number) & np.isfinite(values)])
         assert (found[number], sizes[number]) == (own[int(0.25 * (len(own) - 1))], len(own))

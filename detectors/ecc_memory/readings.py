@@ -10,7 +10,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.fleet.gpus import reported
 
-_REMAPPED = ("UNCORRECTABLE", "CORRECTABLE")
+_LOST, _WORN = (f"DCGM_FI_DEV_{what}_REMAPPED_ROWS" for what in ("UNCORRECTABLE", "CORRECTABLE"))
 _ABSENT_MS = 180_000
 """A GPU that was silent for so long has been reset, most likely, and rows given up before are counted when it is
 back."""
@@ -73,15 +73,16 @@ class MemoryReadings(Columns):
         if np.count_nonzero(reset):
             self.reset_at[gpus[reset]] = at[reset]
 
-        lost, worn = (reported(batch, f"DCGM_FI_DEV_{name}_REMAPPED_ROWS", tick, here) for name in _REMAPPED)
         single.take(where, at, singles)
         growth = self.double.take(where, at, doubles)
-        lost, worn = self.lost_rows.take(where, at, lost), self.spare_rows.take(where, at, worn)
-        growth = growth + np.where(reset, 0.0, lost)
+        if _LOST in batch.sound:
+            lost = self.lost_rows.take(where, at, reported(batch, _LOST, tick, here))
+            growth += np.where(reset, 0.0, lost)
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
-        if np.count_nonzero(worn):
-            self.worn[gpus] += np.where(reset, 0.0, worn)
+        if _WORN in batch.sound:
+            worn = np.where(reset, 0.0, self.spare_rows.take(where, at, reported(batch, _WORN, tick, here)))
+            self.worn[gpus[worn > 0]] += worn[worn > 0]
         first = np.flatnonzero(before < 0)
         self.first_at[gpus[first]] = at[first]
         self.at[where] = at
@@ -113,7 +114,8 @@ class MemoryReadings(Columns):
             (self.pending_at, self.pending_clear, self.pending_known, pending),
             (self.failure_at, self.failure_clear, self.failure_known, failure),
         ):
-            known[gpus[np.isfinite(value) & ~known.take(gpus)]] = True
+            if np.count_nonzero(known) < len(known):
+                known[gpus[np.isfinite(value)]] = True
             if since.max(initial=-1) < 0 and not np.count_nonzero(value >= 1):
                 continue  # none is set
             concerned = np.flatnonzero((value >= 1) | ((value == 0) & (since.take(gpus) >= 0)))  # mostly few

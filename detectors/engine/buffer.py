@@ -57,7 +57,7 @@ class RowBuffer:
 
     def __init__(self, kind: Kind, fields: Iterable[str]) -> None:
         self.kind = kind
-        self.fields = tuple(fields)
+        self.fields = tuple(sorted(fields))
         self._names: list[EntityKey] = []
         self._key_of: dict[EntityKey, int] = {}
         self._categories: tuple[tuple[str | int, ...], ...] = ()
@@ -68,8 +68,10 @@ class RowBuffer:
         self._rows = _Block(np.empty(0, np.int64), np.empty(0, np.int64), {}, {})
         self._sound: dict[str, FloatArray] = {}
         """Their plausible readings, of each field that any of them reports: found once for all stretches."""
+        self._by_entity = np.empty(0, np.int64)
+        """Which of `_rows` comes first, second, ...; by entity and time."""
         self._order = np.empty(0, np.int64)
-        """Which of `_rows` comes first, second, ...; by time and key; before `_start` they were handed out."""
+        """The same by time; before `_start` they were handed out."""
         self._times = np.empty(0, np.int64)
         """Their times in that order."""
         self._start = 0
@@ -97,7 +99,7 @@ class RowBuffer:
         kept = int(np.count_nonzero(fresh))
         if not kept:
             return len(fresh)
-        reported = [name for name in self.fields if name in rows.values]
+        reported = sorted(rows.values.keys() & set(self.fields))
         block = _Block(
             np.asarray(rows.times, np.int64),
             self._encode(rows.keys),
@@ -139,14 +141,15 @@ class RowBuffer:
             return None
         self._start = stop
         self.latest = int(self._times[stop - 1])
-        return self._batch(self._order[start:stop], fleet)
+        whole = stop - start == len(self._times)  # as mostly: then they need not be sorted by entity again
+        return self._batch(self._by_entity if whole else self._order[start:stop], fleet)
 
     def _batch(self, rows: IntArray, fleet: Fleet) -> Batch:
         entities = self._enter(rows, fleet)
         if np.count_nonzero(entities[1:] <= entities[:-1]):
-            order = stable_order(entities)  # rows are in order of time: each entity's stay so
+            order = stable_order(entities)  # an entity's rows are in order of time, and stay so
             entities, rows = entities[order], rows[order]
-        # Mostly the rows came by entity: what the two sorts made is then one stretch again, and needs no copy.
+        # Mostly the rows came by entity: they are then one stretch, and need no copy.
         stretch = np.count_nonzero(np.diff(rows) == 1) == len(rows) - 1
         which: Any = slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows
         begins = np.empty(len(entities), bool)
@@ -171,13 +174,13 @@ class RowBuffer:
     ) -> Batch:
         """Return a batch of some rows, `shaped` as `present` is; read-only: every detector sees it."""
         none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
-        block = self._rows.take(which)
-        values = {name: shaped(block.values[name], 0) for name in self._sound}  # of some hundred fields mostly a tenth
-        valid = {name: shaped(block.valid[name], 0) for name in self._sound}
+        rows = self._rows
+        values = {name: shaped(rows.values[name][which], 0) for name in self._sound}  # mostly a tenth of the fields
+        valid = {name: shaped(rows.valid[name][which], 0) for name in self._sound}
         sound = {
             name: shaped(column[which], np.nan) for name, column in self._sound.items() if np.count_nonzero(valid[name])
         }
-        at = shaped(block.times, 0)
+        at = shaped(rows.times[which], 0)
         for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
             array.setflags(write=False)
         blank, lacking = dict.fromkeys(self.fields, none), dict.fromkeys(self.fields, never)
@@ -204,8 +207,9 @@ class RowBuffer:
         if categories != self._categories:
             self._categories, self._codes, self._key_of_code = categories, code[:0], code[:0]
         count = len(self._codes)
-        whole = count > 0 and int(self._codes[-1]) == count - 1  # every code up to the last came: each is its own place
-        place = np.minimum(code, count) if whole else self._codes.searchsorted(code)
+        if count and self._codes[-1] == count - 1 and np.maximum.reduce(code, initial=0) < count:
+            return self._key_of_code.take(code)  # every code up to the last came: each is its own place
+        place = self._codes.searchsorted(code)
         last = np.append(self._codes, -1)  # no code: where one higher than all is looked for
         new = last.take(place) != code
         if np.count_nonzero(new):
@@ -232,24 +236,32 @@ class RowBuffer:
         """Put what came since into order, without what came twice."""
         if not self._came:
             return
-        rest = self._rows.take(self._order[self._start :])
-        blocks = [rest, *self._came] if len(rest.times) else self._came
+        rest = self._order[self._start :]
+        blocks = [self._rows.take(rest), *self._came] if len(rest) else self._came
         merged = blocks[0] if len(blocks) == 1 else _Block.joined(blocks)
-        order = stable_order(merged.keys)
-        order = order[stable_order(merged.times[order])]  # of equal rows the first to come stays the first
-        times, keys = merged.times[order], merged.keys[order]
-        again = (times[1:] == times[:-1]) & (keys[1:] == keys[:-1])
-        if np.count_nonzero(again):
-            once = np.concatenate([[True], ~again])
-            merged = _completed(merged, order, once)
-            order, times = order[once], times[once]
+        entities = self._entities(merged.keys)
+        order = stable_order(entities)
+        if np.count_nonzero(np.diff(entities[order]) == 0):  # several rows of one
+            order = stable_order(merged.times)
+            order = order[stable_order(entities[order])]  # of equal ones the first to come stays the first
+            again = (np.diff(merged.times[order]) == 0) & (np.diff(entities[order]) == 0)
+            if np.count_nonzero(again):
+                once = np.append(True, ~again)
+                merged, order = _completed(merged, order, once), order[once]
         self._came = []
-        self._hold(merged, order, times)
+        self._hold(merged, order)
 
-    def _hold(self, rows: _Block, order: IntArray, times: IntArray) -> None:
+    def _entities(self, keys: IntArray) -> IntArray:
+        """Return numbers of entities (n,): those in the fleet, in whose order rows mostly come, once all have one."""
+        index = self._fleet_index.take(keys)
+        return keys if np.count_nonzero(index < 0) else index
+
+    def _hold(self, rows: _Block, by_entity: IntArray) -> None:
         """Go on with these rows, of which none was handed out."""
-        self._rows, self._order, self._times = rows, order, times
-        here = (name for name in self.fields if name in rows.values and np.count_nonzero(rows.valid[name]))
+        self._rows, self._by_entity = rows, by_entity
+        self._order = by_entity[stable_order(rows.times[by_entity])]
+        self._times = rows.times[self._order]
+        here = (name for name in sorted(rows.values) if np.count_nonzero(rows.valid[name]))
         self._sound = {name: plausible(rows.values[name], rows.valid[name]) for name in here}
         self._start = 0
         self._hits = {}
@@ -272,7 +284,9 @@ class RowBuffer:
     def snapshot(self) -> tuple[list[EntityKey], dict[str, NDArray[Any]]]:
         """Return the names of the entities, and the rows that wait as arrays."""
         self._settle()
-        rest = self._rows.take(self._order[self._start :])
+        waiting = self._order[self._start :]
+        waiting = waiting[stable_order(self._rows.keys[waiting])]
+        rest = self._rows.take(waiting[stable_order(self._rows.times[waiting])])
         index = self._fleet_index[: len(self._names)]
         arrays: dict[str, NDArray[Any]] = {"times": rest.times, "keys": rest.keys, "index": index}
         for name in rest.values:
@@ -289,7 +303,7 @@ class RowBuffer:
             for what in ("values", "valid")
         )
         rows = _Block(arrays["times"], arrays["keys"], values, valid)
-        self._hold(rows, np.arange(len(rows.times)), rows.times)
+        self._hold(rows, stable_order(self._entities(rows.keys)))  # they are in order of time
 
 
 def _completed(block: _Block, order: IntArray, once: BoolArray) -> _Block:

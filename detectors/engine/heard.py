@@ -90,7 +90,8 @@ class Heard(Kept):
     def take_findings(self, findings: Iterable[Finding]) -> None:
         """Take note of the machines on which findings are made."""
         named = {one.entity.get("node", one.entity.get("switch")) for one in findings if one.state == "firing"}
-        self._hear(self._numbers({str(name) for name in named if name is not None}))
+        if named:
+            self._hear(self._numbers({str(name) for name in named if name is not None}))
 
     def _numbers(self, names: set[str]) -> IntArray:
         return np.array([self._roster.number(name) for name in sorted(names)], np.int64)

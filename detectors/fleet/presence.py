@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
-from detectors.core.statistics import median_of
+from detectors.core.statistics import clamp, median_of
 from detectors.core.survivors import Survivors
 from detectors.core.tails import Tail
 from detectors.fleet.fleet import Fleet
@@ -41,16 +41,13 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
 
     Where no interval was known the gap is taken for it; where the gap is NaN nothing changes.
     """
-    most = step * usual
-    moved = gap - usual
-    np.minimum(moved, most, out=moved)
-    np.maximum(moved, -most, out=moved)
-    moved += usual
-    unknown = np.isnan(moved)  # either was
-    if np.count_nonzero(unknown):
-        gaps = gap[unknown]
-        moved[unknown] = np.where(np.isnan(gaps), usual[unknown], gaps)
-    return moved
+    learnt, other = usual.copy(), gap != usual
+    # Mostly few: Prometheus aligns the times of its scrapes.
+    those: Any = other.nonzero()[0] if 4 * np.count_nonzero(other) < len(other) else slice(None)
+    usual, gap = usual[those], gap[those]
+    moved = usual + clamp(gap - usual, -step * usual, step * usual)
+    learnt[those] = np.where(np.isnan(gap), usual, np.where(np.isnan(usual), gap, moved))
+    return learnt
 
 
 def gap_since(before: IntArray, at: IntArray) -> FloatArray:
@@ -115,8 +112,10 @@ class Attendance(Columns):
         self.kind, self.axis = kind, kind if axis is None else axis
         self.readings = Readings().along(kind)
         self._looked: Instant = NEVER
-        self.late: FloatArray = np.empty(0)
-        """By how many of its intervals the gap before the newest readings exceeds jitter: NaN where it does not."""
+        self.late: IntArray = np.empty(0, np.int64)
+        """The owners whose gap before the newest readings exceeds jitter, mostly none."""
+        self.late_by: FloatArray = np.empty(0)
+        """How many of its intervals the gap of each of these was."""
 
     def look(self, now: Instant, owner: IntArray | None = None, owners: int = 0) -> None:
         """At a point of the grid: take note of who was heard; `owner` (entities,) says whose each entity is.
@@ -126,21 +125,19 @@ class Attendance(Columns):
         readings = self.readings
         owners = len(readings) if owner is None else owners
         self.grow(owners)
-        fresh = readings.last > self._looked
-        self._looked = now
-        if not np.count_nonzero(fresh):
-            self.gap, self.late = np.full((2, owners), np.nan)
+        looked, self._looked = self._looked, now
+        self.late, self.late_by = np.empty(0, np.int64), np.empty(0)
+        if not len(readings) or np.maximum.reduce(readings.last) <= looked:  # nobody was heard
+            self.gap = np.full(owners, np.nan)
             return
+        gaps, readings.gap = readings.gap, np.full(len(readings), np.nan)
         if owner is None:
-            since = gap_since(self.last, readings.last)
-            interval = self.gap = np.fmin(readings.gap, since, out=since)
-            if np.count_nonzero(fresh) < len(fresh):
-                since[~fresh] = np.nan
-            np.maximum(self.last, readings.last, out=self.last)
+            interval = self.gap = gaps
+            self.last = readings.last.copy()
         else:
-            own, at, gaps = owner[fresh], readings.last[fresh], readings.gap[fresh]
-            other = _unlike_the_last(own, at, gaps)
-            own, at, gaps = own[other], at[other], gaps[other]
+            rows = _unlike_the_last(owner, readings.last, gaps)
+            rows = rows[readings.last.take(rows) > looked]
+            own, at, gaps = owner.take(rows), readings.last.take(rows), gaps.take(rows)
             since = gap_since(self.last.take(own), at)
             usual = self.usual.take(own)
             since[np.isnan(usual)] = np.nan
@@ -153,12 +150,9 @@ class Attendance(Columns):
             np.fmin.at(interval, own, gaps)
             np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
-        late = (missed > LATE).nonzero()[0]  # mostly none
-        self.late = np.full(owners, np.nan)
-        if len(late):
-            self.late[late], self.back_at[late] = missed[late], self.last[late]
+        self.late = (missed > LATE).nonzero()[0]
+        self.late_by, self.back_at[self.late] = missed[self.late], self.last[self.late]
         self.usual = learnt_interval(self.usual, interval, _STEP)
-        readings.gap[fresh] = np.nan
 
     def silent(self, now: Instant) -> FloatArray:
         """Return for how long each owner has not been heard, ms; 0 of one that never was."""
@@ -273,9 +267,10 @@ class Roster:
         owner = self.owners(heard.kind, len(heard))
         last = np.full(len(self), NEVER, np.int64)
         usual = np.full(len(self), np.inf)
-        rows = _unlike_the_last(owner, heard.last, heard.usual)
-        np.maximum.at(last, owner[rows], heard.last[rows])
-        np.fmin.at(usual, owner[rows], heard.usual[rows])
+        if len(heard):
+            rows = _unlike_the_last(owner, heard.last, heard.usual)
+            np.maximum.at(last, owner[rows], heard.last[rows])
+            np.fmin.at(usual, owner[rows], heard.usual[rows])
         return last, usual
 
     def surviving(self, survivors: Survivors) -> IntArray:
@@ -325,7 +320,7 @@ class Progress(Kept):
         """
         steps = self._steps
         steps.look(now, self._jobs.owners("steps", len(steps.readings)), len(self._jobs))
-        return int(np.isfinite(steps.gap).sum()), steps.late[np.isfinite(steps.late)]
+        return int(np.count_nonzero(np.isfinite(steps.gap))), steps.late_by
 
     def of(self, job_id: str) -> tuple[Instant, float]:
         """Return when a job was last heard (-1 never) and its usual interval (ms; NaN unknown)."""

@@ -33,7 +33,7 @@ def test_a_scrape_that_a_look_divides_is_one() -> None:
                 continue
             attendance.readings.heard(np.array([entity]), np.array([15_000 * scrape + late_ms]))
             attendance.look(15_000 * scrape + late_ms, owner, 1)
-            assert np.isnan(attendance.late).all()
+            assert not len(attendance.late)
         assert np.isnan(attendance.usual[0]) or attendance.usual[0] == pytest.approx(15_000, rel=0.01)
 
 

@@ -94,14 +94,14 @@ class RollCall(Columns):
     def settle(self, now: Instant, lost: IntArray) -> None:
         """At a point of the grid: count who has missed what; of GPUs that are `lost` already nothing is learnt."""
         nodes, node = self._nodes, self._layout.node
-        gaps = nodes.readings.gap.copy()
+        gaps = nodes.readings.gap  # the look begins another
         nodes.look(now, node, len(self._layout.names))
         self._back.grow(len(nodes))
-        away = (nodes.gap > self._config.least_s * 1000) & np.isfinite(nodes.late)
-        self._back.back_at[away] = nodes.last[away]
+        away = nodes.late[nodes.gap[nodes.late] > self._config.least_s * 1000]
         here = self.came > 0
-        if np.count_nonzero(away):
-            self.missed[away[node] & ~here] = 0
+        if len(away):
+            self._back.back_at[away] = nodes.last[away]
+            self.missed[np.isin(node, away) & ~here] = 0
         absent = np.flatnonzero(~here & (self.last >= 0))
         if len(absent):
             scrapes = np.zeros(len(nodes), np.int64)

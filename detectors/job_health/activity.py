@@ -77,6 +77,7 @@ class Activity(_Readings):
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)
         self._starts: IntArray = np.empty(0, np.int64)
+        """Of every GPU that a job has: which it is, the number of the job, and its start (ms)."""
         self.freed: BoolArray = np.empty(0, bool)
         """Half of its GPUs hold hardly any of the memory that they had in use at work: its processes ended."""
         self.shared: BoolArray = np.empty(0, bool)
@@ -92,7 +93,8 @@ class Activity(_Readings):
                 if field not in batch.sound:
                     continue
                 value, kept = reported(batch, field, tick, here), getattr(self._last, name)
-                kept[where] = np.where(value < 1e6, value, kept[where])  # of NaN too
+                fits = value < 1e6  # NaN does not
+                kept[where] = value if np.count_nonzero(fits) == len(fits) else np.where(fits, value, kept[where])
 
     def look(self, now: Instant) -> None:
         """At a point of the grid: see what the GPUs of every running job do."""
@@ -100,15 +102,16 @@ class Activity(_Readings):
         self._assign()
         count = len(self)
         fresh = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
-        fresh &= self._attendance.last[self._gpu] >= self._starts[self._job]  # else it is of the job before
-        here = np.flatnonzero(fresh)
-        gpu, job = self._gpu[here], self._job[here]
+        fresh &= self._attendance.last[self._gpu] >= self._starts  # else it is of the job before
+        gpu, job = self._gpu, self._job
+        if np.count_nonzero(fresh) < len(fresh):
+            gpu, job = gpu[fresh], job[fresh]
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:
             value = getattr(self._last, name).take(gpu)
-            known = np.flatnonzero(np.isfinite(value))
+            known = np.isfinite(value)
             of, heads = job, self.heard
-            if len(known) < len(value):
+            if np.count_nonzero(known) < len(value):
                 of, value = job[known], value[known]
                 heads = np.bincount(of, minlength=count)
             total = np.bincount(of, value, minlength=count)
@@ -123,7 +126,7 @@ class Activity(_Readings):
         last, silent = self._attendance.last, ~self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)
         moment = np.full(len(self), np.iinfo(np.int64).max)
         moment[jobs] = since - _RECENT_MS
-        gone = silent[self._gpu] & (last[self._gpu] >= np.maximum(moment[self._job], self._starts[self._job]))
+        gone = silent[self._gpu] & (last[self._gpu] >= np.maximum(moment[self._job], self._starts))
         lost: IntArray = np.bincount(self._job[gone], minlength=len(self))[jobs]
         return lost
 
@@ -161,11 +164,12 @@ class Activity(_Readings):
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can show it."""
-        self.low = np.where(self.spinning(), np.fmin(self.low, self.power), np.nan)
-        self.high = np.where(self.spinning(), np.fmax(self.high, self.power), np.nan)
+        spins = self.spinning()
+        self.low = np.where(spins, np.fmin(self.low, self.power), np.nan)
+        self.high = np.where(spins, np.fmax(self.high, self.power), np.nan)
         idle = self.tensor < _NO_TENSOR * self.tensor_level
         steady = np.isnan(self.tensor_level) & (self.high <= (1 + _STEADY) * self.low)
-        return self.spinning() & (idle | steady) & (self.heard > 1)
+        return spins & (idle | steady) & (self.heard > 1)
 
     def _assign(self) -> None:
         """Find which GPUs are whose, where jobs or GPUs are new."""
@@ -182,9 +186,7 @@ class Activity(_Readings):
         self._job = np.repeat(np.array([number for number, _ in parts], np.int64), sizes)
         claims = np.bincount(self._gpu, minlength=heard)
         self.shared = np.bincount(self._job[claims[self._gpu] > 1], minlength=len(self)) > 0
-        self._starts = np.zeros(len(self), np.int64)
-        for job in jobs.values():
-            self._starts[self._slots.find(job.job_id)] = job.start
+        self._starts = np.repeat(np.array([job.start for job in jobs.values()], np.int64), sizes)
 
     def _members(self, job: Job) -> IntArray:
         parts = [np.empty(0, np.int64)]

@@ -50,9 +50,10 @@ class Pace(Columns):
         self.usual[moved] = np.where(long, usual, learnt_interval(usual, gap, _STEP))
         self.steps[moved] += before >= 0
         self.settled[moved] = self.heard[moved]
-        paused = long & ~np.isin(moved, hung)
+        paused = long & ~np.isin(moved, hung) if np.count_nonzero(long) else long
         those = moved[paused]
-        self.pauses[:, those] = np.concatenate([self.pauses[1:, those], gap[paused].astype(np.int64)[None]])
+        if len(those):
+            self.pauses[:, those] = np.concatenate([self.pauses[1:, those], gap[paused].astype(np.int64)[None]])
         return those, gap[paused] / 1000
 
     def silent(self, now: int) -> FloatArray:

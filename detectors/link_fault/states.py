@@ -83,8 +83,7 @@ class States(Columns):
     def look(self, now: Instant) -> None:
         """At a point of the grid: take note of which ports were heard, and of silences that ended by themselves."""
         self.heard.look(now)
-        late = self.heard.late
-        self.lapses.learn(int(np.isfinite(self.heard.gap).sum()), late[np.isfinite(late)])
+        self.lapses.learn(int(np.count_nonzero(np.isfinite(self.heard.gap))), self.heard.late_by)
 
     def missing(self, now: Instant, budget: float) -> IntArray:
         """Return the ports that are not heard any more, for longer than chance explains within the `budget`."""

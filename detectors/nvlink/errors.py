@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import Columns, column, keep_known
 from detectors.core.counting import LOOK_MS, Bursts, Counter
 from detectors.core.tails import Tails
 from detectors.fleet.gpus import reported
@@ -70,10 +70,9 @@ class LinkErrors(Columns):
             total += value if np.count_nonzero(known) == len(known) else np.where(known, value, 0.0)
             has |= known.astype(np.int8) << bit
             if name == _REPLAY:
-                stood = self.replays[where]
-                more = np.flatnonzero(value > stood)
+                more = np.flatnonzero(value > self.replays[where])
                 self.replayed_at[gpus[more]] = at[more]
-                self.replays[where] = np.where(known, value, stood)
+                keep_known(self.replays, where, value)
         # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
         lacks = (has & had) != had
         total[lacks | (has == 0)] = np.nan

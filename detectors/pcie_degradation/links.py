@@ -59,9 +59,10 @@ class Links(Columns):
         """Take one reading each of the GPUs `here`; `moved` is what their links carry, bytes/s."""
         gpus, where, at = batch.entities[here], batch.index(here, len(self)), batch.at[tick, here]
         util = reported(batch, "DCGM_FI_DEV_GPU_UTIL", tick, here)
-        engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
-        working = (engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES)
-        busy = np.where(np.isfinite(util), util >= _BUSY_UTILISATION, working)
+        busy, unsaid = util >= _BUSY_UTILISATION, np.isnan(util)
+        if np.count_nonzero(unsaid):
+            engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
+            busy |= unsaid & ((engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES))
         before = self.at[where].copy()
         elapsed = (at - before) * (before >= 0)
         away = np.flatnonzero(elapsed > _AWAY_MS)

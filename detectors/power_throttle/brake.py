@@ -79,9 +79,12 @@ class Brake:
         """
         gpus = self._gpus
         bits = np.maximum(gpus.reasons[those], 0)
-        before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)
         brake = (bits & HW_POWER_BRAKE) != 0
-        for_power = (gpus.throttled.share(those) >= _HELD_SHARE) & (gpus.throttled.at[those] > before)
+        for_power = gpus.throttled.share(those) >= _HELD_SHARE
+        if not gpus.by_reason.reported and not np.count_nonzero(for_power):
+            return brake, for_power
+        before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)
+        for_power &= gpus.throttled.at[those] > before
         if gpus.by_reason.reported:
             by_brake, capped = (gpus.by_reason.share(those) >= _HELD_SHARE) & (gpus.by_reason.at[..., those] > before)
             brake |= by_brake

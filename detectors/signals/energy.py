@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import BoolArray, FloatArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import Columns, column, keep_known
 
 
 class Energy(Columns):
@@ -15,7 +15,6 @@ class Energy(Columns):
 
     def stands(self, gpus: Any, used: FloatArray) -> BoolArray:
         """Take a reading of each of `gpus`, an index of n, NaN left out; return which repeat the one before, (n,)."""
-        before = self.used[gpus]
-        stands = np.asarray(used == before)  # first: what a slice picks out is a view
-        self.used[gpus] = np.where(np.isfinite(used), used, before)
+        stands = np.asarray(used == self.used[gpus])
+        keep_known(self.used, gpus, used)
         return stands

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
-from detectors.core.residuals import Habit, group_quantiles
+from detectors.core.residuals import Groups, Habit
 from detectors.core.statistics import clamp, known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import Fleet, Job
@@ -111,6 +111,8 @@ class GpusAtWork(Columns):
         self.limit: FloatArray = np.empty(0)
         self._models: dict[str, int] = {}
         self._of_job: IntArray = np.empty(0, np.int64)
+        self._groups: tuple[Groups, ...] = ()
+        """The GPUs by job, and by model."""
         self._few: BoolArray = np.empty(0, bool)
         self._jobs: tuple[Any, ...] = ()
         self._looked: Instant = -1
@@ -128,12 +130,14 @@ class GpusAtWork(Columns):
         def of(name: str, *bounds: float) -> FloatArray:
             return reported(batch, name, tick, here, *bounds)
 
-        util, activity = of("DCGM_FI_DEV_GPU_UTIL"), of("DCGM_FI_DEV_GPU_UTIL") / 100
+        util = of("DCGM_FI_DEV_GPU_UTIL")
+        activity = util / 100
         for name in ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"):
             if name in batch.sound:
                 better = of(name)
                 activity = np.where(np.isnan(better), activity, better)
         reasons = bits_of(of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"))
+        unstated = reasons < 0
         columns = {
             "clock": of("DCGM_FI_DEV_SM_CLOCK", _LEAST),
             "power": of("DCGM_FI_DEV_POWER_USAGE", _LEAST),
@@ -141,23 +145,22 @@ class GpusAtWork(Columns):
             "memory": of("DCGM_FI_DEV_MEMORY_TEMP", *_DEGREES),
             "activity": activity,
             "counted": of(self._field),
-            "counted_of": np.array([of(name) for name in self._fields_by_reason]),
             "reasons": reasons,
-            "busy": ~(util < IDLE_UTILISATION) & ((reasons < 0) | ((reasons & GPU_IDLE) == 0)),
+            "busy": ~(util < IDLE_UTILISATION) & (unstated | ((reasons & GPU_IDLE) == 0)),
             "at": batch.at[tick, here],
         }
-        gpus = batch.index(here, self.count)
-        silent = np.isnan(columns["clock"]) & np.isnan(columns["power"]) & np.isnan(columns["temp"]) & (reasons < 0)
+        gpus, silent = batch.index(here, self.count), unstated
+        speak: Any = slice(None)
+        for name in ("clock", "power", "temp") if np.count_nonzero(unstated) else ():
+            silent &= np.isnan(columns[name])
         if np.count_nonzero(silent):
-            columns = {name: values[..., ~silent] for name, values in columns.items()}
-            gpus = batch.entities[here][~silent]
+            speak = ~silent
+            gpus = batch.entities[here][speak]
         for name, values in columns.items():
-            kept = getattr(self, name)
-            if kept.ndim == 1:
-                kept[gpus] = values
-            else:
-                for row, value in zip(kept, values, strict=True):  # an index of two axes takes four times as long
-                    row[gpus] = value
+            getattr(self, name)[gpus] = values[speak]
+        self.by_reason.reported |= not batch.sound.keys().isdisjoint(self._fields_by_reason)
+        for row, name in zip(self.counted_of, self._fields_by_reason, strict=True) if self.by_reason.reported else ():
+            row[gpus] = of(name)[speak]
 
     def extend(self, count: int) -> None:
         """Take note of GPUs that were not known before."""
@@ -200,6 +203,7 @@ class GpusAtWork(Columns):
             mine = self._gpus_of(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
             self._few[mine], start[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start
+        self._groups = tuple(Groups(group, int(group.max(initial=-1)) + 1) for group in (self._of_job, self.model))
         other = (start != self.job) & ~self.held
         for habit in self.usual.values():
             habit.forget(other)
@@ -260,16 +264,13 @@ class GpusAtWork(Columns):
 
     def among_peers(self, values: FloatArray, those: BoolArray, share: float) -> FloatArray:
         """Return for every GPU what `share` of `those` of its job (or model) do not exceed; NaN: too few."""
-        found, asking = np.full(self.count, np.nan), np.ones(self.count, bool)
-        own = np.where(those, values, np.nan)
-        for group in (self._of_job, self.model):
-            groups = int(group.max(initial=-1)) + 1
-            quantiles, sizes = group_quantiles(own, group, groups, share)
-            enough = np.append(sizes >= FEWEST_PEERS, False)  # the last stands for no group, -1
-            mine = asking & enough.take(group)
-            found = np.where(mine, np.append(quantiles, np.nan).take(group), found)
-            asking &= ~mine
-            if not (asking & self.busy).any():  # nobody at work is left to ask all of its model
+        found, own = np.full(self.count, np.nan), np.where(those, values, np.nan)
+        for groups in self._groups:
+            quantiles, sizes = groups.quantiles(own, share)
+            quantiles[sizes < FEWEST_PEERS] = np.nan
+            peers = np.append(quantiles, np.nan).take(groups.group)  # the last is that of no group, -1
+            np.copyto(found, peers, where=np.isnan(found))
+            if not np.count_nonzero(np.isnan(found) & self.busy):  # nobody at work is left to ask all of its model
                 break
         return found
 
@@ -318,10 +319,12 @@ class GpusAtWork(Columns):
         lost = usual - clock
         self.lost[where] = lost
         relative, own = np.full(self.count, np.nan), lost if self._own_past else -clock
-        # Where scrapes are far apart, a look may be of one node: the others as they were last seen.
-        seen = self.lost if self._own_past else -np.log(self.clock)
-        np.copyto(relative, seen, where=now - self.looked_at <= STALE_MS)
         relative[where] = own
+        # Where scrapes are far apart, a look may be of one node: the others as they were last seen.
+        others = now - self.looked_at <= STALE_MS
+        others[where] = False
+        if np.count_nonzero(others):
+            relative[others] = self.lost[others] if self._own_past else -np.log(self.clock[others])
         least = self.among_peers(relative, np.isfinite(relative), 0.25)[where]
         residual = np.where(np.isfinite(least), own - least, lost) / _STEP
         tail = self.tails[_SIGNAL]
@@ -382,6 +385,7 @@ class GpusAtWork(Columns):
         self.load(arrays, "gpu_")
         self.throttled.restore(arrays, "throttled_")
         self.by_reason.restore(arrays, "by_reason_")
+        self.by_reason.reported |= bool(np.isfinite(self.counted_of).any())
         self.by_reason.grow(self.count)
         self.evidence.load(arrays, "evidence_")
         for name, habit in self.usual.items():

@@ -34,7 +34,9 @@ _US_COUNTERS_READ_AT_MOST: Final = 1.05e-3
 
 def bits_of(reported: FloatArray) -> IntArray:
     """Return reasons (n,) as bits, -1 where none were reported."""
-    return np.where(np.isfinite(reported), reported, -1).astype(np.int64)
+    stated = np.isfinite(reported)
+    whole = np.count_nonzero(stated) == len(stated)
+    return (reported if whole else np.where(stated, reported, -1)).astype(np.int64)
 
 
 def named(bits: int) -> str:
@@ -65,10 +67,11 @@ class ThrottledTime(Columns):
         """
         reported = new & np.isfinite(counted)
         growth, elapsed = counted - self.value, at - self.at
-        known, moved = reported & (self.at >= 0) & (elapsed > 0), reported & ((growth != 0) | (self.at < 0))
-        stood = reported & (growth == 0) & (elapsed >= _HOLD_MS)
-        known &= (growth > 0) | stood
+        moved, stood = reported & ((growth != 0) | (self.at < 0)), reported & (growth == 0) & (elapsed >= _HOLD_MS)
         self.rate[new & ~reported] = np.nan
+        if not np.count_nonzero(moved | stood):
+            return
+        known = ((moved & (growth > 0)) | stood) & (self.at >= 0) & (elapsed > 0)
         np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
         np.copyto(self.at, at, where=moved | stood)
         np.copyto(self.value, counted, where=moved)
@@ -101,15 +104,15 @@ class TimeByReason(ThrottledTime):
 
     rows = (2,)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.reported = False
+        """Whether anybody has reported them."""
+
     def take(self, new: BoolArray, at: IntArray, counted: FloatArray) -> None:
         """Take a reading of each of the GPUs that are `new` (count,); mostly nobody reports these counters."""
-        if np.count_nonzero(np.isfinite(counted)) or self.reported:
+        if self.reported:
             super().take(new, at, counted)
-
-    @property
-    def reported(self) -> bool:
-        """Whether anybody has reported them."""
-        return bool(self.at.max(initial=-1) >= 0)
 
     @property
     def in_ns(self) -> bool:
@@ -120,3 +123,4 @@ class TimeByReason(ThrottledTime):
         """Take what `snapshot` returned; a version that did not have these counters kept nothing of them."""
         if f"{prefix}fastest" in arrays:
             super().restore(arrays, prefix)
+            self.reported = bool(self.at.max(initial=-1) >= 0)

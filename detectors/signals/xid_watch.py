@@ -144,17 +144,22 @@ class XidWatch(Kept):
             where, at, value = gpus[known], at[known], value[known]
         if not len(value):
             return
-        code = value.astype(np.int32)
-        differs = code != gauge.code[where]
-        if np.count_nonzero(differs):  # mostly none
-            those, when, now = np.arange(len(gauge))[where][differs], at[differs], code[differs]
-            before, since, without = gauge.code[those], gauge.at[those], gauge.without_since[those]
-            unheard = (before < 0) & (without >= 0) & (now != 0)
-            unheard &= (when - without >= SAME_MS) & (when - since <= SAME_MS)
-            changed = (before >= 0) | unheard
-            self._change(those[changed], when[changed], now[changed], since[changed])
-            gauge.code[those] = now
+        if np.maximum.reduce(value) > 0 or np.count_nonzero(gauge.code):  # else all read 0, as ever
+            self._compare(where, at, value.astype(np.int32))
         gauge.at[where] = at
+
+    def _compare(self, where: Any, at: IntArray, code: NDArray[np.int32]) -> None:
+        gauge = self._gauge
+        differs = code != gauge.code[where]
+        if not np.count_nonzero(differs):
+            return
+        those, when, now = np.arange(len(gauge))[where][differs], at[differs], code[differs]
+        before, since, without = gauge.code[those], gauge.at[those], gauge.without_since[those]
+        unheard = (before < 0) & (without >= 0) & (now != 0)
+        unheard &= (when - without >= SAME_MS) & (when - since <= SAME_MS)
+        changed = (before >= 0) | unheard
+        self._change(those[changed], when[changed], now[changed], since[changed])
+        gauge.code[those] = now
 
     def _change(self, gpus: IntArray, at: IntArray, code: NDArray[np.int32], since: IntArray) -> None:
         cleared = code == 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
-from detectors.core.columns import Columns, column
+from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
@@ -20,7 +20,7 @@ from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
-CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, REPLAYS = range(7)
+CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT = range(7)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _HALVED, _CUT = 0.55, 0.6
 """A hardware slowdown divides the clock by two or more (NVML): of its own highest, as GPUs under a power cap run below
@@ -42,6 +42,8 @@ _HOLDS_MS: Final = 180_000
 """Throttling by heat comes and goes within some scrapes; three minutes hold at 60 s scrapes."""
 _MEAN_MS: Final = 60_000.0
 """Clocks under a cap, or in heat, move by some per cent from one reading to the next."""
+_MOVES: Final = -np.expm1(-np.arange(_HOLDS_MS + 1) / _MEAN_MS)
+"""How far the mean moves to a reading that comes so many ms after the one before: to look it up takes a tenth."""
 _LINES_MS: Final = 600_000
 """A line about a fault comes minutes before or after what it does to a job."""
 _KEEP_MS: Final = 86_400_000
@@ -49,7 +51,7 @@ _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_rec
 """Classes of XIDs that explain no slowness."""
 _SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
-_RETRIES: Final = ("REPLAY_ERROR_COUNT_TOTAL", "RECOVERY_ERROR_COUNT_TOTAL")
+_REPLAYS, _RECOVERIES = f"{_NVLINK}REPLAY_ERROR_COUNT_TOTAL", f"{_NVLINK}RECOVERY_ERROR_COUNT_TOTAL"
 
 
 class KnownCauses(Columns):
@@ -99,40 +101,46 @@ class KnownCauses(Columns):
         """Take readings of GPUs."""
         self.extend()
         for tick, here in batch.ticks():
-            where, at = batch.index(here, len(self)), batch.at[tick, here]
+            self._take_tick(batch, tick, here)
 
-            def of(name: str, tick: int = tick, here: Any = here) -> FloatArray:
-                return reported(batch, name, tick, here)
+    def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
+        def of(name: str) -> FloatArray:
+            return reported(batch, name, tick, here)
 
-            self._take_tick(batch.entities[here], where, at, of, power_limits(batch, tick, here))
-            self.at[where] = at
-
-    def _take_tick(self, gpus: IntArray, where: Any, at: IntArray, of: Any, limit: FloatArray) -> None:
-        before, since_ms = [row[where] for row in self.now], at - self.at[where]
+        gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
+        mean, _, _, once_carried, once_crc, once_retried, once_resent = (row[where] for row in self.now)
+        since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
         self.stated[where] |= stated
-        self.latest[where] = np.where(np.isfinite(clock), clock, self.latest[where])
+        keep_known(self.latest, where, clock)
         self.peak[where] = np.fmax(self.peak[where], clock)
-        moved = before[CLOCK] - np.expm1(-clamp(since_ms, 0, _HOLDS_MS) / _MEAN_MS) * (clock - before[CLOCK])
+        moved = mean + _MOVES.take(since_ms) * (clock - mean)
+        first = np.isnan(moved)
+        moved[first] = clock[first]
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
         carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
         crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")
-        replays, recoveries = (of(_NVLINK + name) for name in _RETRIES)
-        retries = np.fmax(replays + recoveries, np.fmax(replays, recoveries))  # what is not reported is none
-        linked = (crc - before[CRC] >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)) | (retries > before[RETRIES])
+        retries = of(_REPLAYS)
+        if _RECOVERIES in batch.sound:
+            recoveries = of(_RECOVERIES)
+            retries = np.fmax(retries + recoveries, np.fmax(retries, recoveries))  # what is not reported is none
+        linked, more = retries > once_retried, crc - once_crc
+        if np.count_nonzero(more >= _CRC_PER_S):  # mostly none
+            linked |= more >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         resent = of("DCGM_FI_DEV_PCIE_REPLAY_COUNTER")
-        named = linked | (carries < _LINK_LEFT * before[LINK])
-        named |= resent - before[REPLAYS] >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
+        named, more = linked | (carries < _LINK_LEFT * once_carried), resent - once_resent
+        if np.count_nonzero(more >= _REPLAYS_PER_S):
+            named |= more >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
-        clock = np.where(np.isfinite(moved), moved, clock)
-        fresh = (clock, of("DCGM_FI_DEV_GPU_TEMP"), limit, np.fmax(before[LINK], carries), crc, retries, resent)
-        for row, value, last in zip(self.now, fresh, before, strict=True):
-            known = np.isfinite(value)
-            row[where] = value if np.count_nonzero(known) == len(known) else np.where(known, value, last)
+        limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
+        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent)
+        for row, value in zip(self.now, read, strict=True):
+            keep_known(row, where, value)
+        self.at[where] = at
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""

@@ -76,8 +76,9 @@ class Sums(Columns):
             for row, values in known:
                 now = values[tick][here]
                 finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
-                total[gpus] += now if np.count_nonzero(finite) == len(finite) else np.where(finite, now, 0.0)
-                read[gpus] += finite
+                whole = np.count_nonzero(finite) == len(finite)
+                total[gpus] += now if whole else np.where(finite, now, 0.0)
+                read[gpus] += 1 if whole else finite
 
     def means(self) -> FloatArray:
         """Return the means (7, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""

@@ -75,7 +75,8 @@ class Cases(Kept):
         self._gpus, self._ports, self._nics = freezes["dcgm"], freezes["switch"], freezes["nic"]
         self._progress, self._scheduler = progress, scheduler
         self._cables = Cables(fleet)
-        self._job_of: dict[str, str] = {}
+        self._jobs: dict[str, str] = {}
+        """The job of every node, once it was asked for at this moment."""
         self.excused: list[str] = []
         """Nodes that are dark, and that the scheduler has spoken of since: what they were away for is known."""
         self.quiet: dict[str, Instant] = {}
@@ -95,16 +96,14 @@ class Cases(Kept):
     def excuse(self, now: Instant) -> None:
         """Note which of the dark nodes the scheduler accounts for; it may take a node back before it is heard."""
         streams, names = self._streams, self._streams.nodes.names
-        last = np.max([streams.of[kind].heard.last for kind in OF_NODES[:-1]], axis=0)
+        last = np.maximum.reduce([streams.of[kind].heard.last for kind in OF_NODES[:-1]])
         dark = {names[node]: int(last[node]) for node in np.flatnonzero(streams.dark).tolist()}
         kept = dark.keys() & set(self.excused)
         self.excused = [n for n, since in sorted(dark.items()) if n in kept or self._accounted_for(n, since, now)]
 
     def all(self, now: Instant) -> Iterator[Case]:
         """Yield every case at `now`, silent before frozen."""
-        self._job_of = {}
-        for job in sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id)):
-            self._job_of |= dict.fromkeys(job.nodes, job.job_id)
+        self._jobs = {}
         yield from self._silent_nodes(now)
         yield from self._frozen_gpus(now)
         yield from self._silent_switches(now)
@@ -144,7 +143,7 @@ class Cases(Kept):
         """
         if self._scheduler.alive(name, since + int(self._config.least_readings * usual_ms)):
             return "its own log lines"
-        job = self._job_of.get(name)
+        job = self._job_of(name)
         waited = since + int(3 * usual_ms)
         left = self._streams.watts.low(node, since)  # an elastic job goes on without it
         if job is not None and not left and (shown := self._progress.lives_by(job, waited, now)):
@@ -212,8 +211,15 @@ class Cases(Kept):
 
     def _job_on(self, node: str, gpu: int) -> str | None:
         """Return the job that works on a GPU: others of its node may have another, or none."""
-        job = self._fleet.jobs.get(self._job_of.get(node, ""))
+        job = self._fleet.jobs.get(self._job_of(node) or "")
         return job.job_id if job is not None and gpu in job.gpus.get(node, [gpu]) else None
+
+    def _job_of(self, node: str) -> str | None:
+        """Return the job on a node; the latest to start, where several are."""
+        if not self._jobs:  # mostly nobody asks
+            for job in sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id)):
+                self._jobs |= dict.fromkeys(job.nodes, job.job_id)
+        return self._jobs.get(node)
 
     def _silent_switches(self, now: Instant) -> Iterator[Case]:
         streams, names = self._streams, self._streams.switches.names
@@ -239,7 +245,7 @@ class Cases(Kept):
             return f"{up + far_up} links to it that are up"
         if down + far_down:
             return ""
-        jobs = {self._job_of[node] for node in self._cables.nodes(switch) if node in self._job_of}
+        jobs = {job for node in self._cables.nodes(switch) if (job := self._job_of(node)) is not None}
         going = sorted(job for job in jobs if self._progress.goes_on(job, since, now))
         return f"steps of job {going[0]}" if going else ""
 

@@ -61,34 +61,34 @@ class Freeze(Kept):
             count = int(batch.entities.max()) + 1
             self._counts.grow(count)
             self._changed.readings.grow(count)
-            more = len(self._counts) - self._seen.shape[1]
-            self._seen = np.concatenate([self._seen, np.full((len(self._fields), more), np.nan)], axis=1)
+            if more := len(self._counts) - self._seen.shape[1]:
+                self._seen = np.concatenate([self._seen, np.full((len(self._fields), more), np.nan)], axis=1)
         for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        those, at, counts = batch.entities[here], batch.at[tick, here], self._counts
+        at, counts = batch.at[tick, here], self._counts
         where = batch.index(here, len(counts))
-        changed, reports = np.zeros(len(those), bool), np.zeros(len(those), bool)
+        changed, reports = np.zeros(len(at), bool), np.zeros(len(at), bool)
         for name, last in zip(self._fields, self._seen, strict=True):
             if name not in batch.sound:
                 continue  # nobody reports it
             value, seen = batch.values[name][tick, here], last[where]
             fine = batch.valid[name][tick, here] & np.isfinite(value)
-            differs = fine & (value != seen)
-            changed |= differs & (value > seen) if self._only_growth else differs
+            changed |= fine & (value > seen if self._only_growth else value != seen)
             reports |= fine
-            last[where] = np.where(differs, value, seen)
-        moved = those[changed]
+            last[where] = value if np.count_nonzero(fine) == len(fine) else np.where(fine, value, seen)
+        moved, stood = np.zeros((2, len(counts)), bool)
+        moved[where], stood[where] = changed, reports & ~changed
         self._changed.readings.heard(moved, at[changed])
-        counts.changes[moved] += 1
+        counts.changes += moved
+        counts.repeats += stood
         counts.repeats[moved] = 0
-        counts.repeats[those[reports & ~changed]] += 1
         if self._meter is not None and self._meter in batch.sound:
             metered, valid = batch.values[self._meter][tick, here], batch.valid[self._meter][tick, here]
             ran = valid & np.isfinite(metered) & (metered != counts.meter[where])
             if np.count_nonzero(ran) < len(ran):
-                where, metered, at = those[ran], metered[ran], at[ran]
+                where, metered, at = batch.entities[here][ran], metered[ran], at[ran]
             counts.meter[where], counts.meter_at[where] = metered, at
             counts.meter_moves[where] += 1
 

@@ -85,17 +85,16 @@ class Stream(Kept):
             self._looked = now
             return
         self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
-        came, late = np.isfinite(heard.gap), np.isfinite(heard.late)
+        late, gaps = heard.late, heard.gap[heard.late]
         spent = now - self._looked if self._looked >= 0 else 0
         self.away_ms = np.where(heard.missed(now) < LATE, np.maximum(self.away_ms - spent, 0.0), self.away_ms)
-        by_chance = late & (heard.gap < self.needed_or(np.inf))
-        self.away_ms[by_chance] += heard.gap[by_chance]
+        by_chance = gaps < self.needed_or(np.inf)[late]
+        self.away_ms[late[by_chance]] += gaps[by_chance]
         if excused is not None:
-            by_chance[: len(excused)] &= ~excused
+            by_chance &= ~excused[late]
         if dark_at is not None:
-            away = (heard.gap >= _BOOT_MS) & (dark_at > heard.last - np.fmax(heard.gap, 0.0))
-            by_chance &= ~away
-        self.lapses.learn(int(came.sum()), heard.late[by_chance])
+            by_chance &= (gaps < _BOOT_MS) | (dark_at[late] <= heard.last[late] - gaps)
+        self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), heard.late_by[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
         self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, config.least_readings)
         self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
