@@ -112,10 +112,14 @@ class Clients(Columns):
         """Return the number of each client's mount."""
         return self._known()[0]
 
+    def on(self, nodes: tuple[str, ...]) -> IntArray:
+        """Return the clients (indices) on some nodes."""
+        on = self._known()[2]
+        return np.array([client for node in nodes for client in on.get(node, ())], np.int64)
+
     def moved(self, nodes: tuple[str, ...]) -> FloatArray:
         """Return the bytes a second (mounts,) that some nodes read from each mount, or write to it."""
-        mount, _, on = self._known()
-        mine = np.array([client for node in nodes for client in on.get(node, ())], np.int64)
+        mount, mine = self.mount(), self.on(nodes)
         rate = known_or(self.rate[_BYTES, mine], 0.0).sum(axis=0)
         moved: FloatArray = np.bincount(mount[mine], rate, minlength=len(self._mounts)).astype(float)
         return moved

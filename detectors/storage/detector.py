@@ -11,7 +11,8 @@ A mount that never was quick, or that jobs ask more of than it has, is slow when
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
 this load. A mount whose clients get half of what their links can carry is full, and not slow. One slow client is that
-client's link.
+client's link; three, and a tenth of all, that are slow beside the others and move no more than they did, are a server's
+or pool's behind the mount (`part`), and alert by the same effects on them.
 
 It is wrong where something else than its clients' bytes makes a healthy mount slow while a job waits for another
 reason. It misses a mount with a single client, and one that is slow at a load that it never carried before while no
@@ -37,18 +38,19 @@ from detectors.contract import (
 )
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
-from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
+from detectors.core.statistics import median_of
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
+from detectors.storage.effect import HELD_UP, Figures, MountHabits, of_clients, of_job
 from detectors.storage.habit import IDLE, LoadHabit
+from detectors.storage.part import WINDOW_S, Part, Parts, extra_s
 from detectors.storage.waits import Waits
 
-_WINDOW_MS: Final = 30_000
-"""Two readings of the usual 15 s."""
+_WINDOW_MS: Final = int(1000 * WINDOW_S)
 _WORDS: Final = ("read", "write")
 _MINIMUM_LOOKS = 10
 """Five minutes; before that nothing is usual."""
@@ -68,9 +70,8 @@ _QUEUE = 3.0
 """Reads that take three times what they do at little load stand in a queue; idle mounts differ by twice as much."""
 _QUEUED_MS, _SLOW_MS = 10.0, 20.0
 """A disk answers in ten milliseconds: nobody starves on less; twice that is a queue."""
-_HELD_UP: Final = 0.05
-"""Of every second; a policy. Requests that take so much more of a client's time hold up whoever does not read ahead."""
-_MEMORY_S = 3600.0
+_NAMED: Final = 8
+"""Of the nodes that are slow so many are named."""
 _RELEASE_MS = 200_000
 """Storms that come and go within minutes are one event; within the five minutes in which a resolve is due."""
 _LOCAL = ("nvme", "local", "ssd", "tmpfs", "ramfs", "xfs", "ext4")
@@ -80,19 +81,17 @@ _ACTION = (
     "look at the servers behind the mount (slow object servers, metadata load, other systems' use), not at the "
     "clients; move jobs that wait for it to another mount"
 )
+_PART_ACTION = (
+    "look at the one server or pool behind the mount that serves these clients (or these files), not at the nodes"
+)
 
 
 class _Mounts(Columns):
     axis = REUSED
-    BESIDE = ("queue", "moved", "busy")
     looked: IntArray = column(-1)
     slow: IntArray = column(0, 2)
     starving: IntArray = column(0)
     starving_since: IntArray = column(-1)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue, self.moved, self.busy = Habit(_MEMORY_S), Habit(_MEMORY_S), Habit(_MEMORY_S)
 
 
 class Storage(BaseDetector):
@@ -100,13 +99,15 @@ class Storage(BaseDetector):
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
-    KEPT = ("_names", "_jobs", "_clients", "_waits", "_mounts", "_own", "_whole", "_evidence")
+    KEPT = ("_names", "_jobs", "_clients", "_waits", "_mounts", "_usual", "_parts", "_own", "_whole", "_evidence")
     _config: StorageConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         super().__init__(config, fleet)
         self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
         self._clients, self._waits, self._mounts = Clients(fleet, self._names), Waits(), _Mounts()
+        self._usual = MountHabits()
+        self._parts = Parts(fleet, self.tails, self._config.latency_rise, _LASTING_WINDOWS)
         self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence().along(REUSED)
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
         self._local = {
@@ -126,11 +127,12 @@ class Storage(BaseDetector):
         if now % _WINDOW_MS:
             return ()
         self._clients.mount()  # numbers the mounts
-        self._mounts.grow(len(self._names))
-        for by_way in (self._own, self._whole, self._evidence):
+        for by_mount in (self._mounts, self._usual):
+            by_mount.grow(len(self._names))
+        for by_way in (self._own, self._whole, self._evidence, self._parts.mounts):
             by_way.grow(2 * len(self._names))
         waiting = [int(number) for case in self._book.cases() for number in case.memo["jobs"]]
-        self._waits.close(now, _WINDOW_MS / 1000, np.array(waiting, np.int64))
+        self._waits.close(now, WINDOW_S, np.array(waiting, np.int64))
         looks = self._clients.looks(now, self._mounts.looked)
         found = self._judge(now, looks) if len(looks.mounts) else []
         self._forget(now)
@@ -141,8 +143,9 @@ class Storage(BaseDetector):
         mounts = np.array([self._names.find(name) for name in survivors.names("mount")], np.int64)
         mounts = mounts[mounts >= 0]
         self._names.forget(mounts.tolist())
-        self._mounts.forget(mounts[mounts < len(self._mounts)])
-        for by_way in (self._own, self._whole, self._evidence):
+        for by_mount in (self._mounts, self._usual):
+            by_mount.forget(mounts[mounts < len(by_mount)])
+        for by_way in (self._own, self._whole, self._evidence, self._parts.mounts):
             both = np.concatenate([2 * mounts, 2 * mounts + 1])
             by_way.forget(both[both < len(by_way)])
 
@@ -171,6 +174,7 @@ class Storage(BaseDetector):
         unusual = high & (slow >= _LASTING_WINDOWS) & (self._evidence.wealth[entities] >= self._needed())
         for place, mount in enumerate(mounts.tolist()):
             bad = bool(starves[place] or (rise[:, place] >= 0.6 * math.log1p(self._config.latency_rise)).any())
+            bad |= self._parts.still(mount)
             found += self._go_on(now, str(self._names.names[mount]), bad=bad)
             starving = bool(self._mounts.starving[mount] >= _STARVING_WINDOWS)
             if unusual[:, place].any() or starving:
@@ -182,9 +186,9 @@ class Storage(BaseDetector):
             self.tails[_WORDS[way]].learn(scaled[way, calm][usual])
             self._own.learn(each, looks.load[way, calm], value, wary)
             self._whole.learn(each, looks.load[:, calm].sum(axis=0), value, wary)
-        self._mounts.queue.learn(mounts[calm], looks.waiters[calm], _WINDOW_MS / 1000)
-        self._mounts.moved.learn(mounts[calm], looks.load[:, calm].sum(axis=0), _WINDOW_MS / 1000)
-        self._mounts.busy.learn(mounts[calm], looks.busy[calm], _WINDOW_MS / 1000)
+        self._usual.learn(looks, calm, WINDOW_S)
+        for part in self._parts.look(now, looks, self._clients, calm, self._needed()):
+            found += self._report_part(now, looks, part)
         return found
 
     def _compare(self, looks: Looks, entities: IntArray, local: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -251,7 +255,7 @@ class Storage(BaseDetector):
     def _needed(self) -> float:
         """Return the wealth that chance reaches as seldom as the budget allows."""
         nodes = max(len(self._fleet.nodes), len({key[0] for key in self._fleet.entities("storage")}), 1)
-        return threshold(self._config.false_alarms_per_100_node_days, 2 * self._names.taken, nodes, _WINDOW_MS / 1000)
+        return threshold(self._config.false_alarms_per_100_node_days, 2 * self._names.taken, nodes, WINDOW_S)
 
     def _report(
         self,
@@ -283,13 +287,14 @@ class Storage(BaseDetector):
             slow = f"reads take {latency[READ]:.3g} ms"
         effect = ""
         if worst is not None:
-            figures, effect = self._effect(worst)
+            figures, effect = of_job(self._waits, worst, str(self._jobs.names[worst]))
             evidence |= figures
         elif not telling:
-            effect = self._queueing(looks, place, evidence) or self._hindered(looks, place, evidence)
+            figures, effect = of_clients(self._usual, looks, place)
+            evidence |= figures
         wealth = float(self._evidence.wealth[pair].max())
         if not starving:
-            evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, _WINDOW_MS / 1000)
+            evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, WINDOW_S)
         since = (
             int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
         )
@@ -327,41 +332,49 @@ class Storage(BaseDetector):
             evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
         return evidence
 
-    def _effect(self, job: int) -> tuple[dict[str, float | int | str], str]:
-        """Return what a job loses, as evidence and in words."""
-        waits, name = self._waits, str(self._jobs.names[job])
-        figures = {
-            "job_data_wait_share": waits.share[job],
-            "job_data_wait_share_before": waits.usual_share.level[job],
-            "job_step_s": waits.step_s[job],
-            "job_step_before_s": waits.usual_step.level[job],
+    def _report_part(self, now: Instant, looks: Looks, part: Part) -> list[Finding]:
+        """Return a finding on a mount that is slow for some of its clients."""
+        mount, way = int(looks.mounts[part.place]), part.way
+        name, word = str(self._names.names[mount]), _WORDS[way]
+        keys = self._fleet.entities("storage")
+        nodes = sorted({str(keys[client][0]) for client in part.clients.tolist()})
+        jobs = {job.job_id for node in nodes if (job := self._fleet.job_of(node)) is not None}
+        felt = self._waits.felt(now)
+        telling = [number for job in sorted(jobs) if np.isfinite(felt[number := self._jobs.number(job)])]
+        held_up = [job for job in telling if felt[job] >= self._config.wait_rise]
+        latency = self._clients.latency[way]
+        evidence: Figures = {
+            "clients": int(looks.clients[part.place]),
+            "clients_slow": len(part.clients),
+            "nodes_slow": ", ".join(nodes[:_NAMED]),
+            f"{word}_latency_ms": median_of(latency[part.clients]),
+            f"{word}_latency_of_others_ms": float(looks.latency[way, part.place]),
+            "by_chance": odds_in_words(part.wealth, 2 * self._names.taken, WINDOW_S),
         }
-        evidence = {"job_id": name} | {key: float(value) for key, value in figures.items() if np.isfinite(value)}
-        if waits.share[job] > 0 and (waits.wait_rise[job] > 0 or not waits.step_rise[job] > 0):
-            return evidence, f"and job {name} waits for data for {100 * waits.share[job]:.0f} % of its steps"
-        return evidence, f"and the steps of job {name} take {100 * waits.step_rise[job]:.0f} % longer"
-
-    def _queueing(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
-        """Return in words that requests of every client wait, far more than usual; nothing where they do not."""
-        mount, waiters = int(looks.mounts[place]), float(looks.waiters[place])
-        usual = float(self._mounts.queue.level[mount])
-        if waiters < max(int(looks.clients[place]), 2 * usual + 4 * float(self._mounts.queue.spread[mount])):
-            return ""
-        evidence["waiters_before"] = usual
-        return f"and {waiters:.0f} requests wait, usually {usual:.0f}"
-
-    def _hindered(self, looks: Looks, place: int, evidence: dict[str, float | int | str]) -> str:
-        """Return in words what clients lose whose jobs report no steps; nothing where they lose nothing."""
-        mount, load = int(looks.mounts[place]), float(looks.load[:, place].sum())
-        before = float(self._mounts.moved.level[mount])
-        if load < 0.5 * before - 4 * float(self._mounts.moved.spread[mount]):
-            evidence["bytes_per_s_before"] = before
-            return f"and its clients move {load / before:.2f} of what they did"
-        busy, level = float(looks.busy[place]), float(self._mounts.busy.level[mount])
-        if busy - level >= _HELD_UP and busy >= 2 * level:
-            evidence |= {"requests_under_way": busy, "requests_under_way_before": level}
-            return f"and each client's requests take {busy - level:.2f} s more of every second than they did"
-        return ""
+        effect = ""
+        if held_up:
+            worst = max(held_up, key=lambda job: (felt[job], str(self._jobs.names[job])))
+            figures, effect = of_job(self._waits, worst, str(self._jobs.names[worst]))
+            evidence |= figures
+        elif not telling and (more_s := extra_s(self._clients, part)) >= HELD_UP:
+            effect = f"and each one's requests take {more_s:.2f} s more of every second than they did"
+        if self._book.get("storage_slow", {"mount": name}) is not None:
+            return []
+        return self._book.fire(
+            now,
+            "storage_slow",
+            {"mount": name},
+            started_at=max(part.since, 0),
+            severity="ticket" if effect else "info",
+            score=0.7 if effect else 0.3,
+            summary=f"{name} is slow for {len(part.clients)} of its {looks.clients[part.place]} clients, {nodes[0]} "
+            f"the first: {word}s take {part.rise:.1f} times as long beside the others' as they did, "
+            f"{effect or 'and nobody is seen to wait for it'}",
+            action=_PART_ACTION if effect else "none: nobody waits for it",
+            evidence=evidence,
+            aspect="" if effect else _INFO,
+            memo={"bad_at": now, "jobs": held_up},
+        )
 
     def _go_on(self, now: Instant, name: str, *, bad: bool) -> list[Finding]:
         over = []

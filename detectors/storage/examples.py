@@ -122,7 +122,12 @@ def _steps(site: Site, chance: np.random.Generator) -> Rows:
         if slow.mount == site.reads_from and slow.nodes is None:
             share = np.where((ends >= slow.at_s) & (ends < slow.until_s), np.minimum(share * slow.factor, 0.9), share)
     at, rank = np.repeat(ends, site.nodes), np.tile(np.arange(site.nodes), len(ends))
-    wait = np.repeat(share, site.nodes) * site.step_s * np.exp(0.2 * chance.standard_normal(len(at)))
+    shares = np.repeat(share, site.nodes)
+    for slow in site.slow:
+        if slow.mount == site.reads_from and slow.nodes is not None:
+            hit = (at >= slow.at_s) & (at < slow.until_s) & np.isin(rank, slow.nodes)
+            shares = np.where(hit, np.minimum(shares * slow.factor, 0.9), shares)
+    wait = shares * site.step_s * np.exp(0.2 * chance.standard_normal(len(at)))
     keys = {
         "job_id": KeyColumn(np.zeros(len(at), np.int64), (JOB,)),
         "rank": KeyColumn(rank, tuple(range(site.nodes))),
@@ -133,15 +138,18 @@ def _steps(site: Site, chance: np.random.Generator) -> Rows:
 
 
 SERVERS: Final = Site(slow=[Slow(0, 480, 720)])
+POOL: Final = Site(nodes=12, slow=[Slow(0, 480, 800, 5.0, nodes=[2, 5, 7, 9])], seed=5)
 NFS: Final = Site(reads_from=1, read_gb_s=0.9, begins_s=420, starving_share=0.4, seed=2)
 
 EXAMPLES = Examples(
     healthy=[
         tape_of(Site(checkpoints=[(400, 445), (700, 745)], loads=[(500, 600)], seed=3)),
         tape_of(Site(slow=[Slow(0, 480, 800, 8.0, nodes=[3])], seed=4)),
+        tape_of(Site(nodes=12, slow=[Slow(0, 480, 800, 8.0, nodes=[3, 4])], seed=6)),
     ],
     faults=[
         Fault(tape_of(SERVERS), {"mount": "/scale"}, START + 480_000),
         Fault(tape_of(NFS), {"mount": "/nfs"}, START + 420_000),
+        Fault(tape_of(POOL), {"mount": "/scale"}, START + 480_000),
     ],
 )

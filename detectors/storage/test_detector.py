@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.registry import choose
 from detectors.storage.detector import Storage
-from detectors.storage.examples import MOUNTS, NFS, SERVERS, Site, Slow, tape_of
+from detectors.storage.examples import MOUNTS, NFS, POOL, SERVERS, Site, Slow, tape_of
 from detectors.storage.habit import LoadHabit
-from detectors.tapes.cluster import START, changed, seconds, without
+from detectors.tapes.cluster import START, changed, name, seconds, without
 from detectors.tapes.tape import Tape, play
 
 QUIET = Site()
@@ -43,6 +44,37 @@ def test_a_slow_server_is_named_with_its_evidence_and_its_end() -> None:
 def test_a_burst_of_a_minute_is_no_alert(bursts: int, lasts_s: float, alerts: int) -> None:
     slow = [Slow(0, at, at + lasts_s, factor=8.0) for at in range(480, 480 + 300 * bursts, 300)]
     assert len(firing(tape_of(replace(SERVERS, minutes=26, slow=slow)))) == alerts
+
+
+def test_a_mount_that_is_slow_for_some_of_its_clients_is_named_with_them_and_its_end() -> None:
+    fired, resolved = run(tape_of(replace(POOL, minutes=20)))
+    assert (dict(fired.entity), fired.severity) == ({"mount": "/scale"}, "ticket")
+    assert START + 480_000 < fired.detected_at <= START + 480_000 + 210_000
+    assert fired.evidence["nodes_slow"] == ", ".join(name(node) for node in (2, 5, 7, 9))
+    assert (fired.evidence["clients_slow"], fired.evidence["clients"]) == (4, 12)
+    assert float(fired.evidence["read_latency_ms"]) > 3 * float(fired.evidence["read_latency_of_others_ms"])
+    assert "job 812 waits for data" in fired.summary
+    assert (resolved.id, resolved.state) == (fired.id, "resolved")
+
+
+def test_clients_that_are_slow_since_they_move_more_or_for_another_job_have_work_to_do() -> None:
+    slow = [name(node) for node in (2, 5, 7, 9)]
+
+    def more(rows: Any, moved: Any) -> Any:
+        busy = np.isin(np.array(rows.keys["node"].categories)[rows.keys["node"].codes], slow)
+        return moved + np.where(busy, 2e8 * np.maximum(seconds(rows) - 480, 0), 0)
+
+    tape = tape_of(POOL)
+    assert firing(changed(changed(tape, "storage", "read_bytes", more), "storage", "write_bytes", more)) == []
+    others = tuple(node for node in tape.jobs[0].job.nodes if node not in slow)
+    begins = START + 480_000
+    jobs = [
+        replace(tape.jobs[0], job=replace(tape.jobs[0].job, nodes=others)),
+        JobEvent(START, "start", Job("7", tuple(slow), START, 8)),
+        JobEvent(begins, "end", Job("7", tuple(slow), START, 8)),
+        JobEvent(begins, "start", Job("8", tuple(slow), begins, 8)),
+    ]
+    assert firing(replace(tape, jobs=jobs)) == []
 
 
 def test_nfs_that_a_job_starves_on_is_named() -> None:

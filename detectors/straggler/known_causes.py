@@ -17,10 +17,10 @@ from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.link_lines import LOST
 from detectors.signals.power_limits import SAME_W, power_limits
-from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, THERMAL, bits_of
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
-CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT = range(7)
+CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS = range(8)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _HALVED, _CUT = 0.55, 0.6
 """A hardware slowdown divides the clock by two or more (NVML): of its own highest, as GPUs under a power cap run below
@@ -34,6 +34,8 @@ _SLOWED: Final = 0.98
 _LOWERED: Final = 0.95
 """At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
+_CAPPED, _UNSPENT = 0.9, 0.8
+"""Of the peers' clock, and of its power limit: as power_throttle knows a cap that is not the driver's own."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _REPLAYS_PER_S: Final = 0.5
@@ -58,16 +60,18 @@ class KnownCauses(Columns):
     """Columns over all GPUs.
 
     `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit
-    (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's;
-    `named_at` when it last read as held by something that has a name, `linked_at` as one with NVLink errors;
-    `stated` whether it ever gave its reasons; `latest` its clock, and `peak` the highest it had.
+    (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
+    and its power's mean over a minute (W); `named_at` when it last read as held by something that has a name,
+    `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap alone; `stated` whether it
+    ever gave its reasons; `latest` its clock, and `peak` the highest it had.
     """
 
     axis = "dcgm"
     at: IntArray = column(-1)
-    now: FloatArray = column(np.nan, 7)
+    now: FloatArray = column(np.nan, 8)
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
+    capped_at: IntArray = column(-(2**61))
     stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
@@ -108,16 +112,18 @@ class KnownCauses(Columns):
             return reported(batch, name, tick, here)
 
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        mean, _, _, once_carried, once_crc, once_retried, once_resent = (row[where] for row in self.now)
+        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn = (row[where] for row in self.now)
         since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
         self.stated[where] |= stated
         keep_known(self.latest, where, clock)
         self.peak[where] = np.fmax(self.peak[where], clock)
-        moved = mean + _MOVES.take(since_ms) * (clock - mean)
-        first = np.isnan(moved)
-        moved[first] = clock[first]
+        watts, moves = of("DCGM_FI_DEV_POWER_USAGE"), _MOVES.take(since_ms)
+        moved, drawn = mean + moves * (clock - mean), drawn + moves * (watts - drawn)
+        for middle, value in ((moved, clock), (drawn, watts)):
+            first = np.isnan(middle)
+            middle[first] = value[first]
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
         carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
@@ -135,9 +141,12 @@ class KnownCauses(Columns):
             named |= more >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
+        capped = reasons == SW_POWER_CAP
+        if np.count_nonzero(capped):
+            self.capped_at[gpus[capped]] = at[capped]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
-        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent)
+        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent, drawn)
         for row, value in zip(self.now, read, strict=True):
             keep_known(row, where, value)
         self.at[where] = at
@@ -150,8 +159,11 @@ class KnownCauses(Columns):
         for index in range(start, self.count):
             entity = self._layout.entity(index)
             for facts in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
-                if int(facts["gpu"]) == entity["gpu"] and facts.get("pcie_gen") and facts.get("pcie_width"):
+                if int(facts["gpu"]) != entity["gpu"]:
+                    continue
+                if facts.get("pcie_gen") and facts.get("pcie_width"):
                     self.now[LINK, index] = 2.0 ** float(facts["pcie_gen"]) * float(facts["pcie_width"])
+                self.now[LIMIT, index] = float(facts.get("power_limit_w") or np.nan)
 
     def explain(
         self, node: str, those: IntArray, peers: IntArray, clock_ratio: float, since: Instant, now: Instant
@@ -167,6 +179,10 @@ class KnownCauses(Columns):
             return False
         if len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those)):
             return True
+        if len(those) > 1 and clock_ratio <= _CAPPED:
+            held = now - self.capped_at[those] <= _HOLDS_MS
+            if np.count_nonzero(held & (self.now[WATTS, those] <= _UNSPENT * self.now[LIMIT, those])) > len(those) / 2:
+                return True
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True

@@ -155,21 +155,21 @@ class Readings(Comparison):
     ) -> FloatArray:
         """Return how much more work each of some entities did since then, (n,), as a logarithm.
 
-        It is the median of the windows that lie after `since`, or that of the last three, if higher: work moves on;
-        less what it always was, if that was known before they `began` to be slow. The last ended at `window_end`. inf
-        where it is read (`is_read`, or was before) and will be known within some windows, NaN where it is not read.
+        It is the median of the windows that lie after `since`, or that of the last three, or of all since they `began`
+        to be slow, whichever is highest: work moves on, and single windows are noisy; less what it always was, if that
+        was known before they began. The last ended at `window_end`. inf where it is read (`is_read`, or was before) and
+        will be known within some windows, NaN where it is not read.
         """
         whole, slow = (min(max((window_end - at) // (1000 * WINDOW_S), 0), _WINDOWS) for at in (since, began))
         more, always = self.more[:, entities].T.astype(np.float64), self.always[min(slow, _WINDOWS - 1) :, entities]
         known = np.isfinite(more)
-        lately = min(whole, _LATE_WINDOWS)
-        middles = (masked_median(more[:, :count], known[:, :count]) for count in (whole, lately))
+        middles = [masked_median(more[:, :n], known[:, :n]) for n in (whole, min(whole, _LATE_WINDOWS), slow)]
         before = always[np.argmax(np.isfinite(always), axis=0), np.arange(len(entities))]
         learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - began) / 1000
         before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
         few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
         soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))
-        return np.asarray(np.where(soon, np.inf, np.fmax(*middles) - before))
+        return np.asarray(np.where(soon, np.inf, np.fmax.reduce(middles) - before))
 
 
 def _lags(apart: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
     DRAM,
     ENERGY,
+    LIMIT,
     PLAIN,
     REASONS,
     SM,
@@ -148,6 +149,18 @@ def test_a_rack_that_was_given_less_power_is_no_straggler_and_one_node_is(field:
     assert run(given_less({1, 2})) == []
     unlimited = run(replace(given_less({1, 2}), dcgm={}))
     assert {finding.entity["node"] for finding in unlimited} == {name(1), name(2)}
+
+
+@pytest.mark.parametrize("limit_w", [250.0, 400.0])
+def test_a_node_that_is_capped_far_below_its_limit_has_a_named_fault(limit_w: float) -> None:
+    """By the driver's software cap; at the limit that it has, the cap is no fault's."""
+    ranks = list(range(8, 16))
+    reads = {
+        REASONS: from_to(0x4, 600, 1e9, ranks),
+        LIMIT: lambda _, values: np.full(values.shape, limit_w),
+    }
+    capped = replace(SEEN, felt="clock", slow=[Slow(ranks, 600, factor=1.25)], dcgm=reads)
+    assert entities(capped) == ([{"node": name(1)}] if limit_w == 250 else [])
 
 
 def test_the_only_rank_that_a_node_reports_may_wait_for_a_gpu_that_was_given_more() -> None:
