@@ -313,3 +313,12 @@ def test_readings_that_stand_still_make_nobody_slow() -> None:
     (found,) = [finding for finding in without_steps(fresh) if finding.state == "firing"]
     assert dict(found.entity) == ONLY
     assert without_steps(replace(fresh, dcgm=dict(fresh.dcgm) | {ENERGY: stands})) == []
+
+
+def test_hosts_that_wait_for_one_file_system_by_turns_are_no_stragglers() -> None:
+    turns = [(node, minute) for node in (1, 2, 3) for minute in range(20) if minute % 3 != node - 1]
+    slow = [Slow(range(8 * node, 8 * node + 8), 600 + 60 * m, 660 + 60 * m, factor=1.25) for node, m in turns]
+    waiting = replace(SEEN, nodes=8, felt="host", slow=slow)
+    assert [finding for finding in without_steps(waiting) if finding.severity != "info"] == []
+    alone = replace(waiting, slow=[one for one in slow if 8 in one.ranks])
+    assert {finding.entity["node"] for finding in without_steps(alone)} == {name(1)}

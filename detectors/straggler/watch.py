@@ -34,6 +34,8 @@ from detectors.straggler.says import Suspect
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
+_STARVED_TOO: Final = 5.0
+"""Wealth (natural logarithm) from which on another host waits too: chance brings it once in a hundred and fifty."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,10 @@ class Watch(Kept):
             effect = window.histories[running.job_id].effect(bits, looks, moves)
             if wealth + (effect.felt if effect is not None else 0.0) < enough:
                 continue
-            beside = who[odd & (job == job[place])]
+            with_it = odd
+            if how == STARVED:  # hosts that wait for one file system do so by turns
+                with_it = odd | ((comparison.evidence.wealth[who] >= _STARVED_TOO) & (comparison.how[who] == STARVED))
+            beside = who[with_it & (job == job[place])]
             found.append(
                 Suspect(
                     job=running,
