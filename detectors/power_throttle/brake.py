@@ -15,6 +15,8 @@ _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
 HALVED: Final = 0.6
 """HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
+NODE_LEFT: Final = 0.8
+"""Of clock and power of a whole node: a BMC that is left with half of its supplies caps the GPUs at 400 of 700 W."""
 _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
 _NO_BLIP_MS: Final = 20_000

@@ -3,12 +3,12 @@
 What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with the clock or the power to bear it out;
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
-supply; without that too if it is beyond chance, by half a minute of evidence, and as far as hardware brakes: a third
-of the clock and a quarter of the power on a whole node, two fifths of both on one GPU, while they work as much as
-before and are no warmer than their peers. A tenth is enough of a node that the driver holds at a software cap while
-its GPUs draw far less than their limit: the cap is another's, as a BMC's for a supply that is lost. GPUs that wait
-for a braked one lose power but keep their clock: nothing is raised on them. A power limit below that of the others of
-its model is a ticket where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
+supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
+of both on a whole node, two fifths of both on one GPU, while they work as much as before and are no warmer than their
+peers. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
+limit: the cap is another's, as a BMC's for a supply that is lost. GPUs that wait for a braked one lose power but keep
+their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket where it
+binds, and a note where it harms nobody; so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set lower in the middle of a job that has no other, and blind, without bits
 and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -35,7 +35,7 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
-from detectors.power_throttle.brake import HALVED, Brake
+from detectors.power_throttle.brake import HALVED, NODE_LEFT, Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
@@ -141,10 +141,9 @@ class PowerThrottle:
         sure = stated & soon
         if most:
             whole = bool(sure.any()) or (alarm is not None and self._enough(confirmed, mates))
-            ratios = self._config.clock_ratio, self._config.power_ratio
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
-            whole = whole or self._enough(self._proven(now, here, *ratios, capped=capped), mates)
+            whole = whole or self._enough(self._proven(now, here, NODE_LEFT, NODE_LEFT, capped=capped), mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
             of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
             whole = whole or (of_feed and self._enough(self._proven(now, here, HALVED, HALVED, alike=True), mates))

@@ -223,6 +223,16 @@ def test_on_default_fields_a_brake_of_the_only_node_of_a_job_is_found(interval_s
     assert fired.detected_at <= START + (60 * interval_s + max(6 * interval_s, 60)) * 1000
 
 
+@pytest.mark.parametrize(("left", "found"), [(0.75, [{"node": name(1)}]), (0.85, [])])
+def test_on_default_fields_a_node_that_has_lost_a_fifth_of_both_is_capped(left: float, found: list[Any]) -> None:
+    tape = tape_of(replace(DEFAULT, brakes=[], minutes=10))
+    for field in (CLOCK, POWER):
+        tape = changed(
+            tape, field, lambda s, node, _, values: np.where((node == name(1)) & (s > 300), left * values, values)
+        )
+    assert [dict(one.entity) for one in firing(tape)] == found
+
+
 @pytest.mark.parametrize(("supply_lines", "within_s"), [(True, 20), (False, 60)])
 def test_on_default_fields_a_feed_that_takes_all_of_a_job_is_found_node_by_node(
     supply_lines: bool, within_s: float

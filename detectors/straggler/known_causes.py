@@ -31,8 +31,8 @@ _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98
 """Clocks move in steps of 15 MHz, a hundredth: two steps are a loss."""
-_LOWERED: Final = 0.95
-"""At full load software caps all GPUs alike, and nodes' clocks differ by a few per cent."""
+_LOWERED: Final = 0.8
+"""Of the peers' clock: what a whole node has lost of it, power_throttle takes for its power."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
 _CAPPED, _UNSPENT = 0.9, 0.8
 """Of the peers' clock, and of its power limit: as power_throttle knows a cap that is not the driver's own."""
