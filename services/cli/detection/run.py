@@ -111,10 +111,11 @@ def write_lines(path: Path, lines: "Sequence[Finding | Incident | Novelty]") -> 
 
 def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) -> None:
     """Print the timeline, and how long after its onset each labelled fault was found."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from services.cli.sheets import plain_console
+
+    console = plain_console()
     labels = [label for label in recording.labels() if not label.distractor]
     day = format_time(recording.manifest.start)[:10]
     table = Table(title=f"{recording.manifest.name}, {day}", title_justify="left")
@@ -134,7 +135,7 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
         console.print(table)
     for finding in alerting:
         if finding.state == "firing":
-            console.print(f"{finding.summary}\n  do: {finding.recommended_action}", highlight=False, markup=False)
+            console.print(f"{finding.summary}\n  do: {finding.recommended_action}")
     firing = sum(finding.state == "firing" for finding in alerting)
     truth = f"{len(labels)} labelled fault(s)" if labels or recording.labelled else "nobody has labelled it"
     console.print(f"{firing} finding(s), {len(alerting) - firing} resolved; {truth}")
@@ -142,12 +143,12 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
 
 def _print_harmless(findings: list[Finding]) -> None:
     """Print what is odd and harms nobody, so that it is not taken for an alert."""
-    from rich.console import Console
+    from services.cli.sheets import plain_console
 
     odd = [finding for finding in findings if finding.severity == "info" and finding.state == "firing"]
     if not odd:
         return
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     console.print("\nalso seen, alerts nobody", style="bold")
     for finding in odd[:_MOST_ODD]:
         console.print(f"  {format_time(finding.detected_at)[11:19]} {finding.summary}")
@@ -157,14 +158,13 @@ def _print_harmless(findings: list[Finding]) -> None:
 
 def _print_unjudged(recording: "Recording", choices: "list[Choice]") -> None:
     """Print what the telemetry does not show, or only late: no news of it is no good news."""
-    from rich.console import Console
-
     from detectors.coverage import closing
+    from services.cli.sheets import plain_console
     from services.recording.seen import coverage_of, seen_in
 
     lines = closing(coverage_of(choices, seen_in(recording)))
     if lines:
-        console = Console(highlight=False, markup=False)
+        console = plain_console()
         console.print("")
         for line in lines:
             console.print(line)
@@ -177,9 +177,9 @@ def _words(entity: Entity) -> str:
 
 def _print_incidents(incidents: "list[Incident]") -> None:
     """Print each incident: what it cost, the root cause with what speaks for it, and what followed from what."""
-    from rich.console import Console
+    from services.cli.sheets import plain_console
 
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     for number, incident in enumerate(incidents, start=1):
         until = "still open" if incident.closed_at is None else f"to {format_time(incident.closed_at)[11:19]}"
         console.print(

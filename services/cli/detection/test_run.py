@@ -83,6 +83,13 @@ def test_a_finding_that_alerts_nobody_is_listed_apart(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
+def test_a_name_with_brackets_is_printed_whole(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
+    opened = Recording.open(recording)
+    (fired, *_) = findings_of(opened)
+    run._print(opened, [replace(fired, entity={"node": "n[red]1[/]"})], set())
+    assert "node=n[red]1[/]" in capsys.readouterr().out
+
+
 def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
     poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
     (poor / "labels.jsonl").unlink()

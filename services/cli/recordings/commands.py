@@ -74,18 +74,19 @@ def show(
 
 
 def _show(directory: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from services.cli.sheets import plain_console
     from services.recording.instants import format_instant
     from services.recording.model import words_of
     from services.recording.reader import Recording
     from services.recording.schema import STREAMS
 
-    recording, console = Recording.open(directory), Console(highlight=False)
+    recording, console = Recording.open(directory), plain_console()
     manifest, cluster = recording.manifest, recording.manifest.cluster
     minutes = (manifest.end - manifest.start) / 60_000
-    console.print(f"[bold]{manifest.title}[/bold]\n{manifest.summary.strip()}\n")
+    console.print(manifest.title, style="bold")
+    console.print(f"{manifest.summary.strip()}\n")
     console.print(f"cluster   {cluster.name}: {cluster.nodes} nodes, {cluster.gpus} GPUs, {cluster.gpu_model}")
     console.print(
         f"time      {format_instant(manifest.start)} to {format_instant(manifest.end)}, {minutes:.0f} minutes"

@@ -1,9 +1,11 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
+from services.recording.conftest import edit_manifest
 from services.recording.reader import Recording
 
 SCENARIO = "vela-power-brake"
@@ -49,6 +51,17 @@ def test_validate_says_valid_or_lists_and_exits_1(made: Path, tmp_path: Path) ->
 def test_show_prints_what_is_there(made: Path) -> None:
     output = hindcast("show", str(made)).output
     for part in ("4 nodes, 32 GPUs", "dcgm", "5 s", "granite-20b-pretrain", "10 minutes", "1 distractors"):
+        assert part in output
+
+
+def test_show_takes_no_bracket_for_markup(made: Path, tmp_path: Path) -> None:
+    bracketed = Path(shutil.copytree(made, tmp_path / "small"))
+    words = {"title": "Rack [a7] went dark", "summary": "See [/var/log] for it, :warning: and all"}
+    edit_manifest(bracketed, lambda content: content.update(words))
+    jobs = bracketed / "jobs.jsonl"
+    jobs.write_text(jobs.read_text().replace("granite-20b-pretrain", "train[/bold]"))
+    output = hindcast("show", str(bracketed), catch=False).output
+    for part in (*words.values(), "train[/bold]"):
         assert part in output
 
 
