@@ -134,9 +134,9 @@ def _next_time(file: BinaryIO, end: int) -> int | None:
 
 
 def open_stream(path: Path) -> pq.ParquetFile:
-    """Return a stream's Parquet file, opened for streaming. UserError where it is missing or truncated."""
+    """Return a stream's Parquet file, opened for streaming. UserError: missing, truncated, or with a column twice."""
     try:
-        return pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
+        file = pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
     except FileNotFoundError:
         raise UserError(
             f"{path}: missing, although recording.yaml lists it", remedy="make or copy the recording again"
@@ -146,6 +146,12 @@ def open_stream(path: Path) -> pq.ParquetFile:
             f"{path}: not a readable Parquet file (truncated?): {' '.join(str(error).split())[:200]}",
             remedy="copy the file again from where it came from, and check it with `hindcast validate`",
         ) from error
+    names = file.schema_arrow.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        file.close()
+        raise UserError(f"{path}: column {twice!r} occurs twice", remedy="keep one of the two")
+    return file
 
 
 def times_of(batch: pa.RecordBatch) -> Times:

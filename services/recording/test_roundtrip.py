@@ -20,11 +20,13 @@ from services.recording.conftest import (
     documents,
     edit_manifest,
     header,
+    rewrite,
     topology,
 )
 from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP, name_column
+from services.recording.tidy import open_tidy
 from services.recording.writer import RecordingWriter
 
 
@@ -275,6 +277,15 @@ def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> Non
     (small / "recording.yaml").unlink()
     with pytest.raises(UserError, match="missing, so this is no recording"):
         Recording.open(small)
+
+
+def test_a_column_that_occurs_twice_is_named(small: Path) -> None:
+    rewrite(small, "bmc", lambda table: table.append_column("reading", table["reading"]))
+    for read in (Recording.open(small).batches("bmc"), Recording.open(small).batches("bmc", columns=["reading"])):
+        with pytest.raises(UserError, match=r"bmc\.parquet: column 'reading' occurs twice"):
+            list(read)
+    with pytest.raises(UserError, match="occurs twice"):
+        open_tidy(small)
 
 
 def made_again(directory: Path) -> Path:
