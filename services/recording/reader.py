@@ -138,9 +138,7 @@ def open_stream(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing, although recording.yaml lists it", remedy="make or copy the recording again"
-        ) from None
+        raise _missing(path) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(
             f"{path}: not a readable Parquet file (truncated?): {' '.join(str(error).split())[:200]}",
@@ -152,6 +150,11 @@ def open_stream(path: Path) -> pq.ParquetFile:
         file.close()
         raise UserError(f"{path}: column {twice!r} occurs twice", remedy="keep one of the two")
     return file
+
+
+def _missing(path: Path) -> UserError:
+    problem = f"{path}: missing, although recording.yaml lists it"
+    return UserError(problem, remedy="make or copy the recording again, or take it out of the list")
 
 
 def times_of(batch: pa.RecordBatch) -> Times:
@@ -172,13 +175,13 @@ class Recording:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Read manifest and topology, and check that every listed stream file is there."""
+        """Read manifest and topology, and check that every listed file is there. UserError where one is missing."""
         directory = Path(path)
         manifest = read_manifest(directory)
         recording = cls(directory, manifest, read_topology(directory))
-        for stream in recording.streams():
-            if not (directory / STREAMS[stream].file).exists():
-                open_stream(directory / STREAMS[stream].file)
+        for name in (*(STREAMS[stream].file for stream in recording.streams()), *manifest.files):
+            if not (directory / name).exists():
+                raise _missing(directory / name)
         return recording
 
     def streams(self) -> tuple[str, ...]:

@@ -279,6 +279,15 @@ def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> Non
         Recording.open(small)
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "jobs.jsonl", "labels.jsonl"])
+def test_a_listed_file_that_is_missing_is_named(small: Path, name: str) -> None:
+    (small / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: missing, although recording.yaml lists it"):
+        Recording.open(small)
+    edit_manifest(small, lambda content: content["files"].pop(name))
+    Recording.open(small)
+
+
 def test_a_column_that_occurs_twice_is_named(small: Path) -> None:
     rewrite(small, "bmc", lambda table: table.append_column("reading", table["reading"]))
     for read in (Recording.open(small).batches("bmc"), Recording.open(small).batches("bmc", columns=["reading"])):

@@ -10,6 +10,7 @@ from detectors.engine.alarms import canonical
 from services.cli.conftest import hindcast
 from services.cli.detection import run
 from services.kit.errors import UserError
+from services.recording.conftest import without_file
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -92,7 +93,7 @@ def test_a_name_with_brackets_is_printed_whole(capsys: pytest.CaptureFixture[str
 
 def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
     poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
-    (poor / "labels.jsonl").unlink()
+    without_file(poor, "labels.jsonl")
     config = tmp_path / "detectors.yaml"
     config.write_text("telemetry_gap: {enabled: false}\n")
     result = hindcast("run", str(poor), "--config", str(config), catch=False)
