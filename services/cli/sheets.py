@@ -1,5 +1,7 @@
 """Tables of figures in the terminal."""
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -7,14 +9,19 @@ if TYPE_CHECKING:
 
     from services.score.sheet import Sheet
 
+_UNBOUND = 10_000  # columns: longer than any line
 _STYLES = {"total": "bold", "aside": "dim italic", "short": "red"}
 
 
-def plain_console(*, soft_wrap: bool = False) -> "Console":
-    """Return stdout as a console that prints what a recording says as it stands: in a name, brackets are no markup."""
+def plain_console(*, soft_wrap: bool = False, wide: bool = False) -> "Console":
+    """Return stdout as a console that prints what a recording says as it stands: in a name, brackets are no markup.
+
+    `wide`: into a file or a pipe lines are as long as they are, unless COLUMNS says how wide it is.
+    """
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap)
+    width = _UNBOUND if wide and not sys.stdout.isatty() and "COLUMNS" not in os.environ else None
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap, width=width)
 
 
 def print_sheet(console: "Console", sheet: "Sheet") -> None:

@@ -115,17 +115,17 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
 
     from services.cli.sheets import plain_console
 
-    console = plain_console()
+    console = plain_console(wide=True)
     labels = [label for label in recording.labels() if not label.distractor]
     day = format_time(recording.manifest.start)[:10]
     table = Table(title=f"{recording.manifest.name}, {day}", title_justify="left")
     for name in ("time", "fault", "entity", "state", "after onset"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=name == "time", overflow="fold")
     alerting = [finding for finding in findings if finding.severity != "info"]
     for finding in alerting:
         delay = _delay_s(finding, labels) if finding.state == "firing" else None
         table.add_row(
-            format_time(finding.detected_at)[11:],
+            format_time(finding.detected_at)[11:19],
             finding.fault,
             _words(finding.entity),
             f"{finding.state}, in shadow" if finding.detector in shadow else finding.state,
@@ -148,7 +148,7 @@ def _print_harmless(findings: list[Finding]) -> None:
     odd = [finding for finding in findings if finding.severity == "info" and finding.state == "firing"]
     if not odd:
         return
-    console = plain_console()
+    console = plain_console(wide=True)
     console.print("\nalso seen, alerts nobody", style="bold")
     for finding in odd[:_MOST_ODD]:
         console.print(f"  {format_time(finding.detected_at)[11:19]} {finding.summary}")
@@ -164,7 +164,7 @@ def _print_unjudged(recording: "Recording", choices: "list[Choice]") -> None:
 
     lines = closing(coverage_of(choices, seen_in(recording)))
     if lines:
-        console = plain_console()
+        console = plain_console(wide=True)
         console.print("")
         for line in lines:
             console.print(line)
@@ -179,7 +179,7 @@ def _print_incidents(incidents: "list[Incident]") -> None:
     """Print each incident: what it cost, the root cause with what speaks for it, and what followed from what."""
     from services.cli.sheets import plain_console
 
-    console = plain_console()
+    console = plain_console(wide=True)
     for number, incident in enumerate(incidents, start=1):
         until = "still open" if incident.closed_at is None else f"to {format_time(incident.closed_at)[11:19]}"
         console.print(

@@ -91,6 +91,24 @@ def test_a_name_with_brackets_is_printed_whole(capsys: pytest.CaptureFixture[str
     assert "node=n[red]1[/]" in capsys.readouterr().out
 
 
+def test_the_culprit_is_named_in_full_on_a_narrow_terminal_and_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recording: Path
+) -> None:
+    opened = Recording.open(recording)
+    (fired, *_) = findings_of(opened)
+    place = {"node": "rack-a7-chassis-03-node-0041.gpu.example.org", "gpu": 7}
+    found = [replace(fired, entity=place, fault="straggling_communication_of_a_rank")]
+    whole = f"node={place['node']} gpu=7"
+    monkeypatch.setenv("COLUMNS", "80")
+    run._print(opened, found, set())
+    lines = capsys.readouterr().out.splitlines()
+    cells = "".join(line.split("│")[3].strip() for line in lines if line.count("│") > 3)
+    assert cells.replace(" ", "") == whole.replace(" ", "")
+    monkeypatch.delenv("COLUMNS")
+    run._print(opened, found, set())
+    assert whole in capsys.readouterr().out
+
+
 def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
     poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
     without_file(poor, "labels.jsonl")
