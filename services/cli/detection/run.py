@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detectors.incidents.report import Incident
     from services.model.novelty import Novelty
     from services.recording.embedded import Step
-    from services.recording.model import Label
     from services.recording.reader import Recording
 
 
@@ -114,6 +113,7 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
     from rich.table import Table
 
     from services.cli.sheets import plain_console
+    from services.score.matching import judge
 
     console = plain_console(wide=True)
     labels = [label for label in recording.labels() if not label.distractor]
@@ -122,8 +122,9 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
     for name in ("time", "fault", "entity", "state", "after onset"):
         table.add_column(name, no_wrap=name == "time", overflow="fold")
     alerting = [finding for finding in findings if finding.severity != "info"]
+    delays = {one.finding.id: one.delay_s for one in judge(alerting, labels) if one.finding is not None}
     for finding in alerting:
-        delay = _delay_s(finding, labels) if finding.state == "firing" else None
+        delay = delays.get(finding.id) if finding.state == "firing" else None
         table.add_row(
             format_time(finding.detected_at)[11:19],
             finding.fault,
@@ -207,12 +208,3 @@ def _print_chain(console: "Console", incident: "Incident") -> None:
         console.print(f"  {cause} -> {effect}: {link.because}")
     if incident.unlisted:
         console.print(f"  and {incident.unlisted} finding(s) more")
-
-
-def _delay_s(finding: Finding, labels: "list[Label]") -> float | None:
-    """Return how long after the onset of the label it is about a finding was made; None without one."""
-    for label in labels:
-        same = finding.fault == label.fault and label.onset <= finding.detected_at <= label.end
-        if same and (label.entity.items() <= finding.entity.items() or finding.entity.items() <= label.entity.items()):
-            return (finding.detected_at - label.onset) / 1000
-    return None

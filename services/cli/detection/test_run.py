@@ -1,6 +1,7 @@
 """`hindcast run` on a small recording of the real incident."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from detectors.engine.alarms import canonical
 from services.cli.conftest import hindcast
 from services.cli.detection import run
 from services.kit.errors import UserError
-from services.recording.conftest import without_file
+from services.kit.times import format_time
+from services.recording.conftest import edit_lines, without_file
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -107,6 +109,26 @@ def test_the_culprit_is_named_in_full_on_a_narrow_terminal_and_in_a_file(
     monkeypatch.delenv("COLUMNS")
     run._print(opened, found, set())
     assert whole in capsys.readouterr().out
+
+
+def test_a_hit_has_its_delay_where_the_score_counts_one(
+    capsys: pytest.CaptureFixture[str], recording: Path, tmp_path: Path
+) -> None:
+    """On an entity that is as right, and on one that was well again before the alert came."""
+    other = Path(shutil.copytree(recording, tmp_path / "brake"))
+    (fired, *_) = findings_of(Recording.open(recording))
+
+    def changed(line: str) -> str:
+        label = json.loads(line)
+        if not label.get("distractor"):
+            label |= {"also": [{"node": "v001"}], "end": format_time(fired.detected_at - 1000)}
+        return f"{json.dumps(label)}\n"
+
+    edit_lines(other, "labels.jsonl", lambda lines: [changed(line) for line in lines])
+    opened = Recording.open(other)
+    (label,) = (label for label in opened.labels() if not label.distractor)
+    run._print(opened, [replace(fired, entity={"node": "v001"})], set())
+    assert f"{(fired.detected_at - label.onset) / 1000:.1f} s" in capsys.readouterr().out
 
 
 def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
