@@ -108,7 +108,9 @@ def _show(directory: Path) -> None:
     console.print()
     console.print(table)
     total = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
-    console.print(f"\nsize      {_size(total)}; {sum(1 for _ in recording.events()):,} log records")
+    has_log = (directory / "events.jsonl").exists()
+    logs = f"{sum(1 for _ in recording.events()):,} log records" if has_log else "no log was recorded"
+    console.print(f"\nsize      {_size(total)}; {logs}")
     for job in recording.jobs():
         end = "still running" if job.end is None else f"to {format_instant(job.end)}"
         where = f"{len(job.nodes)} nodes, {format_instant(job.start)} {end}, {job.state}"
@@ -119,7 +121,10 @@ def _show(directory: Path) -> None:
             entity = words_of(label.entity)
             span = f"{format_instant(label.onset)} to {format_instant(label.end)}"
             console.print(f"fault     {label.fault} at {entity}, {span}, due within {label.within_s:g} s")
-    console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+    if recording.labelled:
+        console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+    else:
+        console.print("faults    nobody has labelled it")
 
 
 def _column_count(path: Path) -> int:

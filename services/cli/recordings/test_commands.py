@@ -5,7 +5,7 @@ import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
-from services.recording.conftest import edit_manifest
+from services.recording.conftest import edit_manifest, without_file
 from services.recording.reader import Recording
 
 SCENARIO = "vela-power-brake"
@@ -52,6 +52,16 @@ def test_show_prints_what_is_there(made: Path) -> None:
     output = hindcast("show", str(made)).output
     for part in ("4 nodes, 32 GPUs", "dcgm", "5 s", "granite-20b-pretrain", "10 minutes", "1 distractors"):
         assert part in output
+
+
+def test_show_says_what_is_unknown(made: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(made, tmp_path / "small"))
+    for name in ("events.jsonl", "labels.jsonl"):
+        without_file(bare, name)
+    output = hindcast("show", str(bare)).output
+    assert "no log was recorded" in output
+    assert "nobody has labelled it" in output
+    assert "distractors" not in output
 
 
 def test_show_takes_no_bracket_for_markup(made: Path, tmp_path: Path) -> None:
