@@ -10,6 +10,8 @@ import typer
 from services.cli.recordings.named import RecordingDir
 
 Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
+_LONGEST_S = 30 * 86_400
+"""Of what is made: a slip of the pen must not keep a machine busy for years."""
 _Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
 
 
@@ -206,13 +208,27 @@ def make(
     from services.synth.library import ensure_recording
     from services.synth.make import Variant
 
-    length_s = None if duration is None else _instant("--duration", duration, 0) / 1000
+    length_s = None if duration is None else _length_s(duration)
     variant = Variant(seed, scale, profile, length_s, interval, world=world)
     if out is not None:
         recording_name(out)
     with progress_bar(f"making {scenario}") as progress:
         made = ensure_recording(scenario, out=out, variant=variant, progress=progress)
     typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
+
+
+def _length_s(text: str) -> float:
+    from services.kit.errors import UserError
+    from services.recording.instants import parse_offset
+
+    try:
+        length_s = parse_offset(text) / 1000
+    except ValueError as error:
+        raise UserError(f"--duration: {error}", remedy="write +01:20:00 or +1h20m", exit_code=2) from error
+    if not 0 < length_s <= _LONGEST_S:
+        problem = f"--duration {text}: must be longer than nothing, and {_LONGEST_S // 86_400} days at most"
+        raise UserError(problem, remedy="write +01:20:00 or +1h20m", exit_code=2)
+    return length_s
 
 
 @contextmanager

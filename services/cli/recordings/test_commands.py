@@ -99,6 +99,22 @@ def test_a_bad_cut_is_a_matter_of_usage(made: Path, arguments: tuple[str, ...], 
     assert result.exception.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2024-04-01T09:20:00Z", "is not an offset such as"),
+        ("10", "is not an offset such as"),
+        ("+99d", "30 days at most"),
+        ("+00:00:00", "longer than nothing"),
+    ],
+)
+def test_a_length_that_is_none_is_refused_with_how_to_write_one(text: str, words: str) -> None:
+    result = hindcast("make", SCENARIO, "--duration", text)
+    assert isinstance(result.exception, UserError)
+    assert words in result.exception.message
+    assert (result.exception.remedy, result.exception.exit_code) == ("write +01:20:00 or +1h20m", 2)
+
+
 def test_list_names_the_library() -> None:
     assert SCENARIO in hindcast("list").output
 
