@@ -41,7 +41,9 @@ def read_manifest(directory: Path) -> Manifest:
     """Return recording.yaml of a directory. UserError where it is missing, unreadable or of another format version."""
     path = directory / "recording.yaml"
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such recording", remedy="give the directory that holds recording.yaml")
+        raise UserError(
+            f"{directory}: no such recording", remedy="give the directory that holds recording.yaml", exit_code=2
+        )
     try:
         content = read_yaml(path, exit_code=1)
     except FileNotFoundError:

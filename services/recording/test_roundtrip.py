@@ -214,8 +214,9 @@ def test_leaving_the_writer_early_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_recording_is_never_overwritten(small: Path) -> None:
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="exists already") as refused:
         RecordingWriter(small)
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.parametrize("disorder", ["within", "between"])
@@ -255,8 +256,9 @@ def test_only_the_columns_asked_for_are_read(made: Path) -> None:
 
 
 def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such recording"):
+    with pytest.raises(UserError, match="no such recording") as caught:
         Recording.open(tmp_path / "nowhere")
+    assert caught.value.exit_code == 2
     path = small / "dcgm.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"dcgm\.parquet: not a readable Parquet file") as caught:
