@@ -49,6 +49,9 @@ def register(app: typer.Typer) -> None:
         from services.detect.choices import load_choices, load_incident_config
         from services.recording.tidy import open_tidy
 
+        for path in (findings, incidents):  # before the work, which may take minutes
+            if path is not None and not path.parent.is_dir():
+                raise _cannot_be_written(path, "there is no such folder")
         choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
         found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
         if findings is not None:
@@ -103,9 +106,11 @@ def write_lines(path: Path, lines: "Sequence[Finding | Incident | Novelty]") -> 
     try:
         path.write_text("".join(f"{line.to_json()}\n" for line in lines), encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None
+        raise _cannot_be_written(path, error.strerror) from None
+
+
+def _cannot_be_written(path: Path, why: str | None) -> UserError:
+    return UserError(f"{path}: cannot be written: {why}", remedy="name a file in a folder that is there", exit_code=2)
 
 
 def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) -> None:

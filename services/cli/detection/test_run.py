@@ -155,6 +155,14 @@ def test_what_cannot_be_done_is_refused(recording: Path, tmp_path: Path) -> None
             hindcast(*arguments, catch=False)
 
 
+@pytest.mark.parametrize("option", ["--findings", "--incidents"])
+def test_a_folder_that_is_not_there_is_refused_before_the_work(recording: Path, tmp_path: Path, option: str) -> None:
+    result = hindcast("run", str(recording), option, str(tmp_path / "no" / "lines.jsonl"))
+    assert isinstance(result.exception, UserError)
+    assert "cannot be written" in result.exception.message
+    assert "brake" not in result.output
+
+
 def test_a_log_line_does_not_steer_the_terminal(tmp_path: Path) -> None:
     source = Path("replay-data/small/vela-power-brake")
     hostile = hostile_recording(source, tmp_path / "hostile", node="v002", job_id="812")
