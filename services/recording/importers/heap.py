@@ -181,7 +181,10 @@ def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, An
     clocks = [skew.words(corrected=how["align_clocks"]) for found in skews.values() for skew in found]
     report.notes += [*identity.notes(), *clocks, *(_by_files(note, parts, same) for note in kept)]
     for number, (part, recording) in enumerate(zip(parts, same, strict=True)):
-        report.files.append(_row(part, recording, skews.get(number, [])))
+        row = _row(part, recording, skews.get(number, []))
+        if recording.manifest.name in merged.left:
+            row = replace(row, rows=0, skipped="outside of the stretch that is kept: --keep-all keeps it")
+        report.files.append(row)
     report.files.sort(key=lambda row: row.name)
     report.read["files"] = sum(len(part.group.paths) for part in parts)
 

@@ -235,3 +235,21 @@ def test_what_cannot_be_merged_is_named_by_its_files_and_an_empty_folder_by_its_
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=f"^{tmp_path}/empty: holds no files"):
         convert(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_log_of_another_time_does_not_push_out_a_dump_of_one_moment(tmp_path: Path) -> None:
+    heap = written(tmp_path / "heap", {"gpu07.txt": smi_dump("Tue Apr  2 08:00:00 2024"), "gpu07-dmesg.txt": DMESG * 3})
+    report = convert(heap, tmp_path / "out")
+    assert Recording.open(tmp_path / "out").streams() == ("dcgm",)
+    rows = {row.name: (row.rows, row.skipped) for row in report.files}
+    assert rows["gpu07.txt"] == (1, "")
+    assert rows["gpu07-dmesg.txt"] == (0, "outside of the stretch that is kept: --keep-all keeps it")
+    assert "first at gpu07-dmesg.txt, which is of 2024-04-01" in str(report)
+
+
+def test_a_dump_at_the_end_of_a_log_keeps_the_log_whole(tmp_path: Path) -> None:
+    early = DMESG.replace("08:01:02", "03:00:00")
+    heap = written(
+        tmp_path / "heap", {"gpu07.txt": smi_dump("Mon Apr  1 08:02:00 2024"), "gpu07-dmesg.txt": early + DMESG}
+    )
+    assert convert(heap, tmp_path / "out").made == {"dcgm": 1, "events": 2, "jobs": 0, "labels": 0}
