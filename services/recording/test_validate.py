@@ -357,6 +357,7 @@ def test_many_bad_rows_are_given_as_ranges_and_then_counted() -> None:
     found = list(problems.violations())
     assert [one.where for one in found[:2]] == ["rows 0 to 14", "row 100"]
     assert found[-1].where == "51 further rows from 198 on"
+    assert found[-1].count == 51
     assert str(found[1]) == "x.parquet: row 100: bad (mend)"
 
 

@@ -98,7 +98,7 @@ def test_the_culprit_is_named_in_full_on_a_narrow_terminal_and_in_a_file(
 ) -> None:
     opened = Recording.open(recording)
     (fired, *_) = findings_of(opened)
-    place = {"node": "rack-a7-chassis-03-node-0041.gpu.example.org", "gpu": 7}
+    place: dict[str, str | int] = {"node": "rack-a7-chassis-03-node-0041.gpu.example.org", "gpu": 7}
     found = [replace(fired, entity=place, fault="straggling_communication_of_a_rank")]
     whole = f"node={place['node']} gpu=7"
     monkeypatch.setenv("COLUMNS", "80")

@@ -33,7 +33,7 @@ def validate(directory: RecordingDir) -> None:
     for violation in violations:
         typer.echo(str(violation))
     if violations:
-        typer.echo(f"{directory}: {len(violations)} violation(s)", err=True)
+        typer.echo(f"{directory}: {sum(one.count for one in violations):,} violation(s)", err=True)
         raise typer.Exit(1)
     typer.echo(f"{directory}: valid")
 
@@ -58,7 +58,7 @@ def repair(
     for violation in violations:
         typer.echo(str(violation))
     if violations:
-        typer.echo(f"{out}: {len(violations)} violation(s) are left, for you to judge", err=True)
+        typer.echo(f"{out}: {sum(one.count for one in violations):,} violation(s) are left, for you to judge", err=True)
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
-from services.recording.conftest import edit_manifest, without_file
+from services.recording.conftest import edit_manifest, rewrite, without_file
 from services.recording.reader import Recording
 
 SCENARIO = "vela-power-brake"
@@ -46,6 +46,14 @@ def test_validate_says_valid_or_lists_and_exits_1(made: Path, tmp_path: Path) ->
     assert bad.exit_code == 1
     assert "recording.yaml: missing" in bad.output
     assert "1 violation(s)" in bad.output
+
+
+def test_validate_counts_every_row_that_is_wrong(made: Path, tmp_path: Path) -> None:
+    double = Path(shutil.copytree(made, tmp_path / "small"))
+    rewrite(double, "dcgm", lambda table: table.take([row for row in range(100) for _ in range(2)]))
+    assert "100 violation(s)" in hindcast("validate", str(double)).output
+    rewrite(double, "dcgm", lambda table: table.take([0] * 10))
+    assert "9 violation(s)" in hindcast("validate", str(double)).output
 
 
 def test_show_prints_what_is_there(made: Path) -> None:
@@ -113,6 +121,13 @@ def test_a_length_that_is_none_is_refused_with_how_to_write_one(text: str, words
     assert isinstance(result.exception, UserError)
     assert words in result.exception.message
     assert (result.exception.remedy, result.exception.exit_code) == ("write +01:20:00 or +1h20m", 2)
+
+
+def test_a_profile_that_is_not_there_is_not_looked_for_among_scenarios(tmp_path: Path) -> None:
+    result = hindcast("make", SCENARIO, "--profile", tmp_path / "no.yaml", "--out", tmp_path / "out")
+    assert isinstance(result.exception, UserError)
+    assert "no such profile" in result.exception.message
+    assert "hindcast list" not in result.exception.remedy
 
 
 def test_list_names_the_library() -> None:
