@@ -51,7 +51,7 @@ def main() -> None:
         plan = replace(plan, cases=[replace(case, budget=budget) for case in plan.cases for budget in budgets])
     kind = "test seeds: nothing was developed on them" if asked.first_seed in TEST_SEEDS else "development seeds"
     lead = f"{kind}, from {asked.first_seed}; {len(plan.cases)} recordings, about {plan.cpu_minutes:.0f} CPU minutes"
-    console = Console(width=None if os.isatty(1) else 140)
+    console = Console(width=None if os.isatty(1) else 140, markup=False)
     console.print(lead, highlight=False)
     if plan.labels:
         console.print(f"labels required: {_counted(plan.labels)}", highlight=False)

@@ -85,8 +85,8 @@ def write_backup(out: Path, paths: Sequence[Path], *, leave_out: Sequence[str] =
 def read_backup(file: Path, *, into: Path | None = None, replace: bool = False) -> list[Path]:
     """Put the parts of a backup back where they were, or into a folder; return where they are.
 
-    Raises UserError: a file that is no backup or is damaged (exit code 1); a part that is there already and not to be
-    replaced, or is in use (2). Then nothing is changed.
+    Raises UserError: a file that is no backup or is damaged (exit code 1), or not there (2); a part that is there
+    already and not to be replaced, or is in use (2). Then nothing is changed.
     """
     manifest = _checked(file)
     targets = {part: into / part.partition("-")[2] if into else path for part, path in manifest.parts.items()}
@@ -144,6 +144,8 @@ def _hash(path: Path) -> str:
 
 def _checked(file: Path) -> _Manifest:
     """Return the manifest of a backup of which every file is there as it was written."""
+    if not file.exists():
+        raise UserError(f"{file}: no such file", remedy="name what `hindcast backup` has written", exit_code=2)
     try:
         with tarfile.open(file) as archive:
             member = archive.extractfile(_MANIFEST)

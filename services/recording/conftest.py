@@ -177,6 +177,12 @@ def edit_manifest(directory: Path, change: Callable[[dict[str, Any]], object]) -
     path.write_text(yaml.safe_dump(content))
 
 
+def without_file(directory: Path, name: str) -> None:
+    """Take a file away that is no stream, and out of recording.yaml."""
+    (directory / name).unlink()
+    edit_manifest(directory, lambda content: content["files"].pop(name, None))
+
+
 def edit_lines(directory: Path, name: str, change: Callable[[list[str]], list[str]]) -> None:
     """Change a JSON-lines file, and its hash in recording.yaml."""
     path = directory / name

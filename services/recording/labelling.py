@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
-from services.recording.faults import FAULTS
 from services.recording.model import Label
 from services.recording.reader import Recording, describe, read_lines, read_manifest, to_json_line
 from services.recording.validate import validate_recording
@@ -171,7 +170,7 @@ def _check(directory: Path, text: str) -> None:
         found = [one for one in validate_recording(beside) if one.file == _LABELS and one.where]
     if found:
         lines = "".join(f"\n  {one.problem} ({one.remedy})" for one in found)
-        raise UserError(f"the labels would not be valid:{lines}", remedy=f"faults are {', '.join(FAULTS)}", exit_code=2)
+        raise UserError(f"the labels would not be valid:{lines}", remedy="correct what is named", exit_code=2)
 
 
 def _with_hash(path: Path, digest: str) -> str:

@@ -60,6 +60,7 @@ def merge_recordings(
     parts = [part for part in every if part.inside]
     for part in (part for part in every if not part.inside):
         report.skip("a recording outside of the stretch that is kept", part.words)
+        report.left.append(part.manifest.name)
     _check(parts if len(parts) > 1 else every, cluster, report, log_gaps=log_gaps)
     present = [name for name in STREAMS if any(name in part.streams() for part in parts)]
     rows = sum(info.rows for part in parts for info in part.manifest.streams.values()) or 1

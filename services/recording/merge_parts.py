@@ -110,31 +110,37 @@ def shared_stretch(recordings: Sequence[Recording]) -> Stretch | None:
     """Return what a merge keeps, epoch ms, both ends included: None where that is everything.
 
     It is the stretch of the leading telemetry (GPUs' if there is any) and `MARGIN_MS` before and after; where nothing
-    was sampled, that of the recording with the most log records.
+    was sampled, that of the recording with the most log records, or that of dumps of one moment if these lie outside
+    of it: no log is worth more than all telemetry there is.
     """
+    spans, moments = list[Stretch](), list[Stretch]()
     for stream in _LEADING:
-        spans = [span for one in recordings if stream in one.streams() and (span := _sampled(one, stream))]
+        found = [span for one in recordings if stream in one.streams() and (span := _sampled(one, stream))]
+        spans = [span for span in found if span[1] > span[0]]
+        moments = moments or found
         if spans:
             break
     else:
         chatty = max(recordings, key=lambda one: sum(1 for _ in one.events()))
         if not any(True for _ in chatty.events()):
             return None
-        spans = [(chatty.manifest.start, chatty.manifest.end)]
+        first, last = chatty.manifest.start - MARGIN_MS, chatty.manifest.end + MARGIN_MS
+        inside_log = not moments or any(first <= moment <= last for moment, _ in moments)
+        spans = [(chatty.manifest.start, chatty.manifest.end)] if inside_log else moments
     kept = min(span[0] for span in spans) - MARGIN_MS, max(span[1] for span in spans) + MARGIN_MS
     inside = all(kept[0] <= one.manifest.start and one.manifest.end <= kept[1] for one in recordings)
     return None if inside else kept
 
 
 def _sampled(recording: Recording, stream: str) -> Stretch | None:
-    """Return first and last time of a stream; None where it is a dump of one moment."""
+    """Return first and last time of a stream, the same for a dump of one moment; None where it has no rows."""
     first = next(recording.batches(stream, max_rows=1, columns=[]), None)
     if first is None:
         return None
     begin = end = int(times_of(first)[0])
     for batch in recording.batches(stream, begin + 1, columns=[]):
         end = int(times_of(batch)[-1])
-    return (begin, end) if end > begin else None
+    return begin, end
 
 
 def say_left_out(parts: Sequence[Part], kept: Stretch, report: Report) -> None:

@@ -41,7 +41,9 @@ def read_manifest(directory: Path) -> Manifest:
     """Return recording.yaml of a directory. UserError where it is missing, unreadable or of another format version."""
     path = directory / "recording.yaml"
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such recording", remedy="give the directory that holds recording.yaml")
+        raise UserError(
+            f"{directory}: no such recording", remedy="give the directory that holds recording.yaml", exit_code=2
+        )
     try:
         content = read_yaml(path, exit_code=1)
     except FileNotFoundError:
@@ -134,18 +136,27 @@ def _next_time(file: BinaryIO, end: int) -> int | None:
 
 
 def open_stream(path: Path) -> pq.ParquetFile:
-    """Return a stream's Parquet file, opened for streaming. UserError where it is missing or truncated."""
+    """Return a stream's Parquet file, opened for streaming. UserError: missing, truncated, or with a column twice."""
     try:
-        return pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
+        file = pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing, although recording.yaml lists it", remedy="make or copy the recording again"
-        ) from None
+        raise _missing(path) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(
             f"{path}: not a readable Parquet file (truncated?): {' '.join(str(error).split())[:200]}",
             remedy="copy the file again from where it came from, and check it with `hindcast validate`",
         ) from error
+    names = file.schema_arrow.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        file.close()
+        raise UserError(f"{path}: column {twice!r} occurs twice", remedy="keep one of the two")
+    return file
+
+
+def _missing(path: Path) -> UserError:
+    problem = f"{path}: missing, although recording.yaml lists it"
+    return UserError(problem, remedy="make or copy the recording again, or take it out of the list")
 
 
 def times_of(batch: pa.RecordBatch) -> Times:
@@ -166,13 +177,13 @@ class Recording:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Read manifest and topology, and check that every listed stream file is there."""
+        """Read manifest and topology, and check that every listed file is there. UserError where one is missing."""
         directory = Path(path)
         manifest = read_manifest(directory)
         recording = cls(directory, manifest, read_topology(directory))
-        for stream in recording.streams():
-            if not (directory / STREAMS[stream].file).exists():
-                open_stream(directory / STREAMS[stream].file)
+        for name in (*(STREAMS[stream].file for stream in recording.streams()), *manifest.files):
+            if not (directory / name).exists():
+                raise _missing(directory / name)
         return recording
 
     def streams(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from services.recording.conftest import rewrite
+from services.recording.conftest import rewrite, without_file
 from services.recording.degrade import degrade_recording
 from services.recording.job_labels import jobs_by_labels
 from services.recording.model import Topology
@@ -68,7 +68,7 @@ def test_a_recording_without_a_list_has_the_jobs_of_its_labels_and_of_its_ranks_
     listed = {job.job_id for job in Recording.open(small).jobs()}
     rewrite(small, "dcgm", labelled)
     assert {job.job_id for job in open_tidy(small).jobs()} == listed
-    (small / "jobs.jsonl").unlink()
+    without_file(small, "jobs.jsonl")
     assert list(open_tidy(small).jobs()) == []
     rewrite(small, "steps", without_nodes)
     assert {job.job_id for job in open_tidy(small).jobs()} == {"7"}

@@ -20,11 +20,13 @@ from services.recording.conftest import (
     documents,
     edit_manifest,
     header,
+    rewrite,
     topology,
 )
 from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP, name_column
+from services.recording.tidy import open_tidy
 from services.recording.writer import RecordingWriter
 
 
@@ -212,8 +214,9 @@ def test_leaving_the_writer_early_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_recording_is_never_overwritten(small: Path) -> None:
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="exists already") as refused:
         RecordingWriter(small)
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.parametrize("disorder", ["within", "between"])
@@ -253,8 +256,9 @@ def test_only_the_columns_asked_for_are_read(made: Path) -> None:
 
 
 def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such recording"):
+    with pytest.raises(UserError, match="no such recording") as caught:
         Recording.open(tmp_path / "nowhere")
+    assert caught.value.exit_code == 2
     path = small / "dcgm.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"dcgm\.parquet: not a readable Parquet file") as caught:
@@ -275,6 +279,24 @@ def test_broken_recordings_are_distinguished(small: Path, tmp_path: Path) -> Non
     (small / "recording.yaml").unlink()
     with pytest.raises(UserError, match="missing, so this is no recording"):
         Recording.open(small)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "jobs.jsonl", "labels.jsonl"])
+def test_a_listed_file_that_is_missing_is_named(small: Path, name: str) -> None:
+    (small / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: missing, although recording.yaml lists it"):
+        Recording.open(small)
+    edit_manifest(small, lambda content: content["files"].pop(name))
+    Recording.open(small)
+
+
+def test_a_column_that_occurs_twice_is_named(small: Path) -> None:
+    rewrite(small, "bmc", lambda table: table.append_column("reading", table["reading"]))
+    for read in (Recording.open(small).batches("bmc"), Recording.open(small).batches("bmc", columns=["reading"])):
+        with pytest.raises(UserError, match=r"bmc\.parquet: column 'reading' occurs twice"):
+            list(read)
+    with pytest.raises(UserError, match="occurs twice"):
+        open_tidy(small)
 
 
 def made_again(directory: Path) -> Path:

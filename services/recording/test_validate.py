@@ -134,6 +134,10 @@ def test_disorder_and_duplicates_across_batches_are_found(tmp_path: Path, small:
     assert only(small).problem == "timestamp is before that of an earlier row"
 
 
+def with_a_column_twice(table: pa.Table) -> pa.Table:
+    return table.append_column(table.schema.names[-1], table.column(table.num_columns - 1))
+
+
 def truncated(directory: Path) -> None:
     path = directory / "nic.parquet"
     path.write_bytes(path.read_bytes()[:-9])
@@ -208,6 +212,11 @@ FILE_BREAKS: dict[str, tuple[Break, str, str]] = {
         lengthened,
         "labels.jsonl",
         "was changed",
+    ),
+    "a column twice": (
+        lambda d: rewrite(d, "bmc", with_a_column_twice),
+        "bmc.parquet",
+        "occurs twice",
     ),
     "events gone": (lambda d: (d / "events.jsonl").unlink(), "events.jsonl", "missing"),
 }
@@ -348,6 +357,7 @@ def test_many_bad_rows_are_given_as_ranges_and_then_counted() -> None:
     found = list(problems.violations())
     assert [one.where for one in found[:2]] == ["rows 0 to 14", "row 100"]
     assert found[-1].where == "51 further rows from 198 on"
+    assert found[-1].count == 51
     assert str(found[1]) == "x.parquet: row 100: bad (mend)"
 
 

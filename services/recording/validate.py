@@ -57,7 +57,7 @@ def _fewer(file: str, violations: Iterator[Violation]) -> Iterator[Violation]:
     """Yield the first violations of a file, and how many more there are."""
     yield from itertools.islice(violations, _MOST_LINES)
     if rest := sum(1 for _ in violations):
-        yield Violation(file, "", f"is wrong in {rest} further places", "mend the first, and validate again")
+        yield Violation(file, "", f"is wrong in {rest} further places", "mend the first, and validate again", rest)
 
 
 def _records(path: Path, model: type[_Line], found: list[Violation]) -> Iterator[tuple[int, _Line]]:
@@ -76,7 +76,8 @@ def _records(path: Path, model: type[_Line], found: list[Violation]) -> Iterator
                 if bad <= _MOST_LINES:
                     found.append(Violation(path.name, f"line {number}", describe(error), "correct the line"))
     if bad > _MOST_LINES:
-        found.append(Violation(path.name, "", f"cannot be read in {bad - _MOST_LINES} further lines", "correct them"))
+        rest = bad - _MOST_LINES
+        found.append(Violation(path.name, "", f"cannot be read in {rest} further lines", "correct them", rest))
 
 
 def _manifest(directory: Path, manifest: Manifest, topology: Topology) -> Iterator[Violation]:

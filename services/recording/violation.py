@@ -1,7 +1,7 @@
 """A breach of the format: where it is and what to do about it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,17 @@ _MOST_RANGES = 50  # of one check in one file; beyond it only a count helps
 
 @dataclass(frozen=True)
 class Violation:
-    """One breach. ``where`` is a row range (rows count from 0), a line (lines count from 1), a field, or empty."""
+    """One breach, or several of a kind.
+
+    ``where`` is a row range (rows count from 0), a line (lines count from 1), a field, or empty.
+    """
 
     file: str
     where: str
     problem: str
     remedy: str
+    count: int = field(default=1, compare=False)
+    """For how many breaches it stands: rows, or lines."""
 
     def __str__(self) -> str:
         """Return the breach on one line, with its remedy."""
@@ -57,7 +62,7 @@ class RowProblems:
         for (problem, remedy), ranges in self._found.items():
             for first, last in ranges:
                 where = f"row {first}" if first == last else f"rows {first} to {last}"
-                yield Violation(self._file, where, problem, remedy)
+                yield Violation(self._file, where, problem, remedy, last - first + 1)
             if (problem, remedy) in self._more:
                 rows, first = self._more[problem, remedy]
-                yield Violation(self._file, f"{rows} further rows from {first} on", problem, remedy)
+                yield Violation(self._file, f"{rows} further rows from {first} on", problem, remedy, rows)

@@ -150,6 +150,7 @@ class RecordingWriter:
             raise UserError(
                 f"{out}: exists already, and a recording is immutable once written",
                 remedy="choose another --out, or remove the directory first",
+                exit_code=2,
             )
         self._work = out.with_name(f".{out.name}.{os.getpid()}.partial")
         try:
@@ -157,7 +158,7 @@ class RecordingWriter:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir()
         except OSError as error:
-            raise UserError(f"{out}: cannot be written: {error}", remedy="choose another --out") from error
+            raise UserError(f"{out}: cannot be written: {error}", remedy="choose another --out", exit_code=2) from error
         self._streams: dict[str, _StreamFile] = {}
 
     def __enter__(self) -> Self:

@@ -216,13 +216,11 @@ def _write(out: Path, report: Mapping[str, Any]) -> None:
 
 
 def _print(report: Mapping[str, Any], out: Path) -> None:
-    from rich.console import Console
-
     from services.backtest.page import sheets
-    from services.cli.sheets import print_sheet
+    from services.cli.sheets import plain_console, print_sheet
 
-    console = Console()
+    console = plain_console()
     for sheet in sheets(report):
         print_sheet(console, sheet)
-    console.print(f"\n{report['worked']} tasks were worked on; the rest was there already.", highlight=False)
-    console.print(f"{out}: report.html, backtest.json, matches.csv", highlight=False, markup=False)
+    console.print(f"\n{report['worked']} tasks were worked on; the rest was there already.")
+    console.print(f"{out}: report.html, backtest.json, matches.csv")

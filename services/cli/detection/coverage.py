@@ -58,9 +58,8 @@ def coverage(
 
     A Prometheus holds no log lines and mostly no jobs: say with --with what of them reaches hindcast otherwise.
     """
-    from rich.console import Console
-
     from detectors.coverage import csv_lines
+    from services.cli.sheets import plain_console
     from services.detect.choices import load_choices
     from services.recording.reader import Recording
     from services.recording.seen import coverage_of, seen_in
@@ -79,13 +78,13 @@ def coverage(
         opened = Recording.open(recording)
         seen = _with(seen_in(opened), beside or [])
     rows = coverage_of(choices, seen)
-    console = Console(highlight=False)
+    console = plain_console()
     _print_matrix(console, opened, rows, seen)
     _print_additions(console, rows, seen)
     if lines := csv_lines(rows, seen):
         console.print("\nLines for dcgm-exporter's CSV (its option -f):", style="bold")
         for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
     if out is not None:
         from services.recording.seen import coverage_json
 
@@ -122,7 +121,7 @@ def _print_matrix(console: "Console", recording: "Recording", rows: "Sequence[Ro
 
     cluster = recording.manifest.cluster
     of = f"{cluster.nodes} nodes, {cluster.gpus} GPUs ({cluster.gpu_model})"
-    console.print(f"{recording.manifest.name}: {cluster.name}, {of}\n", markup=False)
+    console.print(f"{recording.manifest.name}: {cluster.name}, {of}\n")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("fault", no_wrap=True)
     table.add_column("seen", no_wrap=True)
@@ -167,8 +166,8 @@ def _print_additions(console: "Console", rows: "Sequence[Row]", seen: "Seen") ->
     console.print("\nWhat would show more, or sooner", style="bold")
     for one in listed:
         named = ", ".join(need.removeprefix("dcgm.") for need in one.needs)
-        console.print(f"+ {named}", markup=False, style="bold")
+        console.print(f"+ {named}", style="bold")
         for source in dict.fromkeys(exporters().source(need, amd=seen.amd) for need in one.needs):
-            console.print(Padding(f"from {source}", (0, 0, 0, 4)), markup=False)
+            console.print(Padding(f"from {source}", (0, 0, 0, 4)))
         for fault, gain in one.gives:
-            console.print(Padding(f"{fault} within {gain.within_s:g} s: {gain.sees}", (0, 0, 0, 4)), markup=False)
+            console.print(Padding(f"{fault} within {gain.within_s:g} s: {gain.sees}", (0, 0, 0, 4)))

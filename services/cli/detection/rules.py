@@ -232,13 +232,13 @@ def _print(
     pending: bool,
 ) -> None:
     """Print the timeline of a recording's alerts, and what became of its labels."""
-    from rich.console import Console
     from rich.table import Table
 
+    from services.cli.sheets import plain_console
     from services.recording.model import words_of
     from services.rules.verdict import entity_of
 
-    console = Console()
+    console = plain_console()
     verdicts = {_identity(o.finding): o for o in outcomes if o.finding is not None}
     table = Table(
         title=f"{recording.manifest.name}, {format_time(recording.manifest.start)[:10]}", title_justify="left"
@@ -268,9 +268,9 @@ def _print(
         console.print(table)
     for outcome in outcomes:
         if outcome.kind == "miss" and outcome.label is not None:
-            console.print(f"missed: {outcome.fault} of {words_of(outcome.label.entity)}", markup=False, highlight=False)
+            console.print(f"missed: {outcome.fault} of {words_of(outcome.label.entity)}")
     for name, message in evaluated.errors.items():
-        console.print(f"rule {name} failed: {message}", markup=False, highlight=False)
+        console.print(f"rule {name} failed: {message}")
     fired = sum(change.state == "firing" for change in evaluated.changes)
     counts = ", ".join(
         f"{kind} {sum(outcome.kind == kind for outcome in outcomes)}"
@@ -281,7 +281,6 @@ def _print(
     console.print(
         f"{fired} alert(s) fired, {apart} of them informative or without a fault of the labels'; {counts}; "
         f"{evaluated.samples} samples of {evaluated.series} series, {evaluated.refused} refused",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -293,9 +292,9 @@ def _identity(finding: "Finding") -> tuple[str, str, int]:
 
 
 def _print_tally(outcomes: "Iterable[Outcome]") -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from services.cli.sheets import plain_console
     from services.score.tally import tally
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -312,7 +311,7 @@ def _print_tally(outcomes: "Iterable[Outcome]") -> None:
             *("" if share != share else f"{share:.3g}" for share in shares),  # noqa: PLR0124 - NaN has no value
             *("" if delay != delay else f"{delay:.0f} s" for delay in delays),  # noqa: PLR0124
         )
-    Console().print(table)
+    plain_console().print(table)
 
 
 def _write(path: Path, lines: "Sequence[str]") -> None:

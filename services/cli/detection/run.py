@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detectors.incidents.report import Incident
     from services.model.novelty import Novelty
     from services.recording.embedded import Step
-    from services.recording.model import Label
     from services.recording.reader import Recording
 
 
@@ -50,6 +49,9 @@ def register(app: typer.Typer) -> None:
         from services.detect.choices import load_choices, load_incident_config
         from services.recording.tidy import open_tidy
 
+        for path in (findings, incidents):  # before the work, which may take minutes
+            if path is not None and not path.parent.is_dir():
+                raise _cannot_be_written(path, "there is no such folder")
         choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
         found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
         if findings is not None:
@@ -104,27 +106,32 @@ def write_lines(path: Path, lines: "Sequence[Finding | Incident | Novelty]") -> 
     try:
         path.write_text("".join(f"{line.to_json()}\n" for line in lines), encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None
+        raise _cannot_be_written(path, error.strerror) from None
+
+
+def _cannot_be_written(path: Path, why: str | None) -> UserError:
+    return UserError(f"{path}: cannot be written: {why}", remedy="name a file in a folder that is there", exit_code=2)
 
 
 def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) -> None:
     """Print the timeline, and how long after its onset each labelled fault was found."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from services.cli.sheets import plain_console
+    from services.score.matching import judge
+
+    console = plain_console(wide=True)
     labels = [label for label in recording.labels() if not label.distractor]
     day = format_time(recording.manifest.start)[:10]
     table = Table(title=f"{recording.manifest.name}, {day}", title_justify="left")
     for name in ("time", "fault", "entity", "state", "after onset"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=name == "time", overflow="fold")
     alerting = [finding for finding in findings if finding.severity != "info"]
+    delays = {one.finding.id: one.delay_s for one in judge(alerting, labels) if one.finding is not None}
     for finding in alerting:
-        delay = _delay_s(finding, labels) if finding.state == "firing" else None
+        delay = delays.get(finding.id) if finding.state == "firing" else None
         table.add_row(
-            format_time(finding.detected_at)[11:],
+            format_time(finding.detected_at)[11:19],
             finding.fault,
             _words(finding.entity),
             f"{finding.state}, in shadow" if finding.detector in shadow else finding.state,
@@ -134,7 +141,7 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
         console.print(table)
     for finding in alerting:
         if finding.state == "firing":
-            console.print(f"{finding.summary}\n  do: {finding.recommended_action}", highlight=False, markup=False)
+            console.print(f"{finding.summary}\n  do: {finding.recommended_action}")
     firing = sum(finding.state == "firing" for finding in alerting)
     truth = f"{len(labels)} labelled fault(s)" if labels or recording.labelled else "nobody has labelled it"
     console.print(f"{firing} finding(s), {len(alerting) - firing} resolved; {truth}")
@@ -142,12 +149,12 @@ def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) ->
 
 def _print_harmless(findings: list[Finding]) -> None:
     """Print what is odd and harms nobody, so that it is not taken for an alert."""
-    from rich.console import Console
+    from services.cli.sheets import plain_console
 
     odd = [finding for finding in findings if finding.severity == "info" and finding.state == "firing"]
     if not odd:
         return
-    console = Console(highlight=False, markup=False)
+    console = plain_console(wide=True)
     console.print("\nalso seen, alerts nobody", style="bold")
     for finding in odd[:_MOST_ODD]:
         console.print(f"  {format_time(finding.detected_at)[11:19]} {finding.summary}")
@@ -157,14 +164,13 @@ def _print_harmless(findings: list[Finding]) -> None:
 
 def _print_unjudged(recording: "Recording", choices: "list[Choice]") -> None:
     """Print what the telemetry does not show, or only late: no news of it is no good news."""
-    from rich.console import Console
-
     from detectors.coverage import closing
+    from services.cli.sheets import plain_console
     from services.recording.seen import coverage_of, seen_in
 
     lines = closing(coverage_of(choices, seen_in(recording)))
     if lines:
-        console = Console(highlight=False, markup=False)
+        console = plain_console(wide=True)
         console.print("")
         for line in lines:
             console.print(line)
@@ -177,9 +183,9 @@ def _words(entity: Entity) -> str:
 
 def _print_incidents(incidents: "list[Incident]") -> None:
     """Print each incident: what it cost, the root cause with what speaks for it, and what followed from what."""
-    from rich.console import Console
+    from services.cli.sheets import plain_console
 
-    console = Console(highlight=False, markup=False)
+    console = plain_console(wide=True)
     for number, incident in enumerate(incidents, start=1):
         until = "still open" if incident.closed_at is None else f"to {format_time(incident.closed_at)[11:19]}"
         console.print(
@@ -207,12 +213,3 @@ def _print_chain(console: "Console", incident: "Incident") -> None:
         console.print(f"  {cause} -> {effect}: {link.because}")
     if incident.unlisted:
         console.print(f"  and {incident.unlisted} finding(s) more")
-
-
-def _delay_s(finding: Finding, labels: "list[Label]") -> float | None:
-    """Return how long after the onset of the label it is about a finding was made; None without one."""
-    for label in labels:
-        same = finding.fault == label.fault and label.onset <= finding.detected_at <= label.end
-        if same and (label.entity.items() <= finding.entity.items() or finding.entity.items() <= label.entity.items()):
-            return (finding.detected_at - label.onset) / 1000
-    return None

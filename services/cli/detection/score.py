@@ -161,15 +161,13 @@ def _scored(
 
 
 def _print(card: "Scorecard") -> None:
-    from rich.console import Console
-
-    from services.cli.sheets import print_sheet
+    from services.cli.sheets import plain_console, print_sheet
     from services.recording.model import words_of
     from services.score.incidents import incident_sheet
     from services.score.page import behaviour_sheet, fault_sheet
     from services.score.seeds import kinds_of_seeds
 
-    figures, console = card.as_json(), Console()
+    figures, console = card.as_json(), plain_console()
     if any(one["labelled"] for one in figures["recordings"]):
         print_sheet(console, fault_sheet(figures, narrow=console.width < _WIDE))
         print_sheet(console, behaviour_sheet(figures))
@@ -177,22 +175,20 @@ def _print(card: "Scorecard") -> None:
         console.print()
     for one in figures["recordings"]:
         if one["left_out"]:
-            console.print(f"{one['name']}: {one['left_out']}", markup=False, highlight=False)
+            console.print(f"{one['name']}: {one['left_out']}")
         for alarm in one["false"]:
-            console.print(f"false alarm in {one['name']}: {alarm['summary']}", markup=False, highlight=False)
+            console.print(f"false alarm in {one['name']}: {alarm['summary']}")
         for finding in one["fired"]:
-            console.print(f"fired in {one['name']}: {finding['summary']}", markup=False, highlight=False)
+            console.print(f"fired in {one['name']}: {finding['summary']}")
         for label in one["missed"]:
             missed = f"missed in {one['name']}: {label['fault']} of {words_of(label['entity'])}"
-            console.print(missed, markup=False, highlight=False)
+            console.print(missed)
     unknown = [one["name"] for one in figures["recordings"] if not one["labelled"]]
     if unknown:
         which = unknown[0] if len(unknown) == 1 else f"{len(unknown)} recordings"
         console.print(
             f"Nobody has labelled {which}: whether what fired there is right is unknown, and counts nowhere. "
             "`hindcast label` writes down what was wrong.",
-            markup=False,
-            highlight=False,
         )
     if len(unknown) == len(figures["recordings"]):
         _print_unjudged(console, figures["recordings"])
@@ -212,34 +208,32 @@ def _print_unjudged(console: "Console", recordings: Sequence[Mapping[str, Any]])
         of = (
             "" if len(names) == len(recordings) else f" [{names[0] if len(names) == 1 else f'{len(names)} recordings'}]"
         )
-        console.print(f"{line}{of}", markup=False, highlight=False)
+        console.print(f"{line}{of}")
 
 
 def _print_loss(before: Mapping[str, Any], after: Mapping[str, Any], without: Sequence[str]) -> None:
     """Print what detection loses, by fault, and which labels are missed only without."""
-    from rich.console import Console
-
-    from services.cli.sheets import print_sheet
+    from services.cli.sheets import plain_console, print_sheet
     from services.recording.model import words_of
     from services.score.loss import loss_sheet
 
-    console = Console()
+    console = plain_console()
     print_sheet(console, loss_sheet(before, after, without))
     for one, other in zip(before["recordings"], after["recordings"], strict=True):
         known = {label["id"] for label in one["missed"]}
         for label in other["missed"]:
             if label["id"] not in known:
                 lost = f"lost in {other['name']}: {label['fault']} of {words_of(label['entity'])}"
-                console.print(lost, markup=False, highlight=False)
+                console.print(lost)
 
 
 def _print_differences(found: "list[Difference]", one: "Scorecard", other: "Scorecard") -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from services.cli.sheets import plain_console
     from services.recording.model import words_of
 
-    console = Console()
+    console = plain_console()
     table = Table("recording", "change", "fault", "entity", "by")
     for entry in found:
         about = entry.label.entity if entry.label else (entry.after or entry.before).entity  # type: ignore[union-attr]  # one is there

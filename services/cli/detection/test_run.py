@@ -1,6 +1,7 @@
 """`hindcast run` on a small recording of the real incident."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from detectors.engine.alarms import canonical
 from services.cli.conftest import hindcast
 from services.cli.detection import run
 from services.kit.errors import UserError
+from services.kit.times import format_time
+from services.recording.conftest import edit_lines, without_file
 from services.recording.degrade import degrade_recording
 from services.recording.embedded import findings_of
 from services.recording.reader import Recording
@@ -83,9 +86,54 @@ def test_a_finding_that_alerts_nobody_is_listed_apart(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
+def test_a_name_with_brackets_is_printed_whole(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
+    opened = Recording.open(recording)
+    (fired, *_) = findings_of(opened)
+    run._print(opened, [replace(fired, entity={"node": "n[red]1[/]"})], set())
+    assert "node=n[red]1[/]" in capsys.readouterr().out
+
+
+def test_the_culprit_is_named_in_full_on_a_narrow_terminal_and_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recording: Path
+) -> None:
+    opened = Recording.open(recording)
+    (fired, *_) = findings_of(opened)
+    place: dict[str, str | int] = {"node": "rack-a7-chassis-03-node-0041.gpu.example.org", "gpu": 7}
+    found = [replace(fired, entity=place, fault="straggling_communication_of_a_rank")]
+    whole = f"node={place['node']} gpu=7"
+    monkeypatch.setenv("COLUMNS", "80")
+    run._print(opened, found, set())
+    lines = capsys.readouterr().out.splitlines()
+    cells = "".join(line.split("│")[3].strip() for line in lines if line.count("│") > 3)
+    assert cells.replace(" ", "") == whole.replace(" ", "")
+    monkeypatch.delenv("COLUMNS")
+    run._print(opened, found, set())
+    assert whole in capsys.readouterr().out
+
+
+def test_a_hit_has_its_delay_where_the_score_counts_one(
+    capsys: pytest.CaptureFixture[str], recording: Path, tmp_path: Path
+) -> None:
+    """On an entity that is as right, and on one that was well again before the alert came."""
+    other = Path(shutil.copytree(recording, tmp_path / "brake"))
+    (fired, *_) = findings_of(Recording.open(recording))
+
+    def changed(line: str) -> str:
+        label = json.loads(line)
+        if not label.get("distractor"):
+            label |= {"also": [{"node": "v001"}], "end": format_time(fired.detected_at - 1000)}
+        return f"{json.dumps(label)}\n"
+
+    edit_lines(other, "labels.jsonl", lambda lines: [changed(line) for line in lines])
+    opened = Recording.open(other)
+    (label,) = (label for label in opened.labels() if not label.distractor)
+    run._print(opened, [replace(fired, entity={"node": "v001"})], set())
+    assert f"{(fired.detected_at - label.onset) / 1000:.1f} s" in capsys.readouterr().out
+
+
 def test_it_ends_with_what_could_not_be_judged_and_why(recording: Path, tmp_path: Path) -> None:
     poor = degrade_recording(Recording.open(recording), tmp_path / "poor", ("steps", "storage"))
-    (poor / "labels.jsonl").unlink()
+    without_file(poor, "labels.jsonl")
     config = tmp_path / "detectors.yaml"
     config.write_text("telemetry_gap: {enabled: false}\n")
     result = hindcast("run", str(poor), "--config", str(config), catch=False)
@@ -105,6 +153,14 @@ def test_what_cannot_be_done_is_refused(recording: Path, tmp_path: Path) -> None
     ):
         with pytest.raises(UserError, match=word):
             hindcast(*arguments, catch=False)
+
+
+@pytest.mark.parametrize("option", ["--findings", "--incidents"])
+def test_a_folder_that_is_not_there_is_refused_before_the_work(recording: Path, tmp_path: Path, option: str) -> None:
+    result = hindcast("run", str(recording), option, str(tmp_path / "no" / "lines.jsonl"))
+    assert isinstance(result.exception, UserError)
+    assert "cannot be written" in result.exception.message
+    assert "brake" not in result.output
 
 
 def test_a_log_line_does_not_steer_the_terminal(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
+from services.recording.conftest import without_file
 from services.synth.library import LIBRARY
 
 invoke = partial(hindcast, columns=140)
@@ -34,7 +35,7 @@ def test_a_recording_is_scored_with_controls_beside(tmp_path: Path) -> None:
 
 def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(tmp_path: Path) -> None:
     unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
-    (unlabelled / "labels.jsonl").unlink()
+    without_file(unlabelled, "labels.jsonl")
     out, page = tmp_path / "score.json", tmp_path / "score.html"
     alone = invoke("score", str(unlabelled), "--json", str(out), "--html", str(page), "--workers", "1")
     assert alone.exit_code == 0, alone.output
@@ -57,7 +58,7 @@ def test_where_nobody_has_labelled_anything_nothing_is_right_or_wrong(tmp_path: 
 
 def test_a_change_on_what_nobody_has_labelled_is_shown_and_not_judged(tmp_path: Path) -> None:
     unlabelled = Path(shutil.copytree(BRAKE, tmp_path / "vela-power-brake"))
-    (unlabelled / "labels.jsonl").unlink()
+    without_file(unlabelled, "labels.jsonl")
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text("")
     after.write_text("power_throttle: {enabled: false}\n")

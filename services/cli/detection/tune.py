@@ -48,7 +48,7 @@ def tune(
     from rich.console import Console
 
     from services.cli.detection.score import recording_paths
-    from services.cli.sheets import print_sheet
+    from services.cli.sheets import plain_console, print_sheet
     from services.score.curve import svg_curve, sweep_sheet, text_curve
     from services.score.seeds import TEST_SEEDS
     from services.score.sheet import Sheet, page_of
@@ -61,7 +61,7 @@ def tune(
     paths = recording_paths(names or _scenarios(kind), False, seeds, first_seed, scale)
     if not on_test_seeds:
         _check_seeds(paths)
-    console = Console()
+    console = plain_console()
     parts: list[Sheet | str] = []
     figures: dict[str, object] = {}
     for name, values in wanted.items():
@@ -82,10 +82,10 @@ def tune(
             "values": {str(point.value): point.card.as_json()["faults"]["all"] for point in points},
         }
         print_sheet(console, sheet)
-        console.print(text_curve(points), markup=False, highlight=False)
-        console.print("D the default, B the best, * both", highlight=False)
+        console.print(text_curve(points))
+        console.print("D the default, B the best, * both")
     scope = f"{'TEST' if on_test_seeds else 'training'} seeds; {len(paths)} recordings, scale {scale:g}"
-    console.print(f"\n{scope}. Faults: {', '.join(kind.spec.faults)}.", highlight=False)
+    console.print(f"\n{scope}. Faults: {', '.join(kind.spec.faults)}.")
     if on_test_seeds:
         console.print("These seeds are kept for tests: what was tuned on them can't be tested on them.", style="red")
     if out is not None:

@@ -10,6 +10,8 @@ import typer
 from services.cli.recordings.named import RecordingDir
 
 Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
+_LONGEST_S = 30 * 86_400
+"""Of what is made: a slip of the pen must not keep a machine busy for years."""
 _Out = Annotated[Path | None, typer.Option(help="directory to write; must not exist yet")]
 
 
@@ -31,7 +33,7 @@ def validate(directory: RecordingDir) -> None:
     for violation in violations:
         typer.echo(str(violation))
     if violations:
-        typer.echo(f"{directory}: {len(violations)} violation(s)", err=True)
+        typer.echo(f"{directory}: {sum(one.count for one in violations):,} violation(s)", err=True)
         raise typer.Exit(1)
     typer.echo(f"{directory}: valid")
 
@@ -56,7 +58,7 @@ def repair(
     for violation in violations:
         typer.echo(str(violation))
     if violations:
-        typer.echo(f"{out}: {len(violations)} violation(s) are left, for you to judge", err=True)
+        typer.echo(f"{out}: {sum(one.count for one in violations):,} violation(s) are left, for you to judge", err=True)
         raise typer.Exit(1)
 
 
@@ -74,18 +76,19 @@ def show(
 
 
 def _show(directory: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from services.cli.sheets import plain_console
     from services.recording.instants import format_instant
     from services.recording.model import words_of
     from services.recording.reader import Recording
     from services.recording.schema import STREAMS
 
-    recording, console = Recording.open(directory), Console(highlight=False)
+    recording, console = Recording.open(directory), plain_console()
     manifest, cluster = recording.manifest, recording.manifest.cluster
     minutes = (manifest.end - manifest.start) / 60_000
-    console.print(f"[bold]{manifest.title}[/bold]\n{manifest.summary.strip()}\n")
+    console.print(manifest.title, style="bold")
+    console.print(f"{manifest.summary.strip()}\n")
     console.print(f"cluster   {cluster.name}: {cluster.nodes} nodes, {cluster.gpus} GPUs, {cluster.gpu_model}")
     console.print(
         f"time      {format_instant(manifest.start)} to {format_instant(manifest.end)}, {minutes:.0f} minutes"
@@ -107,7 +110,9 @@ def _show(directory: Path) -> None:
     console.print()
     console.print(table)
     total = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
-    console.print(f"\nsize      {_size(total)}; {sum(1 for _ in recording.events()):,} log records")
+    has_log = (directory / "events.jsonl").exists()
+    logs = f"{sum(1 for _ in recording.events()):,} log records" if has_log else "no log was recorded"
+    console.print(f"\nsize      {_size(total)}; {logs}")
     for job in recording.jobs():
         end = "still running" if job.end is None else f"to {format_instant(job.end)}"
         where = f"{len(job.nodes)} nodes, {format_instant(job.start)} {end}, {job.state}"
@@ -118,7 +123,10 @@ def _show(directory: Path) -> None:
             entity = words_of(label.entity)
             span = f"{format_instant(label.onset)} to {format_instant(label.end)}"
             console.print(f"fault     {label.fault} at {entity}, {span}, due within {label.within_s:g} s")
-    console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+    if recording.labelled:
+        console.print(f"          {sum(1 for label in labels if label.distractor)} distractors")
+    else:
+        console.print("faults    nobody has labelled it")
 
 
 def _column_count(path: Path) -> int:
@@ -200,13 +208,27 @@ def make(
     from services.synth.library import ensure_recording
     from services.synth.make import Variant
 
-    length_s = None if duration is None else _instant("--duration", duration, 0) / 1000
+    length_s = None if duration is None else _length_s(duration)
     variant = Variant(seed, scale, profile, length_s, interval, world=world)
     if out is not None:
         recording_name(out)
     with progress_bar(f"making {scenario}") as progress:
         made = ensure_recording(scenario, out=out, variant=variant, progress=progress)
     typer.echo(f"{made.path}: {'already made, unchanged (cache hit)' if made.cached else 'made'}")
+
+
+def _length_s(text: str) -> float:
+    from services.kit.errors import UserError
+    from services.recording.instants import parse_offset
+
+    try:
+        length_s = parse_offset(text) / 1000
+    except ValueError as error:
+        raise UserError(f"--duration: {error}", remedy="write +01:20:00 or +1h20m", exit_code=2) from error
+    if not 0 < length_s <= _LONGEST_S:
+        problem = f"--duration {text}: must be longer than nothing, and {_LONGEST_S // 86_400} days at most"
+        raise UserError(problem, remedy="write +01:20:00 or +1h20m", exit_code=2)
+    return length_s
 
 
 @contextmanager

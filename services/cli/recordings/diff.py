@@ -42,9 +42,8 @@ def diff(
     import json
     from dataclasses import asdict
 
-    from rich.console import Console
-
     from services.cli.recordings.commands import progress_bar
+    from services.cli.sheets import plain_console
     from services.recording.diff import PARTS, diff_recordings
     from services.recording.reader import Recording
 
@@ -56,16 +55,15 @@ def diff(
     if as_json:
         typer.echo(json.dumps({"same": found.same, **asdict(found)}, indent=2, ensure_ascii=False))
     else:
-        _print(Console(highlight=False, soft_wrap=True), found, a, b)
+        _print(plain_console(soft_wrap=True), found, a, b)
     if not found.same:
         raise typer.Exit(1)
 
 
 def _print(console: "Console", found: "RecordingDiff", a: Path, b: Path) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
-    console.print(f"A  {a}\nB  {b}\n", markup=False)
+    console.print(f"A  {a}\nB  {b}\n")
     rows = Table("stream", "rows in A", "rows in B", "only in A", "only in B", "values", "differ", box=None)
     for name, stream in found.streams.items():
         compared = sum(column.compared for column in stream.columns.values())
@@ -84,11 +82,11 @@ def _print(console: "Console", found: "RecordingDiff", a: Path, b: Path) -> None
             if not entry.same:
                 console.print(
                     f"{name}.{column}: {entry.differ:,} of {entry.compared:,} differ (by up to {entry.largest:g}), "
-                    f"{entry.only_a:,} only in A, {entry.only_b:,} only in B; first at {escape(entry.first)}"
+                    f"{entry.only_a:,} only in A, {entry.only_b:,} only in B; first at {entry.first}"
                 )
     examples = {name: stream.examples for name, stream in found.streams.items()}
     examples |= {name: document.examples for name, document in found.documents.items()}
     for name, lines in examples.items():
         for line in lines:
-            console.print(f"  {name}: {escape(line)}")
+            console.print(f"  {name}: {line}")
     console.print("\nthe same" if found.same else "\nthey differ")

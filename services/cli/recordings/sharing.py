@@ -139,6 +139,10 @@ def _add(
 
     if distractor:
         within = within or 0
+    elif fault == "none":
+        raise UserError("--fault is missing", remedy="name it, or say --distractor: it only looks wrong", exit_code=2)
+    elif within is None:
+        raise UserError("--within is missing", remedy="seconds within which an alert is due: --within 60", exit_code=2)
     fields = _fields(context.obj, entity=entity, onset=onset, end=end or "", within=within, also=also, impact=impact)
     plain = {"fault": fault, "id": label_id, "job_id": job, "cause": cause, "note": note, "incident": incident}
     flags = {"root": root, "optional": optional, "distractor": distractor}

@@ -39,14 +39,13 @@ def _indented(text: str) -> str:
 
 def print_story(path: Path) -> None:
     """Print a scenario's story: what happens when, what is a fault and what only looks like one, and its source."""
-    from rich.console import Console
-
+    from services.cli.sheets import plain_console
     from services.recording.instants import format_instant
     from services.recording.model import words_of
     from services.synth.story.scenario import load_scenario
 
     scenario, profile, _ = load_scenario(path)
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     console.print(scenario.title, style="bold")
     console.print(scenario.summary.strip() + "\n", soft_wrap=False)
     gpus = f"{profile.nodes} nodes, {profile.gpu_count} GPUs ({profile.gpu.model})"

@@ -1,9 +1,11 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
+from services.recording.conftest import edit_manifest, rewrite, without_file
 from services.recording.reader import Recording
 
 SCENARIO = "vela-power-brake"
@@ -46,9 +48,38 @@ def test_validate_says_valid_or_lists_and_exits_1(made: Path, tmp_path: Path) ->
     assert "1 violation(s)" in bad.output
 
 
+def test_validate_counts_every_row_that_is_wrong(made: Path, tmp_path: Path) -> None:
+    double = Path(shutil.copytree(made, tmp_path / "small"))
+    rewrite(double, "dcgm", lambda table: table.take([row for row in range(100) for _ in range(2)]))
+    assert "100 violation(s)" in hindcast("validate", str(double)).output
+    rewrite(double, "dcgm", lambda table: table.take([0] * 10))
+    assert "9 violation(s)" in hindcast("validate", str(double)).output
+
+
 def test_show_prints_what_is_there(made: Path) -> None:
     output = hindcast("show", str(made)).output
     for part in ("4 nodes, 32 GPUs", "dcgm", "5 s", "granite-20b-pretrain", "10 minutes", "1 distractors"):
+        assert part in output
+
+
+def test_show_says_what_is_unknown(made: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(made, tmp_path / "small"))
+    for name in ("events.jsonl", "labels.jsonl"):
+        without_file(bare, name)
+    output = hindcast("show", str(bare)).output
+    assert "no log was recorded" in output
+    assert "nobody has labelled it" in output
+    assert "distractors" not in output
+
+
+def test_show_takes_no_bracket_for_markup(made: Path, tmp_path: Path) -> None:
+    bracketed = Path(shutil.copytree(made, tmp_path / "small"))
+    words = {"title": "Rack [a7] went dark", "summary": "See [/var/log] for it, :warning: and all"}
+    edit_manifest(bracketed, lambda content: content.update(words))
+    jobs = bracketed / "jobs.jsonl"
+    jobs.write_text(jobs.read_text().replace("granite-20b-pretrain", "train[/bold]"))
+    output = hindcast("show", str(bracketed), catch=False).output
+    for part in (*words.values(), "train[/bold]"):
         assert part in output
 
 
@@ -74,6 +105,29 @@ def test_a_bad_cut_is_a_matter_of_usage(made: Path, arguments: tuple[str, ...], 
     assert isinstance(result.exception, UserError)
     assert message in result.exception.message
     assert result.exception.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("2024-04-01T09:20:00Z", "is not an offset such as"),
+        ("10", "is not an offset such as"),
+        ("+99d", "30 days at most"),
+        ("+00:00:00", "longer than nothing"),
+    ],
+)
+def test_a_length_that_is_none_is_refused_with_how_to_write_one(text: str, words: str) -> None:
+    result = hindcast("make", SCENARIO, "--duration", text)
+    assert isinstance(result.exception, UserError)
+    assert words in result.exception.message
+    assert (result.exception.remedy, result.exception.exit_code) == ("write +01:20:00 or +1h20m", 2)
+
+
+def test_a_profile_that_is_not_there_is_not_looked_for_among_scenarios(tmp_path: Path) -> None:
+    result = hindcast("make", SCENARIO, "--profile", tmp_path / "no.yaml", "--out", tmp_path / "out")
+    assert isinstance(result.exception, UserError)
+    assert "no such profile" in result.exception.message
+    assert "hindcast list" not in result.exception.remedy
 
 
 def test_list_names_the_library() -> None:

@@ -47,6 +47,7 @@ def test_what_is_not_there_is_refused_with_what_may_be_meant(
     with pytest.raises(UserError, match=words.replace("?", r"\?")) as caught:
         recording_of(Path(given))
     assert remedy in caught.value.remedy
+    assert caught.value.exit_code == 2
 
 
 def test_a_name_is_that_of_the_recording_that_was_made(no_cache: Path) -> None:

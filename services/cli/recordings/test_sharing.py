@@ -136,6 +136,22 @@ def test_what_cannot_be_done_is_refused_plainly(brake: Path, tmp_path: Path, arg
     assert {path.name: path.read_bytes() for path in brake.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    ("options", "message", "remedy"),
+    [
+        ([], "--fault is missing", "--distractor"),
+        (["--fault", "thermal_throttle"], "--within is missing", "--within 60"),
+        (["--fault", "thermal_throttle", "--within", "30", "--job", "none"], "not in jobs.jsonl (correct", "named"),
+    ],
+)
+def test_what_a_label_lacks_is_named_by_its_option(brake: Path, options: list[str], message: str, remedy: str) -> None:
+    result = hindcast("label", brake, "add", "--entity", "node=v001", "--onset", "+00:01:00", *options)
+    assert isinstance(result.exception, UserError)
+    assert message in result.exception.message
+    assert remedy in result.exception.remedy
+    assert "faults are" not in result.exception.remedy
+
+
 def test_merge_brings_the_names_of_one_machine_together_by_a_file_of_aliases(tmp_path: Path) -> None:
     for host, field in (("gpu07", "GPU_TEMP"), ("node-17", "POWER_USAGE")):
         scrape = tmp_path / f"{host}-1711958400.prom"

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.kit.errors import UserError
+
 if TYPE_CHECKING:
     from services.api.settings import ApiSettings
     from services.kit.kafka import KafkaSettings
@@ -36,6 +38,9 @@ def api(
 
     given = {"host": host, "port": port, "library": library, "data_dir": data_dir, "tokens_file": tokens_file}
     settings = load(ApiSettings, **{name: value for name, value in given.items() if value is not None})
+    if (absent := next((path for path in library or () if not path.exists()), None)) is not None:
+        remedy = "name a folder of recordings, or a recording, that is there"
+        raise UserError(f"--library {absent}: no such folder", remedy=remedy, exit_code=2)
     if not settings.library:  # what was made here comes before the small one of that name
         settings = settings.model_copy(update={"library": (FOLDER, cache_dir("recordings"))})
     settings, kafka = beside_the_stack(settings, load(KafkaSettings))

@@ -150,6 +150,7 @@ def live(
     asked = Asked(cluster, lookback_ms, lateness_ms, state, notify, site)
     access = Access(prometheus, token_file, user, password_file, ca_file, tenant, certificate_file, key_file, retries=1)
     with QueryApi(access) as api:
+        typer.echo(f"asking {access.address} ...", err=True)
         if kafka is not None:
             _send(api, asked, kafka, every)
             return

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from services.api.settings import ApiSettings, SourceSettings
+from services.cli.conftest import hindcast
 from services.cli.serving.api import beside_the_stack
+from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
 from services.stack import state
@@ -67,6 +69,12 @@ def test_beyond_loopback_it_wants_tokens(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "HINDCAST_API_TOKENS_FILE" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_library_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    result = hindcast("api", "--port", "0", "--data-dir", tmp_path, "--library", FOLDER, "--library", tmp_path / "no")
+    assert isinstance(result.exception, UserError)
+    assert (result.exception.message, result.exception.exit_code) == (f"--library {tmp_path}/no: no such folder", 2)
 
 
 def test_servers_that_nobody_named_are_those_of_a_running_stack(

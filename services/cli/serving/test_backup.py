@@ -100,6 +100,12 @@ def test_a_damaged_backup_changes_nothing(kept: Path) -> None:
     assert not (kept / "new").exists()
 
 
+def test_a_backup_that_is_not_there_is_a_matter_of_usage(kept: Path) -> None:
+    with pytest.raises(UserError, match="no such file") as refused:
+        called("restore", kept / "nowhere.tar.gz", "--into", kept / "new")
+    assert (refused.value.exit_code, "another backup" in refused.value.remedy) == (2, False)
+
+
 def test_a_backup_that_points_elsewhere_is_refused(kept: Path) -> None:
     file = kept / "evil.tar.gz"
     for manifest in (

@@ -58,6 +58,8 @@ def test_what_cannot_be_used_is_named_with_a_remedy(
     assert isinstance(result.exception, UserError)
     assert (result.exception.exit_code, words in result.exception.message) == (code, True), result.exception
     assert result.exception.remedy
+    if words == "cannot be reached":
+        assert result.stderr.startswith(f"asking {NOWHERE} ...")
 
 
 def test_what_the_chart_lets_through_are_options_of_the_command() -> None:

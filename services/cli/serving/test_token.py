@@ -23,6 +23,14 @@ def test_a_token_that_is_made_lets_in(tmp_path: Path) -> None:
     assert (who.name, who.role) == ("a page: 'quoted'", "operator")
 
 
+def test_a_second_token_of_a_name_is_spoken_of(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    first, second = (made("bob", "--tokens-file", str(tokens)) for _ in range(2))
+    assert f"{tokens}: bob (viewer) added" in first
+    assert "already" not in first
+    assert "has a token of bob already" in second
+
+
 def test_made_into_files_it_is_printed_nowhere_and_made_once(tmp_path: Path) -> None:
     tokens, secret = tmp_path / "tokens.yaml", tmp_path / "secret"
     files = ("--tokens-file", str(tokens), "--secret-file", str(secret))

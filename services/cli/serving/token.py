@@ -37,5 +37,10 @@ def token(
         typer.echo("add to the file of tokens (HINDCAST_API_TOKENS_FILE, HINDCAST_REPLAY_TOKENS_FILE, ...):")
         typer.echo(line)
     elif not tokens_file.exists() or made.sha256 not in tokens_file.read_text(encoding="utf-8"):
+        again = tokens_file.exists() and f"- {{name: {name!r}," in tokens_file.read_text(encoding="utf-8")
         with tokens_file.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+        if secret_file is None:
+            typer.echo(f"{tokens_file}: {made.name} ({made.role}) added")
+        if again:
+            typer.echo(f"{tokens_file}: has a token of {name} already, which is still good: remove its line", err=True)

@@ -1,6 +1,11 @@
 """`hindcast topics`: the explicit step that creates the Kafka topics."""
 
+from typing import TYPE_CHECKING
+
 import typer
+
+if TYPE_CHECKING:
+    from services.kit.kafka import KafkaSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +23,7 @@ def register(app: typer.Typer) -> None:
         from services.kit.settings import load
         from services.kit.topics import create as create_topics
 
-        created = create_topics(load(KafkaSettings))
+        created = create_topics(_asked(load(KafkaSettings)))
         typer.echo(f"created: {', '.join(created)}" if created else "all topics are there")
 
     @group.command()
@@ -28,5 +33,13 @@ def register(app: typer.Typer) -> None:
         from services.kit.settings import load
         from services.kit.units import assigned
 
-        for unit, partition in sorted(assigned(load(KafkaSettings)).items(), key=lambda item: (item[1], item[0])):
+        for unit, partition in sorted(
+            assigned(_asked(load(KafkaSettings))).items(), key=lambda item: (item[1], item[0])
+        ):
             typer.echo(f"{partition:4} {unit}")
+
+
+def _asked(settings: "KafkaSettings") -> "KafkaSettings":
+    """Return settings, and say whom they name: a broker that does not answer is waited for."""
+    typer.echo(f"asking {settings.bootstrap} ...", err=True)
+    return settings

@@ -64,6 +64,8 @@ class Report:
     skipped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Of a merge: names of the recordings of which nothing was kept."""
     files: list[FileRow] = field(default_factory=list)
     """Of a heap of files: what became of each."""
 

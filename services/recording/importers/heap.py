@@ -70,6 +70,9 @@ def convert(
     try:
         refused = lay_out(source, scratch / "files", most_bytes)
         own = take_apart(scratch / "files")
+        if not any(path.is_file() for path in (scratch / "files").rglob("*")):
+            lines = "".join(f"\n  {name}: {why}" for name, why in refused.items())
+            raise UserError(f"{source}: holds no files{lines}", remedy="give the folder that has them", exit_code=2)
         unread = dump_blocks(scratch / "files", most_bytes)
         heap = sort_heap(scratch / "files", recognisers(), unread, lambda share: progress(0.1 * share))
         if heap.aliases is not None and aliases is None:
@@ -165,18 +168,33 @@ def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, An
     skews: dict[int, list[Skew]] = {}
     for skew in clock_skews(same):
         skews.setdefault(skew.recording, []).append(replace(skew, name=parts[skew.recording].group.name))
-    merged = merge_recordings(same, out, **how)
+    try:
+        merged = merge_recordings(same, out, **how)
+    except UserError as error:
+        words = (_by_files(text, parts, same) for text in (error.message, error.remedy))
+        raise UserError(next(words), remedy=next(words), exit_code=error.exit_code) from error
     for name in ("read", "made", "skipped"):
         getattr(report, name).update(getattr(merged, name))
-    report.first.update(merged.first)
+    report.first.update({why: _by_files(text, parts, same) for why, text in merged.first.items()})
     # That no machine is in all of them is as it should be in a heap.
     kept = [note for note in merged.notes if not note.startswith(("no node is in all", "clock of "))]
     clocks = [skew.words(corrected=how["align_clocks"]) for found in skews.values() for skew in found]
-    report.notes += [*identity.notes(), *clocks, *kept]
+    report.notes += [*identity.notes(), *clocks, *(_by_files(note, parts, same) for note in kept)]
     for number, (part, recording) in enumerate(zip(parts, same, strict=True)):
-        report.files.append(_row(part, recording, skews.get(number, [])))
+        row = _row(part, recording, skews.get(number, []))
+        if recording.manifest.name in merged.left:
+            row = replace(row, rows=0, skipped="outside of the stretch that is kept: --keep-all keeps it")
+        report.files.append(row)
     report.files.sort(key=lambda row: row.name)
     report.read["files"] = sum(len(part.group.paths) for part in parts)
+
+
+def _by_files(text: str, parts: list[_Part], same: list[Recording]) -> str:
+    """Return words of a merge with each part by its files: of its own name and folder nobody has heard."""
+    names = {str(one.path): part.group.name for part, one in zip(parts, same, strict=True)}
+    names |= {one.manifest.name: part.group.name for part, one in zip(parts, same, strict=True)}
+    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.sub(rf"(?<![\w/-])(?:{known})(?![\w/-])", lambda found: names[found[0]], text)
 
 
 def _row(part: _Part, recording: Recording, skews: list[Skew]) -> FileRow:

@@ -43,6 +43,12 @@ FILES = {
 }
 
 
+def smi_dump(taken: str) -> str:
+    """Return what `nvidia-smi -q` says of one GPU at one moment."""
+    text = BUG_REPORT.partition("/usr/bin/nvidia-smi --query\n")[2]
+    return text.replace("Mon Apr  1 08:02:00 2024", taken)
+
+
 def packed(folder: Path) -> Path:
     """Return the archive of a folder, as people send one: a compressed file in it, and a link."""
     archive = folder.with_suffix(".tar.gz")
@@ -219,3 +225,31 @@ def test_mangled_heaps_give_a_clean_recording_or_a_clear_error(content: bytes) -
     survives(
         convert, {"nvidia-bug-report.log": content, "gpu01-dmesg.txt": DMESG.encode(), "x/jobs.txt": content[:300]}
     )
+
+
+def test_what_cannot_be_merged_is_named_by_its_files_and_an_empty_folder_by_its_own_name(tmp_path: Path) -> None:
+    late = {"gpu07.txt": smi_dump("Tue Apr  2 08:00:00 2024"), "gpu08.txt": smi_dump("Mon Apr  1 08:00:00 2024")}
+    with pytest.raises(UserError, match=r"^gpu07\.txt: begins at 2024-04-02T08:00:00Z, after the others") as refused:
+        convert(written(tmp_path / "heap", late), tmp_path / "out", keep_all=True)
+    assert "part-" not in str(refused.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=f"^{tmp_path}/empty: holds no files"):
+        convert(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_log_of_another_time_does_not_push_out_a_dump_of_one_moment(tmp_path: Path) -> None:
+    heap = written(tmp_path / "heap", {"gpu07.txt": smi_dump("Tue Apr  2 08:00:00 2024"), "gpu07-dmesg.txt": DMESG * 3})
+    report = convert(heap, tmp_path / "out")
+    assert Recording.open(tmp_path / "out").streams() == ("dcgm",)
+    rows = {row.name: (row.rows, row.skipped) for row in report.files}
+    assert rows["gpu07.txt"] == (1, "")
+    assert rows["gpu07-dmesg.txt"] == (0, "outside of the stretch that is kept: --keep-all keeps it")
+    assert "first at gpu07-dmesg.txt, which is of 2024-04-01" in str(report)
+
+
+def test_a_dump_at_the_end_of_a_log_keeps_the_log_whole(tmp_path: Path) -> None:
+    early = DMESG.replace("08:01:02", "03:00:00")
+    heap = written(
+        tmp_path / "heap", {"gpu07.txt": smi_dump("Mon Apr  1 08:02:00 2024"), "gpu07-dmesg.txt": early + DMESG}
+    )
+    assert convert(heap, tmp_path / "out").made == {"dcgm": 1, "events": 2, "jobs": 0, "labels": 0}

@@ -288,7 +288,8 @@ def load_yaml(path: Path, kind: Literal["profile", "scenario", "training preset"
     try:
         return read_yaml(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such {kind}", remedy="`hindcast list` shows the scenarios", exit_code=2) from None
+        remedy = "`hindcast list` shows the scenarios" if kind == "scenario" else f"give the path of a {kind}'s file"
+        raise UserError(f"{path}: no such {kind}", remedy=remedy, exit_code=2) from None
 
 
 def load_profile(path: Path) -> ClusterProfile:
