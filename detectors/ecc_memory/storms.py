@@ -19,6 +19,9 @@ STORM: Fault = "ecc_correctable_storm"
 _LASTING_MS, _LASTING_LOOKS = 600_000, 10
 """An event of errors is one fault that a scrub or a read ran into, and is over in minutes (Delta, SC'25); a GPU that is
 struck again and again for ten of them, far more often than ever, has memory that goes on failing."""
+_GOES_ON_MS, _NEARLY_ALL = 400_000, 0.9
+"""Bouts that a GPU has by habit last for five minutes at most, in recordings of others; what has not paused for longer
+is none."""
 _LASTING_APART_MS = 90_000
 """Fewer errors than one in a minute and a half (40 an hour) are no storm, however new they are: they harm nothing."""
 _LASTING_CALM_MS = 900_000
@@ -109,10 +112,12 @@ class Storms:
         beyond = single.beyond_chance()
         habit = np.where(self._bouts.found_at >= 0, single.level, np.maximum(single.level, self._bouts.usual))
         added = single.recent - habit * (RECENT_S * 1000 / LOOK_MS)
-        # What builds up, at ten a minute, is counted from its first error on: none of it is forgotten meanwhile.
-        looks = (now - single.evidence.since) / LOOK_MS + 1
-        builds_up = (single.evidence.since >= 0) & (looks * LOOK_MS <= _LASTING_MS)
-        added = np.where(builds_up, np.maximum(added, self._errors(slice(None)) - habit * looks), added)
+        # What goes on at ten a minute is counted from its first error on: none of it is forgotten meanwhile.
+        since = single.evidence.since
+        goes_on = (since >= 0) & (now - since >= _GOES_ON_MS) & (now - since <= _LASTING_MS)
+        goes_on &= single.struck >= _NEARLY_ALL * single.evidence.looks
+        looks = (now - since) / LOOK_MS + 1
+        added = np.where(goes_on, np.maximum(added, self._errors(slice(None)) - habit * looks), added)
         bursts = beyond[added[beyond] >= self._least]
         lasting = np.setdiff1d(single.lasting(now, _LASTING_LOOKS, _LASTING_MS), bursts)
         lasting = lasting[self._errors(lasting) * _LASTING_APART_MS >= now - single.evidence.since[lasting]]
