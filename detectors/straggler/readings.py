@@ -164,7 +164,7 @@ class Readings(Comparison):
         more, always = self.more[:, entities].T.astype(np.float64), self.always[min(slow, _WINDOWS - 1) :, entities]
         known = np.isfinite(more)
         middles = [masked_median(more[:, :n], known[:, :n]) for n in (whole, min(whole, _LATE_WINDOWS), slow)]
-        before = always[np.argmax(np.isfinite(always), axis=0), np.arange(len(entities))]
+        before = masked_median(always.T.astype(np.float64), np.isfinite(always.T))
         learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - began) / 1000
         before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
         few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
