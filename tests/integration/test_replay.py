@@ -341,7 +341,7 @@ def test_a_broker_that_was_away_is_waited_for(
 @pytest.mark.parametrize(
     ("asked", "status", "detail"),
     [
-        ({"recording": "/nowhere"}, 422, "/nowhere: no such recording"),
+        ({"recording": "/nowhere"}, 400, "/nowhere: no such recording"),
         ({"speed": 0.5}, 400, "speed"),
         ({"speed": 1001}, 400, "speed"),
         ({"colour": "red"}, 400, "colour"),
