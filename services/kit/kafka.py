@@ -1,6 +1,7 @@
 """Kafka clients made from one set of settings, with the guarantees that every service here rests on."""
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError, KafkaTimeoutError, RetriableError
+from kafka.errors import KafkaError, KafkaTimeoutError, RetriableError, UnknownBrokerIdError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
@@ -282,6 +283,9 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no typ
                 return ask(partitions, try_ms)
             except KafkaTimeoutError:
                 self._cluster.request_update()
+            except UnknownBrokerIdError:  # at once: who led has left the brokers that are known meanwhile
+                self._cluster.request_update()
+                threading.Event().wait(try_ms / 1000)
             left_ms, try_ms = left_ms - try_ms, 2 * try_ms
         return ask(partitions, left_ms)
 
