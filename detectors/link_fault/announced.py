@@ -16,7 +16,6 @@ _NAME: Final = re.compile(r"[\w.-]*\w")
 _MOST_PORTS: Final = 1000
 _HOLDS_MS: Final = 7_200_000
 """Work is announced shortly before it begins and takes an hour or so; what fails later fails by itself."""
-
 _LATE_MS: Final = 60_000
 """A line on the port itself may come after it is down: clocks of switches and collectors differ by seconds."""
 
@@ -40,7 +39,8 @@ class Announced:
             if _PORT_WORK.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
-            if _WORK.search(record.message):
+            # A switch's own log speaks of its optics in such words, too, where they err.
+            if record.source != "fabricmanager" and _WORK.search(record.message):
                 kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
                 self._at = kept | dict.fromkeys(self._named(record, own=record.source == "scheduler"), record.at)
 

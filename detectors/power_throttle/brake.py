@@ -7,22 +7,17 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.work import Work
+from detectors.signals.brakes import HALVED, SLOWED
 from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
 """What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
 _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
-HALVED: Final = 0.6
-"""HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
-NODE_LEFT: Final = 0.8
-"""Of clock and power of a whole node: a BMC that is left with half of its supplies caps the GPUs at 400 of 700 W."""
 _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
 _NO_BLIP_MS: Final = 20_000
 """No blip lasts so long: where readings are far apart, the counter says it of one."""
-SLOWED: Final = 0.9
-"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
 
 
 class Brake:
@@ -31,11 +26,10 @@ class Brake:
     def __init__(self, config: PowerThrottleConfig, gpus: Work) -> None:
         self._config, self._gpus = config, gpus
 
-    def judge(self, now: Instant, new: BoolArray, alarmed: BoolArray) -> None:
+    def judge(self, now: Instant, new: BoolArray) -> None:
         """Note which of the `new` readings (count,) are of GPUs whose clock and power are cut.
 
-        `alarmed` (count,) are those of nodes whose BMC reports a supply. What takes the clocks of a whole job is its
-        work, unless the job is in a rack that has lost a feed: a BMC says so, or they are halved.
+        What takes the clocks of a whole job is its work, unless it halves them: the job is in a rack that lost a feed.
         """
         gpus = self._gpus
         brake, held = self.stated()
@@ -43,8 +37,7 @@ class Brake:
         down, slowed = np.zeros(gpus.count, bool), SLOWED * usual_clock
         ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > slowed)))
         if len(ask):
-            stated = brake[ask], held[ask], alarmed[ask]
-            down[ask] = self._down(now, ask, *stated, usual_clock[ask], usual_power[ask])
+            down[ask] = self._down(now, ask, brake[ask], held[ask], usual_clock[ask], usual_power[ask])
         back = ~gpus.busy | ~(gpus.clock < slowed)
         gpus.mark(new, down, ~brake & ~down & back)
 
@@ -54,7 +47,6 @@ class Brake:
         those: IntArray,
         brake: BoolArray,
         held: BoolArray,
-        alarmed: BoolArray,
         usual_clock: FloatArray,
         usual_power: FloatArray,
     ) -> BoolArray:
@@ -62,10 +54,10 @@ class Brake:
         gpus = self._gpus
         slow = self._fell(those, usual_clock, usual_power, SLOWED, SLOWED)
         cut = slow & (gpus.known[those] | brake)
-        if (cut & ~brake & ~alarmed).any():  # what took the clocks of the peers too is no brake of this GPU's
+        if (cut & ~brake).any():  # what took the clocks of the peers too is no brake of this GPU's
             shared = np.log(usual_clock / gpus.clock.take(those)) - gpus.spread_of_job(those, now) < -np.log(SLOWED)
             halved = self._fell(those, usual_clock, usual_power, HALVED, HALVED)
-            cut &= brake | alarmed | ~shared | halved
+            cut &= brake | ~shared | halved
         deep = self._fell(those, usual_clock, usual_power, self._config.clock_ratio, self._config.power_ratio)
         # Nobody to compare with: the brake's own bit, and power below what halved clocks can draw.
         alone = brake & np.isnan(usual_power) & np.isnan(usual_clock)

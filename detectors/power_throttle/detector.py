@@ -35,12 +35,13 @@ from detectors.contract import (
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
-from detectors.power_throttle.brake import HALVED, NODE_LEFT, Brake
+from detectors.power_throttle.brake import Brake
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
+from detectors.signals.brakes import HALVED, NODE_LEFT
 from detectors.signals.gpus_at_work import STALE_MS
 from detectors.signals.held_down import medians
 from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
@@ -105,8 +106,7 @@ class PowerThrottle:
             alarms.advance(now)
         new = gpus.settle()
         if np.count_nonzero(new):
-            nodes = [gpus.layout.number(node) for node in self._supplies.alarmed(now)]
-            self._brake.judge(now, new, np.isin(gpus.layout.node, nodes))
+            self._brake.judge(now, new)
         gpus.look(now)
         fresh = gpus.fresh(now)
         over = self._close(now, fresh)

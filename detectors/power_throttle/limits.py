@@ -12,16 +12,13 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.statistics import median_of
-from detectors.power_throttle.brake import SLOWED
+from detectors.signals.brakes import SLOWED, UNSPENT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
 
 _PLAUSIBLE_W: Final = 1e5
 _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
-_UNSPENT: Final = 0.8
-"""The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
-limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""
 _STANDS_MS: Final = 30_000
 """A limit is set once and stays: half a minute passes over a change that is being rolled out."""
 
@@ -69,7 +66,7 @@ class Limits(Columns):
     def unspent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs may draw far more than `watts`: by the limit that is read, else the topology's."""
         read = self.enforced[those]
-        return np.asarray(watts <= _UNSPENT * np.where(np.isfinite(read), read, gpus.limit[those]))
+        return np.asarray(watts <= UNSPENT * np.where(np.isfinite(read), read, gpus.limit[those]))
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""

@@ -1,6 +1,5 @@
 """power_throttle on what clusters do: braked in many ways, and healthy in ways that look braked."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +13,7 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.signals.bmc_alarms import alarm_line
-from detectors.signals.power_limits import IN_FORCE
-from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS, SW_POWER_CAP
+from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.tapes.gpus import START, name
 from detectors.tapes.tape import Handling, Tape, play, take
 
@@ -223,16 +221,6 @@ def test_on_default_fields_a_brake_of_the_only_node_of_a_job_is_found(interval_s
     assert fired.detected_at <= START + (60 * interval_s + max(6 * interval_s, 60)) * 1000
 
 
-@pytest.mark.parametrize(("left", "found"), [(0.75, [{"node": name(1)}]), (0.85, [])])
-def test_on_default_fields_a_node_that_has_lost_a_fifth_of_both_is_capped(left: float, found: list[Any]) -> None:
-    tape = tape_of(replace(DEFAULT, brakes=[], minutes=10))
-    for field in (CLOCK, POWER):
-        tape = changed(
-            tape, field, lambda s, node, _, values: np.where((node == name(1)) & (s > 300), left * values, values)
-        )
-    assert [dict(one.entity) for one in firing(tape)] == found
-
-
 @pytest.mark.parametrize(("supply_lines", "within_s"), [(True, 20), (False, 60)])
 def test_on_default_fields_a_feed_that_takes_all_of_a_job_is_found_node_by_node(
     supply_lines: bool, within_s: float
@@ -338,42 +326,6 @@ def test_idle_gpus_are_not_looked_at_whatever_their_bits_say() -> None:
         return np.where((seconds >= 120) & (seconds < 200), 0x89, values)
 
     assert firing(changed(healthy(pauses=[(120, 200)]), REASONS, set_while_idle)) == []
-
-
-def capped_from_200_s(share: float, *, nodes: Sequence[int] = (1,), limit: bool = False) -> Tape:
-    """Return a tape of nodes that the driver says are capped, by a cap that takes clock and power to `share`."""
-
-    def here(seconds: Any, node: Any) -> Any:
-        return np.isin(node, [name(number) for number in nodes]) & (seconds > 200)
-
-    def cut(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
-        return np.where(here(seconds, node), share * values, values)
-
-    tape = healthy()
-    if limit:
-        tape = changed(
-            tape, IN_FORCE, lambda seconds, node, gpu, values: np.where(here(seconds, node), 400 * share, 400.0)
-        )
-    for field in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
-        tape = changed(tape, field, cut)
-    return changed(tape, REASONS, lambda s, node, gpu, bits: np.where(here(s, node), SW_POWER_CAP, bits))
-
-
-@pytest.mark.parametrize("share", [0.4, 0.7])
-def test_a_software_cap_far_below_the_limit_is_somebody_elses_cap(share: float) -> None:
-    (fired,) = firing(capped_from_200_s(share))
-    assert (dict(fired.entity), fired.severity) == ({"node": name(1)}, "page")
-    assert START + 230_000 <= fired.detected_at <= START + 260_000
-    assert "power capped far below the limit" in fired.summary
-    assert "Redfish PowerLimit" in fired.recommended_action
-
-
-def test_a_software_cap_at_a_lowered_limit_is_a_note() -> None:
-    assert [one.severity for one in firing(capped_from_200_s(0.7, limit=True))] == ["info"]
-
-
-def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
-    assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
 
 
 def test_a_supply_that_fails_without_any_brake_is_not_a_throttle() -> None:

@@ -1,17 +1,21 @@
-"""power_throttle where power limits are lowered: by a fault on one GPU, by somebody's choice, on all."""
+"""power_throttle where power limits are lowered, by a fault or by choice, and where others than the driver cap."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from detectors.power_throttle.examples import Scene, tape_of
-from detectors.power_throttle.test_detector import CLOCK, POWER, changed, run
+from detectors.power_throttle.test_detector import CLOCK, DEFAULT, POWER, REASONS, changed, firing, healthy, run
+from detectors.signals.power_limits import IN_FORCE
+from detectors.signals.throttle_bits import SW_POWER_CAP
 from detectors.tapes.gpus import START, name
 from detectors.tapes.tape import Tape
 
 
-def limited(tape: Tape, watts: Any, field: str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT") -> Tape:
+def limited(tape: Tape, watts: Any, field: str = IN_FORCE) -> Tape:
     """Return the tape with a power limit of `watts`(seconds, node, gpu) reported."""
     return changed(tape, field, lambda *of: np.asarray(watts(*of[:3]), float))
 
@@ -65,3 +69,49 @@ def test_two_models_have_two_limits() -> None:
     models = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
     tape = tape_of(Scene(seed=4, models=models))
     assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []
+
+
+def capped_from_200_s(share: float, *, nodes: Sequence[int] = (1,), limit: bool = False) -> Tape:
+    """Return a tape of nodes that the driver says are capped, by a cap that takes clock and power to `share`."""
+
+    def here(seconds: Any, node: Any) -> Any:
+        return np.isin(node, [name(number) for number in nodes]) & (seconds > 200)
+
+    def cut(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where(here(seconds, node), share * values, values)
+
+    tape = healthy()
+    if limit:
+        tape = changed(
+            tape, IN_FORCE, lambda seconds, node, gpu, values: np.where(here(seconds, node), 400 * share, 400.0)
+        )
+    for field in (CLOCK, POWER):
+        tape = changed(tape, field, cut)
+    return changed(tape, REASONS, lambda s, node, gpu, bits: np.where(here(s, node), SW_POWER_CAP, bits))
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_software_cap_far_below_the_limit_is_somebody_elses_cap(share: float) -> None:
+    (fired,) = firing(capped_from_200_s(share))
+    assert (dict(fired.entity), fired.severity) == ({"node": name(1)}, "page")
+    assert START + 230_000 <= fired.detected_at <= START + 260_000
+    assert "power capped far below the limit" in fired.summary
+    assert "Redfish PowerLimit" in fired.recommended_action
+
+
+def test_a_software_cap_at_a_lowered_limit_is_a_note() -> None:
+    assert [one.severity for one in firing(capped_from_200_s(0.7, limit=True))] == ["info"]
+
+
+def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
+    assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
+
+
+@pytest.mark.parametrize(("left", "found"), [(0.75, [{"node": name(1)}]), (0.85, [])])
+def test_on_default_fields_a_node_that_has_lost_a_fifth_of_both_is_capped(left: float, found: list[Any]) -> None:
+    tape = tape_of(replace(DEFAULT, brakes=[], minutes=10))
+    for field in (CLOCK, POWER):
+        tape = changed(
+            tape, field, lambda s, node, _, values: np.where((node == name(1)) & (s > 300), left * values, values)
+        )
+    assert [dict(one.entity) for one in firing(tape)] == found

@@ -4,6 +4,7 @@ from typing import Final
 
 import numpy as np
 
+from detectors.contract import BoolArray
 from detectors.core.columns import REUSED, Columns
 from detectors.core.residuals import Habit
 from detectors.storage.clients import Looks
@@ -25,7 +26,7 @@ class MountHabits(Columns):
         super().__init__()
         self.queue, self.moved, self.busy = Habit(_MEMORY_S), Habit(_MEMORY_S), Habit(_MEMORY_S)
 
-    def learn(self, looks: Looks, calm: np.typing.NDArray[np.bool_], window_s: float) -> None:
+    def learn(self, looks: Looks, calm: BoolArray, window_s: float) -> None:
         """Learn from the `calm` (k,) of the mounts that were looked at."""
         mounts = looks.mounts[calm]
         self.queue.learn(mounts, looks.waiters[calm], window_s)

@@ -15,6 +15,7 @@ from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
+from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED, UNSPENT
 from detectors.signals.link_lines import LOST
 from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
@@ -22,20 +23,15 @@ from detectors.signals.xid import XIDS, parse_line
 
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS = range(8)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
-_HALVED, _CUT = 0.55, 0.6
-"""A hardware slowdown divides the clock by two or more (NVML): of its own highest, as GPUs under a power cap run below
-it; of its peers', as far as power_throttle takes a cut of one GPU for a brake."""
+_OF_HIGHEST: Final = 0.55
+"""A hardware slowdown divides the clock by two or more (NVML); GPUs under a power cap run below their highest."""
 _HOT_C: Final = 85.0
 """The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
 _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98
 """Clocks move in steps of 15 MHz, a hundredth: two steps are a loss."""
-_LOWERED: Final = 0.8
-"""Of the peers' clock: what a whole node has lost of it, power_throttle takes for its power."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
-_CAPPED, _UNSPENT = 0.9, 0.8
-"""Of the peers' clock, and of its power limit: as power_throttle knows a cap that is not the driver's own."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _REPLAYS_PER_S: Final = 0.5
@@ -179,9 +175,9 @@ class KnownCauses(Columns):
             return False
         if len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those)):
             return True
-        if len(those) > 1 and clock_ratio <= _CAPPED:
+        if len(those) > 1 and clock_ratio <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
-            if np.count_nonzero(held & (self.now[WATTS, those] <= _UNSPENT * self.now[LIMIT, those])) > len(those) / 2:
+            if np.count_nonzero(held & (self.now[WATTS, those] <= UNSPENT * self.now[LIMIT, those])) > len(those) / 2:
                 return True
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
@@ -203,10 +199,10 @@ class KnownCauses(Columns):
             return True
         if self.stated[those].any():
             return False
-        if median_of(self.latest[those]) <= _CUT * median_of(self.latest[others]):  # before a minute's mean shows it
+        if median_of(self.latest[those]) <= HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
             return True
-        halved = clock_ratio <= _CUT or median_of(self.now[CLOCK, those] / self.peak[those]) <= _HALVED
-        return halved or (clock_ratio <= _LOWERED and len(those) > 1)
+        halved = clock_ratio <= HALVED or median_of(self.now[CLOCK, those] / self.peak[those]) <= _OF_HIGHEST
+        return halved or (clock_ratio <= NODE_LEFT and len(those) > 1)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
         """Return whether a NIC of one of the nodes has lost its link since then, or shortly before.

@@ -1,0 +1,13 @@
+"""How far clock and power fall by a brake or a cap: what power_throttle reports, and straggler leaves to it."""
+
+from typing import Final
+
+SLOWED: Final = 0.9
+"""What a power cap takes from one GPU and not from the next is within a tenth (A100: 1290 to 1410 MHz at 400 W)."""
+NODE_LEFT: Final = 0.8
+"""Of clock and power of a whole node: a BMC that is left with half of its supplies caps the GPUs at 400 of 700 W."""
+HALVED: Final = 0.6
+"""HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
+UNSPENT: Final = 0.8
+"""The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
+limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""
