@@ -278,16 +278,19 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no typ
         """
         left_ms = self.config["request_timeout_ms"] if timeout_ms is None else timeout_ms
         try_ms = _OFFSETS_TRY_MS
-        while try_ms < left_ms:
+        while True:
+            try_ms = min(try_ms, left_ms)
             try:
                 return ask(partitions, try_ms)
             except KafkaTimeoutError:
-                self._cluster.request_update()
-            except UnknownBrokerIdError:  # at once: who led has left the brokers that are known meanwhile
-                self._cluster.request_update()
+                if try_ms == left_ms:
+                    raise
+            except UnknownBrokerIdError as error:  # at once: who led is not among the brokers that are known
+                if try_ms == left_ms:
+                    raise KafkaTimeoutError(f"{error} leads, and is not known") from error
                 threading.Event().wait(try_ms / 1000)
+            self._cluster.request_update()
             left_ms, try_ms = left_ms - try_ms, 2 * try_ms
-        return ask(partitions, left_ms)
 
 
 def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> KafkaConsumer:

@@ -76,7 +76,7 @@ async function following(url: string, take: Take, lost: (why: ApiError | null) =
 }
 
 /** The run is asked for first: what is read of one that was over by then is all that it found. */
-export async function everything(id: string): Promise<Found> {
+async function everything(id: string): Promise<Found> {
   const run = await ask<Run>(path("runs", id));
   const [findings, incidents] = await Promise.all([
     all<Finding>(`${path("runs", id)}/findings`),
