@@ -238,6 +238,24 @@ def test_on_default_fields_a_feed_that_takes_all_of_a_job_is_found_node_by_node(
     assert "2 nodes of the same feed are braked" in found[-1].summary
 
 
+@pytest.mark.parametrize(("watts", "named"), [(55.0, []), (150.0, [name(0), name(1)])])
+def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(watts: float, named: list[str]) -> None:
+    """The job's first readings are of before it began, and its GPUs idle while it loads."""
+    fields = [field for field in DEFAULT.fields if field != "DCGM_FI_DEV_GPU_UTIL"]
+    tape = tape_of(replace(DEFAULT, nodes=6, brakes=[], fields=fields, supply_lines=False))
+    (dcgm, *rest), (job,) = tape.rows, tape.jobs
+    fell = np.isin(dcgm.keys["node"].codes, [0, 1]) & (dcgm.times >= START + 300_000)
+    values = dict(dcgm.values)
+    for field, value in (("DCGM_FI_DEV_POWER_USAGE", watts), ("DCGM_FI_DEV_SM_CLOCK", 210.0)):
+        values[field] = np.where(fell, value, values[field])
+    jobs = [
+        replace(job, job=replace(job.job, job_id=f"{first}", nodes=job.job.nodes[first : first + 2]))
+        for first in (0, 2, 4)
+    ]
+    found = firing(replace(tape, rows=[replace(dcgm, values=values), *rest], jobs=jobs))
+    assert [one.entity["node"] for one in found] == named
+
+
 def test_a_dip_of_twenty_seconds_is_nothing() -> None:
     assert firing(tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 322)], supply_lines=False))) == []
 
