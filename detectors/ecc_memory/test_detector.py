@@ -113,6 +113,16 @@ def test_a_failed_remap_that_the_driver_reports_is_raised_before_its_flag_and_on
     assert "CONTACT_SUPPORT, by nvidia" in found.recommended_action
 
 
+@pytest.mark.parametrize(
+    ("doubles", "faults"), [(0, ["row_remap_failure"]), (1, ["ecc_uncorrectable", "row_remap_failure"])]
+)
+def test_the_row_that_could_not_be_remapped_is_no_second_page(doubles: int, faults: list[str]) -> None:
+    columns = stepped(
+        CLUSTER, memory(), [(FAILURE, 2, 1, 130, 1), (LOST_ROWS, 2, 1, 130, 1), (DBE, 2, 1, 130, doubles)]
+    )
+    assert fired(CLUSTER.tape(columns)) == [(fault, gpu(2, 1)) for fault in faults]
+
+
 def test_on_default_fields_rows_given_up_for_corrected_errors_are_information_and_hide_no_remap() -> None:
     columns = stepped(CLUSTER, memory(), [(SPARE_ROWS, 2, 1, 100, 1)])
     del columns[PENDING]
