@@ -22,6 +22,8 @@ _SPINNING_STEPS, _STEPS = 4.0, 6.0
 _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _ENOUGH_PAUSES = 100
+_ALONE_MS = 900_000
+"""Of a job on one node whose GPUs idle: a user may sit at its prompt, and no other node waits for it."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
 _SAVING_AGAIN_MS = 300_000
@@ -87,6 +89,8 @@ class HangJudge:
             return None
         steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, last, spinning=spinning and steps is not None)
+        if not spinning and len(job.nodes) == 1:
+            patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
         worked = last if self._activity.shared[number] else int(work.settled[number])
