@@ -25,6 +25,8 @@ KEPT: Final = 64
 FLOOR: Final = 0.01
 """A relative difference of a hundredth is what sensors resolve (clocks move in steps of 15 MHz), and ranks scatter by
 0.5 to 2 % from step to step (ByteDance AR trace)."""
+APART: Final = 5.0
+"""Robust deviations, where peers are all there is: one in three million of a normal distribution."""
 _MEMORY_S: Final = 21_600.0
 """A ramp of forty minutes must not become the habit."""
 _DOUBTED: Final = 3
@@ -83,8 +85,8 @@ class Look:
 @dataclass(frozen=True)
 class Verdict:
     """How each way of being slow fits: its `score` in deviations and by how much longer the work takes for it (`lag`),
-    both (ways, n); the `least` lag that matters; who `may` be the culprit at all, who is one beyond doubt (`certain`),
-    and since when (ms), (n,).
+    both (ways, n), as is who is slow by it beyond doubt (`certain`); the `least` lag that matters; who `may` be the
+    culprit at all, and since when (ms), (n,).
     """
 
     score: FloatArray
@@ -144,9 +146,11 @@ class Comparison(Columns):
         chance = np.where(verdict.may, np.minimum(len(self._ways) * least, 1.0), 1.0)
         before = self.evidence.looks[who]
         weight = np.array([echo.weight for echo in self.echoes])
+        certain: BoolArray = np.asarray(verdict.certain.any(axis=0))
         known = (least <= 1) | ~verdict.may
         most = self.rises.wealth(_MOST_WEALTH)
-        self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=most, weight=weight[how])
+        counts = np.where(certain, 1.0, weight[how])  # nothing that is beyond doubt repeats itself by chance
+        self.evidence.look(who, np.where(known, chance, np.nan), look.begun, most=most, weight=counts)
         wealth = self.evidence.wealth[who]
         highest = np.fmax(self.highest[who], wealth)
         self.highest[who] = np.where(wealth > 0, highest, 0.0)
@@ -156,9 +160,9 @@ class Comparison(Columns):
         looks = self.evidence.looks[who]
         self.run[who] = np.minimum(self.run[who] + 1, KEPT)
         if len(some := odd.nonzero()[0]):
-            self._note(who[some], how[some], lag[some], verdict.since[some], verdict.certain[some], look)
+            self._note(who[some], how[some], lag[some], verdict.since[some], certain[some], look)
         self.odd[who] = (self.odd[who] << np.uint64(1)) | odd.astype(np.uint64)
-        calm = ~look.held & (looks < _DOUBTED) & ~verdict.certain
+        calm = ~look.held & (looks < _DOUBTED) & ~certain
         # A run of suspicion that came to nothing was chance, and is learnt by its peak; one that lasted was not.
         nothing = ~look.held & (looks == 0) & (before <= 2 * _DOUBTED)
         peaks = np.fmax(self.peak[: len(self._ways), who], verdict.score)

@@ -6,13 +6,14 @@ wait (`readings`, `watch`), and what the job lost by it: in its step times, else
 the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is reported once, as
 information. Most GPUs of a node together are the node, and of one node there is one finding at a time.
 
-Who does more work is given it, and is not slow: it is left out where tensor activity is read.
+Who does more work is given it, and is not slow: it is left out where tensor activity is read. Nor is a rank that is
+the longest while steps are as ever; nor nodes of whatever jobs that wait for data at once, as their storage is slow.
 
 It is wrong where ranks' work shifts within a job and tensor activity is not read (experts rebalanced: an alert), where
 the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
 hide other nodes), where a single node has the whole job and all its GPUs slow down alike or its job has no name, where
-a GPU or a node is slow by its readings from the job's first minutes on (taken for its habit), and where a fault that
-has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours
+a GPU or a node is a little slower by its readings from the job's first minutes on (taken for its habit), and where a
+fault that has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours
 in tensor parallelism count the wait for each other as computation; the GPU is named where its readings make it the one.
 """
 
@@ -25,6 +26,7 @@ from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, IntArray, LogRecord
 from detectors.core.evidence import Rises
 from detectors.core.kept import Kept
+from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet, Job
@@ -37,7 +39,7 @@ from detectors.straggler.effect import History
 from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late import Late
 from detectors.straggler.ranks import Ranks
-from detectors.straggler.readings import LATE, SLOW_CLOCK
+from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.says import Suspect
 from detectors.straggler.shape import Places, places_of
 from detectors.straggler.watch import Watch, gpus_of
@@ -58,6 +60,7 @@ _SAME_ORDER: Final = 2.0
 _EXPLAINS: Final = 1.5
 """A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
 clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
+_WINDOW_MS: Final = 1000 * WINDOW_S
 _MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
 """More that are odd at once have something in common that is not a machine's."""
 
@@ -201,6 +204,8 @@ class Straggler(Kept):
                 continue  # the slowest sets the job's pace
             if one.how != LATE and self._ranks_know(one.job) and not (one.effect and one.effect.slower):
                 continue  # ranks' times know better, unless steps are longer and no rank's time says why
+            if one.how == LATE and not self._slows(now, one):
+                continue
             harmless = not self._holds_up(one)
             if harmless and (one.looks < _HARMLESS_LOOKS or not one.sure):
                 continue
@@ -227,7 +232,28 @@ class Straggler(Kept):
         # Ranks' own times leave out what they wait for each other.
         if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
             return True
+        if (one.starved or one.how == STARVED) and len(self._starved()) > _MOST_NODES:
+            return True  # their jobs have storage in common
         return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
+
+    def _starved(self) -> set[str]:
+        """Return the nodes, of whatever job, whose ranks wait longer for data than the others of theirs."""
+        nodes: set[str] = set()
+        for work in self._works.values():
+            if (places := work.places) is None or not len(work.ranks):
+                continue
+            waits = work.ranks.data_s - median_of(work.ranks.data_s)
+            starved = np.flatnonzero(waits >= self._config.effect_share / 2 * work.ranks.step_s)
+            nodes |= {places.names[node] for node in places.node[starved].tolist()}
+        return nodes
+
+    def _slows(self, now: Instant, one: Suspect) -> bool:
+        """Return whether steps are longer since a rank is late, as far as is known: of those that were given more work
+        by turns each is the longest for a while, and steps are as ever.
+        """
+        windows = now // _WINDOW_MS - -(-one.since // _WINDOW_MS)
+        lengthened = self._works[one.job.job_id].history.lengthened(max(windows, 0))
+        return not lengthened < min(self._config.job_share, one.lag / 3)
 
     def _holds_up(self, one: Suspect) -> bool:
         """Return whether its job lost by it as much as counts, as much as its lag explains, and not for another reason.
@@ -241,6 +267,8 @@ class Straggler(Kept):
         if (one.job.inferred or alone) and one.how != SLOW_CLOCK:
             return False  # a slow clock is so in any job; who works more may have work of its own
         effect, share = one.effect, self._config.effect_share
+        if one.always:
+            return one.lag >= share and not alone  # the others of a job in step wait for it
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
             return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and one.works_alike(_SAME_ORDER))
         if alone and not one.works_alike(_SAME_ORDER):

@@ -85,6 +85,17 @@ class History(Kept):
         """Whether the job has lately reported how long its steps take."""
         return bool(np.isfinite(self.values[STEP]).any())
 
+    def lengthened(self, windows: int) -> float:
+        """Return by which share steps are longer than before, in the last whole `windows` and the one that goes on.
+
+        Than in the last few windows before, or in the last ten, or in all, whichever is more: another fault may have
+        been in these, or this one have grown slowly. NaN where nothing is known of before.
+        """
+        steps = self.values[STEP]
+        now, before = median_of(np.array([*self.steps, *steps[:windows]])), steps[windows + 1 :]
+        was = [median_of(before[:count]) for count in (_FEWEST + 1, _BEFORE, KEPT)]
+        return float(np.fmax.reduce([now / usual - 1 for usual in was]))
+
     def effect(self, odd: int, windows: int, own: float) -> Effect | None:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 

@@ -70,7 +70,8 @@ class Late:
             # One of a node's ranks may have been slow for long, for another reason than all of them are now.
             slow_since = int(np.median([ranks.slow_since(rank) for rank in (along if whole else [worst])]))
             more = self._watch.works_more(name, given, max(began, slow_since), began)
-            if more >= _MORE_WORK * ranks.longer(worst, lag):
+            light = not whole and lag < self._config.effect_share
+            if more >= _MORE_WORK * ranks.longer(worst, lag) or (light and np.isnan(more)):
                 continue
             found.append(
                 Suspect(

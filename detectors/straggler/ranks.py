@@ -21,7 +21,7 @@ from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA, Groups, group_medians
 from detectors.core.statistics import clamp, known_or, masked_median, median_of
 from detectors.core.tails import Tails
-from detectors.straggler.comparison import FLOOR, LATELY, Comparison, Look, Verdict
+from detectors.straggler.comparison import APART, FLOOR, LATELY, Comparison, Look, Verdict
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.shape import Places, individuals
 
@@ -37,8 +37,7 @@ lost, as there is no telling how ranks scatter."""
 _FEW_NODES: Final = 3
 _FEW_SHARE: Final = 1.5
 _LEARN_S, _LEARN_FEW_S = 30.0, 90.0
-_APART: Final = 5.0
-"""Robust deviations, where peers are all there is: one in three million of a normal distribution."""
+_COST_LOOKS: Final = 16
 _WAIT_SHARE: Final = 0.5
 """The others wait for all of the culprit's lag, it does not; half, as trainers measure the shares of a step."""
 
@@ -51,7 +50,7 @@ class Ranks(Comparison):
     (`data_s`) and `waits_s` in the last look, s a step, NaN where it had none; `usual_s` computation as it should be;
     `behind` how far it lags, smoothed over looks, as a share of the step; `recent` residuals, the newest first;
     `costs` what the job loses by it: by how much longer it computes than the longest of those that keep up, as a share
-    of the step, in the mean of the `cost_looks` looks since it was first odd.
+    of the step, in the mean of the `cost_looks` looks since it was first odd; of many, with the latest in more weight.
     """
 
     axis = REUSED
@@ -193,13 +192,14 @@ class Ranks(Comparison):
             should = np.where(np.isfinite(apart[0]), self.usual_s[who], np.nan)
             ahead = (should - median_of(should)) / length
             with_node, over_with_node = self._with_node(ahead), self._with_node(over)
-            always = with_node >= self._least(compute, with_node)
+            always = with_node >= self._least(compute, with_node, always=True)
             if always.any():
-                always &= with_node >= _APART * self._spread(ahead)
+                always &= with_node >= APART * self._spread(ahead)
             if always.any():
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
                 lag = np.where(always, over_with_node, lag)
-                always &= over_with_node >= np.fmax(self._least(compute, over_with_node), _APART * self._spread(over))
+                enough = self._least(compute, over_with_node, always=True)
+                always &= over_with_node >= np.fmax(enough, APART * self._spread(over))
         least = self._least(compute, lag)
         longest = over >= np.where(np.isfinite(wait), FLOOR, least / 2)  # who waits less than others says the rest
         may = longest & self._waits_least(wait, lag)
@@ -207,7 +207,8 @@ class Ranks(Comparison):
         self.behind[who] = (self.behind[who] + lag) / 2
         self._note_costs(who, np.where(lag >= least, -np.inf, compute))
         dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
-        return Verdict(z, np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)[None, :], least, may, certain, dated)
+        lag = np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)
+        return Verdict(z, lag[None, :], least, may, certain[None, :], dated)
 
     def _with_node(self, behind: FloatArray) -> FloatArray:
         """Return how far each rank is behind, (n,), at least as far as its node's are in the middle, where all are.
@@ -231,23 +232,25 @@ class Ranks(Comparison):
         others = longest[np.where(node == first, second, first)]
         cost = np.where(np.isfinite(others), self.computes_s[who] - others, self.computes_s[who]) / self.step_s
         begins = (self.odd[who] & LATELY) == 0
-        looks = np.where(begins, 1, self.cost_looks[who] + 1)
+        looks = np.where(begins, 1, np.minimum(self.cost_looks[who] + 1, _COST_LOOKS))
         before = np.where(begins, 0.0, self.costs[who])
         self.costs[who], self.cost_looks[who] = before + (cost - before) / looks, looks
 
-    def _least(self, compute: FloatArray, lag: FloatArray) -> FloatArray:
+    def _least(self, compute: FloatArray, lag: FloatArray, *, always: bool = False) -> FloatArray:
         """Return the lag (n,) of each rank, as a share of the step, from which on it matters.
 
-        Of one rank it is that share of the step: its work may shift by as much of its computation (experts that are
-        more in favour). Work does not shift to all ranks of a node at once, and of no others: the share is of what
-        they compute, if the job loses what counts by it.
+        It is that share of what they compute, if the job loses what counts by it. Where work may shift by as much
+        (`always`, to experts in favour or a longer stage, or among few ranks), of a rank that is slow by itself it is
+        that share of the step: work does not shift to all ranks of a node at once, and of no others.
         """
         share = self._config.effect_share
-        node = max(share * median_of(compute) / self.step_s, self._config.job_share)
-        along = np.bincount(self._node, lag >= node)
+        least = min(max(share * median_of(compute) / self.step_s, self._config.job_share), share)
+        if not always and len(lag) > _FEW:
+            return np.full(len(lag), least)
+        along = np.bincount(self._node, lag >= least)
         ranks = np.bincount(self._node)
         whole = (ranks > 1) & (along >= self._config.node_share * ranks)
-        return np.where(whole[self._node], min(node, share), share)
+        return np.where(whole[self._node], least, share)
 
     def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:
         """Return who waits less than the others do by a good part of what they lag; all, where nobody reports it."""

@@ -16,7 +16,8 @@ clock, its memory and its chip are as ever. The work done in a second is tensor 
 that all ranks take together, a slow GPU does as much as its peers, however long that takes it.
 
 A victim shows none of them: it has less to do, like all its peers. What a signature explains is what shows both beside
-the peers and beside the entity's own habit: who is as fast as its peers holds up nobody, nor who always was slower.
+the peers and beside the entity's own habit: who is as fast as its peers holds up nobody, nor who always was a little
+slower. Who stands far apart from peers that are alike, by a tenth and more since its job's first steps, does.
 """
 
 from typing import Final
@@ -24,14 +25,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
+from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.statistics import known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.gpus import reported
 from detectors.signals.energy import Energy
-from detectors.straggler.comparison import Comparison, Look, Verdict
+from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdict
 
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
@@ -50,6 +52,9 @@ LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S: Final = 240.0
+_FEWEST: Final = 4
+_FULL: Final = 0.05
+"""Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
 
 
 class Sums(Columns):
@@ -133,8 +138,34 @@ class Readings(Comparison):
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(_lags(apart), _lags(beside))[:ways]
-        since = np.full(len(look.who), look.begun)
-        return Verdict(np.where(may, score, np.nan), lag, self._least, may, np.zeros(len(may), bool), since)
+        first = self._from_the_first(beside, look)[:ways]
+        lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
+        return Verdict(np.where(may, score, np.nan), lag, self._least, may, first > 0, since)
+
+    def is_new(self, entities: IntArray) -> BoolArray:
+        """Return of which entities nothing is known of their own past in their jobs."""
+        return np.asarray(self.habits[CLOCK].learnt_s[entities] < _HABIT_S)
+
+    def _from_the_first(self, beside: FloatArray, look: Look) -> FloatArray:
+        """Return by how much longer work takes (3, n), as a logarithm, who has been slow since its job's first steps.
+
+        Its peers are all there is to compare it with: it must stand far apart from them, and they be alike. 0 else.
+        """
+        new = self.is_new(look.who) & (look.middles[1][CLOCK] >= _FEWEST)
+        if not new.any():
+            return np.zeros((3, len(new)))
+        with np.errstate(invalid="ignore"):
+            clock, active = -beside[CLOCK], np.fmax(beside[TENSOR], beside[MEMORY])
+            # A power cap lowers the clock of who draws as much; who works on a slow clock is active for longer.
+            clock = np.where((-beside[POWER] >= clock / 2) & ~(active < clock / 2), clock, 0.0)
+            longer = np.where(np.isfinite(_more_work(beside)), beside[SM] - _has_more(beside), 0.0)
+            full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
+            starved = np.where(full, np.fmin(-beside[BUSY], -beside[UTIL]), 0.0)
+            lags = np.array([clock, longer, starved])
+            among = MAD_TO_SIGMA * look.medians(np.abs(beside))[0]
+            apart = APART * np.fmax([among[CLOCK], among[SM], np.fmax(among[BUSY], among[UTIL])], FLOOR)
+            alike = ~(_more_work(beside) >= lags / 3)
+            return np.where(new & alike & (lags >= np.fmax(np.log1p(self._most_spread), apart)), lags, 0.0)
 
     def _note_work(self, apart: FloatArray, beside: FloatArray, among: FloatArray, look: Look) -> None:
         """Note who does more work, unless all are out of step; the middle of two peers lies half way between them.

@@ -29,7 +29,7 @@ class Suspect:
     (`crowd`). `lag` is by how much longer its work takes, a share (of ranks: of the step); `own` and `peers` what was
     read of it and of them by signal (clock MHz, power W, tensor, memory, busy share); `clock` the lowest of its peers'
     that it had, a share. It is `sure` even without a loss of the job's; `effect` is that, None where nothing is known
-    of before. `seconds` of a step are the ranks'.
+    of before. `seconds` of a step are the ranks'. It has `always` been slow, since its job's first steps.
     """
 
     job: Job
@@ -49,6 +49,7 @@ class Suspect:
     effect: Effect | None = None
     ranks: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    always: bool = False
 
     @property
     def starved(self) -> bool:

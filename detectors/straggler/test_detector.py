@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, LogRecord
+from detectors.engine.rows import KeyColumn
+from detectors.fleet.fleet import Job, JobEvent
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import (
@@ -87,6 +89,22 @@ def test_a_node_that_alone_waits_for_its_data_holds_up_the_job(slow_data: list[S
         assert "data loaders" in one.recommended_action
 
 
+@pytest.mark.parametrize(("jobs", "named"), [([1], [name(5)]), ([0, 1, 2], [])])
+def test_nodes_of_several_jobs_that_wait_for_data_at_once_wait_for_their_storage(
+    jobs: list[int], named: list[str]
+) -> None:
+    slow_data = [Slow(range(16 * job + 4, 16 * job + 8), ONSET_S) for job in jobs]
+    tape = tape_of(replace(PLAIN, nodes=12, minutes=12, slow_data=slow_data))
+    steps, *rest = tape.rows
+    rank = np.array(steps.keys["rank"].categories)[steps.keys["rank"].codes]
+    keys = {"job_id": KeyColumn(rank // 16, ("1", "2", "3")), "rank": KeyColumn(rank % 16, tuple(range(16)))}
+    started = [Job(str(job + 1), tuple(map(name, range(4 * job, 4 * job + 4))), tape.jobs[0].at, 4) for job in range(3)]
+    events = [JobEvent(job.start, "start", job) for job in started]
+    shared = replace(tape, rows=[replace(steps, keys=keys), *rest], jobs=events)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    assert [one.entity["node"] for one in play(shared, [choice])[0] if one.state == "firing"] == named
+
+
 @pytest.mark.parametrize(("now", "named"), [(1.09, []), (1.14, [{"node": name(1), "gpu": 2}])])
 def test_a_rank_that_was_quick_holds_up_nobody_until_it_is_behind_all_others(now: float, named: list[Any]) -> None:
     quick, heavier = Slow([CULPRIT], until_s=ONSET_S, factor=0.92), Slow([0, 9], factor=1.08)
@@ -99,6 +117,12 @@ def test_a_whole_node_counts_from_a_tenth_of_its_computation_on(ranks: list[int]
     """Here that is 8 % of the step; of one rank's work as much may come and go."""
     slow = [Slow(ranks, 300, factor=1.13)]
     assert entities(replace(PLAIN, nodes=4, minutes=20, collective_s=2.0, slow=slow)) == named
+
+
+def test_a_rank_is_the_longest_by_turns_and_steps_are_as_ever() -> None:
+    turns = [Slow([CULPRIT], until_s=900, factor=1.2), Slow([11], 900, factor=1.2)]
+    found = run(replace(PLAIN, minutes=30, slow=turns))
+    assert [dict(one.entity) for one in found if one.state == "firing"] == [GPU]
 
 
 @pytest.mark.parametrize(("ranks", "named"), [([8, 9, 10, 11], [{"node": name(2)}]), ([10], [])])

@@ -115,6 +115,13 @@ def test_uneven_work_is_known_before_a_rank_is_called_slow(training: Training, s
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
+def test_a_rank_counts_from_a_tenth_of_its_computation_on_if_it_does_no_more_work() -> None:
+    """Here that is 8 % of the step."""
+    late = replace(SEEN, only_whole=False, collective_s=2.0, felt="memory", slow=[Slow([FIRST], 600, factor=1.13)])
+    assert entities(late) == [ONLY]
+    assert [one for one in run(replace(late, felt="work")) if one.severity != "info"] == []
+
+
 def test_a_pause_does_not_make_a_habit_of_work_that_was_uneven_from_the_first_step_on() -> None:
     slow = [Slow([13], 420, 1900, factor=1.12)]
     uneven = replace(SEEN, nodes=6, only_whole=False, felt="work", starts_s=420.0, checkpoints=[1000], slow=slow)
@@ -185,10 +192,38 @@ def test_longer_work_is_seen_by_the_chips_own_activity_where_its_memory_shows_no
     assert (dict(fired.entity), "SM activity 1.15 of theirs" in fired.summary) == (ONLY, True)
 
 
-def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property() -> None:
-    always = replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)])
-    assert run(always) == []
-    assert run(replace(always, felt="memory")) == [], "a favoured expert reads the same"
+def _more_active(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+    return 0.7 * (1 + 0.2 * _only(values))
+
+
+@pytest.mark.parametrize(
+    ("training", "named"),
+    [
+        (replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)]), ONLY),
+        (replace(SEEN, felt="work", dcgm={SM: _more_active}), ONLY),
+        (replace(SEEN, felt="host", slow=[Slow(range(8, 16), factor=1.2)]), {"node": name(1)}),
+    ],
+    ids=["clock", "a slow chip", "host"],
+)
+@pytest.mark.parametrize("starts_s", [-3600.0, 300.0])
+def test_who_stands_far_apart_from_its_peers_is_slow_since_the_jobs_first_step(
+    training: Training, named: dict[str, str | int], starts_s: float
+) -> None:
+    assert [dict(one.entity) for one in run(replace(training, starts_s=starts_s)) if one.severity != "info"] == [named]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.07)]),
+        replace(SEEN, felt="work", slow=[Slow([FIRST], factor=1.2)], dcgm={SM: _more_active}),
+        replace(SEEN, felt="memory", slow=[Slow([FIRST], factor=1.2)]),
+        replace(SEEN, felt="host", slow=[Slow(range(0, 32, 3), factor=1.2)]),
+    ],
+    ids=["a little", "more work", "a favoured expert reads the same", "all differ"],
+)
+def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property(training: Training) -> None:
+    assert [finding for finding in run(training) if finding.severity != "info"] == []
 
 
 @pytest.mark.parametrize(

@@ -240,10 +240,10 @@ class Watch(Kept):
             effect = window.histories[running.job_id].effect(bits, looks, moves)
             if wealth + (effect.felt if effect is not None else 0.0) < enough:
                 continue
-            with_it = odd
-            if how == STARVED:  # hosts that wait for one file system do so by turns
-                with_it = odd | ((comparison.evidence.wealth[who] >= _STARVED_TOO) & (comparison.how[who] == STARVED))
-            beside = who[with_it & (job == job[place])]
+            with_it = odd & (job == job[place])
+            if how == STARVED:  # hosts that wait for one file system do so by turns, of whatever job
+                with_it |= (odd | (comparison.evidence.wealth[who] >= _STARVED_TOO)) & (comparison.how[who] == STARVED)
+            beside = who[with_it]
             found.append(
                 Suspect(
                     job=running,
@@ -261,6 +261,7 @@ class Watch(Kept):
                     peers=np.exp(look.usual[:, place]),
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
+                    always=bool(comparison.is_new(who[[place]])[0]),
                 )
             )
         return found
