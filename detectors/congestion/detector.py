@@ -19,7 +19,7 @@ whose load the others carry evenly (`link_fault` names the spine), and about a j
 and not those beside it, which nobody minds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -52,6 +52,9 @@ _LEFT: Final = 0.25
 """Of what was found: who waits for less has a congestion behind him, not the same one."""
 _FELT: Final = 0.05
 """Of a step: a job that loses a twentieth is held up. A policy."""
+_SAME_ORDER: Final = 4.0
+"""Between how long a port waits and how much longer steps are lies at most such a factor: exchanges overlap with
+computation in part, and what counters of waiting count differs by maker."""
 _PAUSE_BITS: Final = 65_535 * 512
 """The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
 _MARKS_PER_S: Final = 1000.0
@@ -154,14 +157,18 @@ class Congestion(BaseDetector):
             users = [job.job_id for job in wide if self._fabric.reaches(job.nodes, ends)]
         return bool(users) and all(self._paces.as_before(now, user) for user in users)
 
-    def _matters(self, kind: Kind, slower: Iterable[str]) -> FloatArray:
+    def _matters(self, kind: Kind, slower: Mapping[str, float]) -> FloatArray:
         """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.
 
-        A job that is slow for long is used to it, so what it was slower by goes on to matter until the case is over.
+        What its ports wait must be of the order of what a job loses. A job that is slow for long is used to it, so what
+        it was slower by goes on to matter until the case is over.
         """
         side = self._fabric.sides[kind]
-        nodes = {node for job in slower for node in self._fleet.jobs[job].nodes}
-        matters = np.where(self._fabric.used_by(kind, nodes), TRACE, 1.0)
+        matters = np.ones(len(side.gbps))
+        for job, rise in slower.items():
+            share = min(max(TRACE, rise / (_SAME_ORDER * self._config.waiting_share)), 1.0)
+            used = self._fabric.used_by(kind, set(self._fleet.jobs[job].nodes))
+            matters = np.where(used, np.minimum(matters, share), matters)
         for case in self._cases():
             np.minimum(matters, case.memo.get("matters", 1.0), out=matters, where=side.on(case.memo["near"]))
         return matters
