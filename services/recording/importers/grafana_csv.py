@@ -21,7 +21,7 @@ from services.recording.importers.parts.zones import assumed_zone, zone_of
 _SERIES = re.compile(r"(?P<metric>[a-zA-Z_:][\w:]*)?\s*\{(?P<labels>.*)\}", re.DOTALL)
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _METRIC = re.compile(r"[a-zA-Z_:][\w:]*")
-_HEADER = re.compile(r'^(?:\ufeff)?(?:sep=[,;]\r?\n)?"?Time"?[,;]')
+_HEADER = re.compile(r'^(?:sep=[,;]\r?\n)?"?Time"?[,;]')
 _VALUE = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(?:°C|W|%|MHz|V|A|RPM|rpm|s)?")
 _FORMS = (
     "%Y-%m-%d %H:%M:%S",
@@ -113,7 +113,7 @@ def _rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sequence[str]
     separator = ","
     for place, (number, line) in enumerate(lines):
         if place == 0:
-            separator = ";" if re.match(r'"?Time"?;', line.removeprefix("\ufeff")) else ","
+            separator = ";" if re.match(r'"?Time"?;', line) else ","
         try:
             cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:

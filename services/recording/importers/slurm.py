@@ -26,6 +26,7 @@ from services.recording.importers.parts.schedulers.slurm_fixed import (
 from services.recording.importers.parts.schedulers.slurm_json import read_json
 from services.recording.importers.parts.schedulers.slurm_record import Record, is_step
 from services.recording.importers.parts.schedulers.slurm_table import delimiter_of, row_of, shown_jobs
+from services.recording.importers.parts.source_files import BROKEN, opened
 from services.recording.importers.parts.zones import zone_of
 from services.recording.model import Job
 
@@ -114,8 +115,8 @@ def _files(source: Path) -> list[Path]:
 def _records(path: Path, report: Report, progress: Progress, base: float, share: float) -> Iterator[tuple[str, Record]]:
     """Yield the jobs of one file, whichever form it has, steps folded in."""
     try:
-        with path.open("rb") as file:
-            head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+        with path.open("rb") as raw, opened(raw, path) as file:
+            head = file.read(4096).lstrip()
         if head.startswith(b"{"):
             yield from read_json(path, report, lambda part: progress(base + share * part))
         elif head.startswith(b"JobId="):
@@ -128,18 +129,19 @@ def _records(path: Path, report: Report, progress: Progress, base: float, share:
             errors = "surrogateescape" if fixed else "replace"
             lines = _lines(path, lambda part: progress(base + share * part), errors)
             yield from _folded((_fixed_table if fixed else _table)(path, lines, report), report)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="check the file", exit_code=2) from error
+    except BROKEN as error:
+        raise UserError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}", remedy="check the file", exit_code=2
+        ) from error
 
 
 def _lines(path: Path, progress: Progress, errors: str = "replace") -> Iterator[tuple[int, str]]:
-    size, done = max(path.stat().st_size, 1), 0
-    with path.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            done += len(raw)
+    size = max(path.stat().st_size, 1)
+    with path.open("rb") as raw, opened(raw, path) as lines:
+        for number, line in enumerate(lines, start=1):
             if number % 10_000 == 0:
-                progress(done / size)
-            yield number, raw.decode("utf-8", errors).rstrip("\r\n").removeprefix("\ufeff")
+                progress(raw.tell() / size)
+            yield number, line.decode("utf-8", errors).rstrip("\r\n")
 
 
 def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -> Iterator[tuple[str, Record]]:

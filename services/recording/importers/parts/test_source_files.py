@@ -1,3 +1,5 @@
+import codecs
+import gzip
 import math
 from pathlib import Path
 
@@ -26,6 +28,19 @@ def test_lines_are_cut_and_mended(tmp_path: Path) -> None:
     assert lines[1][1] == "second\ufffd"
     assert sum(report.skipped.values()) == 1
     assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_the_mark_of_an_encoding_is_read_and_no_part_of_the_text(tmp_path: Path, encoding: str, name: str) -> None:
+    text = '["Zürich",\r\n' + '"x",\r\n' * 40_000 + "1]"
+    content = (codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b"") + text.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    files = SourceFiles(tmp_path, Report(), silent)
+    lines = list(files.lines(tmp_path / name))
+    assert (lines[0], lines[-1]) == ((1, '["Zürich",'), (40_002, "1]"))
+    assert files.document(tmp_path / name)[0] == "Zürich"
+    assert files.head(tmp_path / name).startswith('["Zürich",')
 
 
 def test_a_source_that_is_not_there_or_empty(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def is_query(head: str) -> bool:
 
 def query_name(cell: str) -> str:
     """Return a column of ``--query-gpu`` by the name that the newest driver gives it, without its unit."""
-    found = _UNIT.fullmatch(cell.strip().lstrip("\ufeff"))
+    found = _UNIT.fullmatch(cell.strip())
     name = "" if found is None else found["name"].replace("clocks_throttle_reasons", "clocks_event_reasons")
     return _ALIASES.get(name, name)
 
