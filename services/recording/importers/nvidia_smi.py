@@ -113,7 +113,7 @@ class _Import:
 
     def table(self, path: Path, node: str, found: Iterator[Found]) -> None:
         """Take the rows of a table. Rows without times are moments: the next begins where a GPU comes again."""
-        moment, inside, midnights, latest = 0, set[int](), 0, -1
+        moment, inside, midnights, latest, before = 0, set[int](), 0, -1, None
         for line, row in found:
             if isinstance(row, str):
                 self._report.skip(row, where(path, line))
@@ -126,7 +126,7 @@ class _Import:
                 moment, inside = moment + 1, set()
             inside.add(gpu)
             if row.at is not None:
-                at = instant_of(row.at, self._clock.zone)
+                at = before = instant_of(row.at, self._clock.zone, before)
             elif row.clock is not None:
                 midnights += row.clock < latest
                 latest = row.clock

@@ -123,6 +123,15 @@ def test_the_year_goes_up_at_new_year(tmp_path: Path) -> None:
     assert times == ["2024-12-31T23:59:59Z", "2025-01-01T00:00:00Z", "2025-01-01T00:00:01Z"]
 
 
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
+    clocks = ("02:58:00", "02:59:59", "02:59:58", "02:00:01", "02:30:00", "03:00:00")
+    text = "".join(f"Oct 25 {clock} a kernel: {number}\n" for number, clock in enumerate(clocks))
+    found = events_of(tmp_path, text, year=2026, timezone="Europe/Zurich")
+    assert [event.message for event in found] == ["0", "2", "1", "3", "4", "5"]
+    times = [format_instant(event.timestamp)[11:19] for event in found]
+    assert times == ["00:58:00", "00:59:58", "00:59:59", "01:00:01", "01:30:00", "02:00:00"]
+
+
 def test_only_interesting_lines(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(
         "2025-01-21T04:41:44Z v7 kernel: usb 1-2: New USB device found\n"

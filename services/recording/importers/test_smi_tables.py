@@ -217,6 +217,20 @@ def test_a_clock_without_its_day_goes_past_midnight() -> None:
     assert times == [first, first + 2000]
 
 
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of_rows() -> None:
+    rows = [f"2026/10/25 {stamp}, 0, 300.00 W" for stamp in ("02:59:55.100", "02:00:00.100")]
+    _, times, _ = read(
+        nvidia_smi.convert, "\n".join(["timestamp, index, power.draw [W]", *rows]), timezone="Europe/Zurich"
+    )
+    assert [at - times[0] for at in times] == [0, 5_000]
+    # In spring an hour is left out; a time in it is no second one.
+    early = [f"2026/03/29 {stamp}, 0, 300.00 W" for stamp in ("01:59:55.000", "03:00:00.000")]
+    _, times, _ = read(
+        nvidia_smi.convert, "\n".join(["timestamp, index, power.draw [W]", *early]), timezone="Europe/Zurich"
+    )
+    assert [at - times[0] for at in times] == [0, 5_000]
+
+
 def test_a_query_of_no_gpu_is_refused_with_what_to_ask_for(tmp_path: Path) -> None:
     (tmp_path / "g7.csv").write_text("timestamp, power.draw [W]\n2024/04/01 10:00:00.000, 300.00 W\n")
     with pytest.raises(UserError, match="ask for index or uuid"):

@@ -127,6 +127,13 @@ def test_times_between_the_steps_keep_the_clock_in_step(tmp_path: Path) -> None:
     assert rows["ms"] == [10_000, 20_000, 55_500]
 
 
+def test_a_log_goes_on_through_the_hour_that_comes_twice_when_summer_time_ends(tmp_path: Path) -> None:
+    step = " [2026-10-25 {0}] iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    lines = [step.format(clock, number) for number, clock in enumerate(("02:59:55", "02:00:05", "02:00:15"), start=1)]
+    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)}, timezone="Europe/Zurich")
+    assert [ms - rows["ms"][0] for ms in rows["ms"]] == [0, 10_000, 20_000]
+
+
 def test_without_any_time_a_start_is_asked_for(tmp_path: Path) -> None:
     line = " iteration 1/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
     with pytest.raises(UserError, match="--start"):

@@ -195,6 +195,7 @@ class _Reader:
         self._leader = min((rank for rank in file.step_ranks if rank is not None), default=None)
         self._step_at: int | None = None
         """When the last step ended, or training began."""
+        self._stamp: int | None = None
         self._names = {node.name for node in job.nodes}
         self._begun = "nanoGPT" not in file.dialects
         if begin is not None and job.now is None:
@@ -207,7 +208,8 @@ class _Reader:
         """Read the file to its end."""
         for number, text in enumerate(lines_of(self._file.path), start=1):
             line = unprefixed(text)
-            stamp = stamp_of(line.text, self._zone)
+            stamp = stamp_of(line.text, self._zone, self._stamp)
+            self._stamp = stamp or self._stamp
             # With --start given, the date that nvidia-smi prints before the program runs says less.
             if stamp is not None and not (self._given and "nanoGPT" in self._file.dialects):
                 self._see(stamp)

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 from typing import Any, Literal
 
 from services.kit.times import epoch_ms
-from services.recording.importers.parts.moments import plausible
+from services.recording.importers.parts.moments import instant_of, plausible
 from services.recording.importers.parts.source_files import clean, parse_json
 from services.recording.importers.parts.zones import ABBREVIATION, ZoneError, placed
 
@@ -78,6 +78,7 @@ class LogLines:
     def __init__(self, zone: tzinfo, year: int | None, boot: int | None) -> None:
         self._zone, self._year, self._boot = zone, year, boot
         self._latest: int | None = None
+        self._before: int | None = None
         self.zoneless = 0
         """Times so far that named no zone."""
 
@@ -189,6 +190,7 @@ class LogLines:
             return str(error)
         except (ValueError, OverflowError):
             return BAD_TIME
+        self._before = at
         self.zoneless += not found.get("zone")
         return at if plausible(at) else BAD_TIME
 
@@ -198,7 +200,8 @@ class LogLines:
             hour = hour % 12 + (12 if found["half"] == "PM" else 0)
         # A leap second is the last that datetime knows.
         moment = datetime(year, month, day, hour, minute, min(second, 59))  # noqa: DTZ001 - its zone follows
-        whole = epoch_ms(placed(moment, found.get("zone"), self._zone))
+        name = found.get("zone")
+        whole = epoch_ms(placed(moment, name, self._zone)) if name else instant_of(moment, self._zone, self._before)
         return whole + int((found["fraction"] or "0").ljust(3, "0")[:3])
 
     def _journal(self, line: str) -> LogLine | str:

@@ -128,14 +128,14 @@ def unprefixed(text: str) -> Line:
     return Line(text)
 
 
-def stamp_of(text: str, zone: tzinfo) -> int | None:
-    """Return the time that a line carries, in ``zone``; None where it has none."""
+def stamp_of(text: str, zone: tzinfo, before: int | None = None) -> int | None:
+    """Return the time that a line carries, in ``zone``; None where it has none. `before`: that of a line before."""
     found: datetime | None = None
     if text[:3] in {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} and _DATE.match(text.strip()):
         # English day and month names, as `nvidia-smi` prints them in every locale
         moments = (" ".join(text.split()), "%a %b %d %H:%M:%S %Y")
         try:
-            found = datetime.strptime(*moments).replace(tzinfo=zone)
+            found = datetime.strptime(*moments)  # noqa: DTZ007 - its zone follows
         except ValueError:
             return None
     elif ":" in text[:400]:
@@ -150,7 +150,7 @@ def stamp_of(text: str, zone: tzinfo) -> int | None:
     if found is None:
         return None
     try:
-        at = instant_of(found, zone)
+        at = instant_of(found, zone, before)
     except (OverflowError, ValueError):
         return None
     return at if at and plausible(at) else None
