@@ -136,6 +136,14 @@ def test_what_has_no_place_is_counted_and_never_guessed(tmp_path: Path) -> None:
     assert "3 times name no zone and were taken as UTC" in "\n".join(report.notes)
 
 
+def test_commas_before_decimals_and_the_hour_that_comes_twice_in_grafanas_tables(tmp_path: Path) -> None:
+    lines = ["sep=;", 'Time;"DCGM_FI_DEV_POWER_USAGE{gpu=""0"", Hostname=""n1""}"', "2026-10-25 02:59:45;612,5"]
+    lines += ["2026-10-25 02:00:00;1.012,25 W", "2026-10-25 02:00:15;0,981", "2026-10-25 02:00:30;613.5"]
+    rows = rows_in(imported(tmp_path, grafana_csv.convert, "\n".join(lines), timezone="Europe/Zurich")[0])
+    assert [row["DCGM_FI_DEV_POWER_USAGE"] for row in rows] == [612.5, 1012.25, 0.981, 613.5]
+    assert [row["timestamp"].strftime("%H:%M:%S") for row in rows] == ["00:59:45", "01:00:00", "01:00:15", "01:00:30"]
+
+
 def test_telegrafs_other_inputs(tmp_path: Path) -> None:
     recording, _ = imported(tmp_path, line_protocol.convert, AMD + IPMI)
     (gpu,) = (row for batch in recording.batches("dcgm") for row in batch.to_pylist())

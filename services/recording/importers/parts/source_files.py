@@ -42,6 +42,7 @@ _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
 _STAMP = re.compile(
     r"(?<!\d)(?:20\d\d-?[01]\d-?[0-3]\d(?:[T_ .-]?\d\d[-:._]?\d\d(?:[-:._]?\d\d)?Z?)?|1\d{9}(?:\d{3})?)(?!\d)"
 )
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _REPORT_EVERY = 4096  # lines
 
 
@@ -134,8 +135,13 @@ def parse_json(text: str) -> Any:
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number from a number or its text (digit groups by comma allowed); None for all else."""
+    """Return a finite number from a number or its text (digit groups by comma allowed); None for all else.
+
+    A comma that does not part thousands stands before decimals in half of the world: such a text is no number here.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and "," in value and not _GROUPED.fullmatch(value.strip()):
         return None
     try:
         number = float(value.replace(",", "") if isinstance(value, str) else value)

@@ -53,7 +53,22 @@ def test_a_source_that_is_not_there_or_empty(tmp_path: Path) -> None:
 def test_numbers() -> None:
     assert [number_of(value) for value in ("1,200", 7, "-1.5e3", 2.5)] == [1200, 7, -1500, 2.5]
     bad: object
-    for bad in ("", "N/A", "nan", "inf", math.inf, True, None, [], "9" * 400, 10**400, "0x10"):
+    for bad in (
+        "612,5",
+        "0,981",
+        "1,23,456",
+        "",
+        "N/A",
+        "nan",
+        "inf",
+        math.inf,
+        True,
+        None,
+        [],
+        "9" * 400,
+        10**400,
+        "0x10",
+    ):
         assert number_of(bad) is None
 
 
