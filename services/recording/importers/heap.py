@@ -32,7 +32,9 @@ _ORDER = ("dcgm-text", "nvidia-smi", "slurm", "lsf", "pbs", "kubernetes")
 """Whose word counts where two say something else of one moment: the exporter's and the scheduler's first."""
 _CLOCKS = (
     # what an importer notes of times, and the few words of the table for it
+    (re.compile(r"carry no time"), "step times added up, the log's start taken as {}"),
     (re.compile(r"name no zone"), "no zone in it: taken as {}"),
+    (re.compile(r"printed times are"), "its own, printed times taken as {}"),
     (re.compile(r"in their names"), "names of files, as {}"),
     (re.compile(r"last modified|last change"), "dates of files"),
 )
@@ -224,6 +226,6 @@ def _clock(report: Report) -> str:
     for pattern, words in _CLOCKS:
         for note in report.notes:
             if pattern.search(note):
-                zone = re.search(r"taken as (\S+)|\((\S+)\)$", note)
+                zone = re.search(r"taken as ([^\s;),]+)|\((\S+)\)$", note)
                 return words.format(next((name for name in zone.groups() if name), "UTC") if zone else "UTC")
     return "its own"

@@ -27,12 +27,14 @@ from services.recording.importers.parts.schedulers.slurm_json import read_json
 from services.recording.importers.parts.schedulers.slurm_record import Record, is_step
 from services.recording.importers.parts.schedulers.slurm_table import delimiter_of, row_of, shown_jobs
 from services.recording.importers.parts.source_files import BROKEN, opened
-from services.recording.importers.parts.zones import zone_of
+from services.recording.importers.parts.zones import assumed_zone, zone_of
 from services.recording.model import Job
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"
 _NEEDED = ("JobID", "State", "Start", "End", "NodeList")
 NEVER_STARTED = "the job never started"
+_NO_ZONE = re.compile(r"[\d-]+T[\d:.]+")
+"""A time as Slurm prints it; a user's SLURM_TIME_FORMAT, and JSON, may say which zone it is."""
 _WAITING = {"PENDING", "REVOKED"}
 # sacct.1, JOB STATE CODES: the short forms
 _CODES = {
@@ -73,6 +75,7 @@ def convert(
     report = Report()
     paths = _files(source)
     found: list[Allocation] = []
+    zoneless = 0
     with Draft(out, report) as draft:
         for done, path in enumerate(paths):
             report.read["files"] += 1
@@ -80,9 +83,10 @@ def convert(
                 allocation = _allocation(record, where, clock, report)
                 if allocation is not None:
                     found.append(allocation)
+                    zoneless += _NO_ZONE.fullmatch(record.text("Start")) is not None
         progress(1.0)
         topology, jobs = fill(draft, found, report)
-        report.notes.append(f"times without a zone were taken as {timezone}")
+        report.notes += assumed_zone(zoneless, timezone)
         header = {
             "name": out.resolve().name,
             "title": f"Slurm accounting of {cluster}",

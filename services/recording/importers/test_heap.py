@@ -1,4 +1,5 @@
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -98,6 +99,18 @@ def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
     assert {row.kind.partition(":")[0] for row in report.files} == {"grafana-csv", "query-result", "line-protocol"}
     clocks = {row.name: row.clock for row in report.files}
     assert clocks["panel.csv"] == "no zone in it: taken as Europe/Zurich"
+
+
+def test_whose_clock_and_zone_each_files_times_are_by(tmp_path: Path) -> None:
+    step = " [2024-04-01 10:00:{0}] iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    steps = "\n".join(step.format(10 * number, number) for number in range(1, 5))
+    job = {"job_id": 7, "job_state": ["RUNNING"], "start_time": DAY, "end_time": 0, "nodes": "gpu01"}
+    slurm = json.dumps({"meta": {"Slurm": {}}, "jobs": [job]})
+    heap = written(tmp_path / "heap", {"jobs.txt": sacct([JOB]), "train.log": steps, "squeue.json": slurm})
+    report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")
+    no_zone = "no zone in it: taken as Europe/Zurich"
+    clocks = {row.name: row.clock for row in report.files}
+    assert clocks == {"jobs.txt": no_zone, "train.log": no_zone, "squeue.json": "its own"}
 
 
 def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:

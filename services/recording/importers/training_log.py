@@ -365,7 +365,8 @@ def _notes(jobs: list[_JobLog], timezone: str) -> list[str]:
     placed = sum((job.placed for job in jobs), Counter[str]())
     notes = []
     if placed["stamped"]:
-        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {timezone}")
+        notes.append(f"{placed['stamped']:,} step reports carry a time of their own")
+        notes.append(f"times of the log that name no zone were taken as {timezone}")
     if placed["added up"]:
         notes.append(
             f"{placed['added up']:,} step reports carry no time: they were placed by adding up step times from the "
