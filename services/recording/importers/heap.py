@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ from services.recording.importers.parts.heap.bundles import take_apart
 from services.recording.importers.parts.heap.files import lay_out
 from services.recording.importers.parts.heap.groups import Group, Sorted, sort_heap
 from services.recording.importers.registry import discover, recognisers
+from services.recording.instants import format_instant
 from services.recording.merge import merge_recordings
 from services.recording.reader import Recording
 
@@ -120,14 +120,13 @@ def _imported(heap: Sorted, scratch: Path, options: Options, report: Report, pro
         else:
             parts.append(found)
         progress(0.1 + 0.7 * (number + 1) / len(heap.groups))
-    year = _year(parts)
+    near = _middle(parts)
     for number, (group, problem) in enumerate(late, len(heap.groups)):
-        again = options.of(group) | {"year": year}
-        found = _part(group, scratch, number, again) if year and "--year" in problem else problem
+        again = options.of(group) | {"near": near}
+        found = _part(group, scratch, number, again) if near and "--year" in problem else problem
         if isinstance(found, str):
             report.files.append(FileRow(group.name, _kind(group), skipped=found))
         else:
-            found.report.notes.append(f"times without a year are taken as of {year}, like those of the other files")
             parts.append(found)
     place = {name: number for number, name in enumerate(_ORDER)}
     return sorted(parts, key=lambda part: (place.get(part.group.importer, len(place)), part.group.name))
@@ -154,10 +153,10 @@ def _part(group: Group, scratch: Path, number: int, options: dict[str, Any]) -> 
     return _Part(group, Recording.open(out), report)
 
 
-def _year(parts: list[_Part]) -> int:
-    """Return the year that most of the other files are of; 0 where there are none."""
-    starts = sorted(part.recording.manifest.end for part in parts)
-    return datetime.fromtimestamp(starts[len(starts) // 2] / 1000, UTC).year if starts else 0
+def _middle(parts: list[_Part]) -> str:
+    """Return the time that most of the other files are of; empty where there are none."""
+    middles = sorted((part.recording.manifest.start + part.recording.manifest.end) // 2 for part in parts)
+    return format_instant(middles[len(middles) // 2]) if middles else ""
 
 
 def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, Any], report: Report) -> None:

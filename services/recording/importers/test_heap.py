@@ -93,6 +93,19 @@ def test_a_year_that_a_log_leaves_out_is_that_of_the_others(tmp_path: Path) -> N
     assert line.timestamp == (DAY + 28_862) * 1000
 
 
+def test_the_years_of_a_log_at_new_year_are_those_nearest_to_the_others(tmp_path: Path) -> None:
+    new_year = 1_704_067_200
+    run = Run(907, "llm", "ann", ("gpu01",), 8, new_year - 3_600, new_year - 3_600, new_year + 3_600, "FAILED")
+    lines = {"old": "Dec 31 23:50:00 gpu01 kernel: x\nJan  1 00:10:00 gpu01 kernel: y\n"}
+    lines["new"] = "Jan  1 00:20:00 gpu01 kernel: z\n"
+    heap = written(
+        tmp_path / "heap", {"jobs.txt": sacct([run]), **{f"{name}.log": text for name, text in lines.items()}}
+    )
+    convert(heap, tmp_path / "out")
+    times = [event.timestamp // 1000 - new_year for event in Recording.open(tmp_path / "out").events()]
+    assert times[:3] == [-600, 600, 1_200]
+
+
 def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
     heap = written(tmp_path / "heap", {"panel.csv": GRAFANA, "loki.json": STREAMS, "telegraf.out": TELEGRAF})
     report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")

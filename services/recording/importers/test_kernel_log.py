@@ -123,6 +123,23 @@ def test_the_year_goes_up_at_new_year(tmp_path: Path) -> None:
     assert times == ["2024-12-31T23:59:59Z", "2025-01-01T00:00:00Z", "2025-01-01T00:00:01Z"]
 
 
+def test_a_line_that_comes_late_is_of_the_old_year_and_changes_no_other(tmp_path: Path) -> None:
+    days = ("Dec 31 23:59:58", "Jan  1 00:00:01", "Dec 31 23:59:59", "Jan  1 00:00:02", "Dec 31 12:00:00")
+    text = "".join(f"{day} a kernel: {number}\n" for number, day in enumerate(days))
+    found = {event.message: format_instant(event.timestamp) for event in events_of(tmp_path, text, year=2023)}
+    assert found == {
+        "4": "2023-12-31T12:00:00Z", "0": "2023-12-31T23:59:58Z", "2": "2023-12-31T23:59:59Z",
+        "1": "2024-01-01T00:00:01Z", "3": "2024-01-01T00:00:02Z",
+    }  # fmt: skip
+
+
+def test_a_time_nearby_gives_each_line_its_year(tmp_path: Path) -> None:
+    text = "Jan  1 00:00:01 a kernel: x\nDec 31 23:59:59 a kernel: y\nFeb 29 08:00:00 a kernel: z\n"
+    found = events_of(tmp_path, text, near="2024-01-01T03:00:00Z")
+    times = [format_instant(event.timestamp) for event in found]
+    assert times == ["2023-12-31T23:59:59Z", "2024-01-01T00:00:01Z", "2024-02-29T08:00:00Z"]
+
+
 def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
     clocks = ("02:58:00", "02:59:59", "02:59:58", "02:00:01", "02:30:00", "03:00:00")
     text = "".join(f"Oct 25 {clock} a kernel: {number}\n" for number, clock in enumerate(clocks))

@@ -1,8 +1,9 @@
 """Reads lines of kernel and system logs in the forms that dmesg, journalctl, syslog daemons and /dev/kmsg write."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from services.kit.times import epoch_ms
@@ -42,6 +43,7 @@ _HEADER = re.compile(r"-- .* --$|-- (?:Boot|Reboot|Logs|Journal|No entries)")
 _SPAN = re.compile(r"begins? at [A-Z][a-z]{2} (?P<year>\d{4})-")
 _FABRIC_LEVELS = {"DEBUG": 7, "INFO": 6, "NOTICE": 5, "WARNING": 4, "WARN": 4, "ERROR": 3, "CRITICAL": 2, "FATAL": 2}
 _HALF_YEAR_MS = 180 * 86_400_000
+_YEAR_MS, _MONTH_MS = 365 * 86_400_000, 30 * 86_400_000
 _FABRIC_TAGS = {"nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager"}
 
 NO_YEAR = "a time without its year (give --year)"
@@ -72,11 +74,12 @@ class LogLine:
 class LogLines:
     """Reads the lines of one file, in their order: the year of times without one goes up at New Year.
 
-    `boot` is the time of boot in ms for seconds since then, `zone` that of times which name no zone.
+    `boot` is the time of boot in ms for seconds since then, `zone` that of times which name no zone. With `near`, ms,
+    times without a year are of the one that puts them nearest to it, in whatever order they come.
     """
 
-    def __init__(self, zone: tzinfo, year: int | None, boot: int | None) -> None:
-        self._zone, self._year, self._boot = zone, year, boot
+    def __init__(self, zone: tzinfo, year: int | None, boot: int | None, near: int | None = None) -> None:
+        self._zone, self._year, self._boot, self._near = zone, year, boot, near
         self._latest: int | None = None
         self._before: int | None = None
         self.zoneless = 0
@@ -174,18 +177,15 @@ class LogLines:
         found = match.groupdict()
         try:
             if found.get("date"):
-                year, month, day = (int(part) for part in found["date"].split("-"))
+                at = self._instant(*(int(part) for part in found["date"].split("-")), found)
             else:
-                month, day = _MONTHS[found["month"]], int(found["day"])
-                year = int(found["year"]) if found.get("year") else self._year or 0
-                if not year:
+                day = _MONTHS[found["month"]], int(found["day"])
+                known = (
+                    self._instant(int(found["year"]), *day, found) if found.get("year") else self._near_by(*day, found)
+                )
+                if known is None:
                     return NO_YEAR
-            at = self._instant(year, month, day, found)
-            if not found.get("date") and not found.get("year"):
-                if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
-                    self._year = year + 1
-                    at = self._instant(year + 1, month, day, found)
-                self._latest = at
+                at = known
         except ZoneError as error:
             return str(error)
         except (ValueError, OverflowError):
@@ -193,6 +193,25 @@ class LogLines:
         self._before = at
         self.zoneless += not found.get("zone")
         return at if plausible(at) else BAD_TIME
+
+    def _near_by(self, month: int, day: int, found: dict[str, str | None]) -> int | None:
+        """Return the time of a line that leaves out its year; None where nothing says which."""
+        if self._near is not None:
+            about, times = datetime.fromtimestamp(self._near / 1000, UTC).year, []
+            for year in (about - 1, about, about + 1):
+                with suppress(ValueError):  # no year but a leap year has the 29th of February
+                    times.append(self._instant(year, month, day, found))
+            return min(times, key=lambda at: abs(at - (self._near or 0)))
+        if self._year is None:
+            return None
+        at = self._instant(self._year, month, day, found)
+        if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
+            self._year += 1
+            at = self._instant(self._year, month, day, found)
+        elif self._latest is not None and at > self._latest + _YEAR_MS - _MONTH_MS:
+            return self._instant(self._year - 1, month, day, found)  # late: of before New Year
+        self._latest = at
+        return at
 
     def _instant(self, year: int, month: int, day: int, found: dict[str, str | None]) -> int:
         hour, minute, second = (int(part) for part in (found["clock"] or "").split(":"))
