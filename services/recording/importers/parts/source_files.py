@@ -27,15 +27,17 @@ MAX_DOCUMENT_BYTES = 64 << 20
 """A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
 BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
 _KIND = (
-    r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
-    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd|smi|metric|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
+    r"(?:dmesg(?:[-_ ]T)?|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?"
+    r"|testdata|ipmitool|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd"
+    r"|smi(?:[-_ ]q)?|metrics?|scrapes?|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
     r"|sos(?:report)?|commands|hardware|var|log"
     r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt|exporter|node(?=[-_]exporter))"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)
 _KIND_BEFORE = re.compile(
-    r"(?:(?:dmesg|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|sdr|racadm|getsel|lclog|idrac|ilo|iml|redfish"
-    r"|perfquery|ibstat|nvidia-smi|amd-smi|smi|metric|monitor|static|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
+    r"(?:(?:dmesg(?:[-_ ]T)?|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|e?list|sdr|sensors?|racadm|getsel"
+    r"|lclog|idrac|ilo|iml|redfish|perfquery|ibstat|(?:nvidia-|amd-)?smi(?:[-_ ]q)?|query[-_ ]gpu|metrics?|scrapes?"
+    r"|monitor|static|dcgm-exporter|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
     re.IGNORECASE,
 )
 _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
@@ -178,7 +180,7 @@ def node_by_path(path: Path, root: Path) -> str:
     for name in (stem, *(clean(part) for part in reversed(inside))):
         plain = _STAMP.sub("", name).strip("-_. ")
         if plain and not _GENERIC.fullmatch(plain):
-            return _KIND_AFTER.sub("", _KIND_BEFORE.sub("", plain))
+            return _KIND_BEFORE.sub("", _KIND_AFTER.sub("", plain))
     return "node"
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report, silent
-from services.recording.importers.parts.source_files import MAX_LINE_BYTES, SourceFiles, clean, number_of, parse_json
+from services.recording.importers.parts.source_files import (
+    MAX_LINE_BYTES,
+    SourceFiles,
+    clean,
+    node_by_path,
+    number_of,
+    parse_json,
+)
 
 
 def test_files_in_order_without_hidden_ones(tmp_path: Path) -> None:
@@ -48,6 +55,20 @@ def test_a_source_that_is_not_there_or_empty(tmp_path: Path) -> None:
         SourceFiles(tmp_path / "x", Report(), silent)
     with pytest.raises(UserError, match="holds no files"):
         SourceFiles(tmp_path, Report(), silent)
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("nvidia-smi-q.out", "node"), ("a-01-nvidia-smi-q.txt", "a-01"), ("nvidia-smi-q-gpu-a-01.txt", "gpu-a-01"),
+        ("nvidia-smi-query-gpu-dgx01.csv", "dgx01"), ("smi-queue01.txt", "queue01"), ("dgx01-dmesg-T.txt", "dgx01"),
+        ("dmesg-T-dgx01.txt", "dgx01"), ("sdr-elist-dgx01-20261101T0000Z.txt", "dgx01"), ("sensor-dgx01.txt", "dgx01"),
+        ("dcgm-exporter-dgx01.prom", "dgx01"), ("dgx01-scrape.prom", "dgx01"), ("dgx01-metrics.prom", "dgx01"),
+        ("gpu-node-3.log", "gpu-node-3"), ("ip-10-0-3-17.log", "ip-10-0-3-17"),
+    ],
+)  # fmt: skip
+def test_the_node_that_a_files_name_has_beside_the_command(tmp_path: Path, name: str, node: str) -> None:
+    assert node_by_path(tmp_path / name, tmp_path) == node
 
 
 def test_numbers() -> None:
