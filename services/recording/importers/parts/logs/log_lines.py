@@ -177,7 +177,8 @@ class LogLines:
         found = match.groupdict()
         try:
             if found.get("date"):
-                at = self._instant(*(int(part) for part in found["date"].split("-")), found)
+                year, month, number = (int(part) for part in found["date"].split("-"))
+                at = self._instant(year, month, number, found)
             else:
                 day = _MONTHS[found["month"]], int(found["day"])
                 known = (
