@@ -231,6 +231,22 @@ def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of
     assert [at - times[0] for at in times] == [0, 5_000]
 
 
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2024-04-01T08:00:00.250Z",
+        "2024-04-01 10:00:00.250000+02:00",
+        "1711958400.25",
+        "1711958400250",
+        "2024-04-01 10:00:00.25",
+    ],
+)
+def test_a_table_that_a_script_wrote_anew_has_its_times(stamp: str) -> None:
+    text = f"timestamp,index,power.draw [W]\n{stamp},0,300.00 W\n"
+    _, times, _ = read(nvidia_smi.convert, text, timezone="+02:00")
+    assert times == [1_711_958_400_250]
+
+
 def test_a_query_of_no_gpu_is_refused_with_what_to_ask_for(tmp_path: Path) -> None:
     (tmp_path / "g7.csv").write_text("timestamp, power.draw [W]\n2024/04/01 10:00:00.000, 300.00 W\n")
     with pytest.raises(UserError, match="ask for index or uuid"):
