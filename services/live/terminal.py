@@ -116,6 +116,9 @@ class Terminal(Progress):
         if not self._began:
             self._began = True
             self._summary()
+            if unseen := self._run.feed.unseen():
+                more = f"`hindcast coverage --url {self._feed.server}` says what would show more"
+                self._say("\n".join([*unseen, more]))
         super().following()
 
     def _recall(self, finding: Finding) -> None:
