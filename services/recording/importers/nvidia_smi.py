@@ -70,6 +70,8 @@ def convert(
         notes = [f"printed times name no zone and were taken as {timezone} (--timezone says otherwise)"]
         if not node:
             notes.append("what was printed is given to a node by the name of its file or folder")
+        if work.unnumbered:
+            notes.append("rows without an index: a node's GPUs are numbered in the order in which they come first")
         draft.imported(
             work.fleet.topology(),
             cluster,
@@ -88,6 +90,7 @@ class _Import:
         self.rows = StreamRows(draft, "dcgm")
         self.fleet = _Fleet()
         self.left: Counter[str] = Counter()
+        self.unnumbered = False
         self._report, self._clock = report, clock
         self._seen: set[tuple[str, int]] = set()
 
@@ -147,6 +150,7 @@ class _Import:
         if index and not (index.isascii() and index.isdecimal() and int(index) < 256):
             return "a row whose GPU is no number"
         place = int(index) if index else self.fleet.count(node)
+        self.unnumbered |= not index
         number = self.fleet.number(node, facts, place, whole=True, fixed=bool(index))
         return _TOO_MANY if number is None else number
 

@@ -67,6 +67,7 @@ def test_the_usual_forms_of_lines(tmp_path: Path, line: str, time: str, node: st
     ("line", "node", "message"),
     [
         ("2025-01-21T04:41:44,28+00:00 mlx5_core 0000:41:00.1: Link down", "v041", "mlx5_core 0000:41:00.1: Link down"),
+        ("2025-01-21 04:41:44,285 v7 kernel: EXT4-fs (sda1): mounted", "v7", "EXT4-fs (sda1): mounted"),
         ("kern  :info  : 2025-01-21T04:41:44.28+00:00 EXT4-fs (sda1): mounted", "v041", "EXT4-fs (sda1): mounted"),
         ("2025-01-21T04:41:44.28+00:00 v7 EXT4-fs (sda1): mounted", "v041", "v7 EXT4-fs (sda1): mounted"),
         ("Jan 21 04:41:44 v7 last message repeated 3 times", "v7", "last message repeated 3 times"),

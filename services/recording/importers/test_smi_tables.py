@@ -152,6 +152,7 @@ def test_any_query_is_read_with_units_or_without(
     assert times == TIMES[: len(taken)]
     assert same(found, [[{name: gpu[name] for name in fields} for gpu in moment] for moment in taken])
     assert not report.skipped
+    assert any("numbered in the order" in note for note in report.notes) is (identity == "uuid")
 
 
 @given(taken=samples(list(DMON)), dated=st.booleans())

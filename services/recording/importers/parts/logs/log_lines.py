@@ -22,6 +22,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}")
 _HOST = re.compile(
     r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}) (?P<tag>[^\s:\[]{1,64})(?P<pid>\[\d*\])?: ?(?P<text>.*)", re.DOTALL
 )
+_OF_KERNEL = re.compile(r"[A-Za-z0-9_][\w.-]{0,252} kernel: ")
 _KMSG = re.compile(r"(?P<priority>\d{1,5}),\d+,(?P<microseconds>\d{1,18}),[^;]*;(?P<text>.*)", re.DOTALL)
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:1 (?=\d{4}-))?")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
@@ -119,8 +120,9 @@ class LogLines:
                 rest = line[match.end() :]
                 if isinstance(at, str):
                     return at
-                # dmesg --time-format iso has no host; it alone writes a comma before the fraction.
-                if form is _ISO and (match["mark"] == "," or decoded is not None):
+                # dmesg --time-format iso has no host; a comma before the fraction is its own, and a few relays'.
+                bare = form is _ISO and (decoded is not None or (match["mark"] == "," and not _OF_KERNEL.match(rest)))
+                if bare:
                     return LogLine(at, None, priority, rest)
                 return self._hosted(at, priority, rest, always=form is not _ISO)
         return NO_TIME
