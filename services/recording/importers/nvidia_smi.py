@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.smi_fields import facts_of, is_whole, moment_of, readings_of
 from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
@@ -96,12 +95,14 @@ class _Import:
 
     def logs(self, path: Path, node: str, files: SourceFiles) -> None:
         """Take the logs of a file that ``-q`` printed."""
+        before: int | None = None
         for log in _logs(files, path, self._report):
-            moment = moment_of(log, self._clock.zone)
-            at = epoch_ms(moment) if moment is not None else -1
+            moment = moment_of(log)
+            at = instant_of(moment, self._clock.zone, before) if moment is not None else -1
             if not plausible(at):
                 self._report.skip("a log without a timestamp that can be read", where(path))
                 continue
+            before = at
             if (node, at) in self._seen:
                 self._report.skip("a log of this node and time was there already", where(path))
                 continue

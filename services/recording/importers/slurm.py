@@ -241,7 +241,7 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> All
     if state in _WAITING or start is None:
         report.skip(NEVER_STARTED, where)
         return None
-    end = None if state in RUNNING else parse_stamp(record.text("End"), zone)
+    end = None if state in RUNNING else parse_stamp(record.text("End"), zone, start)
     if (end is None) != (state in RUNNING) or (end is not None and end < start):
         report.skip("the job is over, and its end is missing or before its start", where)
         return None

@@ -49,17 +49,17 @@ def instant_of(moment: datetime, zone: tzinfo, before: int | None = None) -> int
     return at
 
 
-def parse_stamp(text: str, zone: tzinfo) -> int | None:
+def parse_stamp(text: str, zone: tzinfo, before: int | None = None) -> int | None:
     """Return the time of an ISO 8601 text (in ``zone`` where it names none) or of epoch seconds; None if it is neither.
 
-    What is not plausible, and the epoch itself, is no time of a computer's log either.
+    `before` as of `instant_of`. What is not plausible, and the epoch itself, is no time of a computer's log either.
     """
     text = text.strip()
     if text.isascii() and text.isdecimal() and 8 < len(text) < 12:
         at = int(text) * 1000
     else:
         try:
-            at = instant_of(datetime.fromisoformat(text), zone)
+            at = instant_of(datetime.fromisoformat(text), zone, before)
         except (OverflowError, ValueError):
             return None
     return at if at and plausible(at) else None
