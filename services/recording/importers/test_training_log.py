@@ -134,6 +134,17 @@ def test_a_log_goes_on_through_the_hour_that_comes_twice_when_summer_time_ends(t
     assert [ms - rows["ms"][0] for ms in rows["ms"]] == [0, 10_000, 20_000]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_times_that_name_a_zone_are_in_it_and_files_in_any_unicode(tmp_path: Path, encoding: str) -> None:
+    step = "{0} iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    stamps = ("2026-08-22T12:00:10.123456789Z", "[2026-08-22T14:00:20+02:00]", "[2026-08-22 14:00:30]")
+    text = "\r\n".join(step.format(stamp, number) for number, stamp in enumerate(stamps, start=1))
+    (tmp_path / "a.log").write_bytes(text.encode(encoding))
+    convert(tmp_path / "a.log", tmp_path / "out", timezone="+02:00")
+    times = pq.read_table(tmp_path / "out" / "steps.parquet")["timestamp"].to_pylist()
+    assert [round(at.timestamp() * 1000) - NOON for at in times] == [10_123, 20_000, 30_000]
+
+
 def test_without_any_time_a_start_is_asked_for(tmp_path: Path) -> None:
     line = " iteration 1/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
     with pytest.raises(UserError, match="--start"):

@@ -3,6 +3,7 @@
 Megatron-LM (and DeepSpeed's and Primus' forks of it), NeMo 1 and 2, modded-nanoGPT. Which one it is, each line shows.
 """
 
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from services.recording.importers.parts.moments import instant_of, plausible
+from services.recording.importers.parts.source_files import opened
 
 LONGEST_LINE = 65_536
 LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged
@@ -18,11 +20,12 @@ LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged
 _NUMBER = r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|NaN|inf|Infinity)"
 _HOST = re.compile(r"^\[?(?=[\w.-]*\d)(?P<host>[A-Za-z][\w.-]{0,252})(?::(?P<rank>\d{1,6}))?(?:\]:?|:) ")
 _RANK = re.compile(r"^(?:\[(?:default|rank)?(?P<bracket>\d{1,6})\]:?|(?P<task>\d{1,6}):) ?")
+_AT = r"(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
 _STAMPS = (
-    re.compile(r"\[(?:NeMo [A-Z] )?(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
-    re.compile(r"datetime: (?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
-    re.compile(r"CANCELLED AT (?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"),
-    re.compile(r"^(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
+    re.compile(rf"\[(?:NeMo [A-Z] )?{_AT}"),
+    re.compile(f"datetime: {_AT}"),
+    re.compile(f"CANCELLED AT {_AT}"),
+    re.compile(f"^{_AT}"),  # kubectl logs --timestamps writes UTC, to the nanosecond
 )
 _DATE = re.compile(r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}$")
 _MEGATRON = re.compile(
@@ -112,7 +115,7 @@ class Line:
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a file, also those that a progress bar ends with a carriage return; overlong ones in parts."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open("rb") as raw, io.TextIOWrapper(opened(raw, path), encoding="utf-8", errors="replace") as file:
         while line := file.readline(LONGEST_LINE):
             yield line.rstrip("\n")
 
