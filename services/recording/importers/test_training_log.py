@@ -158,6 +158,16 @@ def test_nemo_lines_of_both_versions(tmp_path: Path) -> None:
     assert rows["ms"] == [2_500, 4_500]
 
 
+def test_what_deepspeeds_pipeline_engine_prints(tmp_path: Path) -> None:
+    step = "steps: {0} loss: 2.3412 iter time (s): 2.000 samples/sec: 127.250"
+    stamp = "[2026-08-22 12:00:{0:02d},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={1}, skipped=0, lr=[1e-05]"
+    lines = [words for count in (10, 20) for words in (stamp.format(count, count), step.format(count))]
+    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)})
+    assert (rows["iteration"], rows["step_time_s"]) == ([10, 20], [2.0, 2.0])
+    assert rows["samples_per_s"] == [127.25, 127.25]
+    assert rows["loss"] == pytest.approx([2.3412, 2.3412])
+
+
 def test_a_progress_bar_drawn_again_is_one_step(tmp_path: Path) -> None:
     _, rows, _ = imported(tmp_path, {"one.log": BAR})
     assert (rows["iteration"], rows["step_time_s"]) == ([10, 11], [41.5, 0.5])

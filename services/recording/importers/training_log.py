@@ -1,4 +1,4 @@
-"""Imports training logs: Megatron-LM (DeepSpeed, Primus), NeMo 1 and 2, modded-nanoGPT; the dialect is found out.
+"""Imports training logs: Megatron-LM (DeepSpeed, Primus), DeepSpeed's pipelines, NeMo, modded-nanoGPT, as each is.
 
 Each report of a step becomes a row for the job as a whole (rank -1), or for the rank where several ranks report.
 Checkpoints, validation, errors, Slurm's cancellation and Megatron's straggler lines become job events. Files whose
@@ -38,7 +38,7 @@ from services.recording.schema import NAME, TIMESTAMP, name_column
 
 _BATCH_ROWS = 20_000
 _MOST_EVENTS = 20_000  # of one job: a crash that every rank prints says nothing new after that
-_REMEDY = "give the log of a training job that reports its steps: Megatron, NeMo or modded-nanoGPT"
+_REMEDY = "give the log of a training job that reports its steps: Megatron, DeepSpeed, NeMo or modded-nanoGPT"
 _GAP_MS = 1
 _OF_SLURM = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)")
 

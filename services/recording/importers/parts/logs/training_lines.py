@@ -1,6 +1,7 @@
 """What single lines of training logs say: a step, a time, a fact about the job, something that happened.
 
-Megatron-LM (and DeepSpeed's and Primus' forks of it), NeMo 1 and 2, modded-nanoGPT. Which one it is, each line shows.
+Megatron-LM (and DeepSpeed's and Primus' forks of it), DeepSpeed's pipelines, NeMo 1 and 2, modded-nanoGPT. Which one it
+is, each line shows.
 """
 
 import io
@@ -43,6 +44,10 @@ _NEMO_STEP = re.compile(r"global_step[:=]\s*(?P<step>\d{1,15})(?:\.0)?\b")
 _NEMO_ITERATION = re.compile(r"iteration (?P<step>\d{1,15})/(?P<total>\d{1,15})")
 _NEMO_LOSS = re.compile(rf"(?:reduced_train_loss|\bloss)[:=]\s*(?P<loss>{_NUMBER})")
 _NEMO_NORM = re.compile(rf"grad_norm[:=]\s*(?P<norm>{_NUMBER})")
+_PIPELINE = re.compile(
+    rf"^steps: (?P<iteration>\d{{1,15}}) loss: +(?P<loss>{_NUMBER}) iter time \(s\): +(?P<seconds>{_NUMBER})"
+    rf"(?: samples/sec: +(?P<samples>{_NUMBER}))?"
+)
 _STRAGGLER = re.compile(
     r"(?P<which>Mn|Mx)(?P<what>Rtt|Etpt)/Rnk:\s*(?P<value>\d{1,12}(?:\.\d+)?)\s*(?P<unit>ms|TF)?\s*/\s*(?P<rank>\d{1,6})"
 )
@@ -167,7 +172,7 @@ def step_of(text: str, *, whole: bool = True) -> Step | None:
         return _nano(text)
     if "train_step_timing" in text or "s/it" in text or "it/s" in text:
         return _nemo(text)
-    return None
+    return _pipeline(text) if "iter time (s):" in text else None
 
 
 def _megatron(text: str, *, whole: bool) -> Step | None:
@@ -187,6 +192,17 @@ def _megatron(text: str, *, whole: bool) -> Step | None:
     if values.get("global_batch_size", 1) < 1 or not math.isfinite(values.get("global_batch_size", 1)):
         del values["global_batch_size"]
     return Step("Megatron", int(match["iteration"]), int(match["total"]), milliseconds / 1000, values=values)
+
+
+def _pipeline(text: str) -> Step | None:
+    """Read what DeepSpeed's pipeline engine prints (runtime/pipe/engine.py)."""
+    match = _PIPELINE.match(text)
+    seconds = None if match is None else _number(match["seconds"])
+    if match is None or seconds is None:
+        return None
+    named = {"loss": match["loss"], "samples_per_s": match["samples"]}
+    values = {name: value for name, words in named.items() if (value := _number(words or "")) is not None}
+    return Step("DeepSpeed", int(match["iteration"]), None, seconds, values=values)
 
 
 def _nano(text: str) -> Step | None:
