@@ -146,8 +146,9 @@ def _sensor(host: str | None, fields: list[str]) -> SensorReading | str:
     """Read a line of ``sdr`` (name, reading, state), ``sdr elist`` (5 fields) or ``sensor`` (10 fields)."""
     discrete = len(fields) >= 9 and fields[2].lower() == "discrete"
     if len(fields) >= 9:
-        reading, status = f"{fields[1]} {fields[2]}".strip(), fields[3]
-        reading = fields[1] if number_of(fields[1]) is None else reading
+        # `sensor` prints three decimals, behind the locale's point: 23,000 degrees are 23.
+        number = re.sub(r"(?<=\d),(?=\d{3}$)", ".", fields[1])
+        reading, status = number if number_of(number) is None else f"{number} {fields[2]}".strip(), fields[3]
     elif len(fields) in {3, 5}:
         reading, status = fields[-1 if len(fields) == 5 else 1], fields[2]
     else:
