@@ -65,14 +65,19 @@ class Skew:
     @property
     def seconds(self) -> float:
         """Return the likeliest offset: that of a zone, where it may be one."""
-        zone = _zone_near(self.low, self.high, self.what)
-        return (zone if zone is not None and self.low <= zone <= self.high else (self.low + self.high) / 2) / 1000
+        known = self.zone is not None and self.low <= self.zone <= self.high
+        return (self.zone or 0 if known else (self.low + self.high) / 2) / 1000
+
+    @property
+    def zone(self) -> int | None:
+        """Return the offset of the zone that it may be, ms."""
+        return _zone_near(self.low, self.high, self.what)
 
     def words(self, *, corrected: bool) -> str:
         """Return it in words."""
         spread, ahead = (self.high - self.low) / 2000, "ahead of" if self.seconds > 0 else "behind"
         shown = f"{abs(self.seconds):,.0f} s (+-{spread:,.0f} s) {ahead} the telemetry's"
-        zone = ": a time zone? (--timezone of the importer)" if _zone_near(self.low, self.high, self.what) else ""
+        zone = ": a time zone? (--timezone of the importer)" if self.zone else ""
         saw = f"{self.events} event(s) that both saw, such as {self.what} at {format_instant(self.at)}"
         done = "its records were moved" if corrected else "left as it is (--align-clocks moves its records)"
         return f"clock of {self.source} of {self.node} in {self.name} is {shown}, by {saw}{zone}; {done}"

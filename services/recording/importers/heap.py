@@ -30,10 +30,11 @@ _MOST_BYTES = 20_000_000_000
 _FEW = 4  # nodes that are named in the table
 _ORDER = ("dcgm-text", "nvidia-smi", "slurm", "lsf", "pbs", "kubernetes")
 """Whose word counts where two say something else of one moment: the exporter's and the scheduler's first."""
+_NO_ZONE = "no zone in it"
 _CLOCKS = (
     # what an importer notes of times, and the few words of the table for it
     (re.compile(r"carry no time"), "step times added up, the log's start taken as {}"),
-    (re.compile(r"name no zone"), "no zone in it: taken as {}"),
+    (re.compile(r"name no zone"), f"{_NO_ZONE}: taken as {{}}"),
     (re.compile(r"printed times are"), "its own, printed times taken as {}"),
     (re.compile(r"in their names"), "names of files, as {}"),
     (re.compile(r"last modified|last change"), "dates of files"),
@@ -186,6 +187,10 @@ def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, An
         if recording.manifest.name in merged.left:
             row = replace(row, rows=0, skipped="outside of the stretch that is kept: --keep-all keeps it")
         report.files.append(row)
+    same_clock = [row for row in report.files if row.clock.startswith(_NO_ZONE) and "," not in row.clock]
+    if same_clock and any(skew.zone is not None for found in skews.values() for skew in found):
+        others = f"{len(same_clock)} more file(s) name no zone and keep their times"
+        report.notes.append(f"{others}: --timezone moves them, if it is that one")
     report.files.sort(key=lambda row: row.name)
     report.read["files"] = sum(len(part.group.paths) for part in parts)
 

@@ -126,6 +126,17 @@ def test_whose_clock_and_zone_each_files_times_are_by(tmp_path: Path) -> None:
     assert clocks == {"jobs.txt": no_zone, "train.log": no_zone, "squeue.json": "its own"}
 
 
+def test_files_without_a_zone_are_named_where_one_of_them_was_moved_by_one(tmp_path: Path) -> None:
+    labels = {"__name__": "DCGM_FI_DEV_XID_ERRORS", "gpu": "0", "Hostname": "gpu01"}
+    values = [[DAY + 28_000 + 15 * at, "79" if at > 57 else "0"] for at in range(240)]
+    answer = {"data": {"resultType": "matrix", "result": [{"metric": labels, "values": values}]}}
+    files = {"q.json": json.dumps(answer), "gpu01-dmesg.txt": DMESG.replace("08:01:02", "09:01:02")}
+    report = convert(written(tmp_path / "heap", files | {"jobs.txt": sacct([JOB])}), tmp_path / "out")
+    assert "1 more file(s) name no zone and keep their times: --timezone moves them, if it is that one" in report.notes
+    (xid,) = (event for event in Recording.open(tmp_path / "out").events() if event.source == "kernel")
+    assert xid.timestamp == (DAY + 28_862) * 1000
+
+
 def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:
     files = {"gpu01-dmesg.txt": DMESG, "node-17-dmesg.txt": DMESG, "jobs.txt": sacct([JOB])}
     heap = written(tmp_path / "heap", files | {"aliases.yaml": "gpu02: [node-17]\n"})
