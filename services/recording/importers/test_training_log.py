@@ -168,6 +168,20 @@ def test_what_deepspeeds_pipeline_engine_prints(tmp_path: Path) -> None:
     assert rows["loss"] == pytest.approx([2.3412, 2.3412])
 
 
+def test_torchtitans_steps_are_timed_by_the_reports_around_them(tmp_path: Path) -> None:
+    text = (
+        "[rank0]:[titan] 2026-08-22 12:00:{0:02d},500 - root - INFO - \x1b[31mstep: {1:2}  \x1b[32mloss: 8.1231  "
+        "\x1b[38;2;180;60;0mgrad_norm:  1.2341  \x1b[38;2;54;234;195mmemory: 30.12GiB(38.10%)  \x1b[34mtps: 6,543  "
+        "\x1b[36mtflops: 312.12  \x1b[35mmfu: 31.56%\x1b[39m"
+    )
+    lines = [text.format(second, step) for second, step in ((0, 1), (18, 10), (38, 20))]
+    _, rows, report = imported(tmp_path, {"a.log": "\n".join(lines)})
+    assert (rows["ms"], rows["iteration"], rows["step_time_s"]) == ([18_500, 38_500], [10, 20], [2.0, 2.0])
+    assert (rows["tokens_per_s_per_gpu"], rows["rank"]) == ([6543, 6543], [-1, -1])
+    assert rows["grad_norm"] == pytest.approx([1.2341, 1.2341])
+    assert report.skipped == {"a step whose time is no time": 1}
+
+
 def test_a_progress_bar_drawn_again_is_one_step(tmp_path: Path) -> None:
     _, rows, _ = imported(tmp_path, {"one.log": BAR})
     assert (rows["iteration"], rows["step_time_s"]) == ([10, 11], [41.5, 0.5])

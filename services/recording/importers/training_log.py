@@ -1,4 +1,4 @@
-"""Imports training logs: Megatron-LM (DeepSpeed, Primus), DeepSpeed's pipelines, NeMo, modded-nanoGPT, as each is.
+"""Imports training logs: Megatron-LM (DeepSpeed, Primus), DeepSpeed's pipelines, NeMo, torchtitan, modded-nanoGPT.
 
 Each report of a step becomes a row for the job as a whole (rank -1), or for the rank where several ranks report.
 Checkpoints, validation, errors, Slurm's cancellation and Megatron's straggler lines become job events. Files whose
@@ -38,7 +38,9 @@ from services.recording.schema import NAME, TIMESTAMP, name_column
 
 _BATCH_ROWS = 20_000
 _MOST_EVENTS = 20_000  # of one job: a crash that every rank prints says nothing new after that
-_REMEDY = "give the log of a training job that reports its steps: Megatron, DeepSpeed, NeMo or modded-nanoGPT"
+_REMEDY = (
+    "give the log of a training job that reports its steps: Megatron, DeepSpeed, NeMo, torchtitan or modded-nanoGPT"
+)
 _GAP_MS = 1
 _OF_SLURM = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)")
 
@@ -196,6 +198,7 @@ class _Reader:
         self._step_at: int | None = None
         """When the last step ended, or training began."""
         self._stamp: int | None = None
+        self._told: tuple[int | None, int] = None, 0
         self._names = {node.name for node in job.nodes}
         self._begun = "nanoGPT" not in file.dialects
         if begin is not None and job.now is None:
@@ -236,7 +239,7 @@ class _Reader:
         if step.dialect == "NeMo" and before == step.iteration:
             return  # a progress bar drawn again
         self._report.read["steps"] += 1
-        seconds = self._seconds(step)
+        seconds = self._seconds(step, stamp)
         if seconds is None or not 0 < seconds < LONGEST_STEP_S:
             self._report.skip("a step whose time is no time", where)
             return
@@ -266,9 +269,12 @@ class _Reader:
             values["tokens_per_s"] = (samples or (batch or 0) / seconds) * self._job.sequence
         self._row(row_rank, step.iteration, {"step_time_s": seconds, **values})
 
-    def _seconds(self, step: Step) -> float | None:
-        """Return the step's own time; a running total that falls has been set back to zero."""
+    def _seconds(self, step: Step, stamp: int | None) -> float | None:
+        """Return the step's own time, or the mean since the report before; a running total that falls was set to 0."""
+        told, self._told = self._told, (stamp, step.iteration)
         if step.running_ms is None:
+            if step.seconds is None and None not in (stamp, told[0]) and told[1] < step.iteration:
+                return ((stamp or 0) - (told[0] or 0)) / 1000 / (step.iteration - told[1])
             return step.seconds
         before, self._running_ms = self._running_ms, step.running_ms
         own = step.running_ms - before if before is not None and step.running_ms >= before else step.running_ms

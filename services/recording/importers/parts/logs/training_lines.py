@@ -1,7 +1,7 @@
 """What single lines of training logs say: a step, a time, a fact about the job, something that happened.
 
-Megatron-LM (and DeepSpeed's and Primus' forks of it), DeepSpeed's pipelines, NeMo 1 and 2, modded-nanoGPT. Which one it
-is, each line shows.
+Megatron-LM (and DeepSpeed's and Primus' forks of it), DeepSpeed's pipelines, NeMo 1 and 2, torchtitan, modded-nanoGPT.
+Which one it is, each line shows.
 """
 
 import io
@@ -26,7 +26,7 @@ _STAMPS = (
     re.compile(rf"\[(?:NeMo [A-Z] )?{_AT}"),
     re.compile(f"datetime: {_AT}"),
     re.compile(f"CANCELLED AT {_AT}"),
-    re.compile(f"^{_AT}"),  # kubectl logs --timestamps writes UTC, to the nanosecond
+    re.compile(rf"^(?:\[titan\] )?{_AT}"),  # kubectl logs --timestamps writes UTC, to the nanosecond
 )
 _DATE = re.compile(r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}$")
 _MEGATRON = re.compile(
@@ -48,6 +48,11 @@ _PIPELINE = re.compile(
     rf"^steps: (?P<iteration>\d{{1,15}}) loss: +(?P<loss>{_NUMBER}) iter time \(s\): +(?P<seconds>{_NUMBER})"
     rf"(?: samples/sec: +(?P<samples>{_NUMBER}))?"
 )
+_TITAN = re.compile(
+    rf"step: *(?P<iteration>\d{{1,15}}) +loss: *(?P<loss>{_NUMBER})(?: +grad_norm: *(?P<norm>{_NUMBER}))?"
+    r".{0,200}? tps: *(?P<tps>[\d,]{1,20})"
+)
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 _STRAGGLER = re.compile(
     r"(?P<which>Mn|Mx)(?P<what>Rtt|Etpt)/Rnk:\s*(?P<value>\d{1,12}(?:\.\d+)?)\s*(?P<unit>ms|TF)?\s*/\s*(?P<rank>\d{1,6})"
 )
@@ -99,7 +104,7 @@ _HAPPENINGS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Step:
-    """One report of a training loop; ``seconds`` of a step, or (nanoGPT) the running total of milliseconds."""
+    """One report of a training loop; ``seconds`` of a step, or (nanoGPT) the running total of ms, or neither."""
 
     dialect: str
     iteration: int
@@ -172,7 +177,9 @@ def step_of(text: str, *, whole: bool = True) -> Step | None:
         return _nano(text)
     if "train_step_timing" in text or "s/it" in text or "it/s" in text:
         return _nemo(text)
-    return _pipeline(text) if "iter time (s):" in text else None
+    if "iter time (s):" in text:
+        return _pipeline(text)
+    return _titan(_COLOUR.sub("", text)) if "tps: " in text else None
 
 
 def _megatron(text: str, *, whole: bool) -> Step | None:
@@ -203,6 +210,16 @@ def _pipeline(text: str) -> Step | None:
     named = {"loss": match["loss"], "samples_per_s": match["samples"]}
     values = {name: value for name, words in named.items() if (value := _number(words or "")) is not None}
     return Step("DeepSpeed", int(match["iteration"]), None, seconds, values=values)
+
+
+def _titan(text: str) -> Step | None:
+    """Read torchtitan's report; it has no step's time, which is what passed since the last by the lines' own times."""
+    match = _TITAN.search(text)
+    if match is None:
+        return None
+    named = {"loss": match["loss"], "grad_norm": match["norm"], "tokens_per_s_per_gpu": match["tps"].replace(",", "")}
+    values = {name: value for name, words in named.items() if (value := _number(words or "")) is not None}
+    return Step("torchtitan", int(match["iteration"]), None, None, values=values)
 
 
 def _nano(text: str) -> Step | None:
