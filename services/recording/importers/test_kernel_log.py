@@ -141,7 +141,7 @@ def test_a_time_nearby_gives_each_line_its_year(tmp_path: Path) -> None:
     assert times == ["2023-12-31T23:59:59Z", "2024-01-01T00:00:01Z", "2024-02-29T08:00:00Z"]
 
 
-def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of_lines(tmp_path: Path) -> None:
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_known_by_the_order_of_lines(tmp_path: Path) -> None:
     clocks = ("02:58:00", "02:59:59", "02:59:58", "02:00:01", "02:30:00", "03:00:00")
     text = "".join(f"Oct 25 {clock} a kernel: {number}\n" for number, clock in enumerate(clocks))
     found = events_of(tmp_path, text, year=2026, timezone="Europe/Zurich")

@@ -76,10 +76,10 @@ def test_pods_of_one_owner_are_a_job_and_events_name_others(tmp_path: Path) -> N
 
 def test_what_a_node_did_again_is_an_event_at_its_last_time_too(tmp_path: Path) -> None:
     first, last = "2024-04-01T08:20:00Z", "2024-04-01T08:50:00Z"
-    told = event("Node", "gpu03", "NodeNotReady", "Node gpu03 status is now: NodeNotReady", first)
-    older = told | {"firstTimestamp": first, "lastTimestamp": last, "count": 3}
-    newer = told | {"firstTimestamp": None, "eventTime": first, "series": {"count": 3, "lastObservedTime": last}}
-    for number, item in enumerate((told, older, newer)):
+    once = event("Node", "gpu03", "NodeNotReady", "Node gpu03 status is now: NodeNotReady", first)
+    older = once | {"firstTimestamp": first, "lastTimestamp": last, "count": 3}
+    newer = once | {"firstTimestamp": None, "eventTime": first, "series": {"count": 3, "lastObservedTime": last}}
+    for number, item in enumerate((once, older, newer)):
         (tmp_path / f"{number}.json").write_text(json.dumps(item))
         convert(tmp_path / f"{number}.json", tmp_path / f"out{number}")
         times = [one.timestamp for one in Recording.open(tmp_path / f"out{number}").events()]

@@ -218,7 +218,7 @@ def test_a_clock_without_its_day_goes_past_midnight() -> None:
     assert times == [first, first + 2000]
 
 
-def test_the_hour_that_comes_twice_when_summer_time_ends_is_told_by_the_order_of_rows() -> None:
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_known_by_the_order_of_rows() -> None:
     rows = [f"2026/10/25 {stamp}, 0, 300.00 W" for stamp in ("02:59:55.100", "02:00:00.100")]
     _, times, _ = read(
         nvidia_smi.convert, "\n".join(["timestamp, index, power.draw [W]", *rows]), timezone="Europe/Zurich"

@@ -141,7 +141,7 @@ def test_times_that_name_a_zone_are_in_it_and_files_in_any_unicode(tmp_path: Pat
     text = "\r\n".join(step.format(stamp, number) for number, stamp in enumerate(stamps, start=1))
     (tmp_path / "a.log").write_bytes(text.encode(encoding))
     convert(tmp_path / "a.log", tmp_path / "out", timezone="+02:00")
-    times = pq.read_table(tmp_path / "out" / "steps.parquet")["timestamp"].to_pylist()
+    times: list[Any] = pq.read_table(tmp_path / "out" / "steps.parquet")["timestamp"].to_pylist()
     assert [round(at.timestamp() * 1000) - NOON for at in times] == [10_123, 20_000, 30_000]
 
 

@@ -198,7 +198,7 @@ class _Reader:
         self._step_at: int | None = None
         """When the last step ended, or training began."""
         self._stamp: int | None = None
-        self._told: tuple[int | None, int] = None, 0
+        self._reported: tuple[int | None, int] = None, 0
         self._names = {node.name for node in job.nodes}
         self._begun = "nanoGPT" not in file.dialects
         if begin is not None and job.now is None:
@@ -271,10 +271,10 @@ class _Reader:
 
     def _seconds(self, step: Step, stamp: int | None) -> float | None:
         """Return the step's own time, or the mean since the report before; a running total that falls was set to 0."""
-        told, self._told = self._told, (stamp, step.iteration)
+        last, self._reported = self._reported, (stamp, step.iteration)
         if step.running_ms is None:
-            if step.seconds is None and None not in (stamp, told[0]) and told[1] < step.iteration:
-                return ((stamp or 0) - (told[0] or 0)) / 1000 / (step.iteration - told[1])
+            if step.seconds is None and None not in (stamp, last[0]) and last[1] < step.iteration:
+                return ((stamp or 0) - (last[0] or 0)) / 1000 / (step.iteration - last[1])
             return step.seconds
         before, self._running_ms = self._running_ms, step.running_ms
         own = step.running_ms - before if before is not None and step.running_ms >= before else step.running_ms

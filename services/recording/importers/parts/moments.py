@@ -39,7 +39,7 @@ def ms_of(seconds: float) -> int:
 def instant_of(moment: datetime, zone: tzinfo, before: int | None = None) -> int:
     """Return the milliseconds of a moment, which is in ``zone`` where it says no other.
 
-    When summer time ends an hour comes twice, under the same times: `before`, the time written before it, tells which.
+    When summer time ends an hour comes twice, under the same times: `before`, the time written before it, says which.
     """
     if moment.tzinfo is not None:
         return epoch_ms(moment)
