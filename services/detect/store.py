@@ -61,7 +61,10 @@ class SnapshotStore:
         if len(content) < 8:
             raise StateError(f"{self._path(unit)}: too short to be a snapshot")
         end = 8 + int.from_bytes(content[:8], "little")
-        head, _ = unpack(content[8:end])
+        try:
+            head, _ = unpack(content[8:end])
+        except ValueError as error:  # what the head's checksum does not cover is how long its JSON is
+            raise StateError(f"{self._path(unit)}: {error}") from error
         if head["topics"] != self._topics:
             raise StateError(f"{self._path(unit)}: its offsets are those of topics that were since made anew")
         return Stored(head["unit"], head["generation"], head["offsets"], head["warm"], head["announced"], content[end:])

@@ -71,6 +71,10 @@ class Warmup:
             released += self._open_at_start()
         return released
 
+    def holds(self, line: Line) -> bool:
+        """Whether a line is held back."""
+        return (line.topic, line.id) in self._held
+
     def _open_at_start(self) -> list[Line]:
         lines, self._held = list(self._held.values()), {}
         return lines

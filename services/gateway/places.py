@@ -1,6 +1,5 @@
 """Samples of series to rows of hindcast's streams: series.yaml read backwards, what is not in it passed over."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from services.gateway.remembered import BAD, PASSED, TAKEN, Remembered
 from services.gateway.remote_write import Pairs, Request
 from services.gateway.symbols import Symbols
 from services.recording.importers.parts.series.amd_series import folded
-from services.recording.importers.parts.series.census import Census, Key
+from services.recording.importers.parts.series.census import Census, Key, instance_host
 from services.recording.importers.parts.series.known_series import stream_of
 from services.recording.schema import STREAMS, TIMESTAMP, name_column
 
@@ -27,7 +26,6 @@ _STALE = np.uint64(0x7FF0000000000002)
 _SHARE = 16
 """Of so many remembered series one makes room at a time: who is silent longest is looked for seldom."""
 _EXACT = 2.0**53
-_HOST = re.compile(r":\d+$")
 _KEYS: Mapping[str, tuple[str, ...]] = {"bmc": ("node", "sensor", "unit"), "steps": ("job_id", "rank", "node")}
 """What an entity's key holds where that is not the stream's key columns."""
 
@@ -161,7 +159,7 @@ class Places:
         wrong = _wrong(metric, labels, len(pairs))
         if wrong:
             return add(BAD, wrong)
-        host = _host(labels)
+        host = instance_host(labels)
         if metric == "node_uname_info":
             self._meet(host, labels.get("nodename", ""))
         why = self._not_ours(metric, labels)
@@ -230,10 +228,6 @@ class Places:
                 made[name] = pa.array(cells, mask=~there)
         batch = pa.RecordBatch.from_pydict(made)
         return folded(batch) if stream == "dcgm" else batch
-
-
-def _host(labels: Mapping[str, str]) -> str:
-    return _HOST.sub("", labels.get("instance", "")).strip("[]")
 
 
 def _wrong(metric: str, labels: Mapping[str, str], count: int) -> str:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow.compute as pc
+
+from detectors.coverage import closing
 from detectors.engine.engine import Choice, Engine
 from detectors.engine.heard import Forgetting
 from detectors.incidents.knowledge import IncidentConfig
@@ -13,6 +16,7 @@ from services.live.stretches import ALL, Site, Stretches, document_of
 from services.recording.embedded import Step
 from services.recording.importers.parts.series.series_reader import SeriesReader
 from services.recording.model import Topology
+from services.recording.seen import coverage_of, seen_of
 
 if TYPE_CHECKING:
     from detectors.contract import Kind
@@ -36,6 +40,9 @@ class Feed(Stretches):
         self._forgetting = Forgetting(site.forget_ms, document_of(site.topology))
         self._engines = self.topology
         self.engine = self._engine(self.topology)
+        self._listed = site.listed is not None
+        self._arrived = {"logs.scheduler"} if self._listed else set[str]()
+        """What ladders of evidence can need, of what has come."""
 
     def restore(self, document: dict[str, Any], state: bytes) -> None:
         """Go on where `snapshot` and the engine's were taken; StateError where other detectors wrote it."""
@@ -53,14 +60,24 @@ class Feed(Stretches):
             self.engine, self._engines = self._engine(self.topology, self.engine.snapshot()), self.topology
         for stream, batch in stretch.rows.items():
             kind = cast("Kind", stream)
+            self._arrived.update((stream, *(f"{stream}.{name}" for name in batch.schema.names)))
+            if stream == "steps" and pc.max(batch.column("rank")).as_py() >= 0:
+                self._arrived.add("steps.ranks")
             if kind in self.engine.fields:
                 self.engine.feed(rows_of(kind, batch, self.engine.fields[kind]))
+        self._listed |= bool(stretch.jobs)
         self.engine.feed_jobs(stretch.jobs)
         self.engine.feed_logs(stretch.logs)
         for stream in ALL:
             self.engine.mark(stream, stretch.upto)
         self.at = stretch.upto
         return Step(self.at, self.engine.process(), self.engine.incidents())
+
+    def unseen(self) -> list[str]:
+        """Return, in a line each, what cannot be judged by what has come so far, or only late, and for lack of what."""
+        shares = dict.fromkeys(self._arrived, 1.0)
+        seen = seen_of(shares, self.topology, listed=self._listed, every_s={})
+        return closing(coverage_of(self._detection.choices, seen))
 
     def _shrink(self) -> None:
         """Forget the machines that the engine has forgotten."""

@@ -86,10 +86,15 @@ def prepare(
             say_unused(error)
         else:
             document = saved.document
+            warmup, open_lines = Warmup.restore(document["from"], document["warm"]), lines_of(document["open"])
             if alerts is not None and document["alerts"] is not None:
                 alerts.restore(document["alerts"], feed.topology)
-            warmup = Warmup.restore(document["from"], document["warm"])
-            return Run(origin, feed, warmup, alerts, file, lines_of(document["open"]), True)
+            elif alerts is not None:
+                # Until now nobody was alerted: of what is open Alertmanager has not heard.
+                for line in open_lines:
+                    if not warmup.holds(line):
+                        alerts.take(line, feed.topology)
+            return Run(origin, feed, warmup, alerts, file, open_lines, True)
     return Run(origin, feed, warmup, alerts, file, [], False)
 
 

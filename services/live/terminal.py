@@ -80,7 +80,7 @@ class Terminal(Progress):
     def __init__(self, run: Run, say: Callable[[str], None], alertmanager: str | None) -> None:
         super().__init__(run.feed, say, run.warmup.from_ms or run.feed.at)
         self._run = run
-        self._alert = f"alert sent to {alertmanager}" if alertmanager else "no --alertmanager; would alert"
+        self._alert = f"alert goes to {alertmanager}" if alertmanager else "no --alertmanager; would alert"
         self._found = self._over = self._odd = 0
         self._held: list[Line] = []
         self._began = run.goes_on
@@ -116,6 +116,9 @@ class Terminal(Progress):
         if not self._began:
             self._began = True
             self._summary()
+            if unseen := self._run.feed.unseen():
+                more = f"`hindcast coverage --url {self._feed.server}` says what would show more"
+                self._say("\n".join([*unseen, more]))
         super().following()
 
     def _recall(self, finding: Finding) -> None:

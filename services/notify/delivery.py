@@ -54,7 +54,7 @@ class Delivery:
             if not self._send(posts[start : start + _ALERTS_PER_REQUEST]):
                 return
         if self._pause_s:
-            _log.info("alertmanager answers again")
+            _log.warning("alertmanager answers again")
         self._pause_s = 0.0
         UP.set(1)
 

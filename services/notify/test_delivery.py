@@ -84,7 +84,7 @@ def desk(scripted: Scripted, make: Make) -> Iterator[Desk]:
 
 @pytest.mark.parametrize("status", [503, 429, 401])
 def test_an_answer_that_may_change_is_waited_for_with_growing_pauses(
-    desk: Desk, scripted: Scripted, status: int
+    desk: Desk, scripted: Scripted, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted.statuses = [status] * 4
     desk.fire("a")
@@ -100,6 +100,10 @@ def test_an_answer_that_may_change_is_waited_for_with_growing_pauses(
     assert pauses[0] >= 4  # 0.25 s less a quarter of jitter, at 0.05 s a tick
     assert pauses == sorted(pauses)
     assert not desk.refused
+    assert [record.message.partition(",")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "alertmanager cannot be used",
+        "alertmanager answers again",
+    ]
 
 
 def test_only_the_alert_that_is_refused_is_given_up_and_with_the_servers_words(desk: Desk, scripted: Scripted) -> None:

@@ -64,14 +64,20 @@ class Skew:
 
     @property
     def seconds(self) -> float:
-        """Return the likeliest offset."""
-        return (self.low + self.high) / 2000
+        """Return the likeliest offset: that of a zone, where it may be one."""
+        known = self.zone is not None and self.low <= self.zone <= self.high
+        return (self.zone or 0 if known else (self.low + self.high) / 2) / 1000
+
+    @property
+    def zone(self) -> int | None:
+        """Return the offset of the zone that it may be, ms."""
+        return _zone_near(self.low, self.high, self.what)
 
     def words(self, *, corrected: bool) -> str:
         """Return it in words."""
         spread, ahead = (self.high - self.low) / 2000, "ahead of" if self.seconds > 0 else "behind"
         shown = f"{abs(self.seconds):,.0f} s (+-{spread:,.0f} s) {ahead} the telemetry's"
-        zone = ": a time zone? (--timezone of the importer)" if _of_zones(self.low, self.high, self.what) else ""
+        zone = ": a time zone? (--timezone of the importer)" if self.zone else ""
         saw = f"{self.events} event(s) that both saw, such as {self.what} at {format_instant(self.at)}"
         done = "its records were moved" if corrected else "left as it is (--align-clocks moves its records)"
         return f"clock of {self.source} of {self.node} in {self.name} is {shown}, by {saw}{zone}; {done}"
@@ -105,15 +111,15 @@ def clock_skews(recordings: Sequence[Recording]) -> list[Skew]:
 
 
 def _credible(low: int, high: int, events: int, what: str) -> bool:
-    return events > 1 or abs(low + high) / 2 <= _NEAR_MS or _of_zones(low, high, what)
+    return events > 1 or abs(low + high) / 2 <= _NEAR_MS or _zone_near(low, high, what) is not None
 
 
-def _of_zones(low: int, high: int, what: str) -> bool:
-    """Whether an offset may be that of a zone: quarters of an hour, whole hours where a reboot leaves minutes open."""
+def _zone_near(low: int, high: int, what: str) -> int | None:
+    """Return the zone that an offset may be of, ms: quarters of an hour, whole hours where a reboot leaves minutes."""
     grid = 3_600_000 if what == "a reboot" else 900_000
     middle = (low + high) / 2
     nearest = round(middle / grid) * grid
-    return nearest != 0 and abs(nearest) >= 1_800_000 and abs(middle - nearest) <= (high - low) / 2 + 60_000
+    return nearest if abs(nearest) >= 1_800_000 and abs(middle - nearest) <= (high - low) / 2 + 60_000 else None
 
 
 def shifts_of(skews: Sequence[Skew], recording: int) -> dict[tuple[str, str | None], int]:

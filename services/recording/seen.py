@@ -1,7 +1,7 @@
 """What arrived in a recording, as `detectors.coverage` asks for it: each field and log source, on how many entities."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from detectors.exporters import exporters
 from detectors.fleet.jobs import FIELDS
 from detectors.registry import discover
 from services.recording.faults import FAULTS
+from services.recording.model import Topology
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import STREAMS
 
@@ -33,19 +34,23 @@ def seen_in(recording: Recording) -> Seen:
     shares: dict[str, float] = {f"logs.{source}": 1.0 for source in _log_sources(recording)}
     for kind in recording.streams():
         shares |= _of_stream(recording, kind, _expected(recording, kind))
-    topology = recording.topology
+    intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
+    return seen_of(shares, recording.topology, listed=next(iter(recording.jobs()), None) is not None, every_s=intervals)
+
+
+def seen_of(arrived: Mapping[str, float], topology: Topology, *, listed: bool, every_s: Mapping[str, float]) -> Seen:
+    """Return what is seen where these shares of streams and logs arrive of these machines; `listed`: jobs are named."""
+    shares = dict(arrived)
     shares["topology.links"] = float(bool(topology.links))
     shares["topology.nics"] = float(any(nic.switch is not None for node in topology.nodes for nic in node.nics))
     gpus = [gpu for node in topology.nodes for gpu in node.gpus]
     shares["topology.pcie"] = sum(bool(gpu.pcie_gen or gpu.pcie_width) for gpu in gpus) / max(len(gpus), 1)
-    listed = next(iter(recording.jobs()), None) is not None
     named = shares.get("steps.ranks", 0.0) > 0
     found = any(shares.get(f"dcgm.{field}") for field in FIELDS)
     shares["jobs"] = float(listed or named or found)
-    intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
     models = {node.gpu_model for node in topology.nodes if node.gpu_model}
     amd = bool(models) and all(_AMD.search(model) for model in models)
-    return Seen(shares, intervals, inferred_jobs=found and not listed and not named, amd=amd)
+    return Seen(shares, every_s, inferred_jobs=found and not listed and not named, amd=amd)
 
 
 def _log_sources(recording: Recording) -> set[str]:

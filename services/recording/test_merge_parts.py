@@ -169,6 +169,15 @@ def test_clocks_are_moved_only_when_that_is_asked_for(tmp_path: Path) -> None:
     assert last.timestamp - first.timestamp == 1802_000
 
 
+def test_a_clock_that_may_be_of_another_zone_is_moved_by_whole_hours(tmp_path: Path) -> None:
+    gpus = telemetry(tmp_path, series({2: {600: 63}}))
+    lines = logs(tmp_path, "lines", kernel(4190, "eth0: up"), xid(4200, 63))
+    report = merge_recordings([gpus, lines], tmp_path / "moved", align_clocks=True)
+    assert "is 3,600 s (+-38 s) ahead of the telemetry's" in report.notes[0]
+    times = [event.timestamp - START for event in Recording.open(tmp_path / "moved").events()]
+    assert times == [590_000, 600_000]
+
+
 def test_a_bmcs_clock_is_known_by_a_reboot_and_written_down(tmp_path: Path) -> None:
     gpus = telemetry(tmp_path, series(gap=(1200, 1500)))
     boot = "1 | 04/01/2024 | 09:00:00 | System Boot Initiated #0x14 | Initiated by warm reset | Asserted"

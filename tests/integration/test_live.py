@@ -265,3 +265,24 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
     assert notes[1]["alerts"][0]["annotations"]["resolve_reason"] == "closed by local: a known supply"
     # Its detector sees the brake end later: that is no news any more.
     assert [json.loads(line)["state"] for line in watch.reported if brake in line] == ["firing", "resolved"]
+
+
+def test_what_was_open_before_there_was_an_alertmanager_is_sent_to_the_one_that_is_named_later(
+    stack: Stack, span: tuple[int, int], webhook: Receiver, tmp_path: Path
+) -> None:
+    start, _ = span
+    watch = Watch(start + 300_000)
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state"}
+    with _api(stack) as api:
+        follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
+        followed(follower, watch, start + 315_000)
+        follower.save()
+    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
+    before = len(webhook.taken)
+    with (
+        _api(stack) as api,
+        _kept_open(stack, api, watch, asked | {"alertmanager": NotifySettings.model_validate(settings)}) as run,
+    ):
+        assert [json.loads(line.body)["fault"] for line in run.open_lines] == ["power_throttle"]
+        until(lambda: _delivered(run) and len(webhook.taken) > before, timeout_s=60, what="the alert")
+    assert [alert["labels"]["fault"] for alert in webhook.taken[before]["alerts"]] == ["power_throttle"]

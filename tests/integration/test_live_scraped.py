@@ -137,6 +137,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
         alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
     assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in output.read_text()
+    assert "storage_slow (no file system counters)" in _line(output, "not judged: ")
     assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}
     (found,) = [line for line in output.read_text().splitlines() if line.startswith("OPEN") and "ecc_unc" in line]
     assert found.endswith((": page", ": ticket"))

@@ -1,7 +1,8 @@
 """Imports CSV files of Grafana: a panel's data with series joined by time, each column named by its series.
 
 A column is read where its name gives metric and labels (`DCGM_FI_DEV_GPU_TEMP{Hostname="n1", gpu="0"}`, the default
-legend); one with a legend of its own is counted and left out: what it is would be a guess.
+legend); one with a legend of its own is counted and left out: what it is would be a guess. Where semicolons are between
+cells, a comma stands before decimals.
 """
 
 import csv
@@ -11,7 +12,6 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Annotated
 
-from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.moments import instant_of, plausible
 from services.recording.importers.parts.series.series_intake import SeriesIntake
@@ -21,7 +21,7 @@ from services.recording.importers.parts.zones import assumed_zone, zone_of
 _SERIES = re.compile(r"(?P<metric>[a-zA-Z_:][\w:]*)?\s*\{(?P<labels>.*)\}", re.DOTALL)
 _LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _METRIC = re.compile(r"[a-zA-Z_:][\w:]*")
-_HEADER = re.compile(r'^(?:\ufeff)?(?:sep=[,;]\r?\n)?"?Time"?[,;]')
+_HEADER = re.compile(r'^(?:sep=[,;]\r?\n)?"?Time"?[,;]')
 _VALUE = re.compile(r"(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(?:°C|W|%|MHz|V|A|RPM|rpm|s)?")
 _FORMS = (
     "%Y-%m-%d %H:%M:%S",
@@ -78,7 +78,7 @@ def _file(intake: SeriesIntake, files: SourceFiles, path: Path, otherwise: tuple
     numbered = ((number, line) for number, line in files.lines(path) if not line.startswith("sep="))
     columns: list[tuple[str, dict[str, str]] | None] = []
     gathered: list[tuple[list[int], list[float]]] = []
-    zoneless = 0
+    zoneless, before = 0, None
     for number, cells in _rows(numbered):
         if not columns:
             columns = [_series(cell, node) for cell in cells[1:]]
@@ -87,10 +87,11 @@ def _file(intake: SeriesIntake, files: SourceFiles, path: Path, otherwise: tuple
                 if column is None:
                     report.skip(_OWN_LEGEND, f"{where(path, number)}, {cell[:80]!r}")
             continue
-        at, named = _moment(cells[0], zone)
+        at, named = _moment(cells[0], zone, before)
         if at is None:
             report.skip("a row whose time cannot be read", where(path, number))
             continue
+        before = at
         zoneless += not named
         for cell, (times, values) in zip(cells[1:], gathered, strict=False):
             found = _VALUE.fullmatch(cell.strip())
@@ -113,11 +114,16 @@ def _rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Sequence[str]
     separator = ","
     for place, (number, line) in enumerate(lines):
         if place == 0:
-            separator = ";" if re.match(r'"?Time"?;', line.removeprefix("\ufeff")) else ","
+            separator = ";" if re.match(r'"?Time"?;', line) else ","
         try:
             cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:
             continue
+        if cells and separator == ";" and place:
+            cells = [
+                cells[0],
+                *(cell.replace(".", "").replace(",", ".") if "," in cell else cell for cell in cells[1:]),
+            ]
         if cells:
             yield number, cells
 
@@ -136,20 +142,20 @@ def _series(name: str, node: str) -> tuple[str, dict[str, str]] | None:
     return metric, labels
 
 
-def _moment(text: str, zone: tzinfo) -> tuple[int | None, bool]:
+def _moment(text: str, zone: tzinfo, before: int | None) -> tuple[int | None, bool]:
     """Return a time in ms, None where it is none, and whether it says in which zone it is."""
     text = text.strip()
     if text.isascii() and text.isdecimal() and len(text) in {10, 13}:
         return int(text) * (1000 if len(text) == 10 else 1), True
     for form in _FORMS:
         try:
-            at = epoch_ms(datetime.strptime(text, form).replace(tzinfo=zone))
+            at = instant_of(datetime.strptime(text, form), zone, before)  # noqa: DTZ007 - its zone is given
         except (ValueError, OverflowError):
             continue
         return (at if plausible(at) else None), False
     try:
         moment = datetime.fromisoformat(text)
-        at = instant_of(moment, zone)
+        at = instant_of(moment, zone, before)
     except (ValueError, OverflowError):
         return None, False
     return (at if plausible(at) else None), moment.tzinfo is not None

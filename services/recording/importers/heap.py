@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ from services.recording.importers.parts.heap.bundles import take_apart
 from services.recording.importers.parts.heap.files import lay_out
 from services.recording.importers.parts.heap.groups import Group, Sorted, sort_heap
 from services.recording.importers.registry import discover, recognisers
+from services.recording.instants import format_instant
 from services.recording.merge import merge_recordings
 from services.recording.reader import Recording
 
@@ -30,9 +30,12 @@ _MOST_BYTES = 20_000_000_000
 _FEW = 4  # nodes that are named in the table
 _ORDER = ("dcgm-text", "nvidia-smi", "slurm", "lsf", "pbs", "kubernetes")
 """Whose word counts where two say something else of one moment: the exporter's and the scheduler's first."""
+_NO_ZONE = "no zone in it"
 _CLOCKS = (
     # what an importer notes of times, and the few words of the table for it
-    (re.compile(r"name no zone"), "no zone in it: taken as {}"),
+    (re.compile(r"carry no time"), "step times added up, the log's start taken as {}"),
+    (re.compile(r"name no zone"), f"{_NO_ZONE}: taken as {{}}"),
+    (re.compile(r"printed times are"), "its own, printed times taken as {}"),
     (re.compile(r"in their names"), "names of files, as {}"),
     (re.compile(r"last modified|last change"), "dates of files"),
 )
@@ -118,14 +121,13 @@ def _imported(heap: Sorted, scratch: Path, options: Options, report: Report, pro
         else:
             parts.append(found)
         progress(0.1 + 0.7 * (number + 1) / len(heap.groups))
-    year = _year(parts)
+    near = _middle(parts)
     for number, (group, problem) in enumerate(late, len(heap.groups)):
-        again = options.of(group) | {"year": year}
-        found = _part(group, scratch, number, again) if year and "--year" in problem else problem
+        again = options.of(group) | {"near": near}
+        found = _part(group, scratch, number, again) if near and "--year" in problem else problem
         if isinstance(found, str):
             report.files.append(FileRow(group.name, _kind(group), skipped=found))
         else:
-            found.report.notes.append(f"times without a year are taken as of {year}, like those of the other files")
             parts.append(found)
     place = {name: number for number, name in enumerate(_ORDER)}
     return sorted(parts, key=lambda part: (place.get(part.group.importer, len(place)), part.group.name))
@@ -152,10 +154,10 @@ def _part(group: Group, scratch: Path, number: int, options: dict[str, Any]) -> 
     return _Part(group, Recording.open(out), report)
 
 
-def _year(parts: list[_Part]) -> int:
-    """Return the year that most of the other files are of; 0 where there are none."""
-    starts = sorted(part.recording.manifest.end for part in parts)
-    return datetime.fromtimestamp(starts[len(starts) // 2] / 1000, UTC).year if starts else 0
+def _middle(parts: list[_Part]) -> str:
+    """Return the time that most of the other files are of; empty where there are none."""
+    middles = sorted((part.recording.manifest.start + part.recording.manifest.end) // 2 for part in parts)
+    return format_instant(middles[len(middles) // 2]) if middles else ""
 
 
 def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, Any], report: Report) -> None:
@@ -185,6 +187,10 @@ def _merged(parts: list[_Part], identity: Identity, out: Path, how: dict[str, An
         if recording.manifest.name in merged.left:
             row = replace(row, rows=0, skipped="outside of the stretch that is kept: --keep-all keeps it")
         report.files.append(row)
+    same_clock = [row for row in report.files if row.clock.startswith(_NO_ZONE) and "," not in row.clock]
+    if same_clock and any(skew.zone is not None for found in skews.values() for skew in found):
+        others = f"{len(same_clock)} more file(s) name no zone and keep their times"
+        report.notes.append(f"{others}: --timezone moves them, if it is that one")
     report.files.sort(key=lambda row: row.name)
     report.read["files"] = sum(len(part.group.paths) for part in parts)
 
@@ -224,6 +230,6 @@ def _clock(report: Report) -> str:
     for pattern, words in _CLOCKS:
         for note in report.notes:
             if pattern.search(note):
-                zone = re.search(r"taken as (\S+)|\((\S+)\)$", note)
+                zone = re.search(r"taken as ([^\s;),]+)|\((\S+)\)$", note)
                 return words.format(next((name for name in zone.groups() if name), "UTC") if zone else "UTC")
     return "its own"

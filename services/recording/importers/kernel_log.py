@@ -34,6 +34,7 @@ def convert(
     *,
     node: Annotated[str, "the node, for lines that carry no host"] = "",
     year: Annotated[int, "year of the first line, for times without one"] = 0,
+    near: Annotated[str, "a time near those of the lines (RFC 3339): gives each without a year its year"] = "",
     boot: Annotated[str, "time of boot (RFC 3339), for lines in seconds since boot"] = "",
     timezone: Annotated[str, "time zone of times that name none: UTC, Europe/Zurich, +02:00"] = "UTC",
     only_interesting: Annotated[bool, "keep only lines about GPUs, links, memory, PCIe and storage"] = False,
@@ -46,13 +47,13 @@ def convert(
     """
     if year and not 1970 <= year < 2100:
         raise UserError(f"--year {year}: is not from 1970 to 2099", remedy="correct the year", exit_code=2)
-    booted, times = instant_option(boot, "--boot"), zone_of(timezone)
+    booted, about, times = instant_option(boot, "--boot"), instant_option(near, "--near"), zone_of(timezone)
     report = Report()
     files = SourceFiles(source, report, progress)
     fleet, taken, zoneless = _Fleet(), 0, 0
     with Draft(out, report) as draft:
         for path in files.paths:
-            lines = LogLines(times, year or None, booted)
+            lines = LogLines(times, year or None, booted, about)
             name = node or node_by_path(path, files.root)
             events: list[Event] = []
             for line in _records(files, path, lines, report):
@@ -81,6 +82,8 @@ def convert(
             notes.append("lines that carry no host are given to a node by the name of their file or folder")
         if year:
             notes.append(f"the first line without a year is taken to be of {year}; the year goes up at New Year")
+        if about is not None:
+            notes.append(f"times without a year are of the year that puts them nearest to {near}")
         if booted is not None:
             notes.append(f"seconds since boot are counted from {boot}")
         draft.imported(

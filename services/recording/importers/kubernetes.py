@@ -110,11 +110,11 @@ def _event(seen: _Seen, item: Mapping[str, Any]) -> None:
         severity, words = _NODE_WORDS[reason]
         seen.nodes[name] = None
         line = f"kubernetes {reason}: {words.format(node=name)} ({message[:400]})"
-        seen.events.append(
-            Event.model_validate(
-                {"timestamp": at, "source": "scheduler", "node": name, "severity": severity, "message": line}
-            )
-        )
+        # What comes again within the hour is counted in one object, which has the first time and the last.
+        last = time_in(item, "lastTimestamp") or time_in(part(item, "series"), "lastObservedTime") or at
+        for moment in sorted({at, last}):
+            record = {"timestamp": moment, "source": "scheduler", "node": name, "severity": severity, "message": line}
+            seen.events.append(Event.model_validate(record))
     elif kind == "Pod":
         pod = seen.pods.named(key)
         assigned = _ASSIGNED.match(message) if reason == "Scheduled" else None

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.smi_fields import facts_of, is_whole, moment_of, readings_of
 from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
@@ -70,6 +69,8 @@ def convert(
         notes = [f"printed times name no zone and were taken as {timezone} (--timezone says otherwise)"]
         if not node:
             notes.append("what was printed is given to a node by the name of its file or folder")
+        if work.unnumbered:
+            notes.append("rows without an index: a node's GPUs are numbered in the order in which they come first")
         draft.imported(
             work.fleet.topology(),
             cluster,
@@ -88,17 +89,20 @@ class _Import:
         self.rows = StreamRows(draft, "dcgm")
         self.fleet = _Fleet()
         self.left: Counter[str] = Counter()
+        self.unnumbered = False
         self._report, self._clock = report, clock
         self._seen: set[tuple[str, int]] = set()
 
     def logs(self, path: Path, node: str, files: SourceFiles) -> None:
         """Take the logs of a file that ``-q`` printed."""
+        before: int | None = None
         for log in _logs(files, path, self._report):
-            moment = moment_of(log, self._clock.zone)
-            at = epoch_ms(moment) if moment is not None else -1
+            moment = moment_of(log)
+            at = instant_of(moment, self._clock.zone, before) if moment is not None else -1
             if not plausible(at):
                 self._report.skip("a log without a timestamp that can be read", where(path))
                 continue
+            before = at
             if (node, at) in self._seen:
                 self._report.skip("a log of this node and time was there already", where(path))
                 continue
@@ -113,7 +117,7 @@ class _Import:
 
     def table(self, path: Path, node: str, found: Iterator[Found]) -> None:
         """Take the rows of a table. Rows without times are moments: the next begins where a GPU comes again."""
-        moment, inside, midnights, latest = 0, set[int](), 0, -1
+        moment, inside, midnights, latest, before = 0, set[int](), 0, -1, None
         for line, row in found:
             if isinstance(row, str):
                 self._report.skip(row, where(path, line))
@@ -126,7 +130,7 @@ class _Import:
                 moment, inside = moment + 1, set()
             inside.add(gpu)
             if row.at is not None:
-                at = instant_of(row.at, self._clock.zone)
+                at = before = instant_of(row.at, self._clock.zone, before)
             elif row.clock is not None:
                 midnights += row.clock < latest
                 latest = row.clock
@@ -147,6 +151,7 @@ class _Import:
         if index and not (index.isascii() and index.isdecimal() and int(index) < 256):
             return "a row whose GPU is no number"
         place = int(index) if index else self.fleet.count(node)
+        self.unnumbered |= not index
         number = self.fleet.number(node, facts, place, whole=True, fixed=bool(index))
         return _TOO_MANY if number is None else number
 

@@ -4,6 +4,7 @@ Series come in by their names and labels, as from the server itself. Lines becom
 (host, hostname, node, node_name, nodename, instance), else what the line itself says.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC
@@ -35,6 +36,7 @@ _PRIORITIES = {
 }  # fmt: skip
 _ANSWER = re.compile(r'"resultType"\s*:\s*"(?P<kind>matrix|vector|streams)"')
 _LOG_LINE = re.compile(r'^\s*\[?\s*\{(?=[^\n]*"line"\s*:)(?=[^\n]*"timestamp"\s*:)', re.MULTILINE)
+_BEFORE = re.compile(r"\s*(?:HTTP/[^\n]*\n(?:[^\r\n]+\r?\n)*)*\s*")
 _NO_SAMPLE = "a sample whose time or value is none"
 
 
@@ -57,7 +59,7 @@ def convert(
         intake = SeriesIntake(draft, report, node)
         for path in files.paths:
             fallback = node or node_by_path(path, files.root)
-            for place, item in _items(files, path):
+            for place, item in _items(files, path, report):
                 if "metric" in item:
                     _series(intake, item, report, place)
                     continue
@@ -87,7 +89,7 @@ def recognise(_name: str, head: str) -> str | None:
     return "lines of a Loki, as logcli or Grafana save them" if _LOG_LINE.match(head) else None
 
 
-def _items(files: SourceFiles, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _items(files: SourceFiles, path: Path, report: Report) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield series, streams or single lines of a file, each with its place."""
     if _LOG_LINE.match(files.head(path)) and not files.head(path).lstrip().startswith("["):
         for number, line in files.lines(path):
@@ -95,12 +97,37 @@ def _items(files: SourceFiles, path: Path) -> Iterator[tuple[str, dict[str, Any]
             if isinstance(item, dict):
                 yield where(path, number), item
         return
-    document = files.document(path)
-    data = document.get("data") if isinstance(document, dict) else None
-    items = document if isinstance(document, list) else data.get("result") if isinstance(data, dict) else None
-    for number, item in enumerate(items if isinstance(items, list) else [], 1):
+    results = (item for document in _documents(files, path, report) for item in _results(document, path, report))
+    for number, item in enumerate(results, 1):
         if isinstance(item, dict):
             yield f"{where(path)}: result {number}", item
+
+
+def _documents(files: SourceFiles, path: Path, report: Report) -> Iterator[Any]:
+    """Yield the answers of a file: one, or those that were appended to it, with what curl -i writes before each."""
+    text, place, decoder = files.text(path) or "", 0, json.JSONDecoder()
+    while (begin := _BEFORE.match(text, place)) is not None and begin.end() < len(text):
+        try:
+            document, place = decoder.raw_decode(text, begin.end())
+        except (ValueError, RecursionError):
+            report.skip("what is no JSON, and all behind it" if place else "a file that is no JSON", where(path))
+            return
+        yield document
+
+
+def _results(document: Any, path: Path, report: Report) -> Iterator[Any]:
+    """Yield what an answer has, or each of a list of answers; a list of anything else is that itself."""
+    if isinstance(document, list):
+        for item in document:
+            answer = isinstance(item, dict) and ("data" in item or item.get("status") == "error")
+            yield from _results(item, path, report) if answer else (item,)
+        return
+    data = document.get("data") if isinstance(document, dict) else None
+    found = data.get("result") if isinstance(data, dict) else None
+    if isinstance(found, list):
+        yield from found
+    else:
+        report.skip("an answer without a result: the server refused the query", where(path))
 
 
 def _texts(labels: Any) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.sel_blocks import RULE, Block, blocks_of
-from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, read_line
+from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, days_come_first, read_line
 from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, instant_of, ms_of, plausible
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
@@ -87,16 +87,17 @@ class _Import:
         moment: int | None = None
         seen: Counter[tuple[str, str]] = Counter()
         logs: dict[str, list[SelRecord]] = {}
+        day_first = days_come_first(files.head(path))
         for number, text in blocks_of(files.lines(path)):
             if isinstance(text, Block):
-                found: SelRecord | SensorReading | str = text.record(self._clock.zone)
+                found: SelRecord | SensorReading | str = text.record(self._clock.zone, day_first=day_first)
             else:
                 stamp = _STAMP.fullmatch(text) if len(text) < _LONGEST_STAMP else None
                 if stamp is not None:
                     moment, seen = self._stamped(stamp["time"]), Counter()
                 if stamp is not None or not text.strip() or RULE.fullmatch(text):
                     continue
-                found = read_line(text, self._clock.zone)
+                found = read_line(text, self._clock.zone, day_first=day_first)
             if isinstance(found, str):
                 self._report.skip(found, where(path, number))
                 continue

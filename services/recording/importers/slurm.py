@@ -26,12 +26,15 @@ from services.recording.importers.parts.schedulers.slurm_fixed import (
 from services.recording.importers.parts.schedulers.slurm_json import read_json
 from services.recording.importers.parts.schedulers.slurm_record import Record, is_step
 from services.recording.importers.parts.schedulers.slurm_table import delimiter_of, row_of, shown_jobs
-from services.recording.importers.parts.zones import zone_of
+from services.recording.importers.parts.source_files import BROKEN, opened
+from services.recording.importers.parts.zones import assumed_zone, zone_of
 from services.recording.model import Job
 
 _HOW = "sacct -a -P --noconvert -o JobID,JobName,User,State,ExitCode,Submit,Start,End,NodeList,AllocTRES > jobs.txt"
 _NEEDED = ("JobID", "State", "Start", "End", "NodeList")
 NEVER_STARTED = "the job never started"
+_NO_ZONE = re.compile(r"[\d-]+T[\d:.]+")
+"""A time as Slurm prints it; a user's SLURM_TIME_FORMAT, and JSON, may say which zone it is."""
 _WAITING = {"PENDING", "REVOKED"}
 # sacct.1, JOB STATE CODES: the short forms
 _CODES = {
@@ -72,6 +75,7 @@ def convert(
     report = Report()
     paths = _files(source)
     found: list[Allocation] = []
+    zoneless = 0
     with Draft(out, report) as draft:
         for done, path in enumerate(paths):
             report.read["files"] += 1
@@ -79,9 +83,10 @@ def convert(
                 allocation = _allocation(record, where, clock, report)
                 if allocation is not None:
                     found.append(allocation)
+                    zoneless += _NO_ZONE.fullmatch(record.text("Start")) is not None
         progress(1.0)
         topology, jobs = fill(draft, found, report)
-        report.notes.append(f"times without a zone were taken as {timezone}")
+        report.notes += assumed_zone(zoneless, timezone)
         header = {
             "name": out.resolve().name,
             "title": f"Slurm accounting of {cluster}",
@@ -114,8 +119,8 @@ def _files(source: Path) -> list[Path]:
 def _records(path: Path, report: Report, progress: Progress, base: float, share: float) -> Iterator[tuple[str, Record]]:
     """Yield the jobs of one file, whichever form it has, steps folded in."""
     try:
-        with path.open("rb") as file:
-            head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
+        with path.open("rb") as raw, opened(raw, path) as file:
+            head = file.read(4096).lstrip()
         if head.startswith(b"{"):
             yield from read_json(path, report, lambda part: progress(base + share * part))
         elif head.startswith(b"JobId="):
@@ -128,18 +133,19 @@ def _records(path: Path, report: Report, progress: Progress, base: float, share:
             errors = "surrogateescape" if fixed else "replace"
             lines = _lines(path, lambda part: progress(base + share * part), errors)
             yield from _folded((_fixed_table if fixed else _table)(path, lines, report), report)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", remedy="check the file", exit_code=2) from error
+    except BROKEN as error:
+        raise UserError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}", remedy="check the file", exit_code=2
+        ) from error
 
 
 def _lines(path: Path, progress: Progress, errors: str = "replace") -> Iterator[tuple[int, str]]:
-    size, done = max(path.stat().st_size, 1), 0
-    with path.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            done += len(raw)
+    size = max(path.stat().st_size, 1)
+    with path.open("rb") as raw, opened(raw, path) as lines:
+        for number, line in enumerate(lines, start=1):
             if number % 10_000 == 0:
-                progress(done / size)
-            yield number, raw.decode("utf-8", errors).rstrip("\r\n").removeprefix("\ufeff")
+                progress(raw.tell() / size)
+            yield number, line.decode("utf-8", errors).rstrip("\r\n")
 
 
 def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -> Iterator[tuple[str, Record]]:
@@ -235,7 +241,7 @@ def _allocation(record: Record, where: str, zone: tzinfo, report: Report) -> All
     if state in _WAITING or start is None:
         report.skip(NEVER_STARTED, where)
         return None
-    end = None if state in RUNNING else parse_stamp(record.text("End"), zone)
+    end = None if state in RUNNING else parse_stamp(record.text("End"), zone, start)
     if (end is None) != (state in RUNNING) or (end is not None and end < start):
         report.skip("the job is over, and its end is missing or before its start", where)
         return None

@@ -1,4 +1,5 @@
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -92,12 +93,48 @@ def test_a_year_that_a_log_leaves_out_is_that_of_the_others(tmp_path: Path) -> N
     assert line.timestamp == (DAY + 28_862) * 1000
 
 
+def test_the_years_of_a_log_at_new_year_are_those_nearest_to_the_others(tmp_path: Path) -> None:
+    new_year = 1_704_067_200
+    run = Run(907, "llm", "ann", ("gpu01",), 8, new_year - 3_600, new_year - 3_600, new_year + 3_600, "FAILED")
+    lines = {"old": "Dec 31 23:50:00 gpu01 kernel: x\nJan  1 00:10:00 gpu01 kernel: y\n"}
+    lines["new"] = "Jan  1 00:20:00 gpu01 kernel: z\n"
+    heap = written(
+        tmp_path / "heap", {"jobs.txt": sacct([run]), **{f"{name}.log": text for name, text in lines.items()}}
+    )
+    convert(heap, tmp_path / "out")
+    times = [event.timestamp // 1000 - new_year for event in Recording.open(tmp_path / "out").events()]
+    assert times[:3] == [-600, 600, 1_200]
+
+
 def test_forms_of_other_tools_are_found_out(tmp_path: Path) -> None:
     heap = written(tmp_path / "heap", {"panel.csv": GRAFANA, "loki.json": STREAMS, "telegraf.out": TELEGRAF})
     report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")
     assert {row.kind.partition(":")[0] for row in report.files} == {"grafana-csv", "query-result", "line-protocol"}
     clocks = {row.name: row.clock for row in report.files}
     assert clocks["panel.csv"] == "no zone in it: taken as Europe/Zurich"
+
+
+def test_whose_clock_and_zone_each_files_times_are_by(tmp_path: Path) -> None:
+    step = " [2024-04-01 10:00:{0}] iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    steps = "\n".join(step.format(10 * number, number) for number in range(1, 5))
+    job = {"job_id": 7, "job_state": ["RUNNING"], "start_time": DAY, "end_time": 0, "nodes": "gpu01"}
+    slurm = json.dumps({"meta": {"Slurm": {}}, "jobs": [job]})
+    heap = written(tmp_path / "heap", {"jobs.txt": sacct([JOB]), "train.log": steps, "squeue.json": slurm})
+    report = convert(heap, tmp_path / "out", timezone="Europe/Zurich")
+    no_zone = "no zone in it: taken as Europe/Zurich"
+    clocks = {row.name: row.clock for row in report.files}
+    assert clocks == {"jobs.txt": no_zone, "train.log": no_zone, "squeue.json": "its own"}
+
+
+def test_files_without_a_zone_are_named_where_one_of_them_was_moved_by_one(tmp_path: Path) -> None:
+    labels = {"__name__": "DCGM_FI_DEV_XID_ERRORS", "gpu": "0", "Hostname": "gpu01"}
+    values = [[DAY + 28_000 + 15 * at, "79" if at > 57 else "0"] for at in range(240)]
+    answer = {"data": {"resultType": "matrix", "result": [{"metric": labels, "values": values}]}}
+    files = {"q.json": json.dumps(answer), "gpu01-dmesg.txt": DMESG.replace("08:01:02", "09:01:02")}
+    report = convert(written(tmp_path / "heap", files | {"jobs.txt": sacct([JOB])}), tmp_path / "out")
+    assert "1 more file(s) name no zone and keep their times: --timezone moves them, if it is that one" in report.notes
+    (xid,) = (event for event in Recording.open(tmp_path / "out").events() if event.source == "kernel")
+    assert xid.timestamp == (DAY + 28_862) * 1000
 
 
 def test_a_file_of_aliases_has_the_last_word(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_the_usual_forms_of_lines(tmp_path: Path, line: str, time: str, node: st
     ("line", "node", "message"),
     [
         ("2025-01-21T04:41:44,28+00:00 mlx5_core 0000:41:00.1: Link down", "v041", "mlx5_core 0000:41:00.1: Link down"),
+        ("2025-01-21 04:41:44,285 v7 kernel: EXT4-fs (sda1): mounted", "v7", "EXT4-fs (sda1): mounted"),
         ("kern  :info  : 2025-01-21T04:41:44.28+00:00 EXT4-fs (sda1): mounted", "v041", "EXT4-fs (sda1): mounted"),
         ("2025-01-21T04:41:44.28+00:00 v7 EXT4-fs (sda1): mounted", "v041", "v7 EXT4-fs (sda1): mounted"),
         ("Jan 21 04:41:44 v7 last message repeated 3 times", "v7", "last message repeated 3 times"),
@@ -121,6 +122,32 @@ def test_the_year_goes_up_at_new_year(tmp_path: Path) -> None:
     text = "Dec 31 23:59:59 a kernel: x\nJan  1 00:00:01 a kernel: y\nJan  1 00:00:00 a kernel: z\n"
     times = [format_instant(event.timestamp) for event in events_of(tmp_path, text, year=2024)]
     assert times == ["2024-12-31T23:59:59Z", "2025-01-01T00:00:00Z", "2025-01-01T00:00:01Z"]
+
+
+def test_a_line_that_comes_late_is_of_the_old_year_and_changes_no_other(tmp_path: Path) -> None:
+    days = ("Dec 31 23:59:58", "Jan  1 00:00:01", "Dec 31 23:59:59", "Jan  1 00:00:02", "Dec 31 12:00:00")
+    text = "".join(f"{day} a kernel: {number}\n" for number, day in enumerate(days))
+    found = {event.message: format_instant(event.timestamp) for event in events_of(tmp_path, text, year=2023)}
+    assert found == {
+        "4": "2023-12-31T12:00:00Z", "0": "2023-12-31T23:59:58Z", "2": "2023-12-31T23:59:59Z",
+        "1": "2024-01-01T00:00:01Z", "3": "2024-01-01T00:00:02Z",
+    }  # fmt: skip
+
+
+def test_a_time_nearby_gives_each_line_its_year(tmp_path: Path) -> None:
+    text = "Jan  1 00:00:01 a kernel: x\nDec 31 23:59:59 a kernel: y\nFeb 29 08:00:00 a kernel: z\n"
+    found = events_of(tmp_path, text, near="2024-01-01T03:00:00Z")
+    times = [format_instant(event.timestamp) for event in found]
+    assert times == ["2023-12-31T23:59:59Z", "2024-01-01T00:00:01Z", "2024-02-29T08:00:00Z"]
+
+
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_known_by_the_order_of_lines(tmp_path: Path) -> None:
+    clocks = ("02:58:00", "02:59:59", "02:59:58", "02:00:01", "02:30:00", "03:00:00")
+    text = "".join(f"Oct 25 {clock} a kernel: {number}\n" for number, clock in enumerate(clocks))
+    found = events_of(tmp_path, text, year=2026, timezone="Europe/Zurich")
+    assert [event.message for event in found] == ["0", "2", "1", "3", "4", "5"]
+    times = [format_instant(event.timestamp)[11:19] for event in found]
+    assert times == ["00:58:00", "00:59:58", "00:59:59", "01:00:01", "01:30:00", "02:00:00"]
 
 
 def test_only_interesting_lines(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ def test_pods_of_one_owner_are_a_job_and_events_name_others(tmp_path: Path) -> N
     assert report.skipped["an object that is no pod and no event"] == 1
 
 
+def test_what_a_node_did_again_is_an_event_at_its_last_time_too(tmp_path: Path) -> None:
+    first, last = "2024-04-01T08:20:00Z", "2024-04-01T08:50:00Z"
+    once = event("Node", "gpu03", "NodeNotReady", "Node gpu03 status is now: NodeNotReady", first)
+    older = once | {"firstTimestamp": first, "lastTimestamp": last, "count": 3}
+    newer = once | {"firstTimestamp": None, "eventTime": first, "series": {"count": 3, "lastObservedTime": last}}
+    for number, item in enumerate((once, older, newer)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(item))
+        convert(tmp_path / f"{number}.json", tmp_path / f"out{number}")
+        times = [one.timestamp for one in Recording.open(tmp_path / f"out{number}").events()]
+        assert times == [parse_instant(at) for at in ((first,) if number == 0 else (first, last))]
+
+
 @fuzzed(LIST.encode())
 def test_mangled_objects_give_a_clean_recording_or_a_clear_error(content: bytes) -> None:
     survives(convert, {"all.json": content})

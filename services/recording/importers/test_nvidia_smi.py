@@ -104,6 +104,14 @@ def test_a_time_zone_is_taken_off(tmp_path: Path) -> None:
     assert (row["timestamp"].astimezone(UTC).hour, row["node"]) == (8, "other")
 
 
+def test_logs_of_a_loop_go_on_through_the_hour_that_comes_twice(tmp_path: Path) -> None:
+    text = "".join(document(time, (("18", 0),)) for time in ("02:59:30", "02:00:00"))
+    (tmp_path / "n7.xml").write_text(text.replace("Mon Apr  1", "Sun Oct 27"))
+    convert(tmp_path / "n7.xml", tmp_path / "mine", timezone="Europe/Zurich")
+    first, second = (row["timestamp"] for row in rows_in(tmp_path / "mine"))
+    assert (second - first).total_seconds() == 30
+
+
 BOMB = (
     '<?xml version="1.0"?><!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaaaaaaaa">'
     + "".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9))

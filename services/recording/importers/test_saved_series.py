@@ -136,6 +136,27 @@ def test_what_has_no_place_is_counted_and_never_guessed(tmp_path: Path) -> None:
     assert "3 times name no zone and were taken as UTC" in "\n".join(report.notes)
 
 
+def test_commas_before_decimals_and_the_hour_that_comes_twice_in_grafanas_tables(tmp_path: Path) -> None:
+    lines = ["sep=;", 'Time;"DCGM_FI_DEV_POWER_USAGE{gpu=""0"", Hostname=""n1""}"', "2026-10-25 02:59:45;612,5"]
+    lines += ["2026-10-25 02:00:00;1.012,25 W", "2026-10-25 02:00:15;0,981", "2026-10-25 02:00:30;613.5"]
+    rows = rows_in(imported(tmp_path, grafana_csv.convert, "\n".join(lines), timezone="Europe/Zurich")[0])
+    assert [row["DCGM_FI_DEV_POWER_USAGE"] for row in rows] == [612.5, 1012.25, 0.981, 613.5]
+    assert [row["timestamp"].strftime("%H:%M:%S") for row in rows] == ["00:59:45", "01:00:00", "01:00:15", "01:00:30"]
+
+
+@pytest.mark.parametrize(
+    "form", ["{0}\n{1}\n{2}", "[{0}, {1}, {2}]", "HTTP/1.1 200 OK\r\nDate: x\r\n\r\n{0}{1}{2}", "{0}{1}{2}{"]
+)
+def test_answers_that_were_appended_to_one_file_are_all_read(tmp_path: Path, form: str) -> None:
+    second = MATRIX.replace("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP")
+    refused = json.dumps({"status": "error", "errorType": "timeout", "error": "query timed out"})
+    text = form.replace("{0}", MATRIX).replace("{1}", refused).replace("{2}", second)
+    recording, report = imported(tmp_path, query_result.convert, text)
+    assert {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"} <= rows_in(recording)[0].keys()
+    assert report.skipped["an answer without a result: the server refused the query"] == 1
+    assert report.skipped["what is no JSON, and all behind it"] == form.endswith("}{")
+
+
 def test_telegrafs_other_inputs(tmp_path: Path) -> None:
     recording, _ = imported(tmp_path, line_protocol.convert, AMD + IPMI)
     (gpu,) = (row for batch in recording.batches("dcgm") for row in batch.to_pylist())

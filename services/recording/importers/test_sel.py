@@ -79,6 +79,12 @@ def test_an_event_log(tmp_path: Path) -> None:
     assert "3 log records were put at the record after it" in str(recording.manifest.source["notes"])
 
 
+def test_sensors_with_the_decimals_of_a_german_locale(tmp_path: Path) -> None:
+    text = SENSOR.replace(".000", ",000").replace("41,000 ", "41,500 ", 1)
+    _, recording = _imported(tmp_path, {"v1/sensor-20240401T080000Z": text})
+    assert rows_of(recording) == {"CPU1 Temp": (41.5, "Cel", 0), "FAN1": (300, "RPM", 2), "PS1 Status": (0, "state", 0)}
+
+
 @pytest.mark.parametrize(
     ("line", "zone", "time"),
     [

@@ -119,6 +119,15 @@ def times(entries: Sequence[Entry]) -> list[int]:
 
 
 @pytest.mark.parametrize("write", [listed, verbose])
+def test_dates_of_a_british_locale_are_known_by_those_that_no_month_fits(
+    write: Callable[[Sequence[Entry], str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOCALES, "en_GB", lambda at: (at.strftime("%d/%m/%y"), at.strftime("%H:%M:%S %Z")))
+    entries = [Entry(86_400 * day, "PSU1", 81, "Failure detected", asserted=True) for day in (0, 2, 11, 14)]
+    assert [event.timestamp for event in events_of(write(entries, "en_GB"))] == times(entries)
+
+
+@pytest.mark.parametrize("write", [listed, verbose])
 @given(entries=ENTRIES, locale=st.sampled_from(list(LOCALES)))
 @FUZZ
 def test_what_ipmitool_writes_is_read(

@@ -71,6 +71,13 @@ def test_fields_in_any_order_with_closing_bars_and_zones(tmp_path: Path) -> None
     assert (job.state, job.nodes, job.gpus_per_node) == ("TIMEOUT", ["a", "b"], None)
 
 
+def test_a_job_that_ends_in_the_hour_that_comes_twice_is_kept(tmp_path: Path) -> None:
+    text = "JobID|State|Start|End|NodeList\n7|COMPLETED|2026-10-25T02:50:00|2026-10-25T02:10:00|a\n"
+    recording, _ = imported(tmp_path, text, timezone="Europe/Zurich")
+    (job,) = recording.jobs()
+    assert (job.start, job.end) == (parse_instant("2026-10-25T00:50:00Z"), parse_instant("2026-10-25T01:10:00Z"))
+
+
 def test_a_requeued_job_keeps_every_run(tmp_path: Path) -> None:
     header = "JobID|State|Start|End|NodeList"
     runs = [

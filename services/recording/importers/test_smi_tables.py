@@ -152,6 +152,7 @@ def test_any_query_is_read_with_units_or_without(
     assert times == TIMES[: len(taken)]
     assert same(found, [[{name: gpu[name] for name in fields} for gpu in moment] for moment in taken])
     assert not report.skipped
+    assert any("numbered in the order" in note for note in report.notes) is (identity == "uuid")
 
 
 @given(taken=samples(list(DMON)), dated=st.booleans())
@@ -215,6 +216,36 @@ def test_a_clock_without_its_day_goes_past_midnight() -> None:
     _, times, _ = read(nvidia_smi.convert, "\n".join(lines), start="2024-04-01T00:00:00+02:00", timezone="+02:00")
     first = datetime(2024, 4, 1, 21, 59, 59, tzinfo=UTC).timestamp() * 1000
     assert times == [first, first + 2000]
+
+
+def test_the_hour_that_comes_twice_when_summer_time_ends_is_known_by_the_order_of_rows() -> None:
+    rows = [f"2026/10/25 {stamp}, 0, 300.00 W" for stamp in ("02:59:55.100", "02:00:00.100")]
+    _, times, _ = read(
+        nvidia_smi.convert, "\n".join(["timestamp, index, power.draw [W]", *rows]), timezone="Europe/Zurich"
+    )
+    assert [at - times[0] for at in times] == [0, 5_000]
+    # In spring an hour is left out; a time in it is no second one.
+    early = [f"2026/03/29 {stamp}, 0, 300.00 W" for stamp in ("01:59:55.000", "03:00:00.000")]
+    _, times, _ = read(
+        nvidia_smi.convert, "\n".join(["timestamp, index, power.draw [W]", *early]), timezone="Europe/Zurich"
+    )
+    assert [at - times[0] for at in times] == [0, 5_000]
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2024-04-01T08:00:00.250Z",
+        "2024-04-01 10:00:00.250000+02:00",
+        "1711958400.25",
+        "1711958400250",
+        "2024-04-01 10:00:00.25",
+    ],
+)
+def test_a_table_that_a_script_wrote_anew_has_its_times(stamp: str) -> None:
+    text = f"timestamp,index,power.draw [W]\n{stamp},0,300.00 W\n"
+    _, times, _ = read(nvidia_smi.convert, text, timezone="+02:00")
+    assert times == [1_711_958_400_250]
 
 
 def test_a_query_of_no_gpu_is_refused_with_what_to_ask_for(tmp_path: Path) -> None:

@@ -127,6 +127,24 @@ def test_times_between_the_steps_keep_the_clock_in_step(tmp_path: Path) -> None:
     assert rows["ms"] == [10_000, 20_000, 55_500]
 
 
+def test_a_log_goes_on_through_the_hour_that_comes_twice_when_summer_time_ends(tmp_path: Path) -> None:
+    step = " [2026-10-25 {0}] iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    lines = [step.format(clock, number) for number, clock in enumerate(("02:59:55", "02:00:05", "02:00:15"), start=1)]
+    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)}, timezone="Europe/Zurich")
+    assert [ms - rows["ms"][0] for ms in rows["ms"]] == [0, 10_000, 20_000]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_times_that_name_a_zone_are_in_it_and_files_in_any_unicode(tmp_path: Path, encoding: str) -> None:
+    step = "{0} iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
+    stamps = ("2026-08-22T12:00:10.123456789Z", "[2026-08-22T14:00:20+02:00]", "[2026-08-22 14:00:30]")
+    text = "\r\n".join(step.format(stamp, number) for number, stamp in enumerate(stamps, start=1))
+    (tmp_path / "a.log").write_bytes(text.encode(encoding))
+    convert(tmp_path / "a.log", tmp_path / "out", timezone="+02:00")
+    times: list[Any] = pq.read_table(tmp_path / "out" / "steps.parquet")["timestamp"].to_pylist()
+    assert [round(at.timestamp() * 1000) - NOON for at in times] == [10_123, 20_000, 30_000]
+
+
 def test_without_any_time_a_start_is_asked_for(tmp_path: Path) -> None:
     line = " iteration 1/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
     with pytest.raises(UserError, match="--start"):
@@ -138,6 +156,30 @@ def test_nemo_lines_of_both_versions(tmp_path: Path) -> None:
     assert (rows["iteration"], rows["step_time_s"], rows["loss"]) == ([118, 119], [2.5, 2.0], [1.5, 1.25])
     assert rows["grad_norm"] == [None, 0.75]
     assert rows["ms"] == [2_500, 4_500]
+
+
+def test_what_deepspeeds_pipeline_engine_prints(tmp_path: Path) -> None:
+    step = "steps: {0} loss: 2.3412 iter time (s): 2.000 samples/sec: 127.250"
+    stamp = "[2026-08-22 12:00:{0:02d},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={1}, skipped=0, lr=[1e-05]"
+    lines = [words for count in (10, 20) for words in (stamp.format(count, count), step.format(count))]
+    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)})
+    assert (rows["iteration"], rows["step_time_s"]) == ([10, 20], [2.0, 2.0])
+    assert rows["samples_per_s"] == [127.25, 127.25]
+    assert rows["loss"] == pytest.approx([2.3412, 2.3412])
+
+
+def test_torchtitans_steps_are_timed_by_the_reports_around_them(tmp_path: Path) -> None:
+    text = (
+        "[rank0]:[titan] 2026-08-22 12:00:{0:02d},500 - root - INFO - \x1b[31mstep: {1:2}  \x1b[32mloss: 8.1231  "
+        "\x1b[38;2;180;60;0mgrad_norm:  1.2341  \x1b[38;2;54;234;195mmemory: 30.12GiB(38.10%)  \x1b[34mtps: 6,543  "
+        "\x1b[36mtflops: 312.12  \x1b[35mmfu: 31.56%\x1b[39m"
+    )
+    lines = [text.format(second, step) for second, step in ((0, 1), (18, 10), (38, 20))]
+    _, rows, report = imported(tmp_path, {"a.log": "\n".join(lines)})
+    assert (rows["ms"], rows["iteration"], rows["step_time_s"]) == ([18_500, 38_500], [10, 20], [2.0, 2.0])
+    assert (rows["tokens_per_s_per_gpu"], rows["rank"]) == ([6543, 6543], [-1, -1])
+    assert rows["grad_norm"] == pytest.approx([1.2341, 1.2341])
+    assert report.skipped == {"a step whose time is no time": 1}
 
 
 def test_a_progress_bar_drawn_again_is_one_step(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Imports training logs: Megatron-LM (DeepSpeed, Primus), NeMo 1 and 2, modded-nanoGPT; the dialect is found out.
+"""Imports training logs: Megatron-LM (DeepSpeed, Primus), DeepSpeed's pipelines, NeMo, torchtitan, modded-nanoGPT.
 
 Each report of a step becomes a row for the job as a whole (rank -1), or for the rank where several ranks report.
 Checkpoints, validation, errors, Slurm's cancellation and Megatron's straggler lines become job events. Files whose
@@ -38,7 +38,9 @@ from services.recording.schema import NAME, TIMESTAMP, name_column
 
 _BATCH_ROWS = 20_000
 _MOST_EVENTS = 20_000  # of one job: a crash that every rank prints says nothing new after that
-_REMEDY = "give the log of a training job that reports its steps: Megatron, NeMo or modded-nanoGPT"
+_REMEDY = (
+    "give the log of a training job that reports its steps: Megatron, DeepSpeed, NeMo, torchtitan or modded-nanoGPT"
+)
 _GAP_MS = 1
 _OF_SLURM = re.compile(r"slurm-(\d{1,12}(?:_\d{1,9})?)")
 
@@ -195,6 +197,8 @@ class _Reader:
         self._leader = min((rank for rank in file.step_ranks if rank is not None), default=None)
         self._step_at: int | None = None
         """When the last step ended, or training began."""
+        self._stamp: int | None = None
+        self._reported: tuple[int | None, int] = None, 0
         self._names = {node.name for node in job.nodes}
         self._begun = "nanoGPT" not in file.dialects
         if begin is not None and job.now is None:
@@ -207,7 +211,8 @@ class _Reader:
         """Read the file to its end."""
         for number, text in enumerate(lines_of(self._file.path), start=1):
             line = unprefixed(text)
-            stamp = stamp_of(line.text, self._zone)
+            stamp = stamp_of(line.text, self._zone, self._stamp)
+            self._stamp = stamp or self._stamp
             # With --start given, the date that nvidia-smi prints before the program runs says less.
             if stamp is not None and not (self._given and "nanoGPT" in self._file.dialects):
                 self._see(stamp)
@@ -234,7 +239,7 @@ class _Reader:
         if step.dialect == "NeMo" and before == step.iteration:
             return  # a progress bar drawn again
         self._report.read["steps"] += 1
-        seconds = self._seconds(step)
+        seconds = self._seconds(step, stamp)
         if seconds is None or not 0 < seconds < LONGEST_STEP_S:
             self._report.skip("a step whose time is no time", where)
             return
@@ -264,9 +269,12 @@ class _Reader:
             values["tokens_per_s"] = (samples or (batch or 0) / seconds) * self._job.sequence
         self._row(row_rank, step.iteration, {"step_time_s": seconds, **values})
 
-    def _seconds(self, step: Step) -> float | None:
-        """Return the step's own time; a running total that falls has been set back to zero."""
+    def _seconds(self, step: Step, stamp: int | None) -> float | None:
+        """Return the step's own time, or the mean since the report before; a running total that falls was set to 0."""
+        last, self._reported = self._reported, (stamp, step.iteration)
         if step.running_ms is None:
+            if step.seconds is None and None not in (stamp, last[0]) and last[1] < step.iteration:
+                return ((stamp or 0) - (last[0] or 0)) / 1000 / (step.iteration - last[1])
             return step.seconds
         before, self._running_ms = self._running_ms, step.running_ms
         own = step.running_ms - before if before is not None and step.running_ms >= before else step.running_ms
@@ -363,7 +371,8 @@ def _notes(jobs: list[_JobLog], timezone: str) -> list[str]:
     placed = sum((job.placed for job in jobs), Counter[str]())
     notes = []
     if placed["stamped"]:
-        notes.append(f"{placed['stamped']:,} step reports carry a time of their own, taken as {timezone}")
+        notes.append(f"{placed['stamped']:,} step reports carry a time of their own")
+        notes.append(f"times of the log that name no zone were taken as {timezone}")
     if placed["added up"]:
         notes.append(
             f"{placed['added up']:,} step reports carry no time: they were placed by adding up step times from the "

@@ -15,6 +15,8 @@ from services.recording.importers.parts.zones import zone_of
 
 LATEST = 4_102_444_800_000
 """2100-01-01: a time after it, or before 1970, is a clock that was never set or a damaged line."""
+_OUT_OF_ORDER_MS = 300_000
+"""So late may a line be written, by a relay that held it back; a clock that is put back jumps further."""
 # Not inside of a longer number or of a hexadecimal one, such as a port's GUID.
 _IN_NAME = re.compile(
     r"(?<![0-9a-fA-FxX])(?P<year>20\d\d)-?(?P<month>[01]\d)-?(?P<day>[0-3]\d)[T_ .-]?"
@@ -34,22 +36,30 @@ def ms_of(seconds: float) -> int:
     return round(seconds * 1000) if plausible(seconds * 1000) else -1
 
 
-def instant_of(moment: datetime, zone: tzinfo) -> int:
-    """Return the milliseconds of a moment, which is in ``zone`` where it says no other."""
-    return epoch_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+def instant_of(moment: datetime, zone: tzinfo, before: int | None = None) -> int:
+    """Return the milliseconds of a moment, which is in ``zone`` where it says no other.
+
+    When summer time ends an hour comes twice, under the same times: `before`, the time written before it, says which.
+    """
+    if moment.tzinfo is not None:
+        return epoch_ms(moment)
+    at = epoch_ms(moment.replace(tzinfo=zone))
+    if before is not None and at < before - _OUT_OF_ORDER_MS:
+        at = max(at, epoch_ms(moment.replace(tzinfo=zone, fold=1)))
+    return at
 
 
-def parse_stamp(text: str, zone: tzinfo) -> int | None:
+def parse_stamp(text: str, zone: tzinfo, before: int | None = None) -> int | None:
     """Return the time of an ISO 8601 text (in ``zone`` where it names none) or of epoch seconds; None if it is neither.
 
-    What is not plausible, and the epoch itself, is no time of a computer's log either.
+    `before` as of `instant_of`. What is not plausible, and the epoch itself, is no time of a computer's log either.
     """
     text = text.strip()
     if text.isascii() and text.isdecimal() and 8 < len(text) < 12:
         at = int(text) * 1000
     else:
         try:
-            at = instant_of(datetime.fromisoformat(text), zone)
+            at = instant_of(datetime.fromisoformat(text), zone, before)
         except (OverflowError, ValueError):
             return None
     return at if at and plausible(at) else None

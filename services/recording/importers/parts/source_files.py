@@ -1,7 +1,12 @@
-"""Reads what an importer is given, a file or a folder of them, plain or gzipped: in pieces, never a long line whole."""
+"""Reads what an importer is given, a file or a folder of them, plain or gzipped: in pieces, never a long line whole.
 
+Text is UTF-8, or UTF-16 with its mark, as PowerShell writes what a command prints into a file.
+"""
+
+import codecs
 import csv
 import gzip
+import io
 import json
 import math
 import os
@@ -20,23 +25,26 @@ HEAD_BYTES = 65_536
 """Enough to see what kind of file it is."""
 MAX_DOCUMENT_BYTES = 64 << 20
 """A whole dump that is read at once: a COUNTERS_DB of a 512-port switch has some 30 MB."""
-_BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
+BROKEN = (OSError, EOFError, zlib.error)  # gzip raises all three for a damaged file
 _KIND = (
-    r"(?:dmesg|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?|testdata|ipmitool"
-    r"|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd|smi|metric|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
+    r"(?:dmesg(?:[-_ ]T)?|kmsg|kern|kernel|messages|syslog|journald?|journalctl|system|fabricmanager|boot|logs?"
+    r"|testdata|ipmitool|sel|e?list|sdr|sensors?|bmc|ipmi|racadm|getsel|lclog|idrac|ilo|iml|redfish|nvidia|amd"
+    r"|smi(?:[-_ ]q)?|metrics?|scrapes?|monitor|static|dcgmi?|dmon|query|gpus?(?![-_]?\d)|csv"
     r"|sos(?:report)?|commands|hardware|var|log"
     r"|infiniband|sys|class|perfquery|ibstat|dumps?|data|output|out|txt|exporter|node(?=[-_]exporter))"
 )
 _GENERIC = re.compile(rf"(?:{_KIND}[-_ \d]*)+", re.IGNORECASE)
 _KIND_BEFORE = re.compile(
-    r"(?:(?:dmesg|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|sdr|racadm|getsel|lclog|idrac|ilo|iml|redfish"
-    r"|perfquery|ibstat|nvidia-smi|amd-smi|smi|metric|monitor|static|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
+    r"(?:(?:dmesg(?:[-_ ]T)?|kmsg|syslog|journal(?:ctl)?|fabricmanager|ipmitool|sel|e?list|sdr|sensors?|racadm|getsel"
+    r"|lclog|idrac|ilo|iml|redfish|perfquery|ibstat|(?:nvidia-|amd-)?smi(?:[-_ ]q)?|query[-_ ]gpu|metrics?|scrapes?"
+    r"|monitor|static|dcgm-exporter|dcgmi?|dmon)[-_ ]+)+(?=[A-Za-z])",
     re.IGNORECASE,
 )
 _KIND_AFTER = re.compile(rf"(?:[-_ ]+{_KIND})+$", re.IGNORECASE)
 _STAMP = re.compile(
     r"(?<!\d)(?:20\d\d-?[01]\d-?[0-3]\d(?:[T_ .-]?\d\d[-:._]?\d\d(?:[-:._]?\d\d)?Z?)?|1\d{9}(?:\d{3})?)(?!\d)"
 )
+_GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _REPORT_EVERY = 4096  # lines
 
 
@@ -56,9 +64,9 @@ class SourceFiles:
     def head(self, path: Path) -> str:
         """Return how a file begins, in no more than `HEAD_BYTES`; nothing of one that cannot be read."""
         try:
-            with path.open("rb") as raw, _opened(raw, path) as file:
-                return file.read(HEAD_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
-        except _BROKEN:
+            with path.open("rb") as raw, opened(raw, path) as file:
+                return file.read(HEAD_BYTES).decode("utf-8", "replace")
+        except BROKEN:
             return ""
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
@@ -67,9 +75,9 @@ class SourceFiles:
         A file that cannot be read, or not to its end, is reported as skipped.
         """
         try:
-            with path.open("rb") as raw, _opened(raw, path) as file:
+            with path.open("rb") as raw, opened(raw, path) as file:
                 yield from self._pieces(path, raw, file)
-        except _BROKEN:
+        except BROKEN:
             self._report.skip("a file that cannot be read to its end", where(path))
         self._done += _size(path)
         self._progress(min(self._done / self._total, 1.0))
@@ -95,9 +103,9 @@ class SourceFiles:
         """Return a whole file; None, and reported as skipped, where it is too large or cannot be read."""
         content = b""
         try:
-            with path.open("rb") as raw, _opened(raw, path) as file:
+            with path.open("rb") as raw, opened(raw, path) as file:
                 content = file.read(MAX_DOCUMENT_BYTES + 1)
-        except _BROKEN:
+        except BROKEN:
             self._report.skip("a file that cannot be read to its end", where(path))
             return None
         finally:
@@ -129,8 +137,13 @@ def parse_json(text: str) -> Any:
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number from a number or its text (digit groups by comma allowed); None for all else."""
+    """Return a finite number from a number or its text (digit groups by comma allowed); None for all else.
+
+    A comma that does not part thousands stands before decimals in half of the world: such a text is no number here.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and "," in value and not _GROUPED.fullmatch(value.strip()):
         return None
     try:
         number = float(value.replace(",", "") if isinstance(value, str) else value)
@@ -167,7 +180,7 @@ def node_by_path(path: Path, root: Path) -> str:
     for name in (stem, *(clean(part) for part in reversed(inside))):
         plain = _STAMP.sub("", name).strip("-_. ")
         if plain and not _GENERIC.fullmatch(plain):
-            return _KIND_AFTER.sub("", _KIND_BEFORE.sub("", plain))
+            return _KIND_BEFORE.sub("", _KIND_AFTER.sub("", plain))
     return "node"
 
 
@@ -197,5 +210,32 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _opened(raw: IO[bytes], path: Path) -> IO[bytes]:
-    return gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[return-value]  # GzipFile reads as IO[bytes] does
+def opened(raw: IO[bytes], path: Path) -> IO[bytes]:
+    """Return what reads a file that was opened as bytes: unpacked, in UTF-8, without the mark of an encoding."""
+    file: IO[bytes] = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw  # type: ignore[assignment]  # reads so
+    mark = file.peek(len(codecs.BOM_UTF8))  # type: ignore[attr-defined]  # both have it
+    if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return io.BufferedReader(_InUtf8(file))
+    if mark.startswith(codecs.BOM_UTF8):
+        file.read(len(codecs.BOM_UTF8))
+    return file
+
+
+class _InUtf8(io.RawIOBase):
+    """A file of UTF-16 as the bytes of UTF-8."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._decoder, self._left = file, codecs.getincrementaldecoder("utf-16")("replace"), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            piece = self._file.read(HEAD_BYTES)
+            self._left = self._decoder.decode(piece, final=not piece).encode("utf-8", "replace")
+            if not piece:
+                break
+        taken = min(len(buffer), len(self._left))
+        buffer[:taken], self._left = self._left[:taken], self._left[taken:]
+        return taken

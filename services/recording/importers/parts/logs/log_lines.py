@@ -1,12 +1,13 @@
 """Reads lines of kernel and system logs in the forms that dmesg, journalctl, syslog daemons and /dev/kmsg write."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from services.kit.times import epoch_ms
-from services.recording.importers.parts.moments import plausible
+from services.recording.importers.parts.moments import instant_of, plausible
 from services.recording.importers.parts.source_files import clean, parse_json
 from services.recording.importers.parts.zones import ABBREVIATION, ZoneError, placed
 
@@ -21,6 +22,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}")
 _HOST = re.compile(
     r"(?P<host>[A-Za-z0-9_][\w.-]{0,252}) (?P<tag>[^\s:\[]{1,64})(?P<pid>\[\d*\])?: ?(?P<text>.*)", re.DOTALL
 )
+_OF_KERNEL = re.compile(r"[A-Za-z0-9_][\w.-]{0,252} kernel: ")
 _KMSG = re.compile(r"(?P<priority>\d{1,5}),\d+,(?P<microseconds>\d{1,18}),[^;]*;(?P<text>.*)", re.DOTALL)
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:1 (?=\d{4}-))?")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
@@ -42,6 +44,7 @@ _HEADER = re.compile(r"-- .* --$|-- (?:Boot|Reboot|Logs|Journal|No entries)")
 _SPAN = re.compile(r"begins? at [A-Z][a-z]{2} (?P<year>\d{4})-")
 _FABRIC_LEVELS = {"DEBUG": 7, "INFO": 6, "NOTICE": 5, "WARNING": 4, "WARN": 4, "ERROR": 3, "CRITICAL": 2, "FATAL": 2}
 _HALF_YEAR_MS = 180 * 86_400_000
+_YEAR_MS, _MONTH_MS = 365 * 86_400_000, 30 * 86_400_000
 _FABRIC_TAGS = {"nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager"}
 
 NO_YEAR = "a time without its year (give --year)"
@@ -72,12 +75,14 @@ class LogLine:
 class LogLines:
     """Reads the lines of one file, in their order: the year of times without one goes up at New Year.
 
-    `boot` is the time of boot in ms for seconds since then, `zone` that of times which name no zone.
+    `boot` is the time of boot in ms for seconds since then, `zone` that of times which name no zone. With `near`, ms,
+    times without a year are of the one that puts them nearest to it, in whatever order they come.
     """
 
-    def __init__(self, zone: tzinfo, year: int | None, boot: int | None) -> None:
-        self._zone, self._year, self._boot = zone, year, boot
+    def __init__(self, zone: tzinfo, year: int | None, boot: int | None, near: int | None = None) -> None:
+        self._zone, self._year, self._boot, self._near = zone, year, boot, near
         self._latest: int | None = None
+        self._before: int | None = None
         self.zoneless = 0
         """Times so far that named no zone."""
 
@@ -115,8 +120,9 @@ class LogLines:
                 rest = line[match.end() :]
                 if isinstance(at, str):
                     return at
-                # dmesg --time-format iso has no host; it alone writes a comma before the fraction.
-                if form is _ISO and (match["mark"] == "," or decoded is not None):
+                # dmesg --time-format iso has no host; a comma before the fraction is its own, and a few relays'.
+                bare = form is _ISO and (decoded is not None or (match["mark"] == "," and not _OF_KERNEL.match(rest)))
+                if bare:
                     return LogLine(at, None, priority, rest)
                 return self._hosted(at, priority, rest, always=form is not _ISO)
         return NO_TIME
@@ -173,24 +179,42 @@ class LogLines:
         found = match.groupdict()
         try:
             if found.get("date"):
-                year, month, day = (int(part) for part in found["date"].split("-"))
+                year, month, number = (int(part) for part in found["date"].split("-"))
+                at = self._instant(year, month, number, found)
             else:
-                month, day = _MONTHS[found["month"]], int(found["day"])
-                year = int(found["year"]) if found.get("year") else self._year or 0
-                if not year:
+                day = _MONTHS[found["month"]], int(found["day"])
+                known = (
+                    self._instant(int(found["year"]), *day, found) if found.get("year") else self._near_by(*day, found)
+                )
+                if known is None:
                     return NO_YEAR
-            at = self._instant(year, month, day, found)
-            if not found.get("date") and not found.get("year"):
-                if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
-                    self._year = year + 1
-                    at = self._instant(year + 1, month, day, found)
-                self._latest = at
+                at = known
         except ZoneError as error:
             return str(error)
         except (ValueError, OverflowError):
             return BAD_TIME
+        self._before = at
         self.zoneless += not found.get("zone")
         return at if plausible(at) else BAD_TIME
+
+    def _near_by(self, month: int, day: int, found: dict[str, str | None]) -> int | None:
+        """Return the time of a line that leaves out its year; None where nothing says which."""
+        if self._near is not None:
+            about, times = datetime.fromtimestamp(self._near / 1000, UTC).year, []
+            for year in (about - 1, about, about + 1):
+                with suppress(ValueError):  # no year but a leap year has the 29th of February
+                    times.append(self._instant(year, month, day, found))
+            return min(times, key=lambda at: abs(at - (self._near or 0)))
+        if self._year is None:
+            return None
+        at = self._instant(self._year, month, day, found)
+        if self._latest is not None and at < self._latest - _HALF_YEAR_MS:
+            self._year += 1
+            at = self._instant(self._year, month, day, found)
+        elif self._latest is not None and at > self._latest + _YEAR_MS - _MONTH_MS:
+            return self._instant(self._year - 1, month, day, found)  # late: of before New Year
+        self._latest = at
+        return at
 
     def _instant(self, year: int, month: int, day: int, found: dict[str, str | None]) -> int:
         hour, minute, second = (int(part) for part in (found["clock"] or "").split(":"))
@@ -198,7 +222,8 @@ class LogLines:
             hour = hour % 12 + (12 if found["half"] == "PM" else 0)
         # A leap second is the last that datetime knows.
         moment = datetime(year, month, day, hour, minute, min(second, 59))  # noqa: DTZ001 - its zone follows
-        whole = epoch_ms(placed(moment, found.get("zone"), self._zone))
+        name = found.get("zone")
+        whole = epoch_ms(placed(moment, name, self._zone)) if name else instant_of(moment, self._zone, self._before)
         return whole + int((found["fraction"] or "0").ljust(3, "0")[:3])
 
     def _journal(self, line: str) -> LogLine | str:

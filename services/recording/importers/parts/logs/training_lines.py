@@ -1,8 +1,10 @@
 """What single lines of training logs say: a step, a time, a fact about the job, something that happened.
 
-Megatron-LM (and DeepSpeed's and Primus' forks of it), NeMo 1 and 2, modded-nanoGPT. Which one it is, each line shows.
+Megatron-LM (and DeepSpeed's and Primus' forks of it), DeepSpeed's pipelines, NeMo 1 and 2, torchtitan, modded-nanoGPT.
+Which one it is, each line shows.
 """
 
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from services.recording.importers.parts.moments import instant_of, plausible
+from services.recording.importers.parts.source_files import opened
 
 LONGEST_LINE = 65_536
 LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged
@@ -18,11 +21,12 @@ LONGEST_STEP_S = 604_800.0  # a week: beyond it a number is damaged
 _NUMBER = r"[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|NaN|inf|Infinity)"
 _HOST = re.compile(r"^\[?(?=[\w.-]*\d)(?P<host>[A-Za-z][\w.-]{0,252})(?::(?P<rank>\d{1,6}))?(?:\]:?|:) ")
 _RANK = re.compile(r"^(?:\[(?:default|rank)?(?P<bracket>\d{1,6})\]:?|(?P<task>\d{1,6}):) ?")
+_AT = r"(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
 _STAMPS = (
-    re.compile(r"\[(?:NeMo [A-Z] )?(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
-    re.compile(r"datetime: (?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
-    re.compile(r"CANCELLED AT (?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"),
-    re.compile(r"^(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"),
+    re.compile(rf"\[(?:NeMo [A-Z] )?{_AT}"),
+    re.compile(f"datetime: {_AT}"),
+    re.compile(f"CANCELLED AT {_AT}"),
+    re.compile(rf"^(?:\[titan\] )?{_AT}"),  # kubectl logs --timestamps writes UTC, to the nanosecond
 )
 _DATE = re.compile(r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}$")
 _MEGATRON = re.compile(
@@ -40,6 +44,15 @@ _NEMO_STEP = re.compile(r"global_step[:=]\s*(?P<step>\d{1,15})(?:\.0)?\b")
 _NEMO_ITERATION = re.compile(r"iteration (?P<step>\d{1,15})/(?P<total>\d{1,15})")
 _NEMO_LOSS = re.compile(rf"(?:reduced_train_loss|\bloss)[:=]\s*(?P<loss>{_NUMBER})")
 _NEMO_NORM = re.compile(rf"grad_norm[:=]\s*(?P<norm>{_NUMBER})")
+_PIPELINE = re.compile(
+    rf"^steps: (?P<iteration>\d{{1,15}}) loss: +(?P<loss>{_NUMBER}) iter time \(s\): +(?P<seconds>{_NUMBER})"
+    rf"(?: samples/sec: +(?P<samples>{_NUMBER}))?"
+)
+_TITAN = re.compile(
+    rf"step: *(?P<iteration>\d{{1,15}}) +loss: *(?P<loss>{_NUMBER})(?: +grad_norm: *(?P<norm>{_NUMBER}))?"
+    r".{0,200}? tps: *(?P<tps>[\d,]{1,20})"
+)
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 _STRAGGLER = re.compile(
     r"(?P<which>Mn|Mx)(?P<what>Rtt|Etpt)/Rnk:\s*(?P<value>\d{1,12}(?:\.\d+)?)\s*(?P<unit>ms|TF)?\s*/\s*(?P<rank>\d{1,6})"
 )
@@ -91,7 +104,7 @@ _HAPPENINGS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Step:
-    """One report of a training loop; ``seconds`` of a step, or (nanoGPT) the running total of milliseconds."""
+    """One report of a training loop; ``seconds`` of a step, or (nanoGPT) the running total of ms, or neither."""
 
     dialect: str
     iteration: int
@@ -112,7 +125,7 @@ class Line:
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a file, also those that a progress bar ends with a carriage return; overlong ones in parts."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open("rb") as raw, io.TextIOWrapper(opened(raw, path), encoding="utf-8", errors="replace") as file:
         while line := file.readline(LONGEST_LINE):
             yield line.rstrip("\n")
 
@@ -128,14 +141,14 @@ def unprefixed(text: str) -> Line:
     return Line(text)
 
 
-def stamp_of(text: str, zone: tzinfo) -> int | None:
-    """Return the time that a line carries, in ``zone``; None where it has none."""
+def stamp_of(text: str, zone: tzinfo, before: int | None = None) -> int | None:
+    """Return the time that a line carries, in ``zone``; None where it has none. `before`: that of a line before."""
     found: datetime | None = None
     if text[:3] in {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} and _DATE.match(text.strip()):
         # English day and month names, as `nvidia-smi` prints them in every locale
         moments = (" ".join(text.split()), "%a %b %d %H:%M:%S %Y")
         try:
-            found = datetime.strptime(*moments).replace(tzinfo=zone)
+            found = datetime.strptime(*moments)  # noqa: DTZ007 - its zone follows
         except ValueError:
             return None
     elif ":" in text[:400]:
@@ -150,7 +163,7 @@ def stamp_of(text: str, zone: tzinfo) -> int | None:
     if found is None:
         return None
     try:
-        at = instant_of(found, zone)
+        at = instant_of(found, zone, before)
     except (OverflowError, ValueError):
         return None
     return at if at and plausible(at) else None
@@ -164,7 +177,9 @@ def step_of(text: str, *, whole: bool = True) -> Step | None:
         return _nano(text)
     if "train_step_timing" in text or "s/it" in text or "it/s" in text:
         return _nemo(text)
-    return None
+    if "iter time (s):" in text:
+        return _pipeline(text)
+    return _titan(_COLOUR.sub("", text)) if "tps: " in text else None
 
 
 def _megatron(text: str, *, whole: bool) -> Step | None:
@@ -184,6 +199,27 @@ def _megatron(text: str, *, whole: bool) -> Step | None:
     if values.get("global_batch_size", 1) < 1 or not math.isfinite(values.get("global_batch_size", 1)):
         del values["global_batch_size"]
     return Step("Megatron", int(match["iteration"]), int(match["total"]), milliseconds / 1000, values=values)
+
+
+def _pipeline(text: str) -> Step | None:
+    """Read what DeepSpeed's pipeline engine prints (runtime/pipe/engine.py)."""
+    match = _PIPELINE.match(text)
+    seconds = None if match is None else _number(match["seconds"])
+    if match is None or seconds is None:
+        return None
+    named = {"loss": match["loss"], "samples_per_s": match["samples"]}
+    values = {name: value for name, words in named.items() if (value := _number(words or "")) is not None}
+    return Step("DeepSpeed", int(match["iteration"]), None, seconds, values=values)
+
+
+def _titan(text: str) -> Step | None:
+    """Read torchtitan's report; it has no step's time, which is what passed since the last by the lines' own times."""
+    match = _TITAN.search(text)
+    if match is None:
+        return None
+    named = {"loss": match["loss"], "grad_norm": match["norm"], "tokens_per_s_per_gpu": match["tps"].replace(",", "")}
+    values = {name: value for name, words in named.items() if (value := _number(words or "")) is not None}
+    return Step("torchtitan", int(match["iteration"]), None, None, values=values)
 
 
 def _nano(text: str) -> Step | None:

@@ -33,10 +33,10 @@ class Block:
     line: int
     fields: dict[str, str] = field(default_factory=dict)
 
-    def record(self, zone: tzinfo) -> SelRecord | str:
+    def record(self, zone: tzinfo, *, day_first: bool = False) -> SelRecord | str:
         """Return the event, or why there is none. `zone` is that of the BMC's clock."""
         text = self._one("Timestamp", "Date/Time") or f"{self._one('date')} {self._one('time')}".strip()
-        at = None if _UNSET.fullmatch(text) else _moment(text, zone)
+        at = None if _UNSET.fullmatch(text) else _moment(text, zone, day_first=day_first)
         if isinstance(at, str):
             return at
         message = self._ipmi(text) if "SEL Record ID" in self.fields else self._vendors(text)
@@ -94,9 +94,9 @@ def blocks_of(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | Blo
         yield block.line, block
 
 
-def _moment(text: str, zone: tzinfo) -> int | str:
+def _moment(text: str, zone: tzinfo, *, day_first: bool) -> int | str:
     date, _, clock = text.partition(" ")
-    at = time_of(date, clock, zone)
+    at = time_of(date, clock, zone, day_first=day_first)
     if isinstance(at, int):
         return at
     return parse_stamp(text, zone) or at

@@ -22,6 +22,8 @@ _DATES = (
     re.compile(r"(?P<year>\d{4})-(?P<month>\d\d?)-(?P<day>\d\d?)"),
     re.compile(r"(?P<name>[A-Z][a-z]{2})-(?P<day>\d\d?)-(?P<year>\d{4})"),  # FreeIPMI
 )
+_DAY_FIRST = re.compile(r"(?P<day>\d\d?)/(?P<month>\d\d?)/(?P<year>\d{4}|\d\d)")
+_SLASHED = re.compile(r"[|,:]\s*(\d\d?)/(\d\d?)/\d\d")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = re.compile(
     r"(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?(?: (?P<half>[AP]M))?"
@@ -75,7 +77,13 @@ class SensorReading:
     state: int | None
 
 
-def read_line(line: str, zone: tzinfo) -> SelRecord | SensorReading | str:
+def days_come_first(text: str) -> bool:
+    """Whether a log's dates with slashes have the day before the month, as ipmitool writes them in a British locale."""
+    dates = [(int(first), int(second)) for first, second in _SLASHED.findall(text)]
+    return any(first > 12 for first, _ in dates) and all(second <= 12 for _, second in dates)
+
+
+def read_line(line: str, zone: tzinfo, *, day_first: bool = False) -> SelRecord | SensorReading | str:
     """Return what a line holds, or why it is neither a record nor a reading. `zone` is that of the BMC's clock."""
     host = _HOST.match(line)
     name = None if host is None else host["host"]
@@ -87,7 +95,7 @@ def read_line(line: str, zone: tzinfo) -> SelRecord | SensorReading | str:
         if _PRE_INIT.fullmatch(fields[1]) or _UNDATED.fullmatch(fields[1]):
             return SelRecord(name, None, severity_of(text), text.strip())
         if any(form.fullmatch(fields[1]) for form in _DATES):
-            at = time_of(fields[1], fields[2], zone)
+            at = time_of(fields[1], fields[2], zone, day_first=day_first)
             return at if isinstance(at, str) else SelRecord(name, at, severity_of(text), text.strip())
     if not fields[0]:
         return "a sensor without a name"
@@ -108,10 +116,11 @@ def severity_of(record: str) -> Severity:
     return "error" if _ERROR.search(record) else "info"
 
 
-def time_of(date: str, clock: str, zone: tzinfo) -> int | str:
+def time_of(date: str, clock: str, zone: tzinfo, *, day_first: bool = False) -> int | str:
     """Return a time in ms, or why it is none."""
     moment = _CLOCK.fullmatch(clock)
-    day = next((found for form in _DATES if (found := form.fullmatch(date)) is not None), None)
+    forms = (_DAY_FIRST, *_DATES) if day_first else _DATES
+    day = next((found for form in forms if (found := form.fullmatch(date)) is not None), None)
     if moment is None or day is None:
         return BAD_TIME
     parts = day.groupdict()
@@ -137,8 +146,9 @@ def _sensor(host: str | None, fields: list[str]) -> SensorReading | str:
     """Read a line of ``sdr`` (name, reading, state), ``sdr elist`` (5 fields) or ``sensor`` (10 fields)."""
     discrete = len(fields) >= 9 and fields[2].lower() == "discrete"
     if len(fields) >= 9:
-        reading, status = f"{fields[1]} {fields[2]}".strip(), fields[3]
-        reading = fields[1] if number_of(fields[1]) is None else reading
+        # `sensor` prints three decimals, behind the locale's point: 23,000 degrees are 23.
+        number = re.sub(r"(?<=\d),(?=\d{3}$)", ".", fields[1])
+        reading, status = number if number_of(number) is None else f"{number} {fields[2]}".strip(), fields[3]
     elif len(fields) in {3, 5}:
         reading, status = fields[-1 if len(fields) == 5 else 1], fields[2]
     else:

@@ -8,7 +8,7 @@ where nvidia-smi counts us.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any
 
 from services.recording.importers.parts.machines.clock_reasons import REASONS
@@ -139,14 +139,15 @@ _TIME = re.compile(
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def moment_of(log: SmiLog, zone: tzinfo) -> datetime | None:
-    """Return when a log was printed, None where it does not say so."""
+def moment_of(log: SmiLog) -> datetime | None:
+    """Return when a log was printed, by the machine's clock; None where it does not say so."""
     found = _TIME.fullmatch(log.fields.get("timestamp") or log.fields.get("Timestamp") or "")
     if found is None or found["month"] not in _MONTHS:
         return None
     day, hour, minute, second = (int(found[name]) for name in ("day", "h", "m", "s"))
     try:
-        return datetime(int(found["year"]), _MONTHS.index(found["month"]) + 1, day, hour, minute, second, tzinfo=zone)
+        month = _MONTHS.index(found["month"]) + 1
+        return datetime(int(found["year"]), month, day, hour, minute, second)  # noqa: DTZ001 - its zone is the caller's
     except ValueError:
         return None
 

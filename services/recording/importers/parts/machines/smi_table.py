@@ -7,7 +7,7 @@ named to the caller, never guessed. Units are DCGM's: MHz, °C, W, MiB, %, and n
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from services.recording.importers.parts.machines.clock_reasons import BIT_OF
 from services.recording.importers.parts.machines.smi_fields import NOT_THERE, value_of
@@ -61,6 +61,7 @@ _STAMP = re.compile(r"(\d{4})[/-](\d\d)[/-](\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1
 _DAY = re.compile(r"(\d{4})(\d\d)(\d\d)")
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
 _LOST = re.compile(r"GPU is lost|requires reset|[Uu]nable to determine the device handle")
+_EPOCH = re.compile(r"1\d{9}(?:\d{3})?(?:\.\d{1,9})?")
 _NO_TIME = "a row whose time cannot be read"
 _LOST_GPU = "nvidia-smi could not read a GPU (lost, or it requires a reset)"
 
@@ -94,7 +95,7 @@ def is_query(head: str) -> bool:
 
 def query_name(cell: str) -> str:
     """Return a column of ``--query-gpu`` by the name that the newest driver gives it, without its unit."""
-    found = _UNIT.fullmatch(cell.strip().lstrip("\ufeff"))
+    found = _UNIT.fullmatch(cell.strip())
     name = "" if found is None else found["name"].replace("clocks_throttle_reasons", "clocks_event_reasons")
     return _ALIASES.get(name, name)
 
@@ -133,8 +134,7 @@ def _query_row(names: Sequence[str], cells: Sequence[str], problems: list[str]) 
     row, reasons = SmiRow(), list[float]()
     for name, cell in zip(names, cells, strict=True):
         if name == "timestamp":
-            found = _STAMP.fullmatch(cell)
-            row.at = None if found is None else _moment(found.groups())
+            row.at = _time_of(cell)
             if row.at is None:
                 return _NO_TIME
         elif NOT_THERE.fullmatch(cell):
@@ -152,6 +152,19 @@ def _query_row(names: Sequence[str], cells: Sequence[str], problems: list[str]) 
     if reasons:
         row.values.setdefault("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", sum(reasons))
     return row
+
+
+def _time_of(cell: str) -> datetime | None:
+    """Return the time of a row as nvidia-smi prints it, or as a script that wrote the table anew does."""
+    found = _STAMP.fullmatch(cell)
+    if found is not None:
+        return _moment(found.groups())
+    try:
+        if _EPOCH.fullmatch(cell):
+            return datetime.fromtimestamp(float(cell) / (1 if cell[10:11] in {"", "."} else 1000), UTC)
+        return datetime.fromisoformat(cell) if "-" in cell else None
+    except ValueError:
+        return None
 
 
 def _value(name: str, cell: str) -> float | None:

@@ -4,6 +4,7 @@ Over the releases a number became ``{"set": true, "infinite": false, "number": 8
 array task's id such a number too. All are read.
 """
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report
 from services.recording.importers.parts.schedulers.slurm_record import Record, gpus_of
+from services.recording.importers.parts.source_files import opened
 
 _JOBS = re.compile(r'"jobs"\s*:\s*\[')
 _PIECE = 1 << 20
@@ -35,7 +37,7 @@ def read_json(path: Path, report: Report, progress: Progress) -> Iterator[tuple[
 
 def _objects(path: Path, report: Report, progress: Progress) -> Iterator[Any]:
     decoder, size = json.JSONDecoder(), max(path.stat().st_size, 1)
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with path.open("rb") as raw, io.TextIOWrapper(opened(raw, path), encoding="utf-8", errors="replace") as file:
         text, place = file.read(_PIECE), 0
         match = _JOBS.search(text)
         while match is None and (more := file.read(_PIECE)):

@@ -44,7 +44,7 @@ _NOTHING = {"(null)", "None", "Unknown", "N/A"}
 
 def delimiter_of(header: str) -> str:
     """Return what stands between the names of a header (sacct --delimiter): ``|`` where it is not given."""
-    found = re.match(r"\ufeff?[A-Za-z]\w*(?P<between>[^\w\s-]+|\t)[A-Za-z]", header)
+    found = re.match(r"[A-Za-z]\w*(?P<between>[^\w\s-]+|\t)[A-Za-z]", header)
     return found["between"] if found is not None else "|"
 
 

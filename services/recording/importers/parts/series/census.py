@@ -14,7 +14,7 @@ Key = tuple[str | int, ...]
 """An entity: the stream's key columns without those that are read as values (`unit` stands beside a sensor)."""
 
 _DEVICE = re.compile(r"nvidia(\d+)")
-_PORT = re.compile(r"(.*):\d+")
+_PORT = re.compile(r":\d+$")
 _MODELS = ("modelName", "model_name", "card_series", "card_model")
 """NVIDIA's and AMD's labels with what a GPU is called."""
 _OF_AN_INSTANCE = ("DCGM_FI_PROF_", "DCGM_FI_DEV_FB_")
@@ -26,6 +26,14 @@ _SERIES_MOST = 1_000_000
 """Series remembered, some 2 GB; beyond it all is forgotten and learnt again: a live cluster's jobs make new ones."""
 FALLBACK = "__node__"
 """A label for the node that a series is of where its own labels name none."""
+
+
+def instance_host(labels: Labels) -> str:
+    """Return the host of the exporter that was scraped, without its port; empty where no label says it.
+
+    What a Prometheus scrapes of another, or of a gateway that others push to, has that one's address as its instance.
+    """
+    return _PORT.sub("", labels.get("exported_instance") or labels.get("instance", "")).strip("[]")
 
 
 @dataclass(frozen=True)
@@ -117,11 +125,8 @@ class Census:
                 return labels[label]
         if named in self._hosts:
             return self._hosts[named]
-        instance = labels.get("instance", "")
-        if instance:
-            host = _PORT.sub(r"\1", instance).strip("[]")
-            return self._hosts.get(host, host) or None
-        return self._node
+        host = instance_host(labels)
+        return (self._hosts.get(host, host) or None) if host else self._node
 
     def notes(self) -> list[str]:
         """Return what was assumed of the machines."""

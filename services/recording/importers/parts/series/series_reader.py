@@ -1,7 +1,6 @@
 """Reads the series of a Prometheus, a stretch of time after the other, as the rows they make."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from services.kit.errors import UserError
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
-from services.recording.importers.parts.series.census import Census
+from services.recording.importers.parts.series.census import Census, instance_host
 from services.recording.importers.parts.series.known_series import KNOWN_METRICS, stream_of
 from services.recording.importers.parts.series.matrix import Matrix
 from services.recording.importers.parts.series.pivot import Wide
@@ -27,7 +26,6 @@ SAMPLES_AT_ONCE = 2_000_000
 """Of one stream, kept until they are rows: some 100 MB with what it takes to sort them."""
 _SHOULD_HAVE = {"DCGM_FI_DEV_PCIE_MAX_LINK_GEN": "pcie_gen", "DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH": "pcie_width"}
 """What a GPU's link should be: fields that do not change with what it is."""
-_PORT = re.compile(r":\d+$")
 _STATIC_MS = 300_000
 _FIRST_MS, _SHORTEST_MS, _GROWTH = 60_000, 1000, 4
 
@@ -114,7 +112,7 @@ class SeriesReader:
         for one in self.api.instant(f'last_over_time(kube_pod_info{{pod=~".*(dcgm|exporter).*"}}{reach})', end):
             names |= {one.get(label, ""): one.get("node", "") for label in ("pod", "exported_pod", "pod_ip", "host_ip")}
         for one in self.api.instant(f"last_over_time(node_uname_info{reach})", end):
-            names[_PORT.sub("", one.get("instance", "")).strip("[]")] = one.get("nodename", "")
+            names[instance_host(one)] = one.get("nodename", "")
         self.census.meet({host: name for host, name in names.items() if host and name})
 
     def survey(self, start: int, end: int) -> Topology:

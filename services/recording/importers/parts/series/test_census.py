@@ -215,6 +215,17 @@ def test_an_address_becomes_a_name_where_node_exporter_has_it() -> None:
     assert placed(census, metric, device="mlx5_0", port="1", instance="10.0.0.8:9100").key == ("10.0.0.8", "mlx5_0")
 
 
+def test_what_a_prometheus_has_of_another_is_of_the_machines_that_that_one_scraped() -> None:
+    census = Census({"10.0.0.6": "v006"})
+    labels = {"device": "mlx5_0", "instance": "prometheus-rack-7:9090"}
+    found = [
+        census.place("node_infiniband_symbol_error_total", labels | {"exported_instance": f"{host}:9100"})
+        for host in ("v005", "10.0.0.6", "[2001:db8::5]")
+    ]
+    nodes = [place.key[0] for place in found if isinstance(place, Place)]
+    assert nodes == ["v005", "v006", "2001:db8::5"]
+
+
 def test_sensors_of_one_name_are_distinguished_by_their_number() -> None:
     census = Census()
     first = placed(census, "ipmi_temperature_celsius", instance="n1:9290", name="Temp", id="4")
