@@ -32,6 +32,7 @@ from detectors.contract import (
     IntArray,
     LogRecord,
 )
+from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
@@ -42,7 +43,7 @@ from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.brakes import HALVED, NODE_LEFT
-from detectors.signals.gpus_at_work import STALE_MS
+from detectors.signals.gpus_at_work import FEWEST_PEERS, STALE_MS
 from detectors.signals.held_down import medians
 from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
@@ -225,6 +226,8 @@ class PowerThrottle:
         """Return when the supply's alarm came if right before; else midway from the last free to the first braked."""
         gpus = self._gpus
         first = int(gpus.since[case.held].min())
+        if case.alarm is not None and (gpus.run[case.held] == 0).all():
+            return case.alarm.at
         if case.alarm is not None and first - STALE_MS <= case.alarm.at <= first:
             return case.alarm.at
         before = gpus.before[case.held]
@@ -332,7 +335,9 @@ class PowerThrottle:
             mates = mates[fresh[mates]]
             if alarm is None or now - alarm.at < _CARRIED_MS or not len(mates) or (self._gpus.run[mates] > 0).any():
                 continue
-            if self._book.get(_FAULT, entity) is None and self._book.get(_FAULT, entity, _SUPPLY) is None:
+            if self._book.get(_FAULT, entity) is None and self._braked_before(mates, now):
+                found += self._fire(now, entity, self._case(now, node, mates, mates, alarm, {node}, np.zeros(1, bool)))
+            elif self._book.get(_FAULT, entity) is None and self._book.get(_FAULT, entity, _SUPPLY) is None:
                 figures = {"power_w": self._gpus.power[mates], "sm_clock_mhz": self._gpus.clock[mates]}
                 found += self._book.fire(
                     now,
@@ -347,6 +352,22 @@ class PowerThrottle:
                     aspect=_SUPPLY,
                 )
         return found
+
+    def _braked_before(self, mates: IntArray, now: Instant) -> bool:
+        """Return whether a node whose supply failed has been braked since before its readings began.
+
+        All its GPUs, at work, are far below the clock of those of their model, and below their limit; what they were
+        seen to do is then no habit of theirs.
+        """
+        gpus, peers = self._gpus, self._gpus.peers_of(int(mates[0]), now)
+        if len(mates) < 2 or len(peers) < FEWEST_PEERS or not gpus.busy[mates].all():
+            return False
+        cut = median_of(gpus.clock[mates]) <= HALVED * median_of(gpus.clock[peers])
+        if not cut or median_of(gpus.power[mates] / gpus.limit[mates]) > HALVED:
+            return False
+        for habit in gpus.usual.values():
+            habit.forget(mates)
+        return True
 
     def snapshot(self) -> bytes:
         """Return the whole state."""

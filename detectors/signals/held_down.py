@@ -57,7 +57,7 @@ class HeldDown:
                 "activity_peers": gpus.activity[peers],
             }
         )
-        if not self.stated:
+        if not self.stated and gpus.improbable(held).any():  # else it rests on what the BMC states, or a feed shares
             figures["by_chance"] = gpus.by_chance(held)
         if self.alarm is not None:
             figures |= {f"{part}_alarm": self.alarm.words, f"{part}_alarm_at": rfc3339(self.alarm.at)}

@@ -1,0 +1,92 @@
+"""power_throttle where neither reasons nor counters of throttled time are exported."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.power_throttle.examples import Brake, tape_of
+from detectors.power_throttle.test_detector import DEFAULT, firing, run
+from detectors.tapes.gpus import START, name
+
+
+def test_on_default_fields_a_line_of_the_supply_explains_why_clocks_and_power_fell() -> None:
+    (fired,) = firing(tape_of(DEFAULT))
+    assert dict(fired.entity) == {"node": name(2)}
+    assert fired.detected_at <= START + 215_000
+    assert fired.summary.startswith("v003: clock and power cut on 8 of 8 busy GPUs")
+    assert "Power Supply #0x51" in fired.summary
+    assert "by_chance" not in fired.evidence, "it rests on the supply: the odds of the first readings alone are poor"
+    assert float(fired.evidence["work_rate"]) == pytest.approx(0.36, abs=0.02)
+
+
+@pytest.mark.parametrize(("gpus", "entity"), [(range(8), {"node": name(2)}), ([5], {"node": name(2), "gpu": 5})])
+def test_on_default_fields_without_a_word_of_any_supply_it_takes_evidence(gpus: Any, entity: dict[str, Any]) -> None:
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, 500, gpus=gpus)], supply_lines=False)
+    (fired,) = firing(tape_of(scene))
+    assert dict(fired.entity) == entity
+    assert START + 330_000 <= fired.detected_at <= START + 360_000
+    assert "years" in str(fired.evidence["by_chance"])
+
+
+@pytest.mark.parametrize("interval_s", [5.0, 30.0, 60.0])
+@pytest.mark.parametrize("supply_lines", [True, False])
+def test_on_default_fields_a_brake_of_the_only_node_of_a_job_is_found(interval_s: float, supply_lines: bool) -> None:
+    brakes = [Brake(2, 60 * interval_s, 80 * interval_s)]
+    scene = replace(
+        DEFAULT, nodes=12, interval_s=interval_s, minutes=1.6 * interval_s, brakes=brakes, supply_lines=supply_lines
+    )
+    tape = tape_of(scene)
+    jobs = [
+        replace(event, job=replace(event.job, job_id=node, nodes=(node,)))
+        for event in tape.jobs
+        for node in event.job.nodes
+    ]
+    (fired,) = firing(replace(tape, jobs=jobs))
+    assert dict(fired.entity) == {"node": name(2)}
+    assert fired.detected_at <= START + (60 * interval_s + max(6 * interval_s, 60)) * 1000
+
+
+@pytest.mark.parametrize(("supply_lines", "within_s"), [(True, 20), (False, 60)])
+def test_on_default_fields_a_feed_that_takes_all_of_a_job_is_found_node_by_node(
+    supply_lines: bool, within_s: float
+) -> None:
+    scene = replace(DEFAULT, nodes=6, brakes=[Brake(0, 300, 480), Brake(1, 300, 480)], supply_lines=supply_lines)
+    tape = tape_of(scene)
+    jobs = [
+        replace(event, job=replace(event.job, job_id=f"{first}", nodes=event.job.nodes[first : first + 2]))
+        for event in tape.jobs
+        for first in (0, 2, 4)
+    ]
+    found = firing(replace(tape, jobs=jobs))
+    assert [dict(one.entity) for one in found] == [{"node": name(0)}, {"node": name(1)}]
+    assert all(one.detected_at <= START + (300 + within_s) * 1000 for one in found)
+    assert "2 nodes of the same feed are braked" in found[-1].summary
+
+
+def test_a_brake_that_is_older_than_the_readings_is_found_by_the_supply_that_failed() -> None:
+    """Whoever looks at a cluster for the first time may do so for the brake."""
+    fired, resolved = run(tape_of(replace(DEFAULT, minutes=14, brakes=[Brake(2, 0, 400)])))
+    assert (dict(fired.entity), fired.severity, resolved.state) == ({"node": name(2)}, "page", "resolved")
+    assert fired.detected_at <= START + 150_000
+    assert fired.started_at <= START + 10_000
+    assert START + 400_000 < resolved.detected_at <= START + 700_000
+
+
+@pytest.mark.parametrize(("watts", "named"), [(55.0, []), (150.0, [name(0), name(1)])])
+def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(watts: float, named: list[str]) -> None:
+    """The job's first readings are of before it began, and its GPUs idle while it loads."""
+    fields = [field for field in DEFAULT.fields if field != "DCGM_FI_DEV_GPU_UTIL"]
+    tape = tape_of(replace(DEFAULT, nodes=6, brakes=[], fields=fields, supply_lines=False))
+    (dcgm, *rest), (job,) = tape.rows, tape.jobs
+    fell = np.isin(dcgm.keys["node"].codes, [0, 1]) & (dcgm.times >= START + 300_000)
+    values = dict(dcgm.values)
+    for field, value in (("DCGM_FI_DEV_POWER_USAGE", watts), ("DCGM_FI_DEV_SM_CLOCK", 210.0)):
+        values[field] = np.where(fell, value, values[field])
+    jobs = [
+        replace(job, job=replace(job.job, job_id=f"{first}", nodes=job.job.nodes[first : first + 2]))
+        for first in (0, 2, 4)
+    ]
+    found = firing(replace(tape, rows=[replace(dcgm, values=values), *rest], jobs=jobs))
+    assert [one.entity["node"] for one in found] == named
