@@ -1,6 +1,7 @@
 /** A recording: its story, what can be done with it, and, on a page of its own, what is in it. */
 import { useState } from "preact/hooks";
 import { all, ask, path, send, useLoaded } from "./api";
+import { latestOf } from "./latest";
 import { Operators } from "./Me";
 import { LIVE_SPEEDS } from "./playhead";
 import { go, href } from "./route";
@@ -167,7 +168,7 @@ const JOBS: readonly Column<Job>[] = [
 export function RecordingPage({ name }: { readonly name: string }) {
   const loaded = useLoaded(name, async () => {
     const [one, runs] = await Promise.all([ask<RecordingDetail>(path("recordings", name)), all<Run>("runs", { recording: name })]);
-    return { one, run: runs.find(({ replay }) => replay === null) ?? null };
+    return { one, run: latestOf(runs).get(name) ?? null };
   });
   const [error, setError] = useState<Error | null>(null);
   return (

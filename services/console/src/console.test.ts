@@ -8,12 +8,13 @@ import { parseEvent } from "./events";
 import { isolated, precisionOverRecall, shareWithin } from "./curves";
 import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
+import { latestDone, latestOf } from "./latest";
 import { blocks } from "./markdownBlocks";
 import { href, parseRoute } from "./route";
 import { AS_WRITTEN, firstSentence, lastOfEach, madeOf, makeRequest } from "./samples";
 import { withEvents, NOTHING } from "./found";
 import { clock, span, ticks } from "./time";
-import { words, type Finding, type Heatmap, type Incident, type Job, type Scenario, type Task } from "./types";
+import { words, type Finding, type Heatmap, type Incident, type Job, type Run, type Scenario, type Task } from "./types";
 import { evidence, percent, quantity, shownAs, tick } from "./units";
 import { asked } from "./zoom";
 
@@ -368,5 +369,19 @@ describe("sample incidents", () => {
     expect(firstSentence("It moves 3.4 GB/s instead of 22. Nothing crashes.")).toBe("It moves 3.4 GB/s instead of 22.");
     expect(firstSentence("The one and only.")).toBe("The one and only.");
     expect(firstSentence("no end")).toBe("no end");
+  });
+});
+
+describe("the run of a recording that counts", () => {
+  const run = (id: string, created: number, more: Partial<Run> = {}) => ({ id, recording: "a", detectors: {}, state: "done", replay: null, created_at: new Date(created).toISOString(), ...more }) as Run;
+  const of = (...runs: readonly Run[]) => [latestOf(runs).get("a")?.id, latestDone(runs).map(({ id }) => id)];
+
+  it("is the last with the detectors as they come, never one with others or a replay", () => {
+    expect(of(run("first", 1), run("second", 2), run("changed", 3, { detectors: { straggler: { enabled: false } } }), run("live", 4, { replay: "r" }))).toEqual(["second", ["second"]]);
+  });
+
+  it("is one that is done, though another waits, goes on or was cancelled since", () => {
+    expect(of(run("done", 1), run("waits", 2, { state: "queued" }), run("not", 3, { state: "cancelled" }))).toEqual(["done", ["done"]]);
+    expect(of(run("not", 1, { state: "cancelled" }), run("waits", 2, { state: "queued" }))).toEqual(["waits", []]);
   });
 });
