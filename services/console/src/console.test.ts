@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { arranged, clicked } from "./arranged";
 import { apart, EMPTY, nameOf, requestOf, textOf } from "./backtestRequest";
+import { calmIn, calmOf } from "./calm";
 import { settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
@@ -383,5 +384,19 @@ describe("the run of a recording that counts", () => {
   it("is one that is done, though another waits, goes on or was cancelled since", () => {
     expect(of(run("done", 1), run("waits", 2, { state: "queued" }), run("not", 3, { state: "cancelled" }))).toEqual(["done", ["done"]]);
     expect(of(run("not", 1, { state: "cancelled" }), run("waits", 2, { state: "queued" }))).toEqual(["waits", []]);
+  });
+});
+
+describe("where nothing is open", () => {
+  it("a cluster that cannot be read is not said to be well", () => {
+    const event_time = "2026-11-27T08:03:52.000Z";
+    expect(calmOf({ error: null, event_time })).toBe("Nothing is wrong there now.");
+    expect(calmOf({ error: "it cannot be reached", event_time })).toBe("Nothing was wrong there at 2026-11-27 08:03:52 UTC; whether anything is now is not known.");
+    expect(calmOf({ error: "it cannot be reached", event_time: null })).toBe("Whether anything is wrong there is not known.");
+  });
+
+  it("runs that go on are told with what they have found by now", () => {
+    expect(calmIn([])).toBe("In recordings: no run has found an incident.");
+    expect(calmIn([{ incidents: 2 }, { incidents: 0 }])).toContain("2 run(s) go on, with 2 incident(s) so far");
   });
 });
