@@ -1,13 +1,30 @@
-/** What a run's page says of how it was run and how it ended: with which settings, in which order, up to where. */
+/** What the pages of a run and of its recording say: with which settings, up to where, on which day, by whose word. */
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { inspected, READY, serve, type Served } from "./server";
+import { inspected, READY, ROOT, serve, type Served } from "./server";
 
 describe.skipIf(!READY)("runs in the console (needs Chromium, the built console and .venv)", () => {
+  const folder = mkdtempSync(join(tmpdir(), "hindcast-console-"));
   let served: Served;
   beforeAll(async () => {
-    served = await serve();
+    for (const name of ["vela-power-brake", "vela-healthy"]) {
+      cpSync(join(ROOT, "replay-data/small", name), join(folder, name), { recursive: true });
+    }
+    // Two days longer than its telemetry, and labelled by nobody.
+    for (const [name, change] of [["two-days", (header: string) => header.replace(/^end: .*$/m, "end: 2024-04-03T09:50:00Z")], ["unlabelled", (header: string) => header]] as const) {
+      cpSync(join(folder, "vela-power-brake"), join(folder, name), { recursive: true });
+      const header = join(folder, name, "recording.yaml");
+      writeFileSync(header, change(readFileSync(header, "utf8")).replace("name: vela-power-brake", `name: ${name}`));
+    }
+    writeFileSync(join(folder, "unlabelled", "labels.jsonl"), "");
+    served = await serve({ HINDCAST_API_LIBRARY: JSON.stringify([folder]) });
   });
-  afterAll(() => served.close());
+  afterAll(async () => {
+    await served.close();
+    rmSync(folder, { recursive: true });
+  });
 
   interface Run {
     readonly id: string;
@@ -43,6 +60,19 @@ describe.skipIf(!READY)("runs in the console (needs Chromium, the built console 
     await expect.poll(() => page.url()).toContain(`#/run/${plain}`);
     await page.waitForSelector("section[aria-label='Score']");
     expect(await note("Not the detectors as they come").count()).toBe(0);
+    expect(wrong).toEqual([]);
+  });
+  it("is of a recording that tells what was wrong first, on which day, and that nobody has said it", async () => {
+    const { page, base, wrong } = served;
+    const labels = page.getByRole("region", { name: "Labels" });
+    await page.goto(`${base}#/library/vela-power-brake`);
+    await labels.locator("tbody tr").first().waitFor();
+    expect(await labels.locator("tbody tr").first().innerText()).toMatch(/power_throttle.*09:30:00 UTC/s);
+    await page.goto(`${base}#/library/two-days`);
+    await expect.poll(() => labels.locator("tbody tr").first().innerText()).toMatch(/power_throttle.*2024-04-01 09:30:00 UTC/s);
+    await page.goto(`${base}#/library/unlabelled`);
+    await labels.getByText("Nobody has labelled it").waitFor();
+    expect(await inspected(page, "unlabelled")).toEqual([]);
     expect(wrong).toEqual([]);
   });
 });

@@ -13,7 +13,7 @@ import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
 import { parse, rfc3339, span } from "./time";
 import type { Finding, IncidentDetail, RecordingDetail, Run } from "./types";
-import { Moment, Sev, When } from "./ui";
+import { Days, Moment, Sev, When } from "./ui";
 import { known } from "./units";
 import { zoomOf } from "./zoom";
 
@@ -48,7 +48,7 @@ export function IncidentPage({ run, id }: { readonly run: string; readonly id: s
     const timer = setTimeout(again, AGAIN_MS);
     return () => clearTimeout(timer);
   }, [changing, data, again]);
-  return <When loaded={loaded}>{(found) => <Shown found={found} />}</When>;
+  return <When loaded={loaded}>{(found) => <Days of={found.recording}><Shown found={found} /></Days>}</When>;
 }
 
 function Shown({ found }: { readonly found: Case }) {

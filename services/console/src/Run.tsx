@@ -13,7 +13,7 @@ import { Stage, useLinkedMoment } from "./Stage";
 import { parse } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Run } from "./types";
-import { EventClock, Moment, Trouble, When } from "./ui";
+import { Days, EventClock, Moment, Trouble, When } from "./ui";
 import { percent } from "./units";
 import { zoomOf } from "./zoom";
 
@@ -41,7 +41,11 @@ export function RunPage({ id }: { readonly id: string }) {
   }
   return (
     <When loaded={recording}>
-      {(detail) => <Deck key={id} watched={watched} run={run} recording={detail} heat={heat} route={route} onMoment={setAt} />}
+      {(detail) => (
+        <Days of={detail}>
+          <Deck key={id} watched={watched} run={run} recording={detail} heat={heat} route={route} onMoment={setAt} />
+        </Days>
+      )}
     </When>
   );
 }

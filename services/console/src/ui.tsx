@@ -1,9 +1,9 @@
 /** Small pieces that every page is made of. */
-import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { createContext, type ComponentChildren } from "preact";
+import { useContext, useState } from "preact/hooks";
 import { ApiError, type Loaded } from "./api";
-import { clock, moment, rfc3339 } from "./time";
-import type { Severity, Task } from "./types";
+import { clock, moment, parse, rfc3339, severalDays } from "./time";
+import type { RecordingSummary, Severity, Task } from "./types";
 import { percent } from "./units";
 
 const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
@@ -26,10 +26,18 @@ export function Sev({ of }: { readonly of: Severity }) {
   );
 }
 
+const DaysContext = createContext(false);
+
+/** Moments of a recording: with their days where it is of several. */
+export function Days({ of, children }: { readonly of: Pick<RecordingSummary, "start" | "end">; readonly children: ComponentChildren }) {
+  return <DaysContext.Provider value={severalDays(parse(of.start), parse(of.end))}>{children}</DaysContext.Provider>;
+}
+
 export function Moment({ at, withDay = false }: { readonly at: number; readonly withDay?: boolean }) {
+  const days = useContext(DaysContext);
   return (
     <time dateTime={rfc3339(at)} title={rfc3339(at)}>
-      {moment(at, withDay)}
+      {moment(at, withDay || days)}
     </time>
   );
 }
