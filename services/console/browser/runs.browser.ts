@@ -8,6 +8,8 @@ import { inspected, READY, ROOT, serve, type Served } from "./server";
 describe.skipIf(!READY)("runs in the console (needs Chromium, the built console and .venv)", () => {
   const folder = mkdtempSync(join(tmpdir(), "hindcast-console-"));
   let served: Served;
+  /** Of the detectors as they come, over the recording with a fault. */
+  let plain = "";
   beforeAll(async () => {
     for (const name of ["vela-power-brake", "vela-healthy"]) {
       cpSync(join(ROOT, "replay-data/small", name), join(folder, name), { recursive: true });
@@ -49,7 +51,7 @@ describe.skipIf(!READY)("runs in the console (needs Chromium, the built console 
 
   it("of other settings says so, and is not what its recording leads to", async () => {
     const { page, base, wrong } = served;
-    const plain = await start("vela-power-brake");
+    plain = await start("vela-power-brake");
     const changed = await start("vela-power-brake", { power_throttle: { enabled: false } });
     await expect.poll(() => state(changed)).toBe("done");
     await page.goto(`${base}#/run/${changed}`);
@@ -62,6 +64,20 @@ describe.skipIf(!READY)("runs in the console (needs Chromium, the built console 
     expect(await note("Not the detectors as they come").count()).toBe(0);
     expect(wrong).toEqual([]);
   });
+  it("of thousands of incidents shows some, and its findings are not far below them", async () => {
+    const { page, base, wrong } = served;
+    await page.route(`**/api/v1/runs/${plain}/incidents?*`, async (route) => {
+      const answer = (await (await route.fetch()).json()) as { items: { id: string }[] };
+      const items = Array.from({ length: 4000 }, (_, number) => ({ ...answer.items[0], id: String(number) }));
+      await route.fulfill({ json: { ...answer, items, total: items.length } });
+    });
+    await page.goto(`${base}#/run/${plain}`);
+    await page.getByText("At most 50 are shown").waitFor();
+    expect(await page.locator("section[aria-label=Incidents] tbody tr").count()).toBe(50);
+    await page.unrouteAll({ behavior: "wait" });
+    expect(wrong).toEqual([]);
+  });
+
   it("is of a recording that tells what was wrong first, on which day, and that nobody has said it", async () => {
     const { page, base, wrong } = served;
     const labels = page.getByRole("region", { name: "Labels" });

@@ -7,7 +7,7 @@ import { settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
 import { isolated, precisionOverRecall, shareWithin } from "./curves";
-import { bucketAt, census, jobsOn, layout, withFindings } from "./fleet";
+import { bucketAt, census, jobsOn, largestFirst, layout, withFindings, worthALook } from "./fleet";
 import { ordered, windowOf, worstFirst } from "./incidents";
 import { latestDone, latestOf } from "./latest";
 import { blocks } from "./markdownBlocks";
@@ -398,5 +398,13 @@ describe("where nothing is open", () => {
   it("runs that go on are told with what they have found by now", () => {
     expect(calmIn([])).toBe("In recordings: no run has found an incident.");
     expect(calmIn([{ incidents: 2 }, { incidents: 0 }])).toContain("2 run(s) go on, with 2 incident(s) so far");
+  });
+});
+
+describe("the job whose steps are shown", () => {
+  const jobs = largestFirst([["small", 1], ["large", 3], ["struck", 2]].map(([job_id, nodes]) => ({ job_id, nodes: Array.from({ length: Number(nodes) }, (_, n) => `n${n}`) }) as unknown as Job));
+
+  it("is the one that an incident struck, or else the largest", () => {
+    expect([worthALook(jobs, "struck"), worthALook(jobs, "unknown"), worthALook(jobs, undefined), worthALook([], "struck")].map((one) => one?.job_id)).toEqual(["struck", "large", "large", undefined]);
   });
 });
