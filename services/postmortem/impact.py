@@ -9,7 +9,7 @@ _ENDED_WELL = "COMPLETED"
 def hours_lost(impact: Impact) -> float | None:
     """Return the GPU-hours lost; None where no step tells: of a job that ends at once that is not zero."""
     told = any(one.step_time_factor is not None or one.stood_s > 0 for one in impact.jobs)
-    return impact.gpu_hours_lost if told else None
+    return impact.gpu_hours_lost if told or not impact.jobs else None
 
 
 def factor(impact: Impact) -> float | None:
