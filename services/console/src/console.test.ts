@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { arranged, clicked } from "./arranged";
 import { apart, EMPTY, nameOf, requestOf, textOf } from "./backtestRequest";
 import { calmIn, calmOf } from "./calm";
-import { settingsOf } from "./changes";
+import { lackOf, settingsOf } from "./changes";
 import { around } from "./cut";
 import { parseEvent } from "./events";
 import { isolated, precisionOverRecall, shareWithin } from "./curves";
@@ -420,5 +420,18 @@ describe("what an incident cost", () => {
   it("is what the jobs say whose steps are known", () => {
     expect([of(job, { ...job, step_time_factor: 1 }), of()]).toEqual([{ factor: 1, hours: 0 }, { factor: 1, hours: 0 }]);
     expect(lostBy({ ...job, stood_s: 60, gpu_hours_lost: 0.1 })).toBe(0.1);
+  });
+});
+
+describe("a change of a setting", () => {
+  const detectors = [{ name: "a", settings: [{ name: "readings", value: 2 }] }] as unknown as Parameters<typeof lackOf>[1];
+  const lack = (setting: string, value: string) => lackOf([{ detector: "a", setting, value }], detectors);
+
+  it("that is not whole, or not of its kind, is not taken for another", () => {
+    expect([lack("", ""), lack("readings", " "), lack("readings", "abc"), lack("enabled", "no")]).toEqual(["Choose a setting of a.", "Say what a.readings is to be.", "a.readings is a number, such as 2.", "a.enabled is true or false."]);
+  });
+
+  it("that is whole lacks nothing, nor does an empty line", () => {
+    expect([lack("readings", "3"), lack("enabled", "false"), lackOf([{ detector: "", setting: "", value: "" }], detectors)]).toEqual([null, null, null]);
   });
 });
