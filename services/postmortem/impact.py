@@ -1,4 +1,4 @@
-"""What the incident did to jobs, said no more surely than their steps tell."""
+"""What the incident did to jobs, stated no more surely than their steps show."""
 
 from detectors.incidents.report import Impact, Touched
 from services.postmortem.case import Case
@@ -7,9 +7,9 @@ _ENDED_WELL = "COMPLETED"
 
 
 def hours_lost(impact: Impact) -> float | None:
-    """Return the GPU-hours lost; None where no step tells: of a job that ends at once that is not zero."""
-    told = any(one.step_time_factor is not None or one.stood_s > 0 for one in impact.jobs)
-    return impact.gpu_hours_lost if told or not impact.jobs else None
+    """Return the GPU-hours lost; None where no step shows them: of a job that ends at once that is not zero."""
+    measured = any(one.step_time_factor is not None or one.stood_s > 0 for one in impact.jobs)
+    return impact.gpu_hours_lost if measured or not impact.jobs else None
 
 
 def factor(impact: Impact) -> float | None:

@@ -51,7 +51,7 @@ def _course(case: Case) -> str:
     words += f" {gap(root.detected_at - case.onset)} later, at"
     words += f" {_second(root.detected_at)}"
     alerted = case.alerted()
-    # Detectors alone alert nobody, and who was told of it in a live cluster the recording does not know.
+    # Detectors alone alert nobody, and the recording does not know who was alerted in the cluster.
     words += "; live, that " + (f"is a {alerted.severity}." if alerted is not None else "alerts nobody.")
     if root.resolved_at is None:
         return f"{words} It lasted to the end of the recording."
@@ -84,6 +84,6 @@ def _losses(case: Case, price: float | None) -> str:
         words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
     hours = hours_lost(impact)
     if hours is None:
-        return " ".join([*words, "What it cost is not known: no step tells of it."])
+        return " ".join([*words, "What it cost is not known: no step shows it."])
     dollars = cost(price, hours, ", which cost ")
     return " ".join([*words, f"In all, {hours:.1f} GPU-hours were lost{dollars}."])

@@ -183,7 +183,7 @@ def test_a_length_is_rounded_not_cut(ms: int, words: str) -> None:
     assert gap(ms) == words
 
 
-def test_a_job_that_is_killed_before_its_next_step_is_not_said_to_keep_its_pace(made: tuple[Case, Report]) -> None:
+def test_a_job_that_is_killed_before_its_next_step_does_not_keep_its_pace(made: tuple[Case, Report]) -> None:
     case, report = made
     (job,) = case.incident.impact.jobs
     ended = case.onset + 59_000
