@@ -107,6 +107,8 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
 
   it("compares two configurations, and what was found before with what is found now", async () => {
     const { page, base, wrong } = served;
+    await page.goto(`${base}#/postmortem`);
+    await page.getByRole("link", { name: "Postmortem: power_throttle on v002, vela-power-brake" }).waitFor();
     await page.goto(`${base}#/compare`);
     await page.locator("select[aria-label=detector]").selectOption("power_throttle");
     await page.locator("select[aria-label=setting]").selectOption("enabled");

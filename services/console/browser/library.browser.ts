@@ -15,7 +15,7 @@ function archive(folder: string): Buffer {
   const recording = join(folder, NAME);
   cpSync(join(ROOT, "replay-data/small/vela-power-brake"), recording, { recursive: true });
   const header = join(recording, "recording.yaml");
-  writeFileSync(header, readFileSync(header, "utf8").replace("name: vela-power-brake", `name: ${NAME}`));
+  writeFileSync(header, readFileSync(header, "utf8").replace("name: vela-power-brake", `name: ${NAME}`).replace(/^title: /m, `title: ${"x".repeat(120)} `));
   return execFileSync("tar", ["-czf", "-", "-C", folder, NAME]);
 }
 
@@ -46,8 +46,10 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     expect(await inspected(page, "door")).toEqual([]);
     await enter(TOKENS.viewer);
     await page.getByRole("heading", { name: "What to do next" }).waitFor();
+    expect(await page.getByRole("link", { name: "3 recording(s) here" }).getAttribute("href")).toBe("#/library");
     await page.keyboard.press("2");
     await page.locator("article").first().waitFor();
+    expect((await page.locator("article").first().boundingBox())?.width, "a story has room").toBeGreaterThan(330);
     expect(await page.locator("article button:not(.small), section[aria-label=Import]").count()).toBe(0);
     expect(await inspected(page, "library-viewer")).toEqual([]);
     for (const at of ["compare", "rules", "backtest", "score", "postmortem"]) {
@@ -101,6 +103,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await drop(["told.tar.gz", packed], ["notes.zip", junk]);
     const article = page.locator("article", { hasText: NAME });
     await article.waitFor();
+    expect((await article.boundingBox())?.width, "a word without end is broken").toBeLessThan(700);
     await refused.filter({ hasText: "notes.zip" }).waitFor();
     await drop(["told.tar.gz", packed]);
     await refused.filter({ hasText: `there is a recording ${NAME}` }).waitFor();

@@ -4,7 +4,7 @@ import { useContext, useState } from "preact/hooks";
 import { ApiError, type Loaded } from "./api";
 import { clock, moment, parse, rfc3339, severalDays } from "./time";
 import type { RecordingSummary, Severity, Task } from "./types";
-import { percent } from "./units";
+import { howFar, percent } from "./units";
 
 const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
   page: ["page", "✕", "page"],
@@ -70,9 +70,16 @@ interface ProgressProps {
 
 /** How far a task is and what it is doing. */
 export function Progress({ of: task, children }: ProgressProps) {
+  const far = howFar(task);
   return (
     <div class="row" role="status">
-      <progress max={1} value={task.progress} aria-label="How far it is" /> {percent(task.progress)}
+      {far === null ? (
+        <progress aria-label="How far it is" />
+      ) : (
+        <>
+          <progress max={1} value={far} aria-label="How far it is" /> {percent(far)}
+        </>
+      )}
       <span class="soft">{task.state === "queued" ? "waits for its turn" : task.doing}</span>
       {children}
     </div>
