@@ -20,6 +20,7 @@ from services.postmortem.markdown import markdown
 from services.postmortem.report import Report, compose
 from services.postmortem.rules import Alerts
 from services.postmortem.timeline import GROUP_WAIT_MS, clock, gap, moments
+from services.postmortem.whatif import Trial, Trials
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.rules.evaluation import Came
@@ -200,6 +201,13 @@ def test_a_job_that_is_killed_before_its_next_step_does_not_keep_its_pace(made: 
 
 def test_what_to_do_stands_before_how_it_was_found(made: tuple[Case, Report]) -> None:
     assert [one.title for one in compose(made[1]).sections[:3]] == ["What happened", "Actions", "Timeline"]
+
+
+def test_what_a_trial_changes_is_no_total(made: tuple[Case, Report]) -> None:
+    case, report = made
+    trial = Trial("half the patience", {"confirm_readings": 1}, case.root.detected_at, 0.0, 0, 0)
+    table = _table(compose(replace(report, tried=Trials(settings=[trial]))), "What would have caught it sooner")
+    assert table.columns[2:4] == ["more false alarms", "more findings"]
 
 
 def test_a_line_written_just_before_the_label_begins_is_the_first_signal(
