@@ -65,7 +65,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
   });
 
   it("opens on what is wrong where nothing is yet, and tells its keys", async () => {
-    const { page, wrong } = served;
+    const { page, base, wrong } = served;
     await page.getByRole("heading", { name: "What to do next" }).waitFor();
     expect(await inspected(page, "nothing-wrong")).toEqual([]);
     await page.keyboard.press("?");
@@ -74,6 +74,9 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     expect(await inspected(page, "keys")).toEqual([]);
     await page.keyboard.press("Escape");
     await keys.waitFor({ state: "hidden" });
+    await page.goto(`${base}#/run/nowhere`);
+    await page.getByRole("alert").getByRole("link", { name: "see in the library what there is" }).waitFor();
+    await page.goto(base);
     expect(wrong).toEqual([]);
   });
 

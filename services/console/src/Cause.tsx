@@ -73,7 +73,7 @@ const JOBS: readonly Column<IncidentDetail["impact"]["jobs"][number]>[] = [
   },
   { name: "GPUs", num: true, by: ({ gpus }) => gpus },
   { name: "steps", num: true, by: (job) => job.step_time_factor, cell: (job) => known(job.step_time_factor, (it) => `× ${it.toFixed(2)}`) },
-  { name: "stood", num: true, by: ({ stood_s }) => stood_s, cell: ({ stood_s }) => (stood_s === 0 ? "–" : span(stood_s * 1000)) },
+  { name: "stood", num: true, by: ({ stood_s }) => stood_s, cell: (job) => known(lostBy(job) === null ? null : job.stood_s, (it) => span(it * 1000)) },
   { name: "GPU-hours", num: true, by: lostBy, cell: (job) => known(lostBy(job), (it) => it.toFixed(1)) },
 ];
 

@@ -2,6 +2,7 @@
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useState } from "preact/hooks";
 import { ApiError, type Loaded } from "./api";
+import { href } from "./route";
 import { clock, moment, parse, rfc3339, severalDays } from "./time";
 import type { RecordingSummary, Severity, Task } from "./types";
 import { howFar, percent } from "./units";
@@ -53,12 +54,19 @@ export function EventClock({ at }: { readonly at: number }) {
   );
 }
 
+/** A remedy for who asks by HTTP is none for who looks at a page. */
+const BY_HTTP = /^GET \/api\//;
+
 export function Trouble({ error }: { readonly error: Error }) {
   return (
     <div class="panel problem" role="alert">
       <strong>{error instanceof ApiError ? error.title : "This page has failed"}</strong>
       <p>{error.message}</p>
-      {error instanceof ApiError && error.remedy !== "" && <p>What to do: {error.remedy}</p>}
+      {error instanceof ApiError && error.remedy !== "" && (
+        <p>
+          What to do: {BY_HTTP.test(error.remedy) ? <a href={href("library")}>see in the library what there is</a> : error.remedy}
+        </p>
+      )}
     </div>
   );
 }
