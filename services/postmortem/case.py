@@ -16,6 +16,8 @@ from services.score.matching import about, same_place
 
 _LOG_LEAD_MS = 120_000
 """A line so long before the onset may be about it."""
+_CLOCKS_MS = 1000
+"""A machine's clock may be so far ahead of that by which the label was written."""
 _MOST_LINES = 8
 _LOUD = frozenset({"warning", "error", "critical"})
 
@@ -58,6 +60,11 @@ class Case:
                 return one
         return min(lasting, key=lambda one: (not one.root, one.onset), default=None)
 
+    @property
+    def onset(self) -> Instant:
+        """When it began: as the label says, or else as the detector of the root cause estimates."""
+        return self.root.started_at if self.label is None else self.label.onset
+
     def finding(self, name: str) -> Finding:
         """Return the firing finding of an id."""
         return next(one for one in self.findings if one.id == name and one.state == "firing")
@@ -74,7 +81,8 @@ class Case:
     def lines(self) -> list[Event]:
         """Return the first loud log lines about the culprit, from the onset on; of jobs' own logs none."""
         root, label = self.root, self.label
-        begin = root.started_at - _LOG_LEAD_MS if label is None else min(label.onset, root.started_at)
+        known = min(self.onset, root.started_at)
+        begin = known - (_LOG_LEAD_MS if label is None else _CLOCKS_MS)
         return loud_lines(self.recording.events(begin, root.detected_at + _LOG_LEAD_MS), self.cause.entity)
 
     @property

@@ -34,7 +34,7 @@ def sooner(
                 f" False alarms are counted {against}."
             ),
             Table(
-                ["tried", "found", "false alarms", "findings", "settings"],
+                ["tried", "found", "more false alarms", "more findings", "settings"],
                 rows,
                 frozenset({1, 2, 3}),
                 strong,

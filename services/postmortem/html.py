@@ -54,6 +54,10 @@ svg .middle {{ stroke: var(--middle); stroke-width: 1.2; fill: none }}
 svg .culprit {{ stroke: var(--culprit); stroke-width: 1.8; fill: none; stroke-linejoin: round }}
 svg .mark {{ stroke-width: 1.2; stroke-dasharray: 4 3 }} svg .onset {{ stroke: var(--onset) }}
 svg .found {{ stroke: var(--found) }} svg .over {{ stroke: var(--over) }}
+@media (max-width: 40rem) {{
+  /* Of when and what, a phone has room for both, but not for how long between. */
+  #timeline :is(th, td):is(:nth-child(2), :nth-child(3)) {{ display: none }} #timeline td {{ overflow-wrap: anywhere }}
+}}
 @media print {{
   :root {{ {_LIGHT} }}
   @page {{ margin: 16mm 14mm }}
@@ -87,7 +91,9 @@ def html(document: Document) -> str:
 
 def _section(section: Section) -> str:
     key = _KEY if any(isinstance(block, Figure) for block in section.blocks) else ""
-    return f"<section><h2>{escape(section.title)}</h2>{key}{''.join(map(_block, section.blocks))}</section>\n"
+    name = escape(section.title.lower().replace(" ", "-"))
+    blocks = "".join(map(_block, section.blocks))
+    return f'<section id="{name}"><h2>{escape(section.title)}</h2>{key}{blocks}</section>\n'
 
 
 def _block(block: Block) -> str:

@@ -1,11 +1,10 @@
 """The postmortem: every section of it, from a case and what was found out about it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from detectors.contract import Finding
-from detectors.incidents.report import Impact
 from services.kit.times import format_time
 from services.postmortem.actions import actions
 from services.postmortem.appendix import Asked, appendix
@@ -15,6 +14,7 @@ from services.postmortem.chart import Mark, figure
 from services.postmortem.document import Block, Document, Figure, Items, Section, Table, Text, filled
 from services.postmortem.earlier_detection import missing, sooner
 from services.postmortem.evidence import Shown, show
+from services.postmortem.impact import cut_short, factor, hours_lost
 from services.postmortem.rules import Alerts, rule_blocks
 from services.postmortem.story import cost, story
 from services.postmortem.timeline import Moment, clock, gap, moments
@@ -48,32 +48,26 @@ def compose(report: Report) -> Document:
     """Return the report as a document."""
     case, manifest = report.case, report.case.recording.manifest
     course = moments(case, report.shown, report.lines)
-    impact, label, asked = case.incident.impact, case.label, report.asked
+    impact, label, asked, hours = case.incident.impact, case.label, report.asked, hours_lost(case.incident.impact)
     facts = [
         ("culprit", place(case.cause.entity)),
         ("fault", case.root.fault.replace("_", " ")),
-        (
-            "lasted",
-            gap((case.over_at or manifest.end) - case.incident.started_at) + ("" if case.over_at else " and on"),
-        ),
-        ("found after", gap(case.root.detected_at - (label.onset if label is not None else case.root.started_at))),
+        ("lasted", gap((case.over_at or manifest.end) - case.onset) + ("" if case.over_at else " and on")),
+        ("found after", gap(case.root.detected_at - case.onset)),
         ("GPUs", f"{impact.gpus} on {impact.nodes} node{'s' * (impact.nodes != 1)}"),
-        ("step time", _pace(impact)),
-        (
-            "GPU-hours lost",
-            _figure_of(impact.gpu_hours_lost, ".1f") + cost(asked.price, impact.gpu_hours_lost, " (", ")"),
-        ),
+        ("step time", _pace(case)),
+        ("GPU-hours lost", _figure_of(hours, ".1f") + cost(asked.price, hours, " (", ")")),
     ]
     lacking = missing(case)
     sections = [
         story(case, asked.price),
+        actions(case, report.tried, lacking),
         _timeline(course),
         _culprit(report),
         _blast(report),
         chain(case, report.shown),
         _detectors(report),
         sooner(case, report.tried, course, report.shown, lacking),
-        actions(case, report.tried, lacking),
     ]
     if label is not None:
         sections.append(_against(case, label))
@@ -85,7 +79,7 @@ def compose(report: Report) -> Document:
         )
         sections.append(Section("What could not be judged", [Text(unjudged), Items(list(report.unjudged))]))
     title = f"Postmortem: {case.root.fault} on {place(case.cause.entity)}"
-    began, over = format_time(case.incident.started_at), format_time(case.over_at or manifest.end)
+    began, over = format_time(case.onset), format_time(case.over_at or manifest.end)
     lead = f"Cluster {manifest.cluster.name}, {began[:10]}, {began[11:16]} to {over[11:16]} UTC."
     return Document(title, lead, facts, [*sections, appendix(case, report.asked)])
 
@@ -98,12 +92,15 @@ def _also_seen(odd: Sequence[Finding]) -> Section:
     return Section("Also seen, alerts nobody", [Items(entries)])
 
 
-def _pace(impact: Impact) -> str:
+def _pace(case: Case) -> str:
     """Return what became of the steps of the job that fared worst."""
+    impact = case.incident.impact
     if not impact.jobs:
         return "no job known"
     if stood := max((job.stood_s for job in impact.jobs), default=0.0):
         return f"no step for {gap(round(stood * 1000))}"
+    if ended := cut_short(case):
+        return f"job {ended[0].job_id} ended" if len(ended) == 1 else f"{len(ended)} jobs ended"
     if impact.step_time_factor is None:
         return "unknown: no steps"
     return f"{impact.step_time_factor:.2f} times the usual" if impact.step_time_factor > 1 else "as usual"
@@ -205,32 +202,32 @@ def _blast(report: Report) -> Section:
     for touched in impact.jobs:
         job = known.get(touched.job_id)
         name = f"{touched.job_id} {job.name} ({job.user})" if job is not None else touched.job_id
-        factor = _figure_of(touched.step_time_factor, ".2f")
+        slower = _figure_of(touched.step_time_factor, ".2f")
         ended = "" if touched.ended_at is None else clock(touched.ended_at)
         cells = [
             name,
             str(len(job.nodes)) if job is not None else "",
             str(touched.gpus),
-            factor,
+            slower,
             gap(round(touched.stood_s * 1000)) if touched.stood_s else "",
         ]
-        lost = _figure_of(touched.gpu_hours_lost, ".2f")
-        rows.append([*cells, lost, cost(report.asked.price, touched.gpu_hours_lost), ended])
+        hours = hours_lost(replace(impact, jobs=(touched,), gpu_hours_lost=touched.gpu_hours_lost))
+        rows.append([*cells, _figure_of(hours, ".2f"), cost(report.asked.price, hours), ended])
     total = [
         "all",
         str(impact.nodes),
         str(impact.gpus),
-        _figure_of(impact.step_time_factor, ".2f"),
+        _figure_of(factor(impact), ".2f"),
         "",
-        _figure_of(impact.gpu_hours_lost, ".2f"),
-        cost(report.asked.price, impact.gpu_hours_lost),
+        _figure_of(hours_lost(impact), ".2f"),
+        cost(report.asked.price, hours_lost(impact)),
         "",
     ]
     columns = ["job", "nodes", "GPUs", "steps, times as long", "without a step", "GPU-hours lost", "cost, USD", "ended"]
     table = Table(columns, [*rows, total], frozenset(range(1, 8)), frozenset({len(rows)}))
     blocks: list[Block] = [filled(table)]
     if report.asked.price is None:
-        blocks.append(Text("Say `--price USD_PER_GPU_HOUR` for the cost."))
+        blocks.append(Text("With a price of a GPU-hour (`--price`, or the console's field) the cost stands here too."))
     blocks.append(
         Text(
             "GPU-hours lost are the job's GPUs, times how long it lasted, times the share of a step that was lost:"
@@ -312,16 +309,17 @@ def _against(case: Case, label: Label) -> Section:
     ]
     if root.resolved_at is not None and label.end <= case.recording.manifest.end:
         rows.append(["over", clock(label.end), clock(root.resolved_at), f"{gap(root.resolved_at - label.end)} apart"])
-    factor, hours = true.get("step_time_factor"), true.get("gpu_hours_lost")
+    times, hours = true.get("step_time_factor"), true.get("gpu_hours_lost")
     for name, wanted, got in (("GPUs", true.get("gpus"), impact.gpus), ("jobs", true.get("jobs"), len(impact.jobs))):
         if wanted is not None:
             rows.append([name, str(wanted), str(got), "right" if wanted == got else "off"])
-    if factor is not None:
-        near = factor_right(factor, impact.step_time_factor)
+    if times is not None:
+        near = factor_right(times, impact.step_time_factor)
         figure = _figure_of(impact.step_time_factor, ".2f")
-        rows.append(["steps, times as long", f"{factor:.2f}", figure, "right" if near else "off"])
+        rows.append(["steps, times as long", f"{times:.2f}", figure, "right" if near else "off"])
     if hours is not None:
-        near, lost = hours_right(hours, impact.gpu_hours_lost), impact.gpu_hours_lost
+        lost = hours_lost(impact)
+        near = hours_right(hours, lost)
         off = f", {lost / hours - 1:+.0%}" if hours and lost is not None else ""
         verdict = f"{'right' if near else 'off'}{off}"
         rows.append(["GPU-hours lost", f"{hours:.1f}", _figure_of(lost, ".2f"), verdict])

@@ -3,6 +3,7 @@
 from services.kit.times import format_time
 from services.postmortem.case import Case, place
 from services.postmortem.document import Block, Section, Text
+from services.postmortem.impact import cut_short, hours_lost
 from services.postmortem.timeline import gap
 
 _TELLER = {
@@ -45,12 +46,13 @@ def _second(at: int) -> str:
 
 def _course(case: Case) -> str:
     """Return when it began, was found, alerted on and over, in a sentence or two."""
-    root, label = case.root, case.label
-    onset = label.onset if label is not None else root.started_at
-    words = f"It began at {_second(onset)} UTC. {root.detector} found it {gap(root.detected_at - onset)} later, at"
+    root = case.root
+    words = f"It began at {_second(case.onset)} UTC. {root.detector} found it"
+    words += f" {gap(root.detected_at - case.onset)} later, at"
     words += f" {_second(root.detected_at)}"
     alerted = case.alerted()
-    words += f", and a {alerted.severity} was raised." if alerted is not None else "; nobody was alerted."
+    # Detectors alone alert nobody, and the recording does not know who was alerted in the cluster.
+    words += "; live, that " + (f"is a {alerted.severity}." if alerted is not None else "alerts nobody.")
     if root.resolved_at is None:
         return f"{words} It lasted to the end of the recording."
     return f"{words} It was resolved at {_second(root.resolved_at)}."
@@ -61,21 +63,27 @@ def _losses(case: Case, price: float | None) -> str:
     impact = case.incident.impact
     if not impact.jobs:
         return "No job is known that it struck."
+    ended = {one.job_id: one.ended_at for one in cut_short(case)}
     users = {job.job_id: f" ({job.name}, user {job.user})" for job in case.jobs}
     words = []
     for one in impact.jobs[:3]:
         job = f"Job {one.job_id}{users.get(one.job_id, '')} on {one.gpus} GPUs"
+        at = ended.get(one.job_id)
+        end = "" if at is None else f", and ended at {_second(at)}"
         if one.stood_s:
-            words.append(f"{job} did no step for {gap(round(one.stood_s * 1000))}.")
+            words.append(f"{job} did no step for {gap(round(one.stood_s * 1000))}{end}.")
         elif one.step_time_factor is not None and one.step_time_factor > 1:
-            words.append(f"{job} took {one.step_time_factor:.2f} times as long for a step.")
+            words.append(f"{job} took {one.step_time_factor:.2f} times as long for a step{end}.")
+        elif at is not None:
+            words.append(f"{job} ended at {_second(at)}, {gap(at - case.onset)} after the onset.")
         elif one.step_time_factor is None:
             words.append(f"{job} was touched; what became of its steps is not known.")
         else:
             words.append(f"{job} was touched, but kept its usual pace.")
     if len(impact.jobs) > 3:
         words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
-    if impact.gpu_hours_lost is None:
-        return " ".join([*words, "What it cost is not known: no steps were reported."])
-    dollars = cost(price, impact.gpu_hours_lost, ", which cost ")
-    return " ".join([*words, f"In all, {impact.gpu_hours_lost:.1f} GPU-hours were lost{dollars}."])
+    hours = hours_lost(impact)
+    if hours is None:
+        return " ".join([*words, "What it cost is not known: no step shows it."])
+    dollars = cost(price, hours, ", which cost ")
+    return " ".join([*words, f"In all, {hours:.1f} GPU-hours were lost{dollars}."])

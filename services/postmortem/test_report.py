@@ -20,6 +20,7 @@ from services.postmortem.markdown import markdown
 from services.postmortem.report import Report, compose
 from services.postmortem.rules import Alerts
 from services.postmortem.timeline import GROUP_WAIT_MS, clock, gap, moments
+from services.postmortem.whatif import Trial, Trials
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.rules.evaluation import Came
@@ -142,7 +143,7 @@ def test_of_the_rules_on_the_fault_that_stayed_silent_the_report_names_how_near_
             came("GpuPowerBrake", "brake == 0.5", 0.5, met=True),
         ],
     )
-    section = compose(replace(made[1], alerts=alerts)).sections[5]
+    section = compose(replace(made[1], alerts=alerts)).sections[6]
     assert section.title == "Who fired, who stayed silent"
     table = section.blocks[-1]
     assert isinstance(table, Table)
@@ -161,8 +162,64 @@ def test_the_first_paragraphs_name_when_whom_and_what_it_cost(made: tuple[Case, 
     (story,) = [one for one in compose(report).sections if one.title == "What happened"]
     words = " ".join(block.words for block in story.blocks if isinstance(block, Text))
     hours = case.incident.impact.gpu_hours_lost
-    for part in ("and a page was raised", "times as long for a step", f"{hours:.1f} GPU-hours were lost, which cost $"):
+    for part in (
+        "; live, that is a page.",
+        "times as long for a step",
+        f"{hours:.1f} GPU-hours were lost, which cost $",
+    ):
         assert part in words
+
+
+def test_lengths_begin_at_one_onset(made: tuple[Case, Report]) -> None:
+    case, report = made
+    facts = dict(compose(report).facts)
+    assert case.over_at is not None
+    since_onset = {row[3]: row[2] for row in _table(compose(report), "Timeline").rows}
+    assert facts["lasted"] == gap(case.over_at - case.labels[0].onset) == since_onset["Root cause resolved"]
+    assert facts["found after"] == since_onset["Root cause found"]
+
+
+@pytest.mark.parametrize(("ms", "words"), [(119_940, "119.9 s"), (1_048_991, "17 min 29 s"), (7_199_600, "2 h 0 min")])
+def test_a_length_is_rounded_not_cut(ms: int, words: str) -> None:
+    assert gap(ms) == words
+
+
+def test_a_job_that_is_killed_before_its_next_step_does_not_keep_its_pace(made: tuple[Case, Report]) -> None:
+    case, report = made
+    (job,) = case.incident.impact.jobs
+    ended = case.onset + 59_000
+    killed = replace(job, step_time_factor=None, stood_s=0.0, gpu_hours_lost=0.0, ended_at=ended)
+    impact = replace(case.incident.impact, jobs=(killed,), step_time_factor=1.0, gpu_hours_lost=0.0)
+    case = replace(case, incident=replace(case.incident, impact=impact))
+    document = compose(replace(report, case=case))
+    facts = dict(document.facts)
+    assert (facts["step time"], facts["GPU-hours lost"]) == (f"job {job.job_id} ended", "unknown")
+    words = " ".join(block.words for block in document.sections[0].blocks if isinstance(block, Text))
+    assert f"ended at {clock(ended)[:8]}, 59.0 s after the onset. What it cost is not known" in words
+    assert _table(document, "Blast radius").rows[-1][3:5] == ["unknown", "unknown"]
+
+
+def test_what_to_do_stands_before_how_it_was_found(made: tuple[Case, Report]) -> None:
+    assert [one.title for one in compose(made[1]).sections[:3]] == ["What happened", "Actions", "Timeline"]
+
+
+def test_what_a_trial_changes_is_no_total(made: tuple[Case, Report]) -> None:
+    case, report = made
+    trial = Trial("half the patience", {"confirm_readings": 1}, case.root.detected_at, 0.0, 0, 0)
+    table = _table(compose(replace(report, tried=Trials(settings=[trial]))), "What would have caught it sooner")
+    assert table.columns[2:4] == ["more false alarms", "more findings"]
+
+
+def test_a_line_written_just_before_the_label_begins_is_the_first_signal(
+    made: tuple[Case, Report],
+) -> None:
+    case, _ = made
+    first = case.lines()[0]
+    onset = first.timestamp + 300
+    late = [label.model_copy(update={"onset": onset}) for label in case.labels]
+    members = tuple(replace(one, started_at=onset) for one in case.incident.members)
+    moved = replace(case, labels=late, incident=replace(case.incident, members=members))
+    assert moved.lines()[0] == first
 
 
 def test_what_a_switch_logs_is_of_its_port_and_what_others_log_of_a_node_is_of_the_node() -> None:

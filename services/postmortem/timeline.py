@@ -85,10 +85,11 @@ def clock(at: Instant) -> str:
 def gap(milliseconds: int) -> str:
     """Return a length of time in words."""
     seconds = abs(milliseconds) / 1000
+    whole, minutes = round(seconds), round(seconds / 60)
     if seconds < 120:
         words = f"{seconds:.1f} s"
-    elif seconds < 7200:
-        words = f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    elif whole < 7200:
+        words = f"{whole // 60} min {whole % 60} s"
     else:
-        words = f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+        words = f"{minutes // 60} h {minutes % 60} min"
     return f"-{words}" if milliseconds < 0 else words

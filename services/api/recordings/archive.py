@@ -9,7 +9,7 @@ import gzip
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 
 import pyarrow.parquet as pq
@@ -48,9 +48,10 @@ def _refused(problem: str, status: int = 422) -> RefusedError:
     return RefusedError(status, f"the archive {problem}", remedy=_REMEDY)
 
 
-def import_archive(archive: Path, recordings: Path, settings: ApiSettings) -> Path:
+def import_archive(archive: Path, recordings: Path, settings: ApiSettings, taken: Container[str] = frozenset()) -> Path:
     """Unpack an archive (.zip or .tar.gz, by its first bytes) as a recording below `recordings`; return its folder.
 
+    `taken` are names of recordings elsewhere: what was run on one of them is not to be shown over this one.
     Raises RefusedError: 413 where it is too much, 409 where there is one of that name, 422 where it is not what it
     should be, which includes every recording that does not validate. Nothing is left behind then.
     """
@@ -62,6 +63,12 @@ def import_archive(archive: Path, recordings: Path, settings: ApiSettings) -> Pa
         with damage(_refused):
             folder = _checked(folder, settings)
         target = recordings / folder.name
+        if folder.name in taken and not target.exists():
+            raise RefusedError(
+                409,
+                f"there is a recording {folder.name}, in a library that is only read",
+                remedy="give this one another name: that of its folder, and in recording.yaml",
+            )
         try:
             folder.rename(target)  # which takes no folder's place that has files in it
         except OSError:

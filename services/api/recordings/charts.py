@@ -152,11 +152,14 @@ def _series(table: Entities, choice: _Choice, grid: Grid) -> list[Series]:
 
 
 def _band(choice: _Choice, others: Grid) -> Band | None:
-    """Return the peers' band, those that are drawn left out unless too few are left then."""
+    """Return the peers' band, those that are drawn left out unless too few are left then.
+
+    Where not all that were asked for found room, who is left is no other than they are, and the band is of all.
+    """
     about, means = choice.about, others.means()
     rows = [place for place in choice.peers.values() if place < len(means)]
     strangers = [place for number, place in choice.peers.items() if place < len(means) and number not in choice.drawn]
-    if len(strangers) >= _FEWEST_PEERS:
+    if len(strangers) >= _FEWEST_PEERS and not choice.left_out:
         rows = strangers
     if about is None or len(rows) < _FEWEST_PEERS:
         return None

@@ -133,7 +133,9 @@ def _changing(api: APIRouter, library: Library, runs: Runs, settings: ApiSetting
             library.imported.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(prefix=LEFT, dir=library.imported) as file:
                 await receive(request, Path(file.name), settings.upload_bytes)
-                path = await run_in_threadpool(import_archive, Path(file.name), library.imported, settings)
+                path = await run_in_threadpool(
+                    import_archive, Path(file.name), library.imported, settings, library.places()
+                )
         return await run_in_threadpool(library.summary, Place(path, False))
 
     @api.delete("/recordings/{name}", status_code=204, operation_id="delete_recording")

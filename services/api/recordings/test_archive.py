@@ -135,6 +135,18 @@ def test_a_recording_comes_in_whole(tmp_path: Path, archive: bytes) -> None:
         assert list((tmp_path / "data" / "recordings").iterdir()) == []
 
 
+def test_what_comes_in_takes_no_place_of_a_recording_that_the_library_has(tmp_path: Path) -> None:
+    with client_of(settings_at(tmp_path)) as client:
+        before = client.get("/api/v1/recordings/vela-healthy").json()
+        answer = client.post("/api/v1/recordings", content=zipped(FILES), headers=ZIP)
+        assert (answer.status_code, answer.json()["detail"]) == (
+            409,
+            "there is a recording vela-healthy, in a library that is only read",
+        )
+        assert client.get("/api/v1/recordings/vela-healthy").json() == before
+        assert list((tmp_path / "data" / "recordings").iterdir()) == []
+
+
 ATTACKS: dict[str, tuple[Callable[[], bytes], int, str]] = {
     "up and out": (lambda: zipped(FILES, "../../"), 422, "a name that no file"),
     "up and out, tar": (lambda: tarred({"../recording.yaml": b"x"}), 422, "a name that no file"),

@@ -84,6 +84,15 @@ def test_the_culprit_leaves_the_band_of_its_peers_during_the_fault_only(api: Cli
     assert (np.array(band["median"])[during] > clock[during]).all()
 
 
+def test_what_found_no_room_in_a_chart_is_no_band_of_peers(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"kind": "steps", "field": "compute_s", "entities": "812", "points": 60}
+    whole = api.get(f"{BRAKE}/series", params=asked).json()
+    monkeypatch.setattr("services.api.recordings.charts.MOST_SERIES", 16)
+    cut = api.get(f"{BRAKE}/series", params=asked).json()
+    assert (len(cut["series"]), cut["left_out"]) == (16, len(whole["series"]) - 16)
+    assert cut["band"] == whole["band"]
+
+
 def test_a_counter_becomes_a_rate(api: Client) -> None:
     asked = {"kind": "nic", "field": "port_xmit_data", "entities": "v001/mlx5_0", "rate": "true", "points": 5000}
     answer = api.get(f"{BRAKE}/series", params=asked).json()
@@ -164,6 +173,12 @@ def test_what_is_not_there_is_a_problem(api: Client) -> None:
 def test_the_library_is_not_deleted_from(api: Client) -> None:
     assert api.delete(BRAKE).status_code == 403
     assert (SMALL / "vela-power-brake" / "recording.yaml").exists()
+
+
+def test_nobody_is_silent_at_the_end_whose_reading_was_not_due(api: Client) -> None:
+    answer = api.get(f"{BRAKE}/heatmap", params={"points": 50}).json()
+    assert answer["times"][-1] == answer["to_ms"]
+    assert {row[-1] for row in answer["cells"]} <= {".", "o"}
 
 
 def test_the_heat_map_shows_what_is_there_to_read(api: Client) -> None:

@@ -86,4 +86,7 @@ def _readings(
     for shift in range(1, min(hold, buckets.count)):
         gap = cells[:, shift:] == _NOTHING
         cells[:, shift:] = np.where(gap, read[:, :-shift], cells[:, shift:])
+    # The last bucket may be little more than the window's end: nobody is silent by then whose reading was not due.
+    if buckets.count > 1 and window.end - buckets.times[-1] < (1.5 * interval * 1000 if interval else buckets.ms / 2):
+        cells[:, -1] = np.where(cells[:, -1] == _NOTHING, cells[:, -2], cells[:, -1])
     return cells

@@ -107,10 +107,16 @@ describe.skipIf(!READY)("the console in a browser (needs Chromium, the built con
 
   it("compares two configurations, and what was found before with what is found now", async () => {
     const { page, base, wrong } = served;
+    await page.goto(`${base}#/postmortem`);
+    await page.getByRole("link", { name: "Postmortem: power_throttle on v002, vela-power-brake" }).waitFor();
     await page.goto(`${base}#/compare`);
     await page.locator("select[aria-label=detector]").selectOption("power_throttle");
     await page.locator("select[aria-label=setting]").selectOption("enabled");
+    await page.locator("input[aria-label=value]").fill("no");
+    await page.getByText("power_throttle.enabled is true or false.").waitFor();
+    expect(await page.getByRole("button", { name: "Compare", exact: true }).isDisabled()).toBe(true);
     await page.locator("input[aria-label=value]").fill("false");
+    await page.getByText("First choose a recording.").waitFor();
     await page.locator("fieldset label", { hasText: "vela-power-brake" }).locator("input").check();
     expect(await inspected(page, "compare-form")).toEqual([]);
     await page.getByRole("button", { name: "Compare", exact: true }).click();

@@ -15,7 +15,7 @@ function archive(folder: string): Buffer {
   const recording = join(folder, NAME);
   cpSync(join(ROOT, "replay-data/small/vela-power-brake"), recording, { recursive: true });
   const header = join(recording, "recording.yaml");
-  writeFileSync(header, readFileSync(header, "utf8").replace("name: vela-power-brake", `name: ${NAME}`));
+  writeFileSync(header, readFileSync(header, "utf8").replace("name: vela-power-brake", `name: ${NAME}`).replace(/^title: /m, `title: ${"x".repeat(120)} `));
   return execFileSync("tar", ["-czf", "-", "-C", folder, NAME]);
 }
 
@@ -46,8 +46,10 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     expect(await inspected(page, "door")).toEqual([]);
     await enter(TOKENS.viewer);
     await page.getByRole("heading", { name: "What to do next" }).waitFor();
+    expect(await page.getByRole("link", { name: "3 recording(s) here" }).getAttribute("href")).toBe("#/library");
     await page.keyboard.press("2");
     await page.locator("article").first().waitFor();
+    expect((await page.locator("article").first().boundingBox())?.width, "a story has room").toBeGreaterThan(330);
     expect(await page.locator("article button:not(.small), section[aria-label=Import]").count()).toBe(0);
     expect(await inspected(page, "library-viewer")).toEqual([]);
     for (const at of ["compare", "rules", "backtest", "score", "postmortem"]) {
@@ -63,7 +65,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
   });
 
   it("opens on what is wrong where nothing is yet, and tells its keys", async () => {
-    const { page, wrong } = served;
+    const { page, base, wrong } = served;
     await page.getByRole("heading", { name: "What to do next" }).waitFor();
     expect(await inspected(page, "nothing-wrong")).toEqual([]);
     await page.keyboard.press("?");
@@ -72,34 +74,41 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     expect(await inspected(page, "keys")).toEqual([]);
     await page.keyboard.press("Escape");
     await keys.waitFor({ state: "hidden" });
+    await page.goto(`${base}#/run/nowhere`);
+    await page.getByRole("alert").getByRole("link", { name: "see in the library what there is" }).waitFor();
+    await page.goto(base);
     expect(wrong).toEqual([]);
   });
 
   it("takes a recording that is dropped, says why it does not, and deletes it again", async () => {
     const { page, wrong } = served;
-    const drop = async (file: string, bytes: Buffer) => {
+    const drop = async (...files: readonly (readonly [string, Buffer])[]) => {
       const transfer = await page.evaluateHandle(
-        ([name, packed]) => {
+        (all) => {
           const data = new DataTransfer();
-          data.items.add(new File([Uint8Array.from(atob(packed), (one) => one.charCodeAt(0))], name));
+          for (const [name, packed] of all) {
+            data.items.add(new File([Uint8Array.from(atob(packed), (one) => one.charCodeAt(0))], name));
+          }
           return data;
         },
-        [file, bytes.toString("base64")] as const,
+        files.map(([file, bytes]) => [file, bytes.toString("base64")] as const),
       );
       await page.dispatchEvent("main", "drop", { dataTransfer: transfer });
     };
+    const junk = Buffer.from("no archive at all");
     await page.keyboard.press("2");
     await page.locator("article").first().waitFor();
-    await drop("notes.zip", Buffer.from("no archive at all"));
+    await drop(["notes.zip", junk]);
     const refused = page.getByRole("alert");
-    await refused.filter({ hasText: "neither a .zip nor a .tar.gz" }).filter({ hasText: "What to do:" }).waitFor();
+    await refused.filter({ hasText: "notes.zip: the archive is neither a .zip nor a .tar.gz" }).filter({ hasText: /What to do:.* or as files of any kinds \(heap\)/ }).waitFor();
     expect(await inspected(page, "library-refused")).toEqual([]);
     const packed = archive(folder);
-    await drop("told.tar.gz", packed);
+    await drop(["told.tar.gz", packed], ["notes.zip", junk]);
     const article = page.locator("article", { hasText: NAME });
     await article.waitFor();
-    expect(await refused.count()).toBe(0);
-    await drop("told.tar.gz", packed);
+    expect((await article.boundingBox())?.width, "a word without end is broken").toBeLessThan(700);
+    await refused.filter({ hasText: "notes.zip" }).waitFor();
+    await drop(["told.tar.gz", packed]);
     await refused.filter({ hasText: `there is a recording ${NAME}` }).waitFor();
     await article.getByRole("button", { name: "Replay" }).click();
     await page.waitForSelector("section[aria-label='Score']");

@@ -1,6 +1,7 @@
 /** Live clusters that `hindcast live` watches: what is wrong there now, and what was. */
 import { useEffect } from "preact/hooks";
 import { all, ask, path, useLoaded } from "./api";
+import { calmOf } from "./calm";
 import { CutOut } from "./CutOut";
 import { Actions, Handle } from "./Handle";
 import { Judge } from "./Judge";
@@ -63,7 +64,7 @@ function Watched({ findings, ...more }: Shown) {
         )}
       </div>
       {run.error !== null && <p role="alert">{run.error}; nothing is concluded from that, it is asked again.</p>}
-      {open.length === 0 ? <p>Nothing is wrong there now.</p> : <Findings id={`open-${run.recording}`} findings={open} {...more} />}
+      {open.length === 0 ? <p>{calmOf(run)}</p> : <Findings id={`open-${run.recording}`} findings={open} {...more} />}
       {over.length > 0 && (
         <details>
           <summary class="soft">Over: {over.length}</summary>

@@ -1,9 +1,10 @@
 /** Two configurations or two versions on the same recordings: caught, missed, earlier, later, false. */
 import { useEffect, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
-import { settingsOf, shown, type Change } from "./changes";
+import { lackOf, settingsOf, shown, type Change } from "./changes";
 import { Recordings } from "./Chosen";
-import { latestDone, loadRuns } from "./latest";
+import { loadRuns } from "./follow";
+import { latestDone } from "./latest";
 import { Before, several } from "./Made";
 import { Operators } from "./Me";
 import { moment, parse } from "./time";
@@ -61,6 +62,9 @@ function Form({ recordings, detectors, latest }: FormProps) {
   const [error, setError] = useState<Error | null>(null);
   const offered = recordings.filter((one) => !earlier || latest.has(one.name));
   const asked = offered.filter((one) => chosen.has(one.name)).map((one) => one.name);
+  const same = !earlier && shown(settingsOf(before, detectors)) === shown(settingsOf(after, detectors));
+  const lack =
+    (earlier ? null : lackOf(before, detectors)) ?? lackOf(after, detectors) ?? (same ? "First change a setting: both are the same." : asked.length === 0 ? "First choose a recording." : null);
   const begin = () => {
     setError(null);
     const first = earlier ? { before_runs: asked.flatMap((name) => latest.get(name)?.id ?? []) } : { recordings: asked, before: settingsOf(before, detectors) };
@@ -82,9 +86,14 @@ function Form({ recordings, detectors, latest }: FormProps) {
         <Changes title="Second: as they come, but" changes={after} set={setAfter} detectors={detectors} />
       </div>
       <Recordings title="On these recordings" offered={offered} chosen={chosen} set={setChosen} more={(name) => earlier && <span class="soft small"> {made(latest.get(name))}</span>} />
-      <button type="button" class="main" disabled={asked.length === 0} onClick={begin}>
-        Compare
-      </button>
+      <div class="row">
+        <button type="button" class="main" disabled={lack !== null} onClick={begin}>
+          Compare
+        </button>
+        <span class="small soft" role="status">
+          {lack}
+        </span>
+      </div>
       {error !== null && <Trouble error={error} />}
     </section>
   );

@@ -44,9 +44,17 @@ export function Incidents({ incidents, at }: { readonly incidents: readonly Inci
       <h2>
         Incidents <span class="soft">{opened.length === incidents.length ? opened.length : `${opened.length} of ${incidents.length} by now`}</span>
       </h2>
-      {opened.length === 0 ? <p class="soft">None by this moment.</p> : <Table id="incidents" rows={opened.toReversed()} columns={incidentColumns(at)} keyOf={({ id }) => id} />}
+      {opened.length === 0 ? <p class="soft">None by this moment.</p> : <Table id="incidents" rows={opened.toReversed()} columns={incidentColumns(at)} keyOf={({ id }) => id} most={MOST_SHOWN} />}
+      <AtMost of={opened} />
     </section>
   );
+}
+
+/** Beside each other stand incidents and findings: neither may push the other out of sight. */
+const MOST_SHOWN = 50;
+
+function AtMost({ of }: { readonly of: readonly unknown[] }) {
+  return of.length > MOST_SHOWN ? <p class="small soft">At most {MOST_SHOWN} are shown: name what you look for above them.</p> : null;
 }
 
 interface FeedProps {
@@ -55,8 +63,6 @@ interface FeedProps {
   readonly onSeek: ((at: number) => void) | null;
   readonly onSelect: (node: string, gpu: number) => void;
 }
-
-const MOST_SHOWN = 200;
 
 export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
   const by = findings.filter((one) => parse(one.detected_at) <= at).toReversed();
@@ -77,7 +83,7 @@ export function Feed({ findings, at, onSeek, onSelect }: FeedProps) {
         Findings <span class="soft">{shown.length === alerting ? shown.length : `${shown.length} of ${alerting} by now`}</span>
       </h2>
       {shown.length === 0 ? <p class="soft">Nothing found by this moment.</p> : <Table id="findings" rows={shown} columns={columns} keyOf={({ id }) => id} most={MOST_SHOWN} />}
-      {shown.length > MOST_SHOWN && <p class="small soft">At most {MOST_SHOWN} are shown: name what you look for above them.</p>}
+      <AtMost of={shown} />
       {odd.length > 0 && (
         <details>
           <summary class="soft">Also seen, alerts nobody: {odd.length}</summary>

@@ -58,7 +58,7 @@ export function Handle({ finding, onDone }: Props) {
     <section class="panel" aria-label="What you do about it">
       <h2>What do you do about it?</h2>
       <label>
-        <span class="soft small">Why: everybody sees it with your name</span>
+        <span class="soft small">Why (needed): everybody sees it with your name</span>
         <textarea rows={2} style="width:100%" value={note} maxLength={4000} onInput={(event) => setNote(event.currentTarget.value)} />
       </label>
       <div class="row" style="margin-top:.4rem">

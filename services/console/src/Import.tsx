@@ -1,6 +1,6 @@
 /** New recordings: drop an archive or what other tools wrote, or capture a stretch of time from a server that is known. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ask, path, send, useLoaded } from "./api";
+import { ApiError, ask, path, send, useLoaded } from "./api";
 import { asOne } from "./archive";
 import { Outcome } from "./Outcome";
 import type { Importer, RecordingSummary, Task } from "./types";
@@ -10,8 +10,8 @@ interface Props {
   readonly onDone: () => void;
 }
 
-/** What is done to a file that comes, or a server that is asked; null: a recording was made at once. */
-type Made = Task | null;
+/** What is done to a file that comes, or a server that is asked; names of recordings that were made at once. */
+type Made = Task | readonly string[];
 
 export function Import({ onDone }: Props) {
   const known = useLoaded("importers", async () => {
@@ -31,16 +31,18 @@ export function Import({ onDone }: Props) {
     made
       .then(
         (one) => {
-          if (one === null) {
-            setTold(`${what} is in the library.`);
-            onDone();
-          } else {
+          if ("id" in one) {
             setTask(one.id);
+          } else {
+            setTold(`In the library: ${one.join(", ")}.`);
           }
         },
         (reason: unknown) => setError(reason as Error),
       )
-      .finally(() => setBusy(null));
+      .finally(() => {
+        setBusy(null);
+        onDone();
+      });
   };
   const importer = known.data?.importers.find((one) => one.name === format) ?? null;
   const sources = known.data?.sources ?? [];
@@ -52,9 +54,9 @@ export function Import({ onDone }: Props) {
             <span class="soft">Import </span>
             <select value={format} onChange={(event) => setFormat(event.currentTarget.value)}>
               <option value="">a recording of hindcast (.zip, .tar.gz)</option>
-              {(known.data?.importers ?? []).map((one) => (
+              {anyFirst(known.data?.importers ?? []).map((one) => (
                 <option key={one.name} value={one.name}>
-                  {one.name}
+                  {one.name === ANY ? `files of any kinds (${ANY})` : one.name}
                 </option>
               ))}
               {sources.map((one) => (
@@ -68,7 +70,7 @@ export function Import({ onDone }: Props) {
         {format.startsWith("@") ? (
           <Capture source={format.slice(1)} onSend={(body) => begin(body.name, send<Task>("captures", body))} busy={busy !== null} />
         ) : importer === null ? (
-          <Drop busy={busy} says="Drop a recording here" onFiles={([file]) => begin(file.name, upload<RecordingSummary>("recordings", [], file).then(() => null))} />
+          <Drop busy={busy} says="Drop a recording here" several onFiles={(files) => begin(nameOf(files), allOf(files))} />
         ) : (
           <Foreign key={importer.name} importer={importer} busy={busy} onSend={(query, files) => begin(nameOf(files), sendAll(path("imports", importer.name), query, files))} />
         )}
@@ -80,12 +82,37 @@ export function Import({ onDone }: Props) {
   );
 }
 
+/** The importer that recognises what it is given. */
+const ANY = "heap";
+
+function anyFirst(importers: readonly Importer[]): readonly Importer[] {
+  return [...importers].sort((a, b) => Number(b.name === ANY) - Number(a.name === ANY));
+}
+
 type Query = readonly (readonly [name: string, value: string])[];
 
 /** At least one: nothing is sent for nothing. */
 type Files = readonly [File, ...File[]];
 
 const nameOf = (files: Files) => (files.length === 1 ? files[0].name : `${files.length} files`);
+
+/** Sends recordings, one after the other, up to the first that is refused; gives their names. */
+async function allOf(files: Files): Promise<readonly string[]> {
+  const names: string[] = [];
+  for (const file of files) {
+    try {
+      names.push((await upload<RecordingSummary>("recordings", [], file)).name);
+    } catch (reason) {
+      throw reason instanceof ApiError ? refused(file.name, reason) : reason;
+    }
+  }
+  return names;
+}
+
+function refused(name: string, { status, title, detail, remedy }: ApiError): ApiError {
+  const other = status === 415 ? `; what another tool wrote is imported by its kind, chosen above, or as files of any kinds (${ANY})` : "";
+  return new ApiError(status, title, `${name}: ${detail}`, `${remedy}${other}`);
+}
 
 /** Sends a file as it is, several as one archive. */
 async function sendAll(url: string, query: Query, files: Files): Promise<Task> {

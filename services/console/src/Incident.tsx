@@ -4,7 +4,7 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, useLoaded } from "./api";
 import { Chain, Facts, Impact } from "./Cause";
 import { Evidence, Logs } from "./Evidence";
-import { windowOf } from "./incidents";
+import { costOf, windowOf } from "./incidents";
 import { Judge } from "./Judge";
 import { useKeys } from "./keys";
 import { Markdown } from "./Markdown";
@@ -13,7 +13,7 @@ import { go, href, replaceQuery, useRoute } from "./route";
 import { Sent } from "./Sent";
 import { parse, rfc3339, span } from "./time";
 import type { Finding, IncidentDetail, RecordingDetail, Run } from "./types";
-import { Moment, Sev, When } from "./ui";
+import { Days, Moment, Sev, When } from "./ui";
 import { known } from "./units";
 import { zoomOf } from "./zoom";
 
@@ -48,7 +48,7 @@ export function IncidentPage({ run, id }: { readonly run: string; readonly id: s
     const timer = setTimeout(again, AGAIN_MS);
     return () => clearTimeout(timer);
   }, [changing, data, again]);
-  return <When loaded={loaded}>{(found) => <Shown found={found} />}</When>;
+  return <When loaded={loaded}>{(found) => <Days of={found.recording}><Shown found={found} /></Days>}</When>;
 }
 
 function Shown({ found }: { readonly found: Case }) {
@@ -58,6 +58,7 @@ function Shown({ found }: { readonly found: Case }) {
   const at = Number.isFinite(linked) ? linked : parse(incident.opened_at);
   const seek = useCallback((to: number) => replaceQuery({ t: rfc3339(Math.round(to)) }), []);
   const [started, opened] = [parse(incident.started_at), parse(incident.opened_at)];
+  const { factor, hours } = costOf(incident.impact);
   const closed = incident.closed_at === null ? null : parse(incident.closed_at);
   const view = windowOf(started, closed, parse(recording.start), parse(recording.end));
   const zoom = zoomOf(route, view.from, view.to, at);
@@ -114,8 +115,8 @@ function Shown({ found }: { readonly found: Case }) {
         <Fact name={closed === null ? "state" : "lasted"} value={closed === null ? "open" : span(closed - started)} />
         <Fact name="GPUs" value={String(incident.impact.gpus)} />
         <Fact name="nodes" value={String(incident.impact.nodes)} />
-        <Fact name="step time" value={known(incident.impact.step_time_factor, (it) => `× ${it.toFixed(2)}`)} />
-        <Fact name="GPU-hours lost" value={known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1))} />
+        <Fact name="step time" value={known(factor, (it) => `× ${it.toFixed(2)}`)} />
+        <Fact name="GPU-hours lost" value={known(hours, (it) => it.toFixed(1))} />
       </dl>
       <div class="split cause-first">
         <div style="min-width:0">

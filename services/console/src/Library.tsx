@@ -4,6 +4,7 @@ import { all, ask, useLoaded } from "./api";
 import { Import } from "./Import";
 import { Operators } from "./Me";
 import { shown } from "./changes";
+import { latestOf } from "./latest";
 import { Recording, start } from "./Recording";
 import { href, useRoute } from "./route";
 import { Samples } from "./Samples";
@@ -15,21 +16,13 @@ import { quantity } from "./units";
 
 interface Shelf {
   readonly recordings: readonly RecordingSummary[];
-  /** The last one of each recording with the detectors as they come. */
   readonly latest: ReadonlyMap<string, Run>;
   readonly runs: readonly Run[];
 }
 
 async function load(): Promise<Shelf> {
   const [recordings, runs] = await Promise.all([ask<readonly RecordingSummary[]>("recordings"), all<Run>("runs")]);
-  const latest = new Map<string, Run>();
-  for (const run of runs) {
-    const known = latest.get(run.recording);
-    if (run.replay === null && Object.keys(run.detectors).length === 0 && (known === undefined || known.created_at < run.created_at)) {
-      latest.set(run.recording, run);
-    }
-  }
-  return { recordings, latest, runs };
+  return { recordings, latest: latestOf(runs), runs };
 }
 
 export function Library() {

@@ -12,7 +12,7 @@ import { Stage } from "./Stage";
 import { parse, rfc3339 } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Replay } from "./types";
-import { EventClock, Moment, Trouble, When } from "./ui";
+import { Days, EventClock, Moment, Trouble, When } from "./ui";
 import { zoomOf } from "./zoom";
 
 const TICK_MS = 100;
@@ -58,7 +58,7 @@ export function LivePage({ name }: { readonly name: string }) {
     );
   }
   const { replay } = watched;
-  return <When loaded={recording}>{(detail) => <LiveDeck watched={watched} replay={replay} recording={detail} />}</When>;
+  return <When loaded={recording}>{(detail) => <Days of={detail}><LiveDeck watched={watched} replay={replay} recording={detail} /></Days>}</When>;
 }
 
 interface Props {

@@ -1,6 +1,6 @@
 /** Tasks of one kind that were asked for before, and one of them as it goes on. */
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { ask, path, send, useLoaded } from "./api";
 import { Operators } from "./Me";
 import { go, href } from "./route";
@@ -16,8 +16,18 @@ interface MadeProps {
   readonly subject: (task: Task) => string;
 }
 
+const AGAIN_MS = 3000;
+
 export function Made({ page, kind, subject }: MadeProps) {
   const made = useLoaded(kind, () => ask<Page<Task>>("tasks", { kind, limit: 100 }));
+  const { data, again } = made;
+  useEffect(() => {
+    if (data === null || !data.items.some(({ state }) => goingOn(state))) {
+      return undefined;
+    }
+    const timer = setTimeout(again, AGAIN_MS);
+    return () => clearTimeout(timer);
+  }, [data, again]);
   return (
     <When loaded={made}>
       {({ items }) => <Before page={page} items={items} subject={subject} />}

@@ -28,7 +28,7 @@ function Overview({ query }: Pick<Props, "query">) {
       <Operators>
         <Form run={query["run"] ?? null} incident={query["incident"] ?? null} title={query["title"] ?? null} />
       </Operators>
-      <Made page="postmortem" kind="postmortem" subject={(one) => one.result?.title ?? subject(one)} />
+      <Made page="postmortem" kind="postmortem" subject={(one) => (one.result === null ? subject(one) : `${one.result.title ?? ""}, ${one.result.recording ?? ""}`)} />
     </>
   );
 }

@@ -1,13 +1,14 @@
 /** A recording: its story, what can be done with it, and, on a page of its own, what is in it. */
 import { useState } from "preact/hooks";
 import { all, ask, path, send, useLoaded } from "./api";
+import { latestOf } from "./latest";
 import { Operators } from "./Me";
 import { LIVE_SPEEDS } from "./playhead";
 import { go, href } from "./route";
 import { Table, type Column } from "./Table";
-import { parse, span } from "./time";
+import { moment, parse, span } from "./time";
 import { words, type Job, type RecordingDetail, type RecordingSummary, type Replay, type Run, type Truth } from "./types";
-import { Moment, Story, Trouble, When } from "./ui";
+import { Days, Moment, Story, Trouble, When } from "./ui";
 import { quantity } from "./units";
 
 /** Start the detectors over a recording and go where it can be watched. */
@@ -167,7 +168,7 @@ const JOBS: readonly Column<Job>[] = [
 export function RecordingPage({ name }: { readonly name: string }) {
   const loaded = useLoaded(name, async () => {
     const [one, runs] = await Promise.all([ask<RecordingDetail>(path("recordings", name)), all<Run>("runs", { recording: name })]);
-    return { one, run: runs.find(({ replay }) => replay === null) ?? null };
+    return { one, run: latestOf(runs).get(name) ?? null };
   });
   const [error, setError] = useState<Error | null>(null);
   return (
@@ -179,7 +180,7 @@ export function RecordingPage({ name }: { readonly name: string }) {
       {error !== null && <Trouble error={error} />}
       <When loaded={loaded}>
         {({ one, run }) => (
-          <>
+          <Days of={one}>
             <section class="panel">
               <Recording one={one} run={run} onRun={() => void start(one.name).catch(setError)} onGone={() => go(href("library"))} alone />
               <dl class="facts">
@@ -190,25 +191,29 @@ export function RecordingPage({ name }: { readonly name: string }) {
                   </div>
                 ))}
               </dl>
+              {one.origin === "synthetic" && <p class="small soft">The story is of the whole cluster: in a recording that was made smaller, names and numbers of nodes differ.</p>}
               {typeof one.source["document"] === "string" && <p class="small soft">From: {one.source["document"]}</p>}
             </section>
-            {one.truths.length > 0 && (
-              <section class="panel" aria-label="Labels">
-                <h2>What is known to have been wrong</h2>
-                <Table id="labels" rows={one.truths} columns={TRUTHS} keyOf={({ id }) => id} />
-              </section>
-            )}
+            <section class="panel" aria-label="Labels">
+              <h2>What is known to have been wrong</h2>
+              {one.truths.length === 0 ? <p class="soft">Nobody has labelled it: nothing is known of it.</p> : <Table id="labels" rows={faultsFirst(one.truths)} columns={TRUTHS} keyOf={({ id }) => id} />}
+            </section>
             {one.jobs.length > 0 && (
               <section class="panel" aria-label="Jobs">
                 <h2>Jobs</h2>
                 <Table id="jobs" rows={one.jobs} columns={JOBS} keyOf={({ job_id, start }) => `${job_id} ${start}`} />
               </section>
             )}
-          </>
+          </Days>
         )}
       </When>
     </>
   );
+}
+
+/** What was wrong before all that only looks as if it were. */
+function faultsFirst(truths: readonly Truth[]): readonly Truth[] {
+  return [...truths].sort((a, b) => Number(a.distractor) - Number(b.distractor));
 }
 
 function facts({ cluster, start, duration_s, streams, origin, size_bytes }: RecordingDetail): readonly (readonly [string, string])[] {
@@ -216,7 +221,7 @@ function facts({ cluster, start, duration_s, streams, origin, size_bytes }: Reco
     ["cluster", cluster.name],
     ["nodes", String(cluster.nodes)],
     ["GPUs", `${cluster.gpus} × ${cluster.gpu_model}`],
-    ["day", start.slice(0, 10)],
+    ["from", moment(parse(start), true)],
     ["length", span(duration_s * 1000)],
     ["streams", streams.map(({ kind }) => kind).join(", ")],
     ["origin", origin],

@@ -104,9 +104,12 @@ function Form({ text: before, chosen: first }: FormProps) {
           </div>
           {own && <textarea class="code" aria-label="Rules as YAML" required spellcheck={false} rows={12} value={text} placeholder={EXAMPLE} onInput={(event) => setText(event.currentTarget.value)} />}
           <Recordings title="Over these recordings" offered={recordings} chosen={chosen} set={setChosen} />
-          <button type="submit" class="main" disabled={busy || chosen.size === 0}>
-            See what they fire
-          </button>
+          <div class="row">
+            <button type="submit" class="main" disabled={busy || chosen.size === 0}>
+              See what they fire
+            </button>
+            {chosen.size === 0 && <span class="small soft">First choose a recording.</span>}
+          </div>
           {error !== null && <Trouble error={error} />}
         </form>
       )}

@@ -1,9 +1,11 @@
 /** The tape deck over a run: the fleet's health, what the detectors found and when, and any GPU against its peers. */
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { ask, path, useLoaded } from "./api";
-import { useRun, type Watched } from "./follow";
+import { ask, path, send, useLoaded } from "./api";
+import { shown } from "./changes";
+import { goesOn, useRun, type Watched } from "./follow";
 import { useHeat, type Heat } from "./heat";
 import { useKeys } from "./keys";
+import { Operators } from "./Me";
 import { SPEEDS, usePlayhead } from "./playhead";
 import { href, replaceQuery, useRoute, type Route } from "./route";
 import { ScoreOf } from "./Findings";
@@ -11,7 +13,7 @@ import { Stage, useLinkedMoment } from "./Stage";
 import { parse } from "./time";
 import { TimeLine } from "./TimeLine";
 import type { RecordingDetail, Run } from "./types";
-import { EventClock, Trouble, When } from "./ui";
+import { Days, EventClock, Moment, Trouble, When } from "./ui";
 import { percent } from "./units";
 import { zoomOf } from "./zoom";
 
@@ -39,7 +41,11 @@ export function RunPage({ id }: { readonly id: string }) {
   }
   return (
     <When loaded={recording}>
-      {(detail) => <Deck key={id} watched={watched} run={run} recording={detail} heat={heat} route={route} onMoment={setAt} />}
+      {(detail) => (
+        <Days of={detail}>
+          <Deck key={id} watched={watched} run={run} recording={detail} heat={heat} route={route} onMoment={setAt} />
+        </Days>
+      )}
     </When>
   );
 }
@@ -56,14 +62,14 @@ interface DeckProps {
 function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
   const { findings } = watched;
   const [from, to] = [parse(recording.start), parse(recording.end)];
-  const going = run.state === "queued" || run.state === "running";
+  const going = goesOn(run);
   const playhead = usePlayhead(from, to, initialMoment(route, watched) ?? from);
   const { at, seek } = playhead;
   const zoom = zoomOf(route, from, to, at);
   useLinkedMoment(route, at, playhead.playing, seek);
   useEffect(() => onMoment(at), [at, onMoment]);
   const [following, setFollowing] = useState(going);
-  const reached = run.event_time === null ? (run.state === "done" ? to : from) : going ? parse(run.event_time) : to;
+  const reached = run.state === "done" ? to : run.event_time === null ? from : parse(run.event_time);
   useEffect(() => {
     if (following) {
       seek(going ? reached : (initialMoment({ ...route, query: {} }, watched) ?? from));
@@ -133,11 +139,7 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
           <strong class="story" title={recording.title}>
             {recording.title}
           </strong>
-          {going && (
-            <span class="row small">
-              <progress max={1} value={run.progress} aria-label="How far the detectors are" /> {percent(run.progress)}
-            </span>
-          )}
+          {going && <Going run={run} />}
           {run.replay !== null && (
             <a class="small nowrap" href={href("replay", [run.replay])}>
               live replay {run.replay}
@@ -146,12 +148,46 @@ function Deck({ watched, run, recording, heat, route, onMoment }: DeckProps) {
         </div>
         <TimeLine from={from} to={to} zoom={zoom} at={at} reached={reached} findings={findings} truths={recording.truths.filter((one) => !one.distractor)} onSeek={move} />
         <div class="small soft">Bars above: findings from detected to resolved. Outlines below: what the labels say was there. ? for keys.</div>
+        {Object.keys(run.detectors).length > 0 && (
+          <p class="small" role="note">
+            Not the detectors as they come: {shown(run.detectors)}.
+          </p>
+        )}
       </section>
       {watched.lost !== null && <Trouble error={watched.lost} />}
-      {run.error !== null && <p class="sev page">The run has failed: {run.error}</p>}
+      {(run.state === "cancelled" || run.state === "failed") && (
+        <p class="sev page">
+          The run {run.state === "cancelled" ? "was cancelled" : `has failed: ${run.error ?? ""}`}. What came after <Moment at={reached} withDay /> was not looked at.
+        </p>
+      )}
       <Stage {...{ watched, recording, heat, route, zoom, at }} run={run.id} until={to} onSeek={move}>
         {run.state === "done" && <ScoreOf run={run.id} />}
       </Stage>
     </>
+  );
+}
+
+/** How far the detectors are; only one run at a time goes on, so one that nobody waits for can be ended. */
+function Going({ run }: { readonly run: Run }) {
+  const [error, setError] = useState<Error | null>(null);
+  const cancel = () => send<Run>(path("runs", run.id, "cancel"), {}).catch((reason: unknown) => setError(reason as Error));
+  return (
+    <span class="row small" role="status">
+      {run.state === "queued" ? (
+        "waits for its turn"
+      ) : (
+        <>
+          <progress max={1} value={run.progress} aria-label="How far the detectors are" /> {percent(run.progress)}
+        </>
+      )}
+      {run.replay === null && (
+        <Operators>
+          <button type="button" onClick={() => void cancel()}>
+            Cancel
+          </button>
+        </Operators>
+      )}
+      {error !== null && <Trouble error={error} />}
+    </span>
   );
 }

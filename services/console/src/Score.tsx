@@ -1,7 +1,8 @@
 /** How good the detectors are: the last run of every labelled recording, and scores of the whole library. */
 import { all, ask, path, useLoaded } from "./api";
 import { precisionOverRecall, shareWithin } from "./curves";
-import { latestDone, loadRuns } from "./latest";
+import { loadRuns } from "./follow";
+import { latestDone } from "./latest";
 import { Made, One, recordingsOf, useStart } from "./Made";
 import { Operators } from "./Me";
 import { Plot } from "./Plot";

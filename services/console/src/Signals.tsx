@@ -4,7 +4,7 @@ import { ask, path, useLoaded } from "./api";
 import { Chart, type Shade } from "./Chart";
 import type { Signal } from "./signals";
 import { scale } from "./size";
-import { moment, rfc3339, span } from "./time";
+import { moment, parse, rfc3339, severalDays, span } from "./time";
 import type { RecordingDetail, SeriesAnswer } from "./types";
 import { quantity } from "./units";
 import type { Zoom } from "./zoom";
@@ -35,7 +35,7 @@ function anyReading({ series }: SeriesAnswer): boolean {
 }
 
 /** Why a chart is empty: what was not read is not zero. */
-function whyEmpty({ series }: SeriesAnswer, { kind, rate }: Signal, entities: readonly string[], interval_s: number | null, { from, to, whole }: Zoom): string {
+function whyEmpty({ series }: SeriesAnswer, { kind, rate }: Signal, entities: readonly string[], interval_s: number | null, { from, to, whole }: Zoom, days: boolean): string {
   const [length, every] = [to - from, interval_s === null ? "" : ` (one is taken every ${quantity(interval_s, "s")})`];
   if (!whole && interval_s !== null && length < (rate ? 2 : 1) * interval_s * 1000) {
     return `The range shown is ${span(length)}, shorter than it takes to read one${every}: look at a wider one.`;
@@ -44,7 +44,7 @@ function whyEmpty({ series }: SeriesAnswer, { kind, rate }: Signal, entities: re
     return `It is a counter, and its increase takes two readings in a row${every}.`;
   }
   const who = entities.length === 0 ? "Nobody" : entities.join(", ");
-  return `${who} sent none of the stream ${kind} from ${moment(from)} to ${moment(to)}${every}.`;
+  return `${who} sent none of the stream ${kind} from ${moment(from, days)} to ${moment(to, days)}${every}.`;
 }
 
 /** What is not yet in view but soon may be, is loaded too. */
@@ -107,7 +107,7 @@ export function SignalChart({ recording, signal, entities, peers, zoom, at, unti
       )}
       {data !== null && !anyReading(data) && (
         <p class="small soft" role="note">
-          <strong>{signal.title}</strong>: no data. {whyEmpty(data, signal, entities, interval, zoom)}
+          <strong>{signal.title}</strong>: no data. {whyEmpty(data, signal, entities, interval, zoom, severalDays(parse(recording.start), parse(recording.end)))}
         </p>
       )}
       {data !== null && anyReading(data) && (

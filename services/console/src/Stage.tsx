@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Shade } from "./Chart";
-import { jobsOn } from "./fleet";
+import { jobsOn, largestFirst, worthALook } from "./fleet";
 import type { Watched } from "./follow";
 import { Gpu } from "./Gpu";
 import type { Heat } from "./heat";
@@ -71,7 +71,7 @@ export function Stage({ watched, run, recording, heat, route, zoom, at, until, o
         {selected !== null && (
           <Gpu recording={recording} gpu={selected} job={job} zoom={zoom} at={at} until={until} findings={watched.findings} onSeek={onSeek} onClose={() => replaceQuery({ gpu: null })} />
         )}
-        {heat.settled && <Steps recording={recording} job={job} zoom={zoom} at={at} until={until} onSeek={onSeek} />}
+        {heat.settled && <Steps recording={recording} touched={watched.incidents[0]?.impact.jobs[0]?.job_id} job={job} zoom={zoom} at={at} until={until} onSeek={onSeek} />}
       </div>
       <div style="min-width:0">
         <Incidents incidents={watched.incidents} at={at} />
@@ -85,6 +85,8 @@ export function Stage({ watched, run, recording, heat, route, zoom, at, until, o
 
 interface StepsProps {
   readonly recording: RecordingDetail;
+  /** The job that an incident struck, where one did. */
+  readonly touched: string | undefined;
   readonly job: Job | null;
   readonly zoom: Zoom;
   readonly at: number;
@@ -95,11 +97,11 @@ interface StepsProps {
 const STEP_TIME: Signal = { kind: "steps", field: "step_time_s", title: "Step time", unit: "s", rate: false };
 const NO_SHADES: readonly Shade[] = [];
 
-/** The steps of a job: of the GPU that is chosen, or else of the largest one. */
-function Steps({ recording, job, zoom, at, until, onSeek }: StepsProps) {
-  const jobs = useMemo(() => [...recording.jobs].sort((a, b) => b.nodes.length - a.nodes.length), [recording.jobs]);
+/** The steps of a job: of the GPU that is chosen, else of the job that was struck, or else of the largest one. */
+function Steps({ recording, touched, job, zoom, at, until, onSeek }: StepsProps) {
+  const jobs = useMemo(() => largestFirst(recording.jobs), [recording.jobs]);
   const [chosen, choose] = useState<string | null>(null);
-  const shown = chosen ?? job?.job_id ?? jobs[0]?.job_id;
+  const shown = chosen ?? job?.job_id ?? worthALook(jobs, touched)?.job_id;
   if (shown === undefined || !recording.streams.some((one) => one.kind === "steps")) {
     return (
       <section class="panel" aria-label="Steps of a job">
@@ -117,7 +119,7 @@ function Steps({ recording, job, zoom, at, until, onSeek }: StepsProps) {
         <select value={shown} onChange={(event) => choose(event.currentTarget.value)}>
           {jobs.map((one) => (
             <option key={one.job_id} value={one.job_id}>
-              {one.job_id} {one.name}, {one.nodes.length} nodes
+              {one.job_id} {one.name}, {one.nodes.length} node{one.nodes.length === 1 ? "" : "s"}
             </option>
           ))}
         </select>

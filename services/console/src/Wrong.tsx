@@ -1,14 +1,15 @@
 /** The first page: what is wrong, the worst first, in what is replayed live and in the last run of every recording. */
 import { useEffect } from "preact/hooks";
-import { all, path, useLoaded } from "./api";
+import { all, ask, path, useLoaded } from "./api";
+import { calmIn } from "./calm";
 import { Clusters } from "./Clusters";
 import { incidentColumns } from "./Findings";
-import { goesOn } from "./follow";
-import { latestDone, live, loadRuns } from "./latest";
+import { goesOn, loadRuns } from "./follow";
+import { latestDone, live } from "./latest";
 import { href } from "./route";
-import { worstFirst } from "./incidents";
+import { costOf, worstFirst } from "./incidents";
 import { Table, type Column } from "./Table";
-import type { Incident, Run } from "./types";
+import type { Incident, RecordingSummary, Run } from "./types";
 import { When } from "./ui";
 import { known } from "./units";
 
@@ -19,14 +20,25 @@ interface Now {
   /** Runs that there are. */
   readonly total: number;
   /** Runs that may still find something. */
-  readonly going: number;
+  readonly going: readonly Run[];
+  /** Recordings that a run may be made of. */
+  readonly recordings: number;
+  /** Whether a live cluster is watched here. */
+  readonly watching: boolean;
 }
 
 async function load(): Promise<Now> {
-  const known = await loadRuns();
+  const [known, recordings, watched] = await Promise.all([loadRuns(), ask<readonly RecordingSummary[]>("recordings"), all<Run>("runs", { replay: "live" })]);
   const runs = [...live(known), ...latestDone(known)].filter((run) => run.incidents > 0);
   const lists = await Promise.all(runs.map((run) => all<Incident>(`${path("runs", run.id)}/incidents`)));
-  return { found: lists.flat().sort(worstFirst), runs: new Map(runs.map((run) => [run.id, run])), total: known.length, going: known.filter(goesOn).length };
+  return {
+    found: lists.flat().sort(worstFirst),
+    runs: new Map(runs.map((run) => [run.id, run])),
+    total: known.length,
+    going: known.filter(goesOn),
+    recordings: recordings.length,
+    watching: watched.some(({ state }) => state === "running"),
+  };
 }
 
 /** While something goes on, and otherwise: this page hangs on walls. */
@@ -43,7 +55,7 @@ function columnsOf(runs: Now["runs"]): readonly Column<Incident>[] {
   return [
     ...incidentColumns().toSpliced(2, 0, where),
     { name: "GPUs", num: true, by: ({ impact }) => impact.gpus, text: () => "" },
-    { name: "GPU-hours lost", num: true, by: ({ impact }) => impact.gpu_hours_lost, text: () => "", cell: ({ impact }) => known(impact.gpu_hours_lost, (it) => it.toFixed(1)) },
+    { name: "GPU-hours lost", num: true, by: ({ impact }) => costOf(impact).hours, text: () => "", cell: ({ impact }) => known(costOf(impact).hours, (it) => it.toFixed(1)) },
   ];
 }
 
@@ -67,7 +79,7 @@ export function Wrong() {
     if (data === null) {
       return undefined;
     }
-    const timer = setTimeout(again, data.going > 0 ? SOON_MS : LATER_MS);
+    const timer = setTimeout(again, data.going.length > 0 ? SOON_MS : LATER_MS);
     return () => clearTimeout(timer);
   }, [data, again]);
   return (
@@ -75,14 +87,14 @@ export function Wrong() {
       <h1>What is wrong</h1>
       <Clusters />
       <When loaded={loaded}>
-        {({ found, runs, total, going }) =>
+        {({ found, runs, ...more }) =>
           found.length === 0 ? (
-            <Nothing total={total} going={going} />
+            <Nothing {...more} />
           ) : (
             <section class="panel">
               <Table id="incidents" rows={found} columns={columnsOf(runs)} keyOf={({ run, id }) => `${run}/${id}`} most={MOST} />
               <p class="small soft">
-                {found.length} incident(s) in {runs.size} run(s): the last of each recording, and what is replayed live{found.length > MOST && `; at most ${MOST} are shown`}.
+                {found.length} incident(s) in {runs.size} run(s): the last of each recording that is done, and what is replayed live{found.length > MOST && `; at most ${MOST} are shown`}.
               </p>
             </section>
           )
@@ -92,16 +104,31 @@ export function Wrong() {
   );
 }
 
-function Nothing({ total, going }: { readonly total: number; readonly going: number }) {
+function Nothing({ total, going, recordings, watching }: Omit<Now, "found" | "runs">) {
   if (total > 0) {
-    return <p>{going === 0 ? "In recordings: no run has found an incident." : `In recordings: nothing so far, ${going} run(s) go on.`}</p>;
+    return <p>{calmIn(going)}</p>;
   }
+  // Whoever watches a cluster has come for what is wrong there.
+  if (watching) {
+    return null;
+  }
+  const samples = (
+    <>
+      make a recording of one of the <a href={href("library", [], { samples: "open" })}>sample incidents</a>, which takes seconds, and replay it
+    </>
+  );
   return (
     <section class="panel" aria-label="What to do next">
       <h2>What to do next</h2>
       <ul>
         <li>
-          See what is found in an incident: make a recording of one of the <a href={href("library", [], { samples: "open" })}>sample incidents</a>, which takes seconds, and replay it.
+          See what is found in an incident:{" "}
+          {recordings > 0 && (
+            <>
+              replay one of the <a href={href("library")}>{recordings} recording(s) here</a>, or{" "}
+            </>
+          )}
+          {samples}.
         </li>
         <li>
           Bring what you have: the <a href={href("library")}>library</a> takes archives and what other tools wrote.

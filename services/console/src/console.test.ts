@@ -14,7 +14,7 @@ import { AS_WRITTEN, firstSentence, lastOfEach, madeOf, makeRequest } from "./sa
 import { withEvents, NOTHING } from "./found";
 import { clock, span, ticks } from "./time";
 import { words, type Finding, type Heatmap, type Incident, type Job, type Scenario, type Task } from "./types";
-import { evidence, percent, quantity, shownAs, tick } from "./units";
+import { evidence, howFar, percent, quantity, shownAs, tick } from "./units";
 import { asked } from "./zoom";
 
 describe("time", () => {
@@ -46,6 +46,10 @@ describe("units", () => {
   it("tell nothing, which was read, from what was not", () => {
     expect([quantity(0, "bytes/s"), quantity(0, "1/s"), quantity(0, "4 octets/s"), quantity(0, "s"), quantity(null, "bytes/s"), quantity(undefined, "")]).toEqual(["0 B/s", "0/s", "0 b/s", "0 s", "no data", "no data"]);
     expect([percent(0), percent(null)]).toEqual(["0 %", "–"]);
+  });
+
+  it("of how far a task is are none where it goes on after all that is counted", () => {
+    expect([howFar({ state: "running", progress: 0.5 }), howFar({ state: "running", progress: 1 }), howFar({ state: "done", progress: 1 })]).toEqual([0.5, null, 1]);
   });
 
   it("of evidence are what its name says, wherever it says it", () => {

@@ -154,3 +154,12 @@ export function jobsOn(jobs: readonly Job[], node: string, gpu: number | null, a
     );
   });
 }
+
+export function largestFirst(jobs: readonly Job[]): readonly Job[] {
+  return [...jobs].sort((a, b) => b.nodes.length - a.nodes.length);
+}
+
+/** Of jobs, the largest first: the one that was struck, whose steps tell something, or else the first. */
+export function worthALook(jobs: readonly Job[], struck: string | undefined): Job | undefined {
+  return jobs.find((one) => one.job_id === struck) ?? jobs[0];
+}

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { all, ask, follow, path, type ApiError, type ServerEvent } from "./api";
 import { withEvents, NOTHING, type Found } from "./found";
 import { parse } from "./time";
-import type { Alert, Finding, Incident, Replay, Run } from "./types";
+import type { Alert, Finding, Incident, RecordingSummary, Replay, Run } from "./types";
 
 export interface Watched {
   readonly run: Run | null;
@@ -84,6 +84,13 @@ async function everything(id: string): Promise<Found> {
   ]);
   const byId = <T extends { readonly id: string }>(list: readonly T[]) => new Map(list.map((one) => [one.id, one]));
   return { ...NOTHING, run, findings: byId(findings), incidents: byId(incidents) };
+}
+
+/** All runs of recordings that are still there: of the others nothing can be shown. */
+export async function loadRuns(): Promise<readonly Run[]> {
+  const [runs, recordings] = await Promise.all([all<Run>("runs"), ask<readonly RecordingSummary[]>("recordings")]);
+  const there = new Set(recordings.map((one) => one.name));
+  return runs.filter((run) => there.has(run.recording));
 }
 
 export function goesOn(run: Run | null): boolean {

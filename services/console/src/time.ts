@@ -14,6 +14,11 @@ export function clock(at: number, withDay = false): string {
   return withDay ? `${text.slice(0, 10)} ${text.slice(11, 19)}` : text.slice(11, 19);
 }
 
+/** Whether a time of the day alone names no moment of what is between two ends. */
+export function severalDays(from: number, to: number): boolean {
+  return to - from > 86_400_000;
+}
+
 /** 09:30:16 UTC: a time that somebody reads alone says whose it is. */
 export function moment(at: number, withDay = false): string {
   return `${clock(at, withDay)} UTC`;

@@ -1,10 +1,11 @@
 /** Small pieces that every page is made of. */
-import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { createContext, type ComponentChildren } from "preact";
+import { useContext, useState } from "preact/hooks";
 import { ApiError, type Loaded } from "./api";
-import { clock, moment, rfc3339 } from "./time";
-import type { Severity, Task } from "./types";
-import { percent } from "./units";
+import { href } from "./route";
+import { clock, moment, parse, rfc3339, severalDays } from "./time";
+import type { RecordingSummary, Severity, Task } from "./types";
+import { howFar, percent } from "./units";
 
 const SEVERITIES: Readonly<Record<Severity, readonly [string, string, string]>> = {
   page: ["page", "✕", "page"],
@@ -26,10 +27,18 @@ export function Sev({ of }: { readonly of: Severity }) {
   );
 }
 
+const DaysContext = createContext(false);
+
+/** Moments of a recording: with their days where it is of several. */
+export function Days({ of, children }: { readonly of: Pick<RecordingSummary, "start" | "end">; readonly children: ComponentChildren }) {
+  return <DaysContext.Provider value={severalDays(parse(of.start), parse(of.end))}>{children}</DaysContext.Provider>;
+}
+
 export function Moment({ at, withDay = false }: { readonly at: number; readonly withDay?: boolean }) {
+  const days = useContext(DaysContext);
   return (
     <time dateTime={rfc3339(at)} title={rfc3339(at)}>
-      {moment(at, withDay)}
+      {moment(at, withDay || days)}
     </time>
   );
 }
@@ -45,12 +54,19 @@ export function EventClock({ at }: { readonly at: number }) {
   );
 }
 
+/** A remedy for who asks by HTTP is none for who looks at a page. */
+const BY_HTTP = /^GET \/api\//;
+
 export function Trouble({ error }: { readonly error: Error }) {
   return (
     <div class="panel problem" role="alert">
       <strong>{error instanceof ApiError ? error.title : "This page has failed"}</strong>
       <p>{error.message}</p>
-      {error instanceof ApiError && error.remedy !== "" && <p>What to do: {error.remedy}</p>}
+      {error instanceof ApiError && error.remedy !== "" && (
+        <p>
+          What to do: {BY_HTTP.test(error.remedy) ? <a href={href("library")}>see in the library what there is</a> : error.remedy}
+        </p>
+      )}
     </div>
   );
 }
@@ -62,9 +78,16 @@ interface ProgressProps {
 
 /** How far a task is and what it is doing. */
 export function Progress({ of: task, children }: ProgressProps) {
+  const far = howFar(task);
   return (
     <div class="row" role="status">
-      <progress max={1} value={task.progress} aria-label="How far it is" /> {percent(task.progress)}
+      {far === null ? (
+        <progress aria-label="How far it is" />
+      ) : (
+        <>
+          <progress max={1} value={far} aria-label="How far it is" /> {percent(far)}
+        </>
+      )}
       <span class="soft">{task.state === "queued" ? "waits for its turn" : task.doing}</span>
       {children}
     </div>

@@ -125,6 +125,11 @@ export function percent(value: number | null): string {
   return value === null ? "–" : quantity(Math.round(100 * value), "%");
 }
 
+/** How far a task is; null where all that is counted is done and it still goes on, as the trials of a postmortem do. */
+export function howFar({ state, progress }: { readonly state: string; readonly progress: number }): number | null {
+  return state === "running" && progress >= 1 ? null : progress;
+}
+
 export function seconds(value: number | null): string {
   return value === null ? "–" : quantity(value, "s");
 }
