@@ -4,12 +4,13 @@ A job hangs when it has reported no step for longer than its own intervals and p
 ones and `hang_spinning_s` where its GPUs spin at full utilisation and a fraction of their power, as in a collective
 that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times the longest of its last pauses. GPUs
 that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
-checkpoint or a load that the job's log announces gets ten minutes and more. NCCL's watchdog decides at once. Where a
-job's steps are not gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show
-of a job without steps that it stands since they last worked, if all of them spin and none uses its tensor cores. A job
-one of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that. It is wrong about a job
-that pauses for five minutes for the first time, idle, and does not say so; it misses a job that hangs before its first
-eight steps, and one without steps and such lines whose GPUs idle.
+checkpoint or a load that the job's log announces gets ten minutes and more, and a job on one node whose GPUs idle a
+quarter of an hour: it may have a user at its prompt, and is information. NCCL's watchdog decides at once. Where a job's
+steps are not gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show of a
+job without steps that it stands since they last worked, if all of them spin and none uses its tensor cores. A job one
+of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that. It is wrong about a job that
+pauses for five minutes for the first time, idle, and does not say so; it misses a job that hangs before its first eight
+steps, and one without steps and such lines whose GPUs idle.
 
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
 the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How
@@ -224,7 +225,7 @@ class JobHealth(BaseDetector):
             "job_hang",
             {"job_id": known[0] if known else hang.job_id},
             started_at=hang.since,
-            severity="page",
+            severity=hang.severity,
             score=hang.score,
             summary=hang.summary,
             action=_LOOK_AT,

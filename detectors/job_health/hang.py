@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.contract import Evidence, Instant, IntArray
+from detectors.contract import Evidence, Instant, IntArray, Severity
 from detectors.core.slots import Slots
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import Fleet, Job
@@ -23,7 +23,7 @@ _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
-"""Of a job on one node whose GPUs idle: a user may sit at its prompt, and no other node waits for it."""
+"""Of a job on one node whose GPUs idle: a user may sit at its prompt, and no other node waits for it. Information."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
 _SAVING_AGAIN_MS = 300_000
@@ -44,6 +44,7 @@ class Hang:
     score: float
     job_id: str
     """What its users call it, where `job` was inferred."""
+    severity: Severity = "page"
 
 
 class HangJudge:
@@ -168,7 +169,8 @@ class HangJudge:
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name)
+        severity: Severity = "page" if spinning or len(job.nodes) > 1 else "info"
+        return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name, severity)
 
     def excused(self, job: Job, last: Instant) -> bool:
         """Return whether a job that makes no step since `last` is over, suspended, or a victim.
