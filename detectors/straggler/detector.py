@@ -197,8 +197,8 @@ class Straggler(Kept):
                 continue
             if any(case.node == node for case in self._alarms()):
                 continue
-            if one.crowd > max(_MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes)):
-                continue
+            if one.crowd > (1 if one.always else max(_MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes))):
+                continue  # what several have had since the first step is their work
             known = [case.memo["lag"] for case in self._alarms() if case.memo["job_id"] == one.job.job_id]
             worst = max(known + [other.lag for other in suspects if other.job == one.job])
             if one.how != LATE and np.log1p(one.lag) < np.log1p(worst) / 2:

@@ -219,8 +219,9 @@ def test_who_stands_far_apart_from_its_peers_is_slow_since_the_jobs_first_step(
         replace(SEEN, felt="work", slow=[Slow([FIRST], factor=1.2)], dcgm={SM: _more_active}),
         replace(SEEN, felt="memory", slow=[Slow([FIRST], factor=1.2)]),
         replace(SEEN, felt="host", slow=[Slow(range(0, 32, 3), factor=1.2)]),
+        replace(SEEN, nodes=2, felt="clock", slow=[Slow([0, 8], factor=1.2)]),
     ],
-    ids=["a little", "more work", "a favoured expert reads the same", "all differ"],
+    ids=["a little", "more work", "a favoured expert reads the same", "all differ", "one on each node"],
 )
 def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property(training: Training) -> None:
     assert [finding for finding in run(training) if finding.severity != "info"] == []
