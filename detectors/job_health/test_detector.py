@@ -79,9 +79,7 @@ def test_idle_or_unseen_gpus_get_more_time() -> None:
 
 
 @pytest.mark.parametrize(("spinning", "patience_s", "severity"), [(True, 180, "page"), (False, 900, "info")])
-def test_a_job_on_one_node_whose_gpus_idle_may_have_a_user_at_its_prompt(
-    spinning: bool, patience_s: float, severity: str
-) -> None:
+def test_a_job_on_one_node_whose_gpus_idle_may_have_a_user(spinning: bool, patience_s: float, severity: str) -> None:
     tape = tape_of(replace(HUNG, nodes=1, minutes=30, spinning=spinning))
     assert fired_after_s(tape, 480) == pytest.approx(patience_s, abs=20)
     assert run(tape)[0].severity == severity

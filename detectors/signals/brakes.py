@@ -11,3 +11,6 @@ HALVED: Final = 0.6
 UNSPENT: Final = 0.8
 """The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
 limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""
+IDLE_POWER: Final = 0.2
+"""Of its limit: where no utilisation is read, a GPU that draws less is not at work. Idle ones draw 40 of 300 W (V100),
+60 of 400 (A100), 110 of 700 (H100) at most; under a brake 150 of 400 (Blue Vela report), 200 of 700."""

@@ -20,15 +20,13 @@ from detectors.core.statistics import clamp, known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
+from detectors.signals.brakes import IDLE_POWER
 from detectors.signals.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, TimeByReason, bits_of
 
 STALE_MS: Final = 90_000
 """Three times the collection interval of dcgm-exporter's defaults, and more than one scrape of 60 s."""
 IDLE_UTILISATION: Final = 10.0
 """Below so many percent a GPU is not at work, whatever its clocks do: a kernel that is resident reads near 100."""
-IDLE_POWER: Final = 0.2
-"""Of its limit: where no utilisation is read, a GPU that draws less is not at work. Idle ones draw 40 of 300 W (V100),
-60 of 400 (A100), 110 of 700 (H100) at most; under a brake 150 of 400 (Blue Vela report), 200 of 700."""
 FEWEST_PEERS: Final = 4
 """With fewer the least affected quarter of the peers is one outlier's word."""
 _FEW_NODES: Final = 4
@@ -153,8 +151,7 @@ class GpusAtWork(Columns):
             "at": batch.at[tick, here],
         }
         gpus, silent = batch.index(here, self.count), unstated
-        if np.count_nonzero(unread := np.isnan(util) & unstated):
-            columns["busy"] &= ~(unread & (columns["power"] < IDLE_POWER * self.limit[gpus]))
+        columns["busy"] &= ~(np.isnan(util) & unstated & (columns["power"] < IDLE_POWER * self.limit[gpus]))
         speak: Any = slice(None)
         for name in ("clock", "power", "temp") if np.count_nonzero(unstated) else ():
             silent &= np.isnan(columns[name])
