@@ -1,10 +1,11 @@
 """The ranks of one job by their own times: who computes longest, for how long, while the others wait.
 
 Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
-longer than its own habit times what all ranks' has changed by, by a share of the step that matters (with all ranks of
-its node, of the computation) and by more than the tails of this cluster's ranks explain; or, from the job's first steps
-on, longer than the others, unless such ranks form a pipeline stage. Who computes no longer than its peers, waits as
-they do, or is hardly behind the longest of those that keep up, holds up nobody.
+longer than its own habit times what all ranks' has changed by, by a share of the computation that matters and by more
+than the tails of this cluster's ranks explain (less than that share of the step only if its GPU does no more work, see
+`late`); or, from the job's first steps on, longer than the others, unless such ranks form a pipeline stage. Who
+computes no longer than its peers, waits as they do, or is hardly behind the longest of those that keep up, holds up
+nobody.
 
 What the ranks of a node wait for data, in the middle, counts as their computation: a host that does not feed its GPUs
 holds up the job as a slow one does. Where most nodes wait for data it does not count; one rank's wait is its input's.
@@ -38,6 +39,7 @@ _FEW_NODES: Final = 3
 _FEW_SHARE: Final = 1.5
 _LEARN_S, _LEARN_FEW_S = 30.0, 90.0
 _COST_LOOKS: Final = 16
+"""A quarter of what is remembered: a lag that grows over forty minutes is not outweighed by its beginning."""
 _WAIT_SHARE: Final = 0.5
 """The others wait for all of the culprit's lag, it does not; half, as trainers measure the shares of a step."""
 

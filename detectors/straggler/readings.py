@@ -53,6 +53,7 @@ _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S: Final = 240.0
 _FEWEST: Final = 4
+"""With fewer, what stands apart and what it stands apart from look alike."""
 _FULL: Final = 0.05
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
 

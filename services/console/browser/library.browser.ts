@@ -103,12 +103,12 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await refused.filter({ hasText: "notes.zip: the archive is neither a .zip nor a .tar.gz" }).filter({ hasText: /What to do:.* or as files of any kinds \(heap\)/ }).waitFor();
     expect(await inspected(page, "library-refused")).toEqual([]);
     const packed = archive(folder);
-    await drop(["told.tar.gz", packed], ["notes.zip", junk]);
+    await drop(["recording.tar.gz", packed], ["notes.zip", junk]);
     const article = page.locator("article", { hasText: NAME });
     await article.waitFor();
     expect((await article.boundingBox())?.width, "a word without end is broken").toBeLessThan(700);
     await refused.filter({ hasText: "notes.zip" }).waitFor();
-    await drop(["told.tar.gz", packed]);
+    await drop(["recording.tar.gz", packed]);
     await refused.filter({ hasText: `there is a recording ${NAME}` }).waitFor();
     await article.getByRole("button", { name: "Replay" }).click();
     await page.waitForSelector("section[aria-label='Score']");

@@ -79,7 +79,7 @@ describe.skipIf(!READY)("runs in the console (needs Chromium, the built console 
     expect(wrong).toEqual([]);
   });
 
-  it("is of a recording that tells what was wrong first, on which day, and that nobody has said it", async () => {
+  it("belongs to a recording whose page lists what was wrong first, with its day, or that nobody has labelled it", async () => {
     const { page, base, wrong } = served;
     const labels = page.getByRole("region", { name: "Labels" });
     await page.goto(`${base}#/library/vela-power-brake`);

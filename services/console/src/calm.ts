@@ -1,4 +1,4 @@
-/** What is said where nothing is open: no more than is known. Pure. */
+/** What a page writes where nothing is open: no more than is known. Pure. */
 import { moment, parse } from "./time";
 import type { Run } from "./types";
 

@@ -1,4 +1,4 @@
-/** What is said of runs, of what they found and of what is asked of them. */
+/** What pages write of runs, of what they found and of what is asked of them. */
 import { describe, expect, it } from "vitest";
 import { calmIn, calmOf } from "./calm";
 import { lackOf } from "./changes";
@@ -22,14 +22,14 @@ describe("the run of a recording that counts", () => {
 });
 
 describe("where nothing is open", () => {
-  it("a cluster that cannot be read is not said to be well", () => {
+  it("a cluster that cannot be read is not called well", () => {
     const event_time = "2026-11-27T08:03:52.000Z";
     expect(calmOf({ error: null, event_time })).toBe("Nothing is wrong there now.");
     expect(calmOf({ error: "it cannot be reached", event_time })).toBe("Nothing was wrong there at 2026-11-27 08:03:52 UTC; whether anything is now is not known.");
     expect(calmOf({ error: "it cannot be reached", event_time: null })).toBe("Whether anything is wrong there is not known.");
   });
 
-  it("runs that go on are told with what they have found by now", () => {
+  it("runs that go on stand with what they have found by now", () => {
     expect(calmIn([])).toBe("In recordings: no run has found an incident.");
     expect(calmIn([{ incidents: 2 }, { incidents: 0 }])).toContain("2 run(s) go on, with 2 incident(s) so far");
   });
