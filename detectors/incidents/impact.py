@@ -31,6 +31,7 @@ class Loss:
     usual_s: float | None = None
     usual_pause_ms: int = 0
     factor: float | None = None
+    """None where no step since shows it, as of a job that ended at once: what that one lost is not known."""
     stood_ms: int = 0
     hours: float = 0.0
     settled: bool = False
@@ -123,12 +124,12 @@ class Losses:
                 loss.gpus,
                 None if loss.factor is None else round(loss.factor, 2),
                 loss.stood_ms / 1000,
-                None if loss.usual_s is None else round(loss.hours, 2),
+                None if loss.factor is None else round(loss.hours, 2),
                 loss.end,
             )
             for name, loss in sorted(counted.items(), key=lambda entry: (-entry[1].hours, entry[0]))
         )
-        measured = [loss for loss in counted.values() if loss.usual_s is not None]
+        measured = [loss for loss in counted.values() if loss.factor is not None]
         unknown = not measured and (bool(counted) or not places.stays)
         return Impact(
             gpus=sum(loss.gpus for loss in counted.values()) + sum(idle.values()),

@@ -48,7 +48,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a job lost: its step time against what it was before, and GPU-hours; None where its steps are not known."""
+    """What a job lost: its step time against what it was before, and GPU-hours.
+
+    Both are None where its steps are not known, or none came since: of a job that ended at once that is not zero.
+    """
 
     job_id: str
     gpus: int

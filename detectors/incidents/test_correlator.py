@@ -7,6 +7,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,8 +68,8 @@ def over(one: Finding, at_s: float) -> Finding:
     return replace(one, state="resolved", detected_at=START + round(1000 * at_s))
 
 
-def made() -> Correlator:
-    correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
+def made(fleet: Fleet | None = None) -> Correlator:
+    correlator = Correlator(TOPOLOGY, fleet or Fleet(TOPOLOGY))
     correlator.happen(JobEvent(JOB.start, "start", JOB))
     return correlator
 
@@ -200,9 +201,7 @@ def steps(job: str, fleet: Fleet, first_s: int, last_s: int, every_s: float) -> 
 
 
 def test_the_impact_is_what_the_jobs_steps_show() -> None:
-    fleet = Fleet(TOPOLOGY)
-    correlator = Correlator(TOPOLOGY, fleet)
-    correlator.happen(JobEvent(JOB.start, "start", JOB))
+    correlator = made(fleet := Fleet(TOPOLOGY))
     correlator.observe(steps("812", fleet, -1800, 0, 5.0))
     brake = finding("power_throttle", {"node": "n1"}, 10, began_s=0)
     correlator.take([brake], START + 20_000)
@@ -214,15 +213,17 @@ def test_the_impact_is_what_the_jobs_steps_show() -> None:
     assert "3.00 times as long" in closed.chain[-1].because
 
 
-def test_what_jobs_without_steps_lost_is_not_known_and_not_nothing() -> None:
-    correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
-    correlator.happen(JobEvent(JOB.start, "start", JOB))
+@pytest.mark.parametrize("killed", [False, True], ids=["no_steps", "killed_before_its_next_step"])
+def test_what_jobs_lost_that_no_step_shows_is_not_known_and_not_nothing(killed: bool) -> None:
+    correlator = made(fleet := Fleet(TOPOLOGY))
+    if killed:
+        correlator.observe(steps("812", fleet, -1800, 0, 5.0))
+        correlator.happen(JobEvent(START + 3_000, "end", JOB))
     brake = finding("power_throttle", {"node": "n1"}, 10, began_s=0)
     (*_, revision) = correlator.take([brake], START + 600_000)
     (job,) = revision.impact.jobs
-    assert (job.step_time_factor, job.gpu_hours_lost) == (None, None)
-    assert (revision.impact.step_time_factor, revision.impact.gpu_hours_lost) == (None, None)
-    assert revision.impact.gpus == 32
+    for of in (job, revision.impact):
+        assert (of.step_time_factor, of.gpu_hours_lost, of.gpus) == (None, None, 32)
     assert revision.title.endswith("what it cost is not known")
 
 
@@ -237,9 +238,7 @@ def test_what_an_idle_node_costs_is_nothing_where_jobs_are_known_and_unknown_els
 
 
 def test_a_job_that_stands_still_loses_all_its_time() -> None:
-    fleet = Fleet(TOPOLOGY)
-    correlator = Correlator(TOPOLOGY, fleet)
-    correlator.happen(JobEvent(JOB.start, "start", JOB))
+    correlator = made(fleet := Fleet(TOPOLOGY))
     correlator.observe(steps("812", fleet, -1800, 0, 5.0))
     hang = finding("job_hang", {"job_id": "812"}, 240, began_s=0)
     (*_, last) = [*correlator.take([hang], START + 3_600_000), *correlator.end(START + 3_600_000)]
@@ -322,9 +321,7 @@ def _again(event: Step, events: Sequence[tuple[Instant, int, Step]]) -> bool:
 
 def run(history: Sequence[Step], cuts: Iterable[Instant], *, carried: bool) -> list[str]:
     """Return what is reported of a history whose steps come in pieces, with the correlator carried over each cut."""
-    fleet = Fleet(TOPOLOGY)
-    correlator = Correlator(TOPOLOGY, fleet)
-    correlator.happen(JobEvent(JOB.start, "start", JOB))
+    correlator = made(fleet := Fleet(TOPOLOGY))
     last = max(_at(event) for event in history) + 1_500_000
     # As the engine does it, a stretch ends at a grid, and right before a job starts or ends.
     jobs = {event.at - 1 for event in history if isinstance(event, JobEvent)}

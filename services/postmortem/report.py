@@ -1,7 +1,7 @@
 """The postmortem: every section of it, from a case and what was found out about it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from detectors.contract import Finding
@@ -14,7 +14,7 @@ from services.postmortem.chart import Mark, figure
 from services.postmortem.document import Block, Document, Figure, Items, Section, Table, Text, filled
 from services.postmortem.earlier_detection import missing, sooner
 from services.postmortem.evidence import Shown, show
-from services.postmortem.impact import cut_short, factor, hours_lost
+from services.postmortem.impact import cut_short
 from services.postmortem.rules import Alerts, rule_blocks
 from services.postmortem.story import cost, story
 from services.postmortem.timeline import Moment, clock, gap, moments
@@ -48,7 +48,7 @@ def compose(report: Report) -> Document:
     """Return the report as a document."""
     case, manifest = report.case, report.case.recording.manifest
     course = moments(case, report.shown, report.lines)
-    impact, label, asked, hours = case.incident.impact, case.label, report.asked, hours_lost(case.incident.impact)
+    impact, label, asked, hours = case.incident.impact, case.label, report.asked, case.incident.impact.gpu_hours_lost
     facts = [
         ("culprit", place(case.cause.entity)),
         ("fault", case.root.fault.replace("_", " ")),
@@ -211,16 +211,16 @@ def _blast(report: Report) -> Section:
             slower,
             gap(round(touched.stood_s * 1000)) if touched.stood_s else "",
         ]
-        hours = hours_lost(replace(impact, jobs=(touched,), gpu_hours_lost=touched.gpu_hours_lost))
+        hours = touched.gpu_hours_lost
         rows.append([*cells, _figure_of(hours, ".2f"), cost(report.asked.price, hours), ended])
     total = [
         "all",
         str(impact.nodes),
         str(impact.gpus),
-        _figure_of(factor(impact), ".2f"),
+        _figure_of(impact.step_time_factor, ".2f"),
         "",
-        _figure_of(hours_lost(impact), ".2f"),
-        cost(report.asked.price, hours_lost(impact)),
+        _figure_of(impact.gpu_hours_lost, ".2f"),
+        cost(report.asked.price, impact.gpu_hours_lost),
         "",
     ]
     columns = ["job", "nodes", "GPUs", "steps, times as long", "without a step", "GPU-hours lost", "cost, USD", "ended"]
@@ -318,7 +318,7 @@ def _against(case: Case, label: Label) -> Section:
         figure = _figure_of(impact.step_time_factor, ".2f")
         rows.append(["steps, times as long", f"{times:.2f}", figure, "right" if near else "off"])
     if hours is not None:
-        lost = hours_lost(impact)
+        lost = impact.gpu_hours_lost
         near = hours_right(hours, lost)
         off = f", {lost / hours - 1:+.0%}" if hours and lost is not None else ""
         verdict = f"{'right' if near else 'off'}{off}"

@@ -3,7 +3,7 @@
 from services.kit.times import format_time
 from services.postmortem.case import Case, place
 from services.postmortem.document import Block, Section, Text
-from services.postmortem.impact import cut_short, hours_lost
+from services.postmortem.impact import cut_short
 from services.postmortem.timeline import gap
 
 _TELLER = {
@@ -82,7 +82,7 @@ def _losses(case: Case, price: float | None) -> str:
             words.append(f"{job} was touched, but kept its usual pace.")
     if len(impact.jobs) > 3:
         words.append(f"{len(impact.jobs) - 3} more jobs were touched.")
-    hours = hours_lost(impact)
+    hours = impact.gpu_hours_lost
     if hours is None:
         return " ".join([*words, "What it cost is not known: no step shows it."])
     dollars = cost(price, hours, ", which cost ")

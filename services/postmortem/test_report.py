@@ -188,8 +188,8 @@ def test_a_job_that_is_killed_before_its_next_step_does_not_keep_its_pace(made: 
     case, report = made
     (job,) = case.incident.impact.jobs
     ended = case.onset + 59_000
-    killed = replace(job, step_time_factor=None, stood_s=0.0, gpu_hours_lost=0.0, ended_at=ended)
-    impact = replace(case.incident.impact, jobs=(killed,), step_time_factor=1.0, gpu_hours_lost=0.0)
+    killed = replace(job, step_time_factor=None, stood_s=0.0, gpu_hours_lost=None, ended_at=ended)
+    impact = replace(case.incident.impact, jobs=(killed,), step_time_factor=None, gpu_hours_lost=None)
     case = replace(case, incident=replace(case.incident, impact=impact))
     document = compose(replace(report, case=case))
     facts = dict(document.facts)

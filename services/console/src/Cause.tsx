@@ -1,5 +1,5 @@
 /** What caused what in an incident, what it cost, and the figures that its detector saw. */
-import { lostBy, ordered } from "./incidents";
+import { ordered } from "./incidents";
 import { Table, type Column } from "./Table";
 import { parse, span } from "./time";
 import { words, type Finding, type IncidentDetail } from "./types";
@@ -73,8 +73,8 @@ const JOBS: readonly Column<IncidentDetail["impact"]["jobs"][number]>[] = [
   },
   { name: "GPUs", num: true, by: ({ gpus }) => gpus },
   { name: "steps", num: true, by: (job) => job.step_time_factor, cell: (job) => known(job.step_time_factor, (it) => `× ${it.toFixed(2)}`) },
-  { name: "stood", num: true, by: ({ stood_s }) => stood_s, cell: (job) => known(lostBy(job) === null ? null : job.stood_s, (it) => span(it * 1000)) },
-  { name: "GPU-hours", num: true, by: lostBy, cell: (job) => known(lostBy(job), (it) => it.toFixed(1)) },
+  { name: "stood", num: true, by: ({ stood_s }) => stood_s, cell: (job) => known(job.gpu_hours_lost === null ? null : job.stood_s, (it) => span(it * 1000)) },
+  { name: "GPU-hours", num: true, by: (job) => job.gpu_hours_lost, cell: (job) => known(job.gpu_hours_lost, (it) => it.toFixed(1)) },
 ];
 
 export function Impact({ incident }: { readonly incident: IncidentDetail }) {

@@ -4,7 +4,7 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ask, path, useLoaded } from "./api";
 import { Chain, Facts, Impact } from "./Cause";
 import { Evidence, Logs } from "./Evidence";
-import { costOf, windowOf } from "./incidents";
+import { windowOf } from "./incidents";
 import { Judge } from "./Judge";
 import { useKeys } from "./keys";
 import { Markdown } from "./Markdown";
@@ -58,7 +58,6 @@ function Shown({ found }: { readonly found: Case }) {
   const at = Number.isFinite(linked) ? linked : parse(incident.opened_at);
   const seek = useCallback((to: number) => replaceQuery({ t: rfc3339(Math.round(to)) }), []);
   const [started, opened] = [parse(incident.started_at), parse(incident.opened_at)];
-  const { factor, hours } = costOf(incident.impact);
   const closed = incident.closed_at === null ? null : parse(incident.closed_at);
   const view = windowOf(started, closed, parse(recording.start), parse(recording.end));
   const zoom = zoomOf(route, view.from, view.to, at);
@@ -115,8 +114,8 @@ function Shown({ found }: { readonly found: Case }) {
         <Fact name={closed === null ? "state" : "lasted"} value={closed === null ? "open" : span(closed - started)} />
         <Fact name="GPUs" value={String(incident.impact.gpus)} />
         <Fact name="nodes" value={String(incident.impact.nodes)} />
-        <Fact name="step time" value={known(factor, (it) => `× ${it.toFixed(2)}`)} />
-        <Fact name="GPU-hours lost" value={known(hours, (it) => it.toFixed(1))} />
+        <Fact name="step time" value={known(incident.impact.step_time_factor, (it) => `× ${it.toFixed(2)}`)} />
+        <Fact name="GPU-hours lost" value={known(incident.impact.gpu_hours_lost, (it) => it.toFixed(1))} />
       </dl>
       <div class="split cause-first">
         <div style="min-width:0">

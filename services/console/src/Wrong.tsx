@@ -7,7 +7,7 @@ import { incidentColumns } from "./Findings";
 import { goesOn, loadRuns } from "./follow";
 import { latestDone, live } from "./latest";
 import { href } from "./route";
-import { costOf, worstFirst } from "./incidents";
+import { worstFirst } from "./incidents";
 import { Table, type Column } from "./Table";
 import type { Incident, RecordingSummary, Run } from "./types";
 import { When } from "./ui";
@@ -55,7 +55,7 @@ function columnsOf(runs: Now["runs"]): readonly Column<Incident>[] {
   return [
     ...incidentColumns().toSpliced(2, 0, where),
     { name: "GPUs", num: true, by: ({ impact }) => impact.gpus, text: () => "" },
-    { name: "GPU-hours lost", num: true, by: ({ impact }) => costOf(impact).hours, text: () => "", cell: ({ impact }) => known(costOf(impact).hours, (it) => it.toFixed(1)) },
+    { name: "GPU-hours lost", num: true, by: ({ impact }) => impact.gpu_hours_lost, text: () => "", cell: ({ impact }) => known(impact.gpu_hours_lost, (it) => it.toFixed(1)) },
   ];
 }
 

@@ -1,7 +1,7 @@
 /** Order of incidents, of what is in one, and where its evidence is. Pure. */
 import type { Signal } from "./signals";
 import { parse } from "./time";
-import type { Entity, Impact, Incident, Severity } from "./types";
+import type { Entity, Incident, Severity } from "./types";
 
 const RANKS: Readonly<Record<Severity, number>> = { page: 0, ticket: 1, info: 2 };
 
@@ -13,20 +13,6 @@ export function worstFirst(a: Incident, b: Incident): number {
     (b.impact.gpu_hours_lost ?? 0) - (a.impact.gpu_hours_lost ?? 0) ||
     parse(b.started_at) - parse(a.started_at)
   );
-}
-
-/** GPU-hours that a job lost: unknown where no step of it tells, as of one that ended at once. */
-export function lostBy({ step_time_factor, stood_s, gpu_hours_lost }: Impact["jobs"][number]): number | null {
-  return step_time_factor === null && stood_s === 0 ? null : gpu_hours_lost;
-}
-
-/** How many times as long steps took and what was lost, as far as jobs' steps tell. */
-export function costOf({ jobs, step_time_factor, gpu_hours_lost }: Impact): { readonly factor: number | null; readonly hours: number | null } {
-  const none = jobs.length === 0;
-  return {
-    factor: none || jobs.some((one) => one.step_time_factor !== null) ? step_time_factor : null,
-    hours: none || jobs.some((one) => lostBy(one) !== null) ? gpu_hours_lost : null,
-  };
 }
 
 const LEAST_ROOM_MS = 180_000;

@@ -3,7 +3,6 @@ import { describe, expect, it } from "vitest";
 import { calmIn, calmOf } from "./calm";
 import { lackOf } from "./changes";
 import { largestFirst, worthALook } from "./fleet";
-import { costOf, lostBy } from "./incidents";
 import { latestDone, latestOf } from "./latest";
 import type { Job, Run } from "./types";
 
@@ -40,20 +39,6 @@ describe("the job whose steps are shown", () => {
 
   it("is the one that an incident struck, or else the largest", () => {
     expect([worthALook(jobs, "struck"), worthALook(jobs, "unknown"), worthALook(jobs, undefined), worthALook([], "struck")].map((one) => one?.job_id)).toEqual(["struck", "large", "large", undefined]);
-  });
-});
-
-describe("what an incident cost", () => {
-  const job = { job_id: "1", gpus: 8, step_time_factor: null as number | null, stood_s: 0, gpu_hours_lost: 0 as number | null, ended_at: null };
-  const of = (...jobs: readonly (typeof job)[]) => costOf({ gpus: 8, nodes: 1, jobs: [...jobs], step_time_factor: 1, gpu_hours_lost: 0 });
-
-  it("is not nothing where no step tells of it: the job was killed before its next one", () => {
-    expect([of(job), lostBy(job)]).toEqual([{ factor: null, hours: null }, null]);
-  });
-
-  it("is what the jobs say whose steps are known", () => {
-    expect([of(job, { ...job, step_time_factor: 1 }), of()]).toEqual([{ factor: 1, hours: 0 }, { factor: 1, hours: 0 }]);
-    expect(lostBy({ ...job, stood_s: 60, gpu_hours_lost: 0.1 })).toBe(0.1);
   });
 });
 
