@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final
 
 from detectors.base import BaseDetector
 from detectors.case_book import OpenCase
-from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Finding, Instant, LogRecord
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Entity, Fault, Finding, Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet.cabling import End
 from detectors.fleet.fleet import Fleet
@@ -134,14 +134,15 @@ class LinkFault(BaseDetector):
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped.at)
-        yield from self._judge.downs(now, self._erring_lately(), self._flapped.at)
+        found = self._members("link_down") | self._members("link_flap")
+        yield from self._judge.downs(now, self._members("link_errors") | self._erred.at.keys(), self._flapped.at, found)
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
 
-    def _erring_lately(self) -> set[End]:
-        """Return the first ends of the cables that err, or did in the time in which losses of link are a flap."""
-        members = (end for case in self._book.cases("link_errors") for end in case.memo["members"])
-        return {(kind, owner, port) for kind, owner, port in members} | self._erred.at.keys()
+    def _members(self, fault: Fault) -> set[End]:
+        """Return the first ends of the cables that open findings of a fault stand for."""
+        members = (end for case in self._book.cases(fault) for end in case.memo["members"])
+        return {(kind, owner, port) for kind, owner, port in members}
 
     def _take_up(self, now: Instant, verdict: Verdict) -> list[Finding]:
         """Return the finding of a verdict, unless an open one stands for it already."""

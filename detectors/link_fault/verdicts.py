@@ -132,13 +132,17 @@ class Judge:
     def _logged(self, cable: Cable) -> list[Instant]:
         return [at for end in cable.ends for at in self._lines.downs(end, -1)]
 
-    def downs(self, now: Instant, erred: Collection[End], flapped: Collection[End]) -> Iterator[Verdict]:
+    def downs(
+        self, now: Instant, erred: Collection[End], flapped: Collection[End], found: Collection[End]
+    ) -> Iterator[Verdict]:
         """Yield the cables that are down and stay so, or the switch that they share.
 
-        `erred` and `flapped` lately did, by end.
+        `erred` and `flapped` lately did, by end; a finding stands for those `found`, by their first ends.
         """
         suspects = {self._cables.of(kind, int(port)) for kind, states in self._states.items() for port in states.down()}
         for cable in sorted(suspects, key=lambda cable: cable.ends):
+            if cable.ends[0] in found:
+                continue
             low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             line = self._line(cable, since - _TOGETHER_MS)
