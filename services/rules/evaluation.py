@@ -110,11 +110,14 @@ def evaluator_program() -> Path:
     return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
 
 
-def reads_of(evaluator: Path, files: Sequence[Path]) -> Reads:
-    """Return which metrics rule files read. UserError (exit code 2) with Prometheus' words where one is wrong."""
+def reads_of(evaluator: Path, files: Sequence[Path], flags: Sequence[str] = ()) -> Reads:
+    """Return which metrics rule files read, and from when on if the `flags` of an evaluation are given.
+
+    UserError (exit code 2) with Prometheus' words where a file is wrong.
+    """
     try:
         done = subprocess.run(  # noqa: S603 - our own program, with paths
-            [evaluator, "metrics", *files], capture_output=True, text=True, check=False
+            [evaluator, "metrics", *flags, *files], capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise UserError(f"{evaluator}: {error.strerror}", remedy="hindcast stack build") from error
@@ -140,7 +143,6 @@ def evaluate(
     UserError: a rule file is wrong, or the recording can't be read.
     """
     settings = settings or Settings()
-    reads = reads_of(evaluator, files)
     manifest = recording.manifest
     flags = [
         f"-start={manifest.start}", f"-end={manifest.end}",
@@ -153,6 +155,7 @@ def evaluate(
             f"-about-end={settings.about[1]}",
             f"-near={','.join(settings.near)}",
         ]
+    reads = reads_of(evaluator, files, flags)
     files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded, "blocks": settings.blocks}
     flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()

@@ -1,14 +1,15 @@
 """A recording as frames for the evaluator: the very series that a sink would have written, in order of event time.
 
 The sink's own state of a stream names the series, makes `up`, and ends what fell silent with staleness markers; what
-the rules do not read is not even taken from the disk.
+the rules do not read, or not yet, is not even taken from the disk.
 """
 
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,32 +24,41 @@ from services.recording.reader import Recording, open_stream, times_of
 from services.recording.schema import STREAMS
 from services.sink.encode import Samples
 from services.sink.pages import Catalogue
+from services.sink.scrapes import UNKNOWN_INTERVAL_MS
 from services.sink.units import Stream
 
 WINDOW_MS = 300_000
 """Event time fed at once. The evaluator's head takes samples up to an hour behind its newest, so no stream may run
 further ahead of the others than that."""
+_SETTLES_MS = 2 * UNKNOWN_INTERVAL_MS
+"""So long before and after a stretch of time rows are fed so that in it `up` and the ends of series are what they are
+in the whole."""
+_EVER = -(1 << 62)
 _ROWS = 65_536
 _LIVE = "live"
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Which metrics rules read: those named, those that match a pattern, or all."""
+    """Which metrics rules read, by name or pattern, each from a time on (ms); or all. None after `end`."""
 
-    names: frozenset[str]
-    patterns: tuple[str, ...] = ()
-    all: bool = False
+    names: Mapping[str, int]
+    patterns: Mapping[str, int]
+    all: bool
+    end: int
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Reads":
         """Read what the evaluator says of rule files."""
-        return cls(frozenset(found["names"]), tuple(found["patterns"]), bool(found["all"]))
+        return cls(found["names"], found["patterns"], bool(found["all"]), found["end"])
 
-    def __contains__(self, metric: str) -> bool:
-        if self.all or metric in self.names:
-            return True
-        return any(_matches(pattern, metric) for pattern in self.patterns)
+    def since(self, metrics: Iterable[str]) -> int | None:
+        """Return from when on rules read one of some metrics; None where they never do."""
+        if self.all:
+            return _EVER
+        found = [self.names[metric] for metric in metrics if metric in self.names]
+        found += [since for pattern, since in self.patterns.items() if any(_matches(pattern, one) for one in metrics)]
+        return min(found, default=None)
 
 
 def _matches(pattern: str, metric: str) -> bool:
@@ -60,13 +70,15 @@ def _matches(pattern: str, metric: str) -> bool:
 
 def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterator[tuple[int, bytes]]:
     """Yield (event time, bytes) window by window: new series, their samples, and up to when all have been sent."""
-    start, end = recording.manifest.start, recording.manifest.end
     catalogue = Catalogue("v2")
     feeds = [
         _Feed(recording, stream, columns, catalogue, replay)
         for stream in recording.streams()
-        if (columns := _columns(recording, stream, reads)) is not None
+        if (columns := _columns(recording, stream, reads))
     ]
+    start = min((feed.start for feed in feeds), default=recording.manifest.start)
+    # Series are ended where feeding ends: behind all that is evaluated.
+    end = min(recording.manifest.end, reads.end + _SETTLES_MS)
     declared = 0
     for begin in range(start, end + 1, WINDOW_MS):
         until = min(begin + WINDOW_MS, end + 1)
@@ -84,20 +96,29 @@ def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterat
         yield until - 1, b"".join(parts)
 
 
-def _columns(recording: Recording, stream: str, reads: Reads) -> tuple[str, ...] | None:
-    """Return the value columns of a stream that rules read; None where they read nothing of it, not even its `up`."""
+def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, tuple[str, ...]]:
+    """Return the columns of a stream that are fed from some times on (ms), in order; none where rules read nothing."""
     rules = table().streams[stream]
     with open_stream(recording.path / STREAMS[stream].file) as file:
         schema = file.schema_arrow
-    wanted = []
+    up = reads.since({"up"}) if rules.target else None
+    wanted = {} if up is None else {"": up}
     for name, kind in zip(schema.names, schema.types, strict=True):
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         key = name == "timestamp" or name in STREAMS[stream].key_names or name in rules.entity
-        if number and not key and any(metric in reads for metric in _metrics(rules, name)):
-            wanted.append(name)
-    if not wanted and not (rules.target and "up" in reads):
-        return None
-    return (*wanted, *(name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names))
+        since = None if not number or key else reads.since(_metrics(rules, name))
+        if since is not None:
+            wanted[name] = since
+    begin = recording.manifest.start
+    starts = {
+        name: max(begin, begin + (since - _SETTLES_MS - begin) // WINDOW_MS * WINDOW_MS)
+        for name, since in wanted.items()
+    }
+    entity = [name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names]
+    return {
+        start: (*(name for name, its in starts.items() if name and its <= start), *entity)
+        for start in sorted(set(starts.values()))
+    }
 
 
 def _metrics(rules: StreamTable, column: str) -> set[str]:
@@ -106,11 +127,12 @@ def _metrics(rules: StreamTable, column: str) -> set[str]:
 
 
 class _Feed:
-    """One stream: its rows, cut into windows."""
+    """One stream: its rows, cut into windows; the `columns` that are fed from each of some times on."""
 
     def __init__(
-        self, recording: Recording, name: str, columns: tuple[str, ...], catalogue: Catalogue, replay: str
+        self, recording: Recording, name: str, columns: Mapping[int, tuple[str, ...]], catalogue: Catalogue, replay: str
     ) -> None:
+        self.start = next(iter(columns))
         manifest = recording.manifest
         origin = Origin(manifest.cluster.name, replay)
         entry = manifest.streams[name]
@@ -122,9 +144,9 @@ class _Feed:
             shift_ms=0,
             target=origin.target,
             recording=str(recording.path),
-            from_ms=manifest.start,
+            from_ms=self.start,
             to_ms=manifest.end,
-            warm_from_ms=manifest.start,
+            warm_from_ms=self.start,
             speed=0,
             state="running",
             streams=recording.streams(),
@@ -133,7 +155,10 @@ class _Feed:
         topology = recording.topology.model_dump(mode="json", exclude_unset=True)
         self._stream = Stream(name, origin, topology, catalogue, TopicPartition(name, 0))
         self._stream.begin(origin, state, 0)
-        self._batches = recording.batches(name, max_rows=_ROWS, columns=columns)
+        spans = zip(columns.items(), [*list(columns)[1:], None], strict=True)
+        self._batches = chain.from_iterable(
+            recording.batches(name, start, end, max_rows=_ROWS, columns=some) for (start, some), end in spans
+        )
         self._rest: pa.RecordBatch | None = next(self._batches, None)
         self._windows = 0
 

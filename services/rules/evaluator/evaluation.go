@@ -93,13 +93,11 @@ func (e *evaluation) options() *rules.ManagerOptions {
 	}
 }
 
-// begin sets the groups on the multiples of their intervals. A running Prometheus shifts each group by a hash of its
-// file's path, which would make the result depend on where the files lie.
-func (e *evaluation) begin() {
+// begin sets each group on its first moment.
+func (e *evaluation) begin(evaluated span) {
+	e.end = evaluated.end
 	for _, group := range e.groups {
-		interval := group.Interval().Milliseconds()
-		first := (e.start + interval - 1) / interval * interval
-		e.next = append(e.next, time.UnixMilli(first).UTC())
+		e.next = append(e.next, time.UnixMilli(evaluated.firsts[group]).UTC())
 		for _, rule := range group.Rules() {
 			if alerting, ok := rule.(*rules.AlertingRule); ok {
 				// There is no earlier state to restore; without this ALERTS would not be written.

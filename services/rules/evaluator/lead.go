@@ -105,26 +105,43 @@ func (r reach) sees(names []string) bool {
 	return false
 }
 
-// keepTo has only that evaluated which can matter for what happens within a window: groups begin as late as gives the
-// same, and end when every alert that waits at the window's end has fired or cleared.
-func (e *evaluation) keepTo(within window, lookback time.Duration) {
+// span is what is evaluated: each group from its first moment on (ms), and all of them until the end.
+type span struct {
+	firsts map[*rules.Group]int64
+	end    int64
+}
+
+// spanOf returns what can matter for what happens within a window, the whole where none is given: groups begin as late
+// as gives the same, and end when every alert that waits at the window's end has fired or cleared.
+func spanOf(groups []*rules.Group, whole, within window, lookback time.Duration) span {
+	found := span{firsts: map[*rules.Group]int64{}, end: whole.end}
+	// On the multiples of their intervals. A running Prometheus shifts each group by a hash of its file's path, which
+	// would make the result depend on where the files lie.
+	for _, group := range groups {
+		interval := group.Interval().Milliseconds()
+		found.firsts[group] = (whole.start + interval - 1) / interval * interval
+	}
+	if within.end == 0 {
+		return found
+	}
 	longest := time.Duration(0)
-	for _, group := range e.groups {
+	for _, group := range groups {
 		for _, rule := range group.Rules() {
 			if alerting, ok := rule.(*rules.AlertingRule); ok {
 				longest = max(longest, alerting.HoldDuration()+2*group.Interval())
 			}
 		}
 	}
-	e.end = min(e.end, within.end+longest.Milliseconds())
-	lead, known := leads(e.groups, lookback)
+	found.end = min(found.end, within.end+longest.Milliseconds())
+	lead, known := leads(groups, lookback)
 	// A query in a template may look back at anything.
-	if !known || read(e.groups).All {
-		return
+	if !known || asksInTemplates(groups) {
+		return found
 	}
-	for i, group := range e.groups {
+	for _, group := range groups {
 		interval := group.Interval().Milliseconds()
 		first := (within.start - lead[group].Milliseconds()) / interval * interval
-		e.next[i] = time.UnixMilli(max(first, e.next[i].UnixMilli())).UTC()
+		found.firsts[group] = max(found.firsts[group], first)
 	}
+	return found
 }

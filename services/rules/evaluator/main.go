@@ -1,6 +1,6 @@
 // Command evaluator runs Prometheus' own rule engine over samples that come in on stdin, in the samples' own time.
 //
-//	evaluator metrics FILE...                       which metrics the rules read, as JSON
+//	evaluator metrics FILE...                       which metrics the rules read, and from when on, as JSON
 //	evaluator evaluate -start MS -end MS FILE...    alerts as JSON lines, from frames on stdin (frames.go)
 //	evaluator blocks -start MS -end MS -series N FOLDER    a synthetic history as TSDB blocks (blocks.go)
 //
@@ -61,7 +61,8 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(out).Encode(read(groups))
+		evaluated := spanOf(groups, window{*start, *end}, within, *lookback)
+		return json.NewEncoder(out).Encode(readBy(groups, evaluated, *lookback))
 	case "evaluate":
 		e, err := newEvaluation(out, *start, *end, *lookback)
 		if err != nil {
@@ -71,10 +72,7 @@ func run(args []string) error {
 		if e.groups, err = load(e.options(), *interval, *externalURL, flags.Args()); err != nil {
 			return err
 		}
-		e.begin()
-		if within.end > 0 {
-			e.keepTo(within, *lookback)
-		}
+		e.begin(spanOf(e.groups, window{*start, *end}, within, *lookback))
 		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"regexp"
 	"sort"
 	"strings"
@@ -40,11 +41,13 @@ func load(opts *rules.ManagerOptions, interval time.Duration, externalURL string
 	return groups, nil
 }
 
-// reads is which metrics rules look at: exact names and patterns, or all of them.
+// reads is which samples rules look at, by the names of their metrics and the patterns that match these: those from a
+// time on (ms), and none after the end. All: of all metrics, of any time.
 type reads struct {
-	Names    []string `json:"names"`
-	Patterns []string `json:"patterns"`
-	All      bool     `json:"all"`
+	Names    map[string]int64 `json:"names"`
+	Patterns map[string]int64 `json:"patterns"`
+	All      bool             `json:"all"`
+	End      int64            `json:"end"`
 }
 
 // A query in an annotation or a label reads what nobody can tell without running it; that of the time reads nothing.
@@ -53,47 +56,56 @@ var (
 	timeQuery     = regexp.MustCompile(`"[0-9() *+/-]*time\(\)[0-9() *+/-]*"\s*\|\s*query|query\s+"[0-9() *+/-]*time\(\)[0-9() *+/-]*"`)
 )
 
-func read(groups []*rules.Group) reads {
-	found := reads{Names: []string{}, Patterns: []string{}}
-	seen := map[string]bool{}
+func asksInTemplates(groups []*rules.Group) bool {
 	for _, group := range groups {
 		for _, rule := range group.Rules() {
-			found.selectors(rule.Query(), seen)
 			if alerting, ok := rule.(*rules.AlertingRule); ok {
 				text := alerting.Annotations().String() + alerting.Labels().String()
 				text = strings.ReplaceAll(text, `\"`, `"`)
-				found.All = found.All || templateQuery.MatchString(timeQuery.ReplaceAllString(text, ""))
+				if templateQuery.MatchString(timeQuery.ReplaceAllString(text, "")) {
+					return true
+				}
 			}
 		}
 	}
-	sort.Strings(found.Names)
-	sort.Strings(found.Patterns)
+	return false
+}
+
+// readBy returns what the groups look at when each is evaluated from its first moment on.
+func readBy(groups []*rules.Group, evaluated span, lookback time.Duration) reads {
+	found := reads{map[string]int64{}, map[string]int64{}, asksInTemplates(groups), evaluated.end}
+	for _, group := range groups {
+		for _, rule := range group.Rules() {
+			reaches, known := reachesOf(rule.Query(), lookback)
+			for _, reach := range reaches {
+				since := int64(math.MinInt64)
+				if known {
+					since = evaluated.firsts[group] - reach.back.Milliseconds()
+				}
+				found.add(reach, since)
+			}
+		}
+	}
 	return found
 }
 
-func (r *reads) selectors(expr parser.Expr, seen map[string]bool) {
-	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-		selector, ok := node.(*parser.VectorSelector)
-		if !ok {
-			return nil
+func (r *reads) add(reach reach, since int64) {
+	named := false
+	for _, matcher := range reach.matchers {
+		if matcher.Name != labels.MetricName {
+			continue
 		}
-		named := false
-		for _, matcher := range selector.LabelMatchers {
-			if matcher.Name != labels.MetricName || seen[matcher.String()] {
-				named = named || matcher.Name == labels.MetricName
-				continue
-			}
-			switch matcher.Type {
-			case labels.MatchEqual:
-				r.Names = append(r.Names, matcher.Value)
-			case labels.MatchRegexp:
-				r.Patterns = append(r.Patterns, matcher.Value)
-			default:
-				continue
-			}
-			named, seen[matcher.String()] = true, true
+		of := r.Names
+		switch matcher.Type {
+		case labels.MatchRegexp:
+			of = r.Patterns
+		case labels.MatchNotEqual, labels.MatchNotRegexp:
+			continue
 		}
-		r.All = r.All || !named
-		return nil
-	})
+		named = true
+		if before, ok := of[matcher.Value]; !ok || since < before {
+			of[matcher.Value] = since
+		}
+	}
+	r.All = r.All || !named
 }
