@@ -89,7 +89,7 @@ class HangJudge:
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
         steps = pace if isinstance(pace, StepPace) else None
-        patience = self._patience(job, number, pace, last, spinning=spinning and steps is not None)
+        patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
         if not spinning and len(job.nodes) == 1:
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
@@ -117,7 +117,7 @@ class HangJudge:
     def _saving(self, job_id: str) -> bool:
         return self._lines.last(job_id, "saving") > self._lines.last(job_id, "saved")
 
-    def _patience(self, job: Job, number: int, pace: Pace, last: Instant, *, spinning: bool) -> float:
+    def _patience(self, job: Job, number: int, pace: Pace, work: Pace, last: Instant, *, spinning: bool) -> float:
         """Return how long a silence must last, ms."""
         usual = float(pace.usual[number])
         needed = 1000 * (self._config.hang_spinning_s if spinning else self._config.hang_s)
@@ -125,6 +125,9 @@ class HangJudge:
         pause = float(pace.pauses[:, number].max())
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
+        if spinning and not self._activity.shared[number]:
+            # In an evaluation GPUs work: how long it lasts says nothing of how long they may only spin.
+            pause = min(pause, float(work.pauses[:, number].max()))
         if pause:
             needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual)
         if self._saving(job.job_id) and self._lines.last(job.job_id, "saving") >= last - usual:

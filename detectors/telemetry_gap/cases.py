@@ -13,7 +13,7 @@ from detectors.fleet.fleet import Fleet
 from detectors.fleet.presence import LATE, Progress
 from detectors.fleet.scheduling import Scheduler
 from detectors.telemetry_gap.config import TelemetryGapConfig
-from detectors.telemetry_gap.freeze import Freeze
+from detectors.telemetry_gap.freeze import REPEATS, Freeze
 from detectors.telemetry_gap.streams import OF_NODES, Cables, Streams
 
 TOGETHER: Final = 3
@@ -170,7 +170,7 @@ class Cases(Kept):
         if not len(frozen):
             return
         owner = streams.nodes.owners("dcgm", len(gpus))
-        stuck = np.flatnonzero(gpus.repeats >= max(self._config.least_readings - 2, 2))
+        stuck = np.flatnonzero(gpus.repeats >= REPEATS - 2)
         for node in sorted(set(owner[frozen].tolist()), key=streams.nodes.names.__getitem__):
             name = streams.nodes.names[node]
             here = frozen[owner[frozen] == node]

@@ -33,7 +33,7 @@ from detectors.fleet.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.telemetry_gap.cases import MOST, TOGETHER, TOGETHER_INTERVALS, Case, Cases
 from detectors.telemetry_gap.config import TelemetryGapConfig
-from detectors.telemetry_gap.freeze import Freeze
+from detectors.telemetry_gap.freeze import REPEATS, Freeze
 from detectors.telemetry_gap.streams import Streams
 
 _BACK = 0.8
@@ -206,5 +206,5 @@ class TelemetryGap(BaseDetector):
             keys = self._fleet.entities(memo["stream"])
             those = those[[int(keys[index][1]) == entry.entity["gpu"] for index in those.tolist()]]
         those = those[(those < len(freeze)) & (freeze.since[those] >= 0)]
-        fresh = (freeze.since[those] > memo["since"]) & (freeze.repeats[those] < self._config.least_readings)
+        fresh = (freeze.since[those] > memo["since"]) & (freeze.repeats[those] < REPEATS)
         return bool(len(those) and fresh.mean() >= MOST)

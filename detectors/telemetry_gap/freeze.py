@@ -5,7 +5,7 @@ entity usually goes without a change, and that is learnt of itself.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from detectors.telemetry_gap.config import TelemetryGapConfig
 
 _LEARNT = 5
 """So many changes make a habit."""
+REPEATS: Final = 5
+"""So many readings in a row that are copies: of scrapes more are lost by turns, but these came."""
 
 
 class _Counts(Columns):
@@ -113,10 +115,10 @@ class Freeze(Kept):
     def frozen(self, last: IntArray, part: float = 1.0) -> BoolArray:
         """Return which entities, last heard at `last`, have repeated themselves for too long, or for `part` of that."""
         config, counts = self._config, self._counts
-        enough = (counts.changes > _LEARNT) & (counts.repeats >= part * config.least_readings)
+        enough = (counts.changes > _LEARNT) & (counts.repeats >= part * REPEATS)
         if not np.count_nonzero(enough):
             return enough
-        least = part * np.fmax(config.least_s * 1000, config.least_readings * self._changed.usual)
+        least = part * np.fmax(config.least_s * 1000, REPEATS * self._changed.usual)
         return np.asarray(enough & (last - self.since >= least))
 
     def moved_since(self, entities: IntArray, since: Instant) -> int:

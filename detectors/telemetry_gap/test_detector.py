@@ -205,11 +205,12 @@ def test_all_nodes_frozen_are_one_gap() -> None:
 def test_the_cadence_does_not_matter(interval_s: float) -> None:
     scene = replace(SCENE, interval_s=interval_s, minutes=max(40 * interval_s / 60, 9))
     at_s = 20 * interval_s
-    for tape in (without(tape_of(scene), "dcgm", at_s, node=NODE),
-                 frozen(tape_of(scene), "dcgm", EVERYTHING, at_s, node=NODE)):  # fmt: skip
+    silent = without(tape_of(scene), "dcgm", at_s, node=NODE)
+    copies = frozen(tape_of(scene), "dcgm", EVERYTHING, at_s, node=NODE)
+    for tape, most in ((silent, 11 * interval_s), (copies, 7 * interval_s)):
         (fired,) = firing(tape)
         assert dict(fired.entity) == {"node": NODE}
-        assert (fired.detected_at - START) / 1000 - at_s <= max(305, 11 * interval_s)
+        assert (fired.detected_at - START) / 1000 - at_s <= max(305, most)
 
 
 def test_repeats_by_design_are_no_freeze_and_a_freeze_under_them_is() -> None:
