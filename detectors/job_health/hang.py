@@ -21,6 +21,8 @@ _SPINNING_STEPS, _STEPS = 4.0, 6.0
 """In public runs single steps take up to 3.4 times as long, and validation pauses a job for 3 to 5 steps."""
 _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
+_OTHER_PAUSE_FACTOR = 1.2
+"""A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new."""
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
 """Of a job on one node whose GPUs idle: a user may sit at its prompt, and no other node waits for it. Information."""
@@ -122,16 +124,17 @@ class HangJudge:
         usual = float(pace.usual[number])
         needed = 1000 * (self._config.hang_spinning_s if spinning else self._config.hang_s)
         needed = max(needed, (_SPINNING_STEPS if spinning else _STEPS) * usual)
-        pause = float(pace.pauses[:, number].max())
+        pause = longest = float(pace.pauses[:, number].max())
+        if spinning and not self._activity.shared[number]:
+            # In an evaluation GPUs work: how long it lasts says little of how long they may only spin.
+            pause = min(pause, float(work.pauses[:, number].max()))
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
-        if spinning and not self._activity.shared[number]:
-            # In an evaluation GPUs work: how long it lasts says nothing of how long they may only spin.
-            pause = min(pause, float(work.pauses[:, number].max()))
-        if pause:
-            needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual)
+        if pause or longest:
+            needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual, _OTHER_PAUSE_FACTOR * longest + 2 * usual)
         if self._saving(job.job_id) and self._lines.last(job.job_id, "saving") >= last - usual:
-            own = self._lines.last(job.job_id, "saved") >= job.start  # then its pauses show how long it saves
+            # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
+            own = spinning and self._lines.last(job.job_id, "saved") >= job.start
             needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
         if self._lines.last(job.job_id, "loading") >= last:
             needed = max(needed, _LOADING_MS)

@@ -63,7 +63,7 @@ def test_a_hang_that_goes_on_by_itself_is_over_and_no_pause_learnt() -> None:
     assert found(tape) == [("job_hang", "firing"), ("job_hang", "resolved")]
 
 
-@pytest.mark.parametrize("steps", [{"step_s": 0.5}, {"step_s": 2.0}, {"step_s": 10.0}, {"evaluations": [(100, 345)]}])
+@pytest.mark.parametrize("steps", [{"step_s": 0.5}, {"step_s": 2.0}, {"step_s": 10.0}, {"evaluations": [(100, 300)]}])
 def test_the_patience_of_gpus_that_spin_hangs_neither_on_the_step_time_nor_on_evaluations(steps: Any) -> None:
     assert fired_after_s(tape_of(replace(HUNG, **steps)), 480) <= 290
 
@@ -78,7 +78,7 @@ def test_idle_or_unseen_gpus_get_more_time() -> None:
     assert fired_after_s(tape_of(replace(HUNG, gpus_reported=False)), 480) == pytest.approx(280, abs=12)
 
 
-@pytest.mark.parametrize(("spinning", "patience_s", "severity"), [(True, 180, "page"), (False, 900, "info")])
+@pytest.mark.parametrize(("spinning", "patience_s", "severity"), [(True, 150, "page"), (False, 900, "info")])
 def test_a_job_on_one_node_whose_gpus_idle_may_have_a_user(spinning: bool, patience_s: float, severity: str) -> None:
     tape = tape_of(replace(HUNG, nodes=1, minutes=30, spinning=spinning))
     assert fired_after_s(tape, 480) == pytest.approx(patience_s, abs=20)
@@ -180,11 +180,12 @@ def test_steps_of_every_job_that_stop_at_once_are_the_collectors_fault() -> None
     assert found(replace(tape, rows=[both], jobs=started)) == []
 
 
-@pytest.mark.parametrize(("saved", "patience_s"), [(True, 300), (False, 600)])
-def test_a_job_that_hangs_in_a_checkpoint_gets_less_time_if_it_has_saved_before(saved: bool, patience_s: int) -> None:
+@pytest.mark.parametrize(("saved", "spins", "patience_s"), [(True, True, 300), (False, True, 600), (True, False, 600)])
+def test_who_spins_in_a_checkpoint_and_saved_before_gets_less_time(saved: bool, spins: bool, patience_s: int) -> None:
     lines = [line(begin, "saving checkpoint at iteration 100 to /scale/ckpt") for begin in (200.5, 700.5)]
     done = [line(225, "  successfully saved checkpoint at iteration 100 to /scale/ckpt")] if saved else []
-    hung = replace(STEADY, minutes=25, pauses=[(200, 225)], hang=(700, 1500), lines=[*lines[:1], *done, *lines[1:]])
+    lines = [*lines[:1], *done, *lines[1:]]
+    hung = replace(STEADY, minutes=25, pauses=[(200, 225)], hang=(700, 1500), lines=lines, spinning=spins)
     assert patience_s <= fired_after_s(tape_of(hung), 700) <= patience_s + 20
 
 

@@ -24,6 +24,10 @@ from detectors.tapes.cluster import line, name, tape_of
         (f"{UPLINK['switch']}: interface {UPLINK['port']} is down", "fabricmanager", None, "page"),
         ("FEC errors beyond the threshold: replace the optic", "fabricmanager", UPLINK["switch"], "page"),
         (f"comment: CHG-17 {UPLINK['switch']} Ethernet99 admin down, optics", "scheduler", None, "page"),
+        (f"ops: reseating optic {UPLINK['switch']} {UPLINK['port']}, no job on it", "scheduler", None, "info"),
+        (f"CHG-18: {UPLINK['switch']} {UPLINK['port']} swap of the cable at ten", "scheduler", None, "info"),
+        (f"ops: reseating optic {UPLINK['switch']} Ethernet99", "scheduler", None, "page"),
+        (f"{UPLINK['switch']} {UPLINK['port']}: module event: unplugged cable", "kernel", None, "page"),
         ("mlx5_core: firmware version: 28.39", "kernel", name(1), "page"),
     ],
 )

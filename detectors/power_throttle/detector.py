@@ -141,7 +141,8 @@ class PowerThrottle:
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
-            whole = bool(sure.any()) or (alarm is not None and self._enough(confirmed, mates))
+            cut = confirmed & ~self._limits.decided(here, np.fmax(gpus.watts(here), gpus.power[here]))
+            whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
             whole = whole or self._enough(self._proven(now, here, NODE_LEFT, NODE_LEFT, capped=capped), mates)

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import median_of
+from detectors.fleet.gpus import reported
 from detectors.signals.brakes import SLOWED, UNSPENT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
@@ -24,12 +25,15 @@ _STANDS_MS: Final = 30_000
 
 
 class Limits(Columns):
-    """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`."""
+    """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`;
+    the one that was `asked` for.
+    """
 
     axis = "dcgm"
     enforced: FloatArray = column(np.nan)
     since: IntArray = column(-1)
     first: FloatArray = column(np.nan)
+    asked: FloatArray = column(np.nan)
 
     def take(self, batch: Batch, count: int) -> None:
         """Take a batch; `count` GPUs are known."""
@@ -38,6 +42,7 @@ class Limits(Columns):
             return
         for tick, here in batch.ticks():
             watts, at = power_limits(batch, tick, here), batch.at[tick, here]
+            keep_known(self.asked, batch.index(here, len(self)), reported(batch, ASKED_FOR, tick, here))
             stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < SAME_W
             moved = np.flatnonzero(~stands & (watts > 0) & (watts < _PLAUSIBLE_W))  # mostly none
             those = batch.entities[here][moved]
@@ -67,6 +72,14 @@ class Limits(Columns):
         """Return which of some GPUs may draw far more than `watts`: by the limit that is read, else the topology's."""
         read = self.enforced[those]
         return np.asarray(watts <= UNSPENT * np.where(np.isfinite(read), read, gpus.limit[those]))
+
+    def decided(self, those: IntArray, watts: FloatArray) -> BoolArray:
+        """Return which of some GPUs draw, with `watts`, all of a limit that somebody has set lower meanwhile.
+
+        What the platform itself lowers, as for a supply that is lost, nobody has asked for.
+        """
+        asked = self.asked[those]
+        return np.asarray((asked <= SLOWED * self.first[those]) & (watts >= _BINDS * asked))
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.power_throttle.examples import Scene, tape_of
+from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.power_throttle.test_detector import CLOCK, DEFAULT, POWER, REASONS, changed, firing, healthy, run
 from detectors.signals.power_limits import IN_FORCE
 from detectors.signals.throttle_bits import SW_POWER_CAP
@@ -115,3 +115,22 @@ def test_on_default_fields_a_node_that_has_lost_a_fifth_of_both_is_capped(left: 
             tape, field, lambda s, node, _, values: np.where((node == name(1)) & (s > 300), left * values, values)
         )
     assert [dict(one.entity) for one in firing(tape)] == found
+
+
+@pytest.mark.parametrize("field", ["DCGM_FI_DEV_POWER_MGMT_LIMIT", IN_FORCE])
+@pytest.mark.parametrize("drawn", [250.0, 200.0])
+def test_a_cap_that_somebody_sets_on_a_node_whose_supply_failed_before_is_no_brake(field: str, drawn: float) -> None:
+    """One that nobody asked for is the platform's for its supply; and so is what takes more than the cap."""
+
+    def capped(low: float, usual: float) -> Any:
+        return lambda at, node, _: np.where((node == name(1)) & (at >= 300), low, usual)
+
+    scene = Scene(seed=4, minutes=10, brakes=[Brake(1, 60, 61)])
+    failed = [line for line in tape_of(scene).logs if "Asserted" in line.message]
+    tape = replace(limited(tape_of(Scene(seed=4, minutes=10)), capped(250.0, 400.0), field), logs=failed)
+    tape = changed(tape, POWER, lambda at, node, gpu, values: np.minimum(values, capped(drawn, 400.0)(at, node, gpu)))
+    tape = changed(tape, CLOCK, lambda at, node, gpu, values: values * capped(0.75, 1.0)(at, node, gpu))
+    tape = changed(tape, REASONS, lambda at, node, gpu, values: capped(SW_POWER_CAP, 0)(at, node, gpu) + 0 * values)
+    braked = [one for one in firing(tape) if one.severity == "page"]
+    by_choice = field != IN_FORCE and drawn == 250.0
+    assert [dict(one.entity) for one in braked] == ([] if by_choice else [{"node": name(1)}])

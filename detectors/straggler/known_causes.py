@@ -21,7 +21,7 @@ from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
-CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS = range(8)
+CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _OF_HIGHEST: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); GPUs under a power cap run below their highest."""
@@ -32,6 +32,8 @@ _WARMER_C: Final = 10.0
 _SLOWED: Final = 0.98
 """Clocks move in steps of 15 MHz, a hundredth: two steps are a loss."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
+_DRAWS: Final = 0.9
+"""Of its limit: what a GPU that the limit holds draws on the mean of a minute, with communication in it."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
 _REPLAYS_PER_S: Final = 0.5
@@ -57,14 +59,14 @@ class KnownCauses(Columns):
 
     `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit
     (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
-    and its power's mean over a minute (W); `named_at` when it last read as held by something that has a name,
-    `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap alone; `stated` whether it
-    ever gave its reasons; `latest` its clock, and `peak` the highest it had.
+    its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
+    something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
+    alone; `stated` whether it ever gave its reasons; `latest` its clock, and `peak` the highest it had.
     """
 
     axis = "dcgm"
     at: IntArray = column(-1)
-    now: FloatArray = column(np.nan, 8)
+    now: FloatArray = column(np.nan, 9)
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
     capped_at: IntArray = column(-(2**61))
@@ -108,7 +110,7 @@ class KnownCauses(Columns):
             return reported(batch, name, tick, here)
 
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn = (row[where] for row in self.now)
+        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn, allowed = (row[where] for row in self.now)
         since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
@@ -142,7 +144,8 @@ class KnownCauses(Columns):
             self.capped_at[gpus[capped]] = at[capped]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
-        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent, drawn)
+        allowed = np.fmax(allowed, limit)
+        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent, drawn, allowed)
         for row, value in zip(self.now, read, strict=True):
             keep_known(row, where, value)
         self.at[where] = at
@@ -159,7 +162,7 @@ class KnownCauses(Columns):
                     continue
                 if facts.get("pcie_gen") and facts.get("pcie_width"):
                     self.now[LINK, index] = 2.0 ** float(facts["pcie_gen"]) * float(facts["pcie_width"])
-                self.now[LIMIT, index] = float(facts.get("power_limit_w") or np.nan)
+                self.now[[LIMIT, ALLOWED], index] = float(facts.get("power_limit_w") or np.nan)
 
     def explain(
         self, node: str, those: IntArray, peers: IntArray, clock_ratio: float, since: Instant, now: Instant
@@ -173,7 +176,8 @@ class KnownCauses(Columns):
             return True
         if not len(those):
             return False
-        if len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those)):
+        given_less = len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those))
+        if given_less or self._held_with_peers(those, peers):
             return True
         if len(those) > 1 and clock_ratio <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
@@ -222,6 +226,14 @@ class KnownCauses(Columns):
         nodes = self._layout.node[: self.count]
         whole = np.bincount(nodes, same) >= np.bincount(nodes)
         return bool(whole[self._layout.number(node)] and np.count_nonzero(whole) > 1)
+
+    def _held_with_peers(self, those: IntArray, peers: IntArray) -> bool:
+        """Return whether some GPUs, as most of their peers, draw all of a power limit that was lowered for all of them:
+        at like power chips run at unlike clocks (Sinha et al., SC22), and the cap is somebody's decision.
+        """
+        limit, drawn, allowed = self.now[LIMIT], self.now[WATTS], self.now[ALLOWED]
+        held = (limit < _LIMIT_LEFT * allowed) & (drawn >= _DRAWS * limit)
+        return bool(held[those].all() and 2 * np.count_nonzero(held[peers]) > len(peers))
 
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:
         """Return the power limit (W) of some GPUs and that of their peers, where it is the lower one."""

@@ -1,5 +1,6 @@
 """straggler on what jobs do: one slow GPU or node among many that wait, and all that only looks like it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +19,11 @@ from detectors.straggler.examples import (
     CULPRIT,
     FROM_START,
     JOB,
+    LIMIT,
     NODE,
     ONSET_S,
     PLAIN,
+    POWER,
     REASONS,
     SUDDEN,
     Slow,
@@ -228,6 +231,23 @@ def test_a_power_limit_below_its_peers_is_named_as_the_cause() -> None:
     assert dict(fired.entity) == {"node": name(1), "gpu": 2}
     assert (fired.evidence["power_limit_w"], fired.evidence["power_limit_peers_w"]) == (250, 400)
     assert "nvidia-smi -pl 400" in fired.recommended_action
+
+
+@pytest.mark.parametrize(
+    ("watts", "held", "named"), [(250.0, range(12), []), (160.0, range(12), [5]), (250.0, range(4, 8), [5])]
+)
+def test_under_a_cap_that_all_were_given_chips_differ_and_that_is_nobodys_fault(
+    watts: float, held: Sequence[int], named: list[int]
+) -> None:
+    """At like power they run at unlike clocks; one that draws less than the others is slow for another reason."""
+    drawn = from_to(watts, 120, 1e9, [5])
+    dcgm = {
+        LIMIT: lambda at_s, _: from_to(250.0, 120, 1e9, held)(at_s, np.full(at_s.shape, 400.0)),
+        POWER: lambda at_s, _: drawn(at_s, from_to(248.0, 120, 1e9, held)(at_s, np.full(at_s.shape, 380.0))),
+        CLOCK: from_to(1100.0, 120, 1e9, [5]),
+    }
+    found = entities(Training(minutes=9, slow=[Slow([5], 120)], uniform=[(120, 1e9, 1.1)], dcgm=dcgm))
+    assert found == [{"node": name(rank // 4), "gpu": rank % 4} for rank in named]
 
 
 def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
