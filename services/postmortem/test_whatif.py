@@ -22,7 +22,7 @@ def test_easing_moves_every_setting_to_where_more_is_seen(choice: Choice) -> Non
 def test_half_the_patience_finds_the_hang_sooner_and_by_running_it(hang: Case) -> None:
     tried = {one.name: one for one in trials(hang)}
     half = tried["half the patience"]
-    assert half.settings["hang_spinning_s"] == 90
+    assert half.settings["hang_spinning_s"] == 75
     assert half.gain_s == pytest.approx(90, abs=15)  # 90 s less to wait
     assert half.false_alarms == 0
     assert half.worth_it
