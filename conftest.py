@@ -9,6 +9,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+pytest.register_assert_rewrite("detectors.laws")  # a law that is broken shows the findings that differ
+
 settings.register_profile("hindcast", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("hindcast")

@@ -60,8 +60,9 @@ class Examples:
 
 def examples_of(kind: type[Detector]) -> Examples:
     """Return a detector's examples."""
-    examples = importlib.import_module(f"detectors.{kind.spec.name}.examples").EXAMPLES
-    assert isinstance(examples, Examples)
+    name = f"detectors.{kind.spec.name}.examples"
+    examples = getattr(importlib.import_module(name), "EXAMPLES", None)
+    assert isinstance(examples, Examples), f"{name} needs `EXAMPLES = Examples(healthy=[...], faults=[...])`"
     assert examples.healthy, "a detector needs a tape on which it must be quiet"
     assert examples.faults, "a detector needs a tape on which it must fire"
     return examples
@@ -98,14 +99,18 @@ def _kept(choice: Choice, tape: Tape, found: list[Finding]) -> list[Finding]:
 def deterministic_however_handled(choice: Choice, tape: Tape, handling: Handling) -> None:
     """Demand the same findings in the same order, however the tape is cut, shuffled, repeated and carried over."""
     handled, _ = play(tape, [choice], handling)
-    assert lines(handled) == lines(whole(choice, tape))
+    assert lines(handled) == lines(whole(choice, tape)), (
+        "findings depend on where the tape was cut, or on a restart: in `observe` and `logs` go by the row and by what "
+        "the last `advance` left, and name in KEPT all that is kept"
+    )
 
 
 def causal(choice: Choice, tape: Tape, at: Instant) -> None:
     """Demand that what comes after a time never changes what was found up to it."""
     upto = at // GRID_MS * GRID_MS
     early, _ = play(tape.until(upto), [choice])
-    assert lines(early) == lines([finding for finding in whole(choice, tape) if finding.detected_at <= upto])
+    known = [finding for finding in whole(choice, tape) if finding.detected_at <= upto]
+    assert lines(early) == lines(known), "what came later has changed what was found before"
 
 
 def sound(choice: Choice, tape: Tape) -> None:
@@ -118,9 +123,9 @@ def sound(choice: Choice, tape: Tape) -> None:
     seen: set[str] = set()
     for finding in raw:
         assert finding.detector == kind.spec.name
-        assert finding.fault in kind.spec.faults
-        assert 0 <= finding.score <= 1
-        assert finding.started_at <= finding.detected_at <= tape.end
+        assert finding.fault in kind.spec.faults, f"{finding.fault} is not among `faults` in detector.yaml"
+        assert 0 <= finding.score <= 1, f"a score of {finding.score}"
+        assert finding.started_at <= finding.detected_at <= tape.end, "it starts after it is found"
         assert json.loads(finding.to_json())["id"] == finding.id
         if finding.state == "firing":
             assert finding.id not in seen, "an id fires twice"
@@ -133,21 +138,23 @@ def sound(choice: Choice, tape: Tape) -> None:
 
 def quiet(choice: Choice, tape: Tape) -> None:
     """Demand that nothing is found on a healthy tape."""
-    assert lines(whole(choice, tape)) == []
+    assert lines(whole(choice, tape)) == [], "a healthy tape of examples.py has findings"
 
 
 def unmoved_by_lost_scrapes(choice: Choice, tape: Tape, seed: int = 1) -> None:
     """Demand that scrapes which get lost in runs on a healthy tape, and a collector's pause, alert nobody."""
     found, _ = play(with_lost_scrapes(tape, seed), [choice])
-    assert lines([finding for finding in found if finding.severity != "info"]) == []
+    alarms = [finding for finding in found if finding.severity != "info"]
+    assert lines(alarms) == [], "scrapes that got lost, as they do everywhere, raise an alarm"
 
 
 def prompt(choice: Choice, fault: Fault) -> None:
     """Demand that the culprit, and nothing but it, is named within the promised latency."""
     firing = [finding for finding in whole(choice, fault.tape) if finding.state == "firing"]
-    assert [dict(finding.entity) for finding in firing] == [dict(fault.entity)]
-    delay_s = (firing[0].detected_at - fault.onset) / 1000
-    assert 0 <= delay_s <= choice[0].spec.latency_s
+    named = [dict(finding.entity) for finding in firing]
+    assert named == [dict(fault.entity)], f"{fault.entity} has the fault, found were {named}"
+    delay_s, promised_s = (firing[0].detected_at - fault.onset) / 1000, choice[0].spec.latency_s
+    assert 0 <= delay_s <= promised_s, f"found after {delay_s:g} s; latency_s in detector.yaml promises {promised_s:g}"
 
 
 def patient(choice: Choice, fault: Fault) -> None:
@@ -175,7 +182,7 @@ def unmoved_by_company(choice: Choice, fault: Fault, healthy: Tape) -> None:
     """
     alone = _named(whole(choice, fault.tape))
     beside = _named(play(with_company(fault.tape, healthy), [choice])[0])
-    assert beside.keys() == alone.keys()
+    assert beside.keys() == alone.keys(), "healthy machines beside it change who is named"
     for who, at in beside.items():
         assert at <= max(alone[who], fault.onset + int(choice[0].spec.latency_s * 1000)), who
 
@@ -229,7 +236,7 @@ def never_wrong_without(choice: Choice, fault: Fault, kind: Kind, name: str) -> 
     right = {
         who for one in _named(whole(choice, fault.tape)) for who in _as_right(json.loads(one), fault.tape.topology)
     }
-    assert less.keys() <= right, name
+    assert less.keys() <= right, f"without {name} something else is named"
 
 
 def _as_right(entity: Entity, topology: Mapping[str, Any]) -> Iterator[str]:
@@ -267,7 +274,7 @@ def bounded(choice: Choice, tape: Tape) -> None:
     """Demand that the state does not grow with time: at a tape's end it is hardly more than halfway."""
     middle = Handling([(tape.start + tape.end) // 2])
     half, whole = (len(engine.snapshot()) for _, engine in stretches(tape, [choice], middle))
-    assert whole <= 1.1 * half + 2048
+    assert whole <= 1.1 * half + 2048, f"the state grows with time: {half} bytes halfway, {whole} at the end"
 
 
 def pure(choice: Choice, tape: Tape) -> None:

@@ -29,4 +29,6 @@ def test_every_importer_is_fuzzed() -> None:
     for folder in ("services", "tests"):
         for path in (ROOT / folder).rglob("test_*.py"):
             found |= _fuzzed_importers(path)
-    assert set(discover()) - found == set(), "give it a test under tests.mangled.fuzzed"
+    assert set(discover()) - found == set(), (
+        "give each a test under @fuzzed(a good sample) that calls survives(convert, {name: content}): tests/mangled.py"
+    )

@@ -14,9 +14,9 @@ from benchmarks.soak.live import Feed, found_in
 from benchmarks.soak.network import Network
 from benchmarks.soak.releases import Releases
 from benchmarks.soak.striking import Striker
-from services.cli.expected import expected
-from services.cli.landed import differences, held
+from services.cli.expected_samples import expected
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
+from services.cli.stored_samples import differences, held
 from services.kit.errors import UserError
 from services.kit.wait import until
 from services.recording.reader import Recording

@@ -1,4 +1,4 @@
-"""Whether anything is heard at all of a unit."""
+"""When a unit was last heard of at all, by any row or log line: after an hour of silence the grid rests."""
 
 from typing import Final
 

@@ -52,6 +52,7 @@ def _upgraded(choice: Choice, *after: Choice, later_ms: int = 60_000) -> tuple[l
 @every_detector
 def test_what_is_open_goes_on_in_a_version_with_the_same_state(choice: Choice) -> None:
     kind, config = choice
+    assert kind.spec.state is not None, "test_a_version_that_changes_the_state_declares_it says what to add"
     whole, upgraded = _upgraded(choice, (_version(kind, kind.spec.version + 1, kind.spec.version), config))
     assert laws.lines(upgraded) == laws.lines(whole)
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from services.exporters.latest_rows import EXPORTERS, Jobs, Shown
 from services.exporters.settings import ExportersSettings
-from services.exporters.shown import EXPORTERS, Jobs, Shown
 from services.kit.errors import UserError
 from services.kit.middleware import Middleware
 from services.recording.reader import Recording

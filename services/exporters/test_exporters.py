@@ -11,8 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.exporters.app import Fleet, Playhead, build
+from services.exporters.latest_rows import EXPORTERS
 from services.exporters.settings import ExportersSettings
-from services.exporters.shown import EXPORTERS
 from services.kit.errors import UserError
 from services.kit.serving import Server
 from services.recording.conftest import INTERVAL_MS, TICKS, batch, documents, header, topology

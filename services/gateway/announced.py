@@ -1,4 +1,4 @@
-"""What is announced of a live cluster before anything is heard of it."""
+"""Announces a live cluster to the other services, by its topology and state in Kafka, before its first record."""
 
 from contextlib import closing
 

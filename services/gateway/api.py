@@ -20,9 +20,9 @@ from starlette.requests import ClientDisconnect
 
 from services.gateway import lines, metrics, remote_write
 from services.gateway.outlet import AwayError, Outlet, parcels_of, parcels_of_lines
-from services.gateway.places import Places
 from services.gateway.protobuf import MalformedError
 from services.gateway.remote_write import Protocol, TooLargeError
+from services.gateway.sample_rows import SampleRows
 from services.gateway.settings import GatewaySettings
 from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
 from services.kit.counting import Counting
@@ -49,8 +49,8 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, outlet: Outlet) -> None:
         self._settings = settings
         self._outlet = outlet
-        self._places = Places(settings.cluster, settings.series)
-        self._places_lock = threading.Lock()
+        self._sample_rows = SampleRows(settings.cluster, settings.series)
+        self._rows_lock = threading.Lock()
         self._in_flight = 0
 
     async def body(self, request: Request) -> bytes:
@@ -93,11 +93,11 @@ class Gateway:
         try:
             data = remote_write.unpack(body, self._settings.decoded_bytes)
             # One at a time: it is computing, and what is known of the series is shared.
-            with self._places_lock:
-                metrics.EVICTED.inc(self._places.make_room())
-                request = remote_write.read(data, protocol, self._places.symbols)
-                rows = self._places.rows(request, time.time_ns() // 1_000_000 + _AHEAD_MS)
-                metrics.SERIES.set(self._places.series)
+            with self._rows_lock:
+                metrics.EVICTED.inc(self._sample_rows.make_room())
+                request = remote_write.read(data, protocol, self._sample_rows.symbols)
+                rows = self._sample_rows.rows(request, time.time_ns() // 1_000_000 + _AHEAD_MS)
+                metrics.SERIES.set(self._sample_rows.series)
         except TooLargeError as error:
             raise RefusedError(413, str(error), "send less at a time (max_samples_per_send)") from None
         except MalformedError as error:

@@ -1,4 +1,4 @@
-"""To Kafka, and not done before Kafka has it."""
+"""Sends what the gateway took to Kafka, and answers its sender only when Kafka has acknowledged all of it."""
 
 import logging
 import threading

@@ -13,7 +13,7 @@ from services.kit.times import format_time
 from services.kit.wire import Origin
 from services.live.alerts import alerted, finding_record
 from services.live.api_server import Collection, Entrance
-from services.live.turns import News
+from services.live.poll_loop import News
 from services.recording.importers.parts.objects import part, parts, text
 from services.recording.importers.parts.schedulers.pods import name_of
 from services.recording.importers.parts.series.matrix import words_of

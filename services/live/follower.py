@@ -8,9 +8,9 @@ from typing import NamedTuple
 from detectors.contract import Finding
 from services.detect.warmup import Line, closed_line, finding_line, incident_line, rows_of
 from services.kit import topics
+from services.live.poll_loop import News, PollLoop, Watcher
 from services.live.start import Run
 from services.live.state import Saved
-from services.live.turns import News, Turns, Watcher
 from services.recording.embedded import Step
 
 _SAVE_S = 60.0
@@ -23,7 +23,7 @@ class Closing(NamedTuple):
     words: str
 
 
-class Follower(Turns):
+class Follower(PollLoop):
     """Sees a run through. `wall_ms`: wall time, epoch ms; `closings`: what was closed by hand since it was asked last,
     first also before this run.
     """

@@ -11,9 +11,9 @@ from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.times import format_time
 from services.live.alerts import alerted, finding_record
+from services.live.poll_loop import News
 from services.live.start import Run
 from services.live.stretches import Stretches
-from services.live.turns import News
 from services.notify.payload import Labels
 from services.recording.model import Topology
 

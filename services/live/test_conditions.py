@@ -11,7 +11,7 @@ from services.detect.warmup import Line, finding_line
 from services.kit.wire import Origin
 from services.live.api_server import access_to
 from services.live.conditions import NodeConditions
-from services.live.turns import News
+from services.live.poll_loop import News
 from services.recording.embedded import Step
 from tests.answering import Server, answering
 

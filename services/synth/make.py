@@ -29,7 +29,7 @@ from services.synth.physics.power import PowerModel
 from services.synth.physics.storage import StorageModel
 from services.synth.physics.thermal import ThermalModel
 from services.synth.randomness import generator
-from services.synth.story.beside import with_company
+from services.synth.story.background import with_company
 from services.synth.story.labels import labels_of
 from services.synth.story.scenario import Scenario, load_scenario
 from services.synth.story.world_labels import labels_in_world

@@ -110,7 +110,7 @@ def test_faults_come_suddenly_gradually_and_now_and_then() -> None:
 
 def test_every_kind_of_happening_is_in_use_and_most_scenarios_leave_something_to_the_seed() -> None:
     used = {happening.kind for name in NAMES for happening in scenario(name).happenings}
-    assert set(kinds()) - used == {"user_crash"}, "which worlds have (beside.py)"
+    assert set(kinds()) - used == {"user_crash"}, "which worlds have (story/background.py)"
     settled = [name for name in NAMES if name not in HEALTHY and not _is_open(LIBRARY / name / "scenario.yaml")]
     assert len(settled) <= 0.15 * len(NAMES), settled
 

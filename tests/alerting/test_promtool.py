@@ -25,13 +25,15 @@ def promtool(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedPr
     return subprocess.run([binary, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_every_file_is_good() -> None:
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", *RULES)
+@pytest.mark.parametrize("rules", RULES, ids=lambda path: path.stem)
+def test_every_file_is_good(rules: Path) -> None:
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_case_is_as_expected() -> None:
-    done = promtool("test", "rules", *TESTS)
+@pytest.mark.parametrize("cases", TESTS, ids=lambda path: path.parent.name)
+def test_every_case_is_as_expected(cases: Path) -> None:
+    done = promtool("test", "rules", cases)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 

@@ -31,9 +31,9 @@ from services.kit.wire import Watermark, payload_of
 from services.live import kafka_feed
 from services.live.feed import Detection
 from services.live.follower import Follower
+from services.live.poll_loop import PollLoop
 from services.live.start import Asked, prepare
 from services.live.stretches import Site
-from services.live.turns import Turns
 from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.reader import Recording
 from services.sink.encode import Samples, request
@@ -210,18 +210,18 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
     asked = Asked(CLOCKED, 60_000, 5_000, folder)
     watch = Watch(span.start + 90_000)
     with _sending(stack, kafka, watch, asked) as sending:
-        turns = Turns(sending.feed, [watch], wall_ms=watch.now)
+        loop = PollLoop(sending.feed, [watch], wall_ms=watch.now)
         assert not sending.goes_on
-        followed(turns, watch, span.start + 150_000, _EVERY_S)
+        followed(loop, watch, span.start + 150_000, _EVERY_S)
         halted = sending.feed.at
         with _standing_still(stack, "kafka"):
-            turns.turn(_EVERY_S)
+            loop.turn(_EVERY_S)
         assert ("has not acknowledged" in watch.outages[0].message, sending.feed.at) == (True, halted)
-        until(lambda: turns.turn(_EVERY_S) == _EVERY_S, timeout_s=_WAIT_S, what="Kafka to be back", interval_s=0.1)
+        until(lambda: loop.turn(_EVERY_S) == _EVERY_S, timeout_s=_WAIT_S, what="Kafka to be back", interval_s=0.1)
         assert not sending.feed.step(watch.at)
         shutil.copytree(folder, kept)
         before = sending.feed.at
-        followed(turns, watch, span.start + 240_000, _EVERY_S)
+        followed(loop, watch, span.start + 240_000, _EVERY_S)
         after = sending.feed.at
         _come(reader, CLOCKED, 1)
     # Killed when Kafka had acknowledged, and before the position was kept.
@@ -229,8 +229,8 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
     kept.rename(folder)
     with _sending(stack, kafka, watch, asked) as sending:
         assert (sending.goes_on, sending.feed.at) == (True, before)
-        turns = Turns(sending.feed, [watch], wall_ms=watch.now)
-        followed(turns, watch, span.end, _EVERY_S)
+        loop = PollLoop(sending.feed, [watch], wall_ms=watch.now)
+        followed(loop, watch, span.end, _EVERY_S)
     expected = _in_process(stack, Watch(span.start + 90_000), Asked(CLOCKED, 60_000, 5_000), span.end)
     assert len(expected.reported) == 3
     found = _come(reader, CLOCKED, len(expected.reported))
@@ -281,15 +281,15 @@ def test_machines_that_come_and_go_are_known_to_detect_until_another_feeds_it(
     site = Site(forget_ms=40_000)
     folder = tmp_path / "state"
     with _sending(stack, kafka, watch, Asked(cluster, 60_000, 5_000, folder, site=site)) as sending:
-        turns = Turns(sending.feed, [watch], wall_ms=watch.now)
-        followed(turns, watch, span.start + 75_000)
+        loop = PollLoop(sending.feed, [watch], wall_ms=watch.now)
+        followed(loop, watch, span.start + 75_000)
         known({"v001"})
         until(lambda: f"new unit={cluster}/live" in detect.log.read_text(), timeout_s=_WAIT_S, what="detect to begin")
-        followed(turns, watch, span.start + 105_000)
+        followed(loop, watch, span.start + 105_000)
         known({"v001", "v009"})
         goes_on = f"going on with unit={cluster}/live"
         until(lambda: goes_on in detect.log.read_text(), timeout_s=_WAIT_S, what="detect to take the machine")
-        followed(turns, watch, span.start + 150_000)
+        followed(loop, watch, span.start + 150_000)
         known({"v001"})
     with _sending(stack, kafka, watch, Asked(CLOCKED, 60_000, 5_000, folder)) as sending:
         # A position of another cluster is none of this one's.

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.soak.blows import Blow
 from benchmarks.soak.judged import Played, Round
 from benchmarks.soak.releases import Releases
-from services.cli.expected import expected
-from services.cli.landed import Held, differences, held
+from services.cli.expected_samples import expected
 from services.cli.pipeline import DETECT_GROUP, NOTIFY_GROUP, Pipeline, sink_group
+from services.cli.stored_samples import Held, differences, held
 from services.kit import topics, wire
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer

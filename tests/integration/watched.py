@@ -1,7 +1,7 @@
 """Live runs whose clock is the test's: all samples are there beforehand, and time goes as fast as it is read."""
 
 from services.kit.errors import UserError
-from services.live.turns import News, Turns
+from services.live.poll_loop import News, PollLoop
 
 EVERY_S = 15.0
 
@@ -31,8 +31,8 @@ class Watch:
         self.outages.append(error)
 
 
-def followed(turns: Turns, watch: Watch, end: int, every_s: float = EVERY_S) -> None:
+def followed(loop: PollLoop, watch: Watch, end: int, every_s: float = EVERY_S) -> None:
     """Look every so often until the clock has passed `end`."""
     while watch.at <= end:
-        if turns.turn(every_s):
+        if loop.turn(every_s):
             watch.at += round(every_s * 1000)

@@ -27,9 +27,9 @@ from services.live.feed import Detection
 from services.live.follower import Follower
 from services.live.kubernetes import Kubernetes
 from services.live.maintenance import Maintenance
+from services.live.poll_loop import News
 from services.live.start import Asked, prepare
 from services.live.stretches import Site
-from services.live.turns import News
 from services.recording.embedded import Step
 from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.reader import Recording

@@ -14,8 +14,8 @@ from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.live.alerts import alerted, finding_record
 from services.live.follower import Closing
+from services.live.poll_loop import News
 from services.live.start import Run
-from services.live.turns import News
 
 
 class LiveRun:

@@ -18,8 +18,8 @@ from rich.live import Live
 from services.cli.demo import incident, report
 from services.cli.demo.clock import read_clock
 from services.cli.demo.incident import Incident
-from services.cli.landed import samples_held
 from services.cli.pipeline import DETECT_GROUP, Pipeline, sink_group
+from services.cli.stored_samples import samples_held
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings

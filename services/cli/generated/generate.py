@@ -19,15 +19,25 @@ def register(app: typer.Typer) -> None:
 
 
 def generate() -> None:
-    """Write every generated file of the repository."""
-    for path, text in generated().items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        typer.echo(path.relative_to(_ROOT))
+    """Write every generated file of the repository, and name those that changed."""
     from services.synth.small import FOLDER, SMALL, make_small
 
+    changed = []
+    for path, text in generated().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        changed.append(path)
     for small in SMALL:
-        typer.echo(make_small(small, FOLDER).relative_to(_ROOT))
+        before = _contents(FOLDER / small.name)
+        folder = make_small(small, FOLDER)
+        changed += [folder] if _contents(folder) != before else []
+    typer.echo("\n".join(f"written: {path.relative_to(_ROOT)}" for path in changed) or "all is as it should be")
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*") if path.is_file()}
 
 
 def generated() -> dict[Path, str]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from services.live.follower import Closing
     from services.live.jobs import Listed
     from services.live.maintenance import Nodes
+    from services.live.poll_loop import Watcher
     from services.live.slurmrestd import Credentials
     from services.live.start import Asked, Run
     from services.live.stretches import Stretches
-    from services.live.turns import Watcher
     from services.notify.settings import NotifySettings
     from services.recording.importers.parts.series.query_api import QueryApi
 
@@ -224,8 +224,8 @@ def _send(api: "QueryApi", asked: "Asked", bootstrap: str, every_s: float) -> No
     from services.kit.settings import load
     from services.kit.times import format_time, wall_ms
     from services.live.kafka_feed import prepare
+    from services.live.poll_loop import PollLoop
     from services.live.terminal import Progress
-    from services.live.turns import Turns
 
     sending = prepare(api, asked, load(KafkaSettings, bootstrap=bootstrap), wall_ms=wall_ms)
     with closing(sending.outlet):
@@ -242,7 +242,7 @@ def _send(api: "QueryApi", asked: "Asked", bootstrap: str, every_s: float) -> No
         progress.begin(sending.cluster, words)
         if asked.site.listed is not None:
             _compare_names(asked.site.listed, sending.feed)
-        Turns(sending.feed, [progress], wall_ms=wall_ms).run(stop, every_s)
+        PollLoop(sending.feed, [progress], wall_ms=wall_ms).run(stop, every_s)
         progress.end(kept=asked.state is not None)
 
 

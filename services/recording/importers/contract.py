@@ -12,6 +12,9 @@ ones options, each `Annotated` with its help text; `out` and `progress` are ther
         progress: Progress = silent,
     ) -> Report: ...
 
+With a function `recognise(name, head)` beside it `hindcast import heap` knows its files, too: given a file's name and
+how it begins, it returns in a few words what the file is, None where it is none of the importer's.
+
 A module without `convert` (this one, parts that several importers share) is no importer.
 """
 

@@ -188,13 +188,13 @@ class Effects:
         self._by_quantity: dict[str, list[Effect]] = {}
         for effect in effects:
             if effect.quantity not in QUANTITIES:
-                raise ValueError(f"{effect.quantity}: no quantity that the physics know of")
+                raise ValueError(f"{effect.quantity}: no quantity of QUANTITIES, in services/synth/physics/effects.py")
             self._by_quantity.setdefault(effect.quantity, []).append(effect)
 
     def of(self, quantity: str) -> list[Effect]:
         """Return the effects of one quantity, in the order of the scenario."""
         if quantity not in QUANTITIES:
-            raise ValueError(f"{quantity}: no quantity that the physics know of")
+            raise ValueError(f"{quantity}: no quantity of QUANTITIES, in services/synth/physics/effects.py")
         return self._by_quantity.get(quantity, [])
 
     def and_also(self, more: Iterable[Effect]) -> "Effects":

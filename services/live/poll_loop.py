@@ -48,7 +48,7 @@ class Source(Protocol):
         """Go on by one step; None where nothing is due at `now` (epoch ms), UserError where a server is away."""
 
 
-class Turns:
+class PollLoop:
     """Takes a source on, turn by turn. `wall_ms`: wall time, epoch ms."""
 
     def __init__(self, source: Source, watchers: Sequence[Watcher], *, wall_ms: Callable[[], int]) -> None:

@@ -51,7 +51,7 @@ class Rows:
     bad: list[Bad]
 
 
-class Places:
+class SampleRows:
     """Remembers of every series where it belongs; one thread at a time.
 
     Beyond `series_most` series, or as many texts, those that were silent longest are evicted, and learnt again when

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.gateway.conftest import Sample, Series, written
-from services.gateway.places import Places, Rows
 from services.gateway.remote_write import Protocol, read
+from services.gateway.sample_rows import Rows, SampleRows
 
 NOW = 1_763_650_000_000
 ONE = ((NOW, 1.0),)
@@ -21,7 +21,7 @@ def series(metric: str, samples: Sequence[Sample] = ONE, /, **labels: str) -> Se
     return Series(sorted({"__name__": metric, **labels}.items()), samples)
 
 
-def taken(places: Places, *every: Series, protocol: Protocol = "v2") -> Rows:
+def taken(places: SampleRows, *every: Series, protocol: Protocol = "v2") -> Rows:
     places.make_room()
     return places.rows(read(written(protocol, every), protocol, places.symbols))
 
@@ -36,7 +36,7 @@ def rows(found: Rows, stream: str) -> list[dict[str, object]]:
 def test_readings_of_one_scrape_are_one_row(protocol: Protocol) -> None:
     gpu = {"gpu": "3", "Hostname": "v001", "UUID": "GPU-1"}
     found = taken(
-        Places("vela"),
+        SampleRows("vela"),
         series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1410.0), (NOW + 5000, 705.0)], **gpu),
         series("DCGM_FI_DEV_BOARD_POWER_WATTS", [(NOW, 400.5)], **gpu),
         series("DCGM_FI_DEV_SM_CLOCK", [(NOW, 1.0)], **gpu, hpc_job="a second copy"),
@@ -52,7 +52,7 @@ def test_readings_of_one_scrape_are_one_row(protocol: Protocol) -> None:
 def test_counters_of_xids_are_a_column_a_code() -> None:
     gpu = {"gpu": "3", "Hostname": "v001"}
     found = taken(
-        Places("vela"),
+        SampleRows("vela"),
         series("DCGM_EXP_XID_ERRORS_TOTAL", [(NOW, 2.0)], **gpu, xid="79"),
         series("DCGM_EXP_XID_ERRORS_TOTAL", [(NOW, 1.0)], **gpu, xid="48"),
         series("DCGM_EXP_XID_ERRORS_COUNT", [(NOW, 0.0)], **gpu, window_size_in_ms="300000"),
@@ -71,7 +71,7 @@ def test_counters_of_xids_are_a_column_a_code() -> None:
 
 def test_every_stream_has_its_place_and_its_unit() -> None:
     found = taken(
-        Places("vela"),
+        SampleRows("vela"),
         series("node_infiniband_port_data_received_bytes_total", [(NOW, 400.0)], device="mlx5_0", instance="v001:9100"),
         series("node_infiniband_state_id", [(NOW, 4.0)], device="mlx5_0", instance="v001:9100"),
         series("sonic_interface_pfc_receive_packets_total", device="Ethernet0", instance="leaf1:9101", priority="3"),
@@ -94,7 +94,7 @@ def test_every_stream_has_its_place_and_its_unit() -> None:
 def test_what_has_no_place_is_passed_over_and_counted() -> None:
     gpu = {"gpu": "0", "Hostname": "v001"}
     found = taken(
-        Places("vela"),
+        SampleRows("vela"),
         series("go_goroutines", [(NOW, 1.0), (NOW + 1, 2.0)]),
         series("DCGM_FI_DEV_SM_CLOCK", ONE, **gpu, replay="power-brake"),
         series("go_goroutines", ONE, cluster="another"),
@@ -111,7 +111,7 @@ def test_what_has_no_place_is_passed_over_and_counted() -> None:
 def test_what_breaks_the_rules_is_named_and_the_rest_is_taken() -> None:
     gpu = {"gpu": "0", "Hostname": "v001"}
     found = taken(
-        Places("vela"),
+        SampleRows("vela"),
         Series([("gpu", "0")], [(NOW, 1.0)]),
         Series([("__name__", "DCGM_FI_DEV_GPU_TEMP"), ("gpu", "0"), ("gpu", "1")], [(NOW, 1.0), (NOW, 2.0)]),
         Series([], []),
@@ -130,7 +130,7 @@ def test_what_breaks_the_rules_is_named_and_the_rest_is_taken() -> None:
 
 
 def test_a_host_that_is_known_by_address_gets_its_name() -> None:
-    places = Places("vela")
+    places = SampleRows("vela")
     port = series("node_infiniband_symbol_error_total", device="mlx5_0", instance="10.0.0.7:9100")
     assert rows(taken(places, port), "nic")[0]["node"] == "10.0.0.7"
     name = series("node_uname_info", instance="10.0.0.7:9100", nodename="v007")
@@ -160,7 +160,7 @@ _request = st.tuples(st.sampled_from(["v1", "v2"]), st.lists(st.integers(0, len(
 @settings(deadline=None)
 @given(requests=st.lists(_request, max_size=12))
 def test_what_was_evicted_comes_back_as_what_it_was(requests: list[tuple[Protocol, list[int]]]) -> None:
-    small, large = Places("vela", series_most=20), Places("vela")
+    small, large = SampleRows("vela", series_most=20), SampleRows("vela")
     for protocol, members in requests:
         every = [POOL[member] for member in members]
         small.make_room()
@@ -176,7 +176,7 @@ def test_what_was_evicted_comes_back_as_what_it_was(requests: list[tuple[Protoco
 
 
 def test_those_that_are_heard_of_stay() -> None:
-    places = Places("vela", series_most=64)
+    places = SampleRows("vela", series_most=64)
     clocks = [series("DCGM_FI_DEV_SM_CLOCK", [(NOW, float(gpu))], gpu=str(gpu), Hostname="v1") for gpu in range(8)]
     before = rows(taken(places, *clocks), "dcgm")
     evicted = 0
@@ -191,7 +191,7 @@ def test_those_that_are_heard_of_stay() -> None:
 
 
 def test_of_more_machines_than_series_those_that_are_gone_are_met_anew() -> None:
-    places = Places("vela", series_most=16)
+    places = SampleRows("vela", series_most=16)
     port = series("node_infiniband_symbol_error_total", device="mlx5_0", instance="10.0.0.7:9100")
     first, second = (series("ipmi_temperature_celsius", name="Temp", id=at, instance="w1:9290") for at in "12")
     taken(places, first, second, series("node_uname_info", instance="10.0.0.7:9100", nodename="v007"))

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.cli.landed import Held
+from services.cli.stored_samples import Held
 from services.kit.series import Stream, table
 from services.recording.reader import Recording
 
