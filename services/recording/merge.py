@@ -5,7 +5,6 @@ of the recording named first stays, and the difference is counted. Streams are m
 batch of each input and no more.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from services.recording.merge_parts import Part, say_left_out, shared_stretch
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import NAME, STREAMS, StreamSchema
 from services.recording.windows import Ints, codes_of, windows
-from services.recording.writer import RecordingWriter
+from services.recording.writer import RecordingWriter, sha256_of
 
 _BATCH_ROWS = 65_536
 
@@ -125,7 +124,7 @@ def _header(
     same = len(origins) == 1 and (origins != {"synthetic"} or len(seeds) == 1)
     merged = []
     for part in parts:
-        digest = hashlib.sha256((part.path / "recording.yaml").read_bytes()).hexdigest()
+        digest = sha256_of(part.path / "recording.yaml")
         named = {"name": part.manifest.name, "title": part.manifest.title, "manifest_sha256": digest}
         merged.append({**named, "source": part.manifest.source, "origin": part.manifest.origin})
     source: dict[str, Any] = {"document": "merged by hindcast", "merged": merged}

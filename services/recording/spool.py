@@ -26,7 +26,6 @@ class Spool:
 
     def __init__(self, stream: str, folder: Path) -> None:
         self.schema = STREAMS[stream]
-        self.rows = 0
         self.repeated = 0
         self._folder = folder / f"{stream}.spool"
         self._pending: list[pa.RecordBatch] = []
@@ -45,7 +44,6 @@ class Spool:
             return
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
-        self.rows += batch.num_rows
         if self._pending_rows >= RUN_ROWS:
             self._spill()
 
