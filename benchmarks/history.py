@@ -11,7 +11,6 @@ With `--replicas 2` both of a pair have written the year, and Compact makes one 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.measured import children_cpu_s
 from services.kit.errors import UserError
 from services.stack import build, configs
 from services.stack.health import QueryHealth
@@ -268,10 +268,13 @@ def main() -> None:
         history = History(stack, series=chosen.series, days=chosen.days, end_ms=end_ms, replicas=chosen.replicas)
         history.write()
         made = sum(block.samples for block in history.made) * chosen.replicas
-        print(f"{made:,} samples in {len(history.made) * chosen.replicas} blocks, {_cpu_s():.0f} CPU-s", flush=True)
+        print(
+            f"{made:,} samples in {len(history.made) * chosen.replicas} blocks, {children_cpu_s():.0f} CPU-s",
+            flush=True,
+        )
         history.compact()
         blocks = history.blocks()
-        print(f"compacted, downsampled and expired: {_cpu_s():.0f} CPU-s in all, load {os.getloadavg()[0]:.1f}")
+        print(f"compacted, downsampled and expired: {children_cpu_s():.0f} CPU-s in all, load {os.getloadavg()[0]:.1f}")
         _print_sizes(blocks, history)
         wrong += amiss(blocks, history)
         url = history.query()
@@ -293,11 +296,6 @@ def main() -> None:
     if wrong:
         sys.exit("\n".join(wrong))
     print("every sample of 300 days is there, at the resolutions that are due, and nothing is kept beyond its time")
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 
 from benchmarks.history import DAY_MS, LARGEST_MS, STEP_MS
-from benchmarks.sink import pid_of, resident_mb
+from benchmarks.measured import resident_mb
+from benchmarks.sink import pid_of
 from services.cli.pipeline import Pipeline, sink_group
 from services.kit.kafka import KafkaSettings
 from services.recording.reader import read_manifest
@@ -66,7 +67,7 @@ def state(stack: Stack) -> State:
     return State(
         found["prometheus_tsdb_head_series"],
         sum(value for name, value in found.items() if name.startswith("prometheus_tsdb_head_samples_appended_total")),
-        resident_mb(pid_of(stack, "prometheus")),
+        resident_mb(pid_of(stack, "prometheus"), peak=True),
         found["go_memstats_heap_alloc_bytes"] / 1e6,
     )
 

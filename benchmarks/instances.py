@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.replay import used_cpu_s
+from benchmarks.measured import cpu_s
 from services.cli.pipeline import DETECT_GROUP, Pipeline, sink_group
 from services.kit import topics
 from services.kit.kafka import KafkaSettings
@@ -96,13 +96,13 @@ def _run(stack: Stack, kafka: KafkaSettings, run: Run, recordings: Sequence[Path
     if run.killed:
         until(lambda: pipeline.status(names[0])["progress"] > 0.5, timeout_s=TIMEOUT_S, what="the middle")
         for process in (detects.pop(), sinks.pop()):
-            used_s += used_cpu_s(process.pid or 0)
+            used_s += cpu_s(process.pid or 0)
             process.kill()
     over = [pipeline.wait_over(name, timeout_s=TIMEOUT_S) for name in names]
     sent_s = time.monotonic() - began
     pipeline.wait_caught_up(DETECT_GROUP, sink_group("prometheus"), timeout_s=TIMEOUT_S)
     took_s = time.monotonic() - began
-    used_s += sum(used_cpu_s(process.pid or 0) for process in (*detects, *sinks))
+    used_s += sum(cpu_s(process.pid or 0) for process in (*detects, *sinks))
     samples = sum(sum(status["samples"].values()) for status in over)
     partitions = {partition for unit, partition in assigned(kafka).items() if unit.partition("/")[2] in names}
     print(

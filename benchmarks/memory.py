@@ -5,6 +5,7 @@ import threading
 import time
 from pathlib import Path
 
+from benchmarks.measured import resident_mb
 from services.cli.pipeline import DETECT_GROUP, Pipeline, sink_group
 from services.kit.kafka import KafkaSettings
 from services.stack.hindcast_services import services
@@ -27,7 +28,7 @@ def main() -> None:
         def watch() -> None:
             while not over.wait(EVERY_S):
                 for name, pid in pids.items():
-                    seen[name].append(_resident_mb(pid or 0))
+                    seen[name].append(resident_mb(pid or 0))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -46,13 +47,6 @@ def main() -> None:
             f"{name:16} at the quarters {', '.join(f'{value:.0f}' for value in quarters)} MB, "
             f"most {max(values):.0f} MB (bar {BAR_MB} MB, ratio {max(values) / BAR_MB:.2f})"
         )
-
-
-def _resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 if __name__ == "__main__":

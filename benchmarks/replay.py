@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 from kafka import TopicPartition
 
+from benchmarks.measured import cpu_s
 from services.kit import topics
 from services.kit.kafka import KafkaSettings, consumer, producer
 from services.kit.wait import until
@@ -67,11 +68,11 @@ class Round:
         watcher = threading.Thread(target=self._watch, args=(pid, over))
         watcher.start()
         api = f"{url}/api/v1/replays"
-        cpu_s, began = used_cpu_s(pid), time.monotonic()
+        used_s, began = cpu_s(pid), time.monotonic()
         started = httpx.post(api, json={"recording": str(recording), "speed": "max", "name": f"bench-{number}"})
         name = started.raise_for_status().json()["name"]
         status = until(lambda: _ended(f"{api}/{name}"), timeout_s=600, what="the replay to end", interval_s=0.1)
-        self.took_s, self.cpu_s = time.monotonic() - began, used_cpu_s(pid) - cpu_s
+        self.took_s, self.cpu_s = time.monotonic() - began, cpu_s(pid) - used_s
         over.set()
         watcher.join()
         self.unit = f"{status['cluster']}/{name}"
@@ -89,11 +90,6 @@ def _ended(url: str) -> dict[str, dict[str, int]] | None:
     if str(status["state"]) == "failed":
         raise SystemExit(f"the replay has failed: {status['error']}")
     return status if str(status["state"]) == "ended" else None
-
-
-def used_cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_back(kafka: KafkaSettings, unit: str) -> list[Message]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dcgm_load import FIELDS, GPUS, NODES, SERIES, Load
+from benchmarks.measured import cpu_s, resident_mb
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin
@@ -36,7 +37,6 @@ from services.stack.settings import load_settings
 
 COLLECTOR, TELEGRAF = 138_000, 165_000  # samples/s on two cores: what users would pick instead
 TARGET = "bench"
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,6 @@ def prometheus() -> Iterator[Stack]:
         Stack.start(Path(folder), load_settings(), only=("prometheus",)) as it,
     ):
         yield it
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def resident_mb(pid: int) -> float:
-    """Return the peak resident memory of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def pid_of(stack: Stack, name: str) -> int:
@@ -184,7 +172,7 @@ def through_kafka(kafka: KafkaSettings, load: Load, name: str, per_series: int |
                 load.samples / wall,
                 (cpu_s(sink) - own) * scale,
                 (cpu_s(server) - used) * scale,
-                resident_mb(sink),
+                resident_mb(sink, peak=True),
             )
         finally:
             stack.process("sink").stop()

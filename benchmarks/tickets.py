@@ -19,7 +19,6 @@ import csv
 import importlib.util
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
@@ -35,6 +34,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.measured import children_cpu_s
 from detectors.contract import Finding
 from services.backtest.history import detected
 from services.backtest.pieces import parts_of, pieces_of
@@ -196,7 +196,7 @@ class Bench:
         """Return what a run says, and the CPU seconds that it took; `kill`: one of Ray's workers dies in a task."""
         out = self.out(name)
         command = [sys.executable, "-m", "services.cli", "backtest", *self._common, *more]
-        before = _cpu_s()
+        before = children_cpu_s()
         with subprocess.Popen(
             [*command, "--work", str(self._folder / work), "--out", str(out)],
             stdout=subprocess.DEVNULL,
@@ -207,7 +207,7 @@ class Bench:
         if child.returncode:
             sys.exit(f"{name}: exit code {child.returncode}")
         report: dict[str, Any] = json.loads((out / "backtest.json").read_text(encoding="utf-8"))
-        return report, _cpu_s() - before
+        return report, children_cpu_s() - before
 
     def out(self, name: str) -> Path:
         """Return where a run's report lies."""
@@ -220,11 +220,6 @@ class Bench:
             name for name in names if (self.out(one) / name).read_bytes() != (self.out(other) / name).read_bytes()
         ]
         return [f"{name} of {one} and of {other} differ" for name in differ]
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _kill_a_worker(ancestor: int, results: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.replay import used_cpu_s
+from benchmarks.measured import cpu_s
 from services.cli.pipeline import Pipeline
 from services.kit import topics
 from services.kit.kafka import KafkaSettings
@@ -85,7 +85,7 @@ class Round:
         self.viewers = viewers
         self.browsers = [Browser() for _ in range(viewers)]
         asked: dict[str, Any] = {"recording": recording, "speed": SPEED, "name": f"viewers-{viewers}", **WINDOW}
-        cpu_s, began = used_cpu_s(pid), time.monotonic()
+        used_s, began = cpu_s(pid), time.monotonic()
         self.replay = httpx.post(f"{url}/replays", json=asked, timeout=60).raise_for_status().json()
         path = f"{url}/replays/{self.replay['name']}"
         thread = threading.Thread(target=lambda: asyncio.run(self._follow(f"{path}/events")))
@@ -105,7 +105,7 @@ class Round:
             lambda: httpx.get(run, timeout=60).json()["state"] == "done", timeout_s=300, what="detect", interval_s=0.2
         )
         self.after_s = time.monotonic() - began - self.took_s
-        self.cpu_s = used_cpu_s(pid) - cpu_s
+        self.cpu_s = cpu_s(pid) - used_s
         httpx.delete(path, timeout=60).raise_for_status()
         thread.join()
 

@@ -10,10 +10,15 @@ from services.recording.importers.mlperf_power import convert as import_mlperf_p
 DATA = Path(os.environ.get("HINDCAST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+def public(name: str) -> Path:
+    """Return a file or folder of the public data; skip the test where it is absent."""
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"there is no {path}; set HINDCAST_DATA to the folder of public data that has it")
+    return path
+
+
 def mlperf_power(out: Path) -> Path:
     """Return the imported MLPerf run; skip where its files are absent."""
-    source = DATA / "mlperf-smc-64node-h100-power"
-    if not source.is_dir():
-        pytest.skip(f"the MLPerf power run is not at {source}; set HINDCAST_DATA to the folder that has it")
-    import_mlperf_power(source, out)
+    import_mlperf_power(public("mlperf-smc-64node-h100-power"), out)
     return out

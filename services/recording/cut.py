@@ -1,13 +1,12 @@
 """Cuts a stretch out of a recording, as a recording of its own."""
 
-import hashlib
 from pathlib import Path
 
 from services.kit.errors import UserError
 from services.recording.instants import format_instant
 from services.recording.model import Label
 from services.recording.reader import Recording
-from services.recording.writer import RecordingWriter
+from services.recording.writer import RecordingWriter, sha256_of
 
 
 def cut_recording(
@@ -40,7 +39,7 @@ def cut_recording(
                 clipped(label, first, last) for label in recording.labels() if label.onset < last and label.end > first
             )
         header = manifest.model_dump(exclude={"format", "streams", "files"}, exclude_unset=True)
-        original = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
+        original = sha256_of(recording.path / "recording.yaml")
         header |= {"name": name or f"{manifest.name}-cut", "start": first, "end": last}
         header["cut_of"] = {"name": manifest.name, "manifest_sha256": original}
         writer.finish(header, recording.topology)

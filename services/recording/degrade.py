@@ -1,6 +1,5 @@
 """Takes telemetry away from a recording: the same stretch of the same cluster, as a poorer monitoring would have it."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ from numpy.typing import NDArray
 from detectors.core.residuals import group_medians
 from detectors.exporters import exporters
 from services.recording.importers.parts.schedulers.pod_labels import JOB_LABELS
-from services.recording.model import Event
 from services.recording.reader import Recording, times_of
 from services.recording.schema import NAME, STREAMS, TIMESTAMP
-from services.recording.writer import RecordingWriter
+from services.recording.writer import RecordingWriter, sha256_of
 
 _SOURCES: Final = {
     "kernel-logs": "kernel",
@@ -60,13 +58,13 @@ def degrade_recording(
                     writer.write(stream, batch, interval_s=interval_s)
         gone = {_SOURCES[word] for word in without if word in _SOURCES}
         if "logs" not in without and (recording.path / "events.jsonl").exists():
-            writer.write_events(_events(recording, gone))
+            writer.write_events(event for event in recording.events() if event.source not in gone)
         if "jobs" not in without and (recording.path / "jobs.jsonl").exists():
             writer.write_jobs(recording.jobs())
         if (recording.path / "labels.jsonl").exists():
             writer.write_labels(recording.labels())
         header = manifest.model_dump(exclude={"format", "streams", "files"}, exclude_unset=True)
-        original = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
+        original = sha256_of(recording.path / "recording.yaml")
         header |= {
             "name": name or out.resolve().name,
             "degraded": {"of": manifest.name, "manifest_sha256": original, "without": list(without), "seed": seed},
@@ -91,10 +89,6 @@ def _changes(recording: Recording, stream: str, without: Sequence[str], seed: in
     if lost is not None and len(lost.begin):
         changes.append(lost.taken_from)
     return changes
-
-
-def _events(recording: Recording, gone: set[str]) -> Iterator[Event]:
-    return (event for event in recording.events() if event.source not in gone)
 
 
 def _default_fields(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,8 +21,8 @@ from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
 from services.recording.spool import plain
+from services.recording.windows import Ints, codes_of, windows
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Part = Literal["streams", "topology", "jobs", "events", "labels"]
 
@@ -127,81 +127,21 @@ def diff_recordings(
 
 def _stream(a: Recording, b: Recording, name: str, tolerance: float) -> StreamDiff:
     found = StreamDiff()
-    for left, right in _windows(_batches(a, name), _batches(b, name)):
-        if not (left.num_rows or right.num_rows):
-            continue
+    for parts in windows([_batches(a, name), _batches(b, name)]):
+        left, right = (_table(part) for part in parts)
         found.rows_a += left.num_rows
         found.rows_b += right.num_rows
         _window(found, name, left, right, tolerance)
     return found
 
 
-def _batches(recording: Recording, name: str) -> Iterator[pa.Table]:
-    if name in recording.streams():
-        for batch in recording.batches(name, max_rows=_WINDOW_ROWS):
-            yield plain(pa.Table.from_batches([batch]))
+def _batches(recording: Recording, name: str) -> Iterator[pa.RecordBatch]:
+    return recording.batches(name, max_rows=_WINDOW_ROWS) if name in recording.streams() else iter(())
 
 
-def _windows(a: Iterator[pa.Table], b: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield what both have of the same stretch of time, stretch by stretch."""
-    sides = [_Side(a), _Side(b)]
-    while True:
-        for side in sides:
-            side.fill()
-        open_ends = [side.last for side in sides if not side.over]
-        if not open_ends:
-            yield sides[0].take(None), sides[1].take(None)
-            return
-        # Rows at the last time that was read may have others of the same time behind them.
-        upto = min(open_ends)
-        before = [side.take(upto) for side in sides]
-        if not any(part.num_rows for part in before):
-            for side in sides:
-                if not side.over and side.last == upto:
-                    side.more()
-            continue
-        yield before[0], before[1]
-
-
-class _Side:
-    """One recording's rows, read as far as they are needed."""
-
-    def __init__(self, batches: Iterator[pa.Table]) -> None:
-        self._batches = batches
-        self._held: pa.Table | None = None
-        self.over = False
-
-    @property
-    def last(self) -> int:
-        """Return the time of the last row held, in ms."""
-        return int(_times(self._held)[-1]) if self._held is not None and self._held.num_rows else -(2**62)
-
-    def fill(self) -> None:
-        """Hold at least something, or know that there is no more."""
-        while not self.over and (self._held is None or not self._held.num_rows):
-            self.more()
-
-    def more(self) -> None:
-        """Read one batch more."""
-        batch = next(self._batches, None)
-        if batch is None:
-            self.over = True
-        elif self._held is None:
-            self._held = batch
-        else:
-            self._held = pa.concat_tables([self._held, batch]).combine_chunks()
-
-    def take(self, before: int | None) -> pa.Table:
-        """Return the rows held, those before a time only, and hold the rest."""
-        if self._held is None:
-            return pa.table({})
-        cut = self._held.num_rows if before is None else int(np.searchsorted(_times(self._held), before))
-        taken, self._held = self._held.slice(0, cut), self._held.slice(cut)
-        return taken
-
-
-def _times(table: pa.Table) -> Ints:
-    return np.asarray(table.column("timestamp").cast(pa.int64()).to_numpy(), np.int64)
+def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    tables = [plain(pa.Table.from_batches([batch])) for batch in batches]
+    return pa.concat_tables(tables).combine_chunks() if tables else pa.table({})
 
 
 def _window(found: StreamDiff, name: str, a: pa.Table, b: pa.Table, tolerance: float) -> None:
@@ -232,13 +172,7 @@ def _window(found: StreamDiff, name: str, a: pa.Table, b: pa.Table, tolerance: f
 
 def _codes(a: pa.Table, b: pa.Table, key: str) -> Ints:
     """Return a key of all rows as numbers, the same for the same key in both."""
-    parts = [table.column(key) for table in (a, b) if table.num_rows]
-    if key == "timestamp" or not pa.types.is_string(parts[0].type):
-        numbers = [np.asarray(part.cast(pa.int64()).to_numpy(), np.int64) for part in parts]
-        return np.concatenate(numbers)
-    texts = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string())
-    encoded: Any = texts.combine_chunks().dictionary_encode()
-    return np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    return codes_of(pa.chunked_array([chunk for table in (a, b) if table.num_rows for chunk in table[key].chunks]))
 
 
 def _column(table: pa.Table, name: str, rows: Ints) -> Any:

@@ -5,9 +5,7 @@ of the recording named first stays, and the difference is counted. Streams are m
 batch of each input and no more.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,10 @@ from services.recording.importers.contract import Progress, Report, silent
 from services.recording.instants import format_instant
 from services.recording.merge_documents import merged_events, merged_jobs, merged_labels, merged_topology
 from services.recording.merge_parts import Part, say_left_out, shared_stretch
-from services.recording.reader import Recording, open_stream, times_of
+from services.recording.reader import Recording, open_stream
 from services.recording.schema import NAME, STREAMS, StreamSchema
-from services.recording.writer import RecordingWriter
-
-Ints = NDArray[np.int64]
+from services.recording.windows import Ints, codes_of, windows
+from services.recording.writer import RecordingWriter, sha256_of
 
 _BATCH_ROWS = 65_536
 
@@ -127,7 +124,7 @@ def _header(
     same = len(origins) == 1 and (origins != {"synthetic"} or len(seeds) == 1)
     merged = []
     for part in parts:
-        digest = hashlib.sha256((part.path / "recording.yaml").read_bytes()).hexdigest()
+        digest = sha256_of(part.path / "recording.yaml")
         named = {"name": part.manifest.name, "title": part.manifest.title, "manifest_sha256": digest}
         merged.append({**named, "source": part.manifest.source, "origin": part.manifest.origin})
     source: dict[str, Any] = {"document": "merged by hindcast", "merged": merged}
@@ -159,57 +156,11 @@ def _header(
 # -- one stream ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Input:
-    """One recording's rows of a stream, as far as they are read."""
-
-    batches: Iterator[pa.RecordBatch]
-    pending: list[pa.RecordBatch]
-    ended: bool = False
-
-    def fill(self) -> None:
-        """Read on, until there are rows or none are left."""
-        batch = next(self.batches, None)
-        self.ended = batch is None
-        if batch is not None:
-            self.pending.append(batch)
-
-    @property
-    def reach(self) -> int:
-        """Time of the last row that was read; further rows of that very time may follow."""
-        return int(times_of(self.pending[-1])[-1])
-
-    def take(self, before: int | None) -> list[pa.RecordBatch]:
-        """Return the rows before a time (None: all) and keep the others."""
-        taken, kept = [], []
-        for batch in self.pending:
-            count = batch.num_rows if before is None else int(np.searchsorted(times_of(batch), before, side="left"))
-            if count:
-                taken.append(batch.slice(0, count))
-            if count < batch.num_rows:
-                kept.append(batch.slice(count))
-        self.pending = kept
-        return taken
-
-
 def _merged(stream: str, recordings: Sequence[Part], report: Report) -> Iterator[pa.RecordBatch]:
     """Yield the joined rows of a stream in order of time."""
-    schema = STREAMS[stream]
-    join = _Join(schema, recordings, report)
-    inputs = [_Input(recording.batches(stream, max_rows=_BATCH_ROWS), []) for recording in recordings]
-    while True:
-        for one in inputs:
-            if not one.ended and not one.pending:
-                one.fill()
-        open_inputs = [one for one in inputs if not one.ended]
-        behind = min(open_inputs, key=lambda one: one.reach, default=None)
-        parts = [one.take(None if behind is None else behind.reach) for one in inputs]
-        if any(parts):
-            yield join.window(parts)
-        if behind is None:
-            return
-        # The one that is furthest behind holds the others up: only it need be read on.
-        behind.fill()
+    join = _Join(STREAMS[stream], recordings, report)
+    for parts in windows([recording.batches(stream, max_rows=_BATCH_ROWS) for recording in recordings]):
+        yield join.window(parts)
 
 
 class _Join:
@@ -225,7 +176,7 @@ class _Join:
         tables = [self._plain(batch) for batches in parts for batch in batches]
         table = pa.concat_tables(tables).combine_chunks()
         source = np.repeat(np.arange(len(parts)), [sum(batch.num_rows for batch in batches) for batches in parts])
-        keys = [_codes(table.column(name)) for name in ("timestamp", *self._schema.key_names)]
+        keys = [codes_of(table.column(name)) for name in ("timestamp", *self._schema.key_names)]
         order = np.lexsort((source, *reversed(keys)))
         new = np.zeros(len(order), dtype=np.bool_)
         new[:1] = True
@@ -322,14 +273,6 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.float64()
 
 
-def _codes(column: Any) -> Ints:
-    """Return numbers that are equal where the keys are; null is -1."""
-    whole = column.combine_chunks()
-    if pa.types.is_string(whole.type):
-        whole = whole.dictionary_encode().indices
-    return np.asarray(whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
 def _comparable(column: Any, *, coarse: bool) -> NDArray[Any]:
     """Return values that can be compared; a float32 of one recording equals the float64 it was rounded from."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
@@ -337,5 +280,5 @@ def _comparable(column: Any, *, coarse: bool) -> NDArray[Any]:
         with np.errstate(over="ignore"):
             return numbers.astype(np.float32) if coarse else numbers
     if pa.types.is_string(column.type):
-        return _codes(pa.chunked_array([column]))
+        return codes_of(pa.chunked_array([column]))
     return np.array([str(value) for value in column.to_pylist()])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -159,9 +159,9 @@ def _missing(path: Path) -> UserError:
     return UserError(problem, remedy="make or copy the recording again, or take it out of the list")
 
 
-def times_of(batch: pa.RecordBatch) -> Times:
-    """Return a batch's ``timestamp`` column, which must hold no null, as int64 milliseconds since the epoch."""
-    column = batch.column("timestamp").cast(pa.int64())
+def times_of(rows: pa.RecordBatch | pa.Table) -> Times:
+    """Return the ``timestamp`` column of rows, which must hold no null, as int64 milliseconds since the epoch."""
+    column: Any = rows.column("timestamp").cast(pa.int64())
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 

@@ -1,10 +1,9 @@
 """Writes a recording anew, as the format has it: rows in order, none twice, none outside; types, counts and hashes."""
 
-import hashlib
 from pathlib import Path
 
 from services.recording.reader import Recording
-from services.recording.writer import RecordingWriter
+from services.recording.writer import RecordingWriter, sha256_of
 
 
 def rewrite_recording(recording: Recording, out: Path, name: str) -> Path:
@@ -23,7 +22,7 @@ def rewrite_recording(recording: Recording, out: Path, name: str) -> Path:
         if recording.labelled:
             writer.write_labels(recording.labels())
         header = manifest.model_dump(exclude={"format", "streams", "files"}, exclude_unset=True)
-        original = hashlib.sha256((recording.path / "recording.yaml").read_bytes()).hexdigest()
+        original = sha256_of(recording.path / "recording.yaml")
         header |= {"name": name, "repair_of": {"name": manifest.name, "manifest_sha256": original}}
         if recording.left_out:
             header["repair_of"]["left_out"] = recording.left_out

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from services.recording.reader import times_of
 from services.recording.schema import STREAMS
+from services.recording.windows import codes_of
 
 RUN_ROWS = 500_000
 """Rows that are sorted in memory and then written as one run."""
@@ -25,7 +26,6 @@ class Spool:
 
     def __init__(self, stream: str, folder: Path) -> None:
         self.schema = STREAMS[stream]
-        self.rows = 0
         self.repeated = 0
         self._folder = folder / f"{stream}.spool"
         self._pending: list[pa.RecordBatch] = []
@@ -44,7 +44,6 @@ class Spool:
             return
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
-        self.rows += batch.num_rows
         if self._pending_rows >= RUN_ROWS:
             self._spill()
 
@@ -56,7 +55,7 @@ class Spool:
         if not runs:
             return
         columns = pa.unify_schemas([plain(run).schema for run in runs], promote_options="permissive")
-        times = [times_of_table(run) for run in runs]
+        times = [times_of(run) for run in runs]
         marks = np.unique(np.concatenate([at[::_WINDOW_ROWS] for at in times]))
         for number, begin in enumerate(marks):
             end = marks[number + 1] if number + 1 < len(marks) else np.iinfo(np.int64).max
@@ -70,14 +69,10 @@ class Spool:
 
     def _settled(self, merged: pa.Table, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Sort one window, drop repeats, and give it all columns in their types."""
-        order = np.argsort(times_of_table(merged), kind="stable")
+        order = np.argsort(times_of(merged), kind="stable")
         merged = merged.take(order)
-        keys = [times_of_table(merged)]
-        for name in self.schema.key_names:
-            column = merged.column(name).combine_chunks()
-            codes = column.dictionary_encode().indices.fill_null(-1) if pa.types.is_string(column.type) else column
-            keys.append(codes.to_numpy(zero_copy_only=False))
-        _, first = np.unique(np.stack([key.astype(np.int64) for key in keys]), axis=1, return_index=True)
+        keys = [codes_of(merged.column(name)) for name in ("timestamp", *self.schema.key_names)]
+        _, first = np.unique(np.stack(keys), axis=1, return_index=True)
         self.repeated += merged.num_rows - len(first)
         if len(first) < merged.num_rows:
             merged = merged.take(np.sort(first))
@@ -94,7 +89,7 @@ class Spool:
         table = pa.concat_tables(
             [plain(pa.Table.from_batches([batch])) for batch in self._pending], promote_options="permissive"
         ).combine_chunks()
-        table = table.take(np.argsort(times_of_table(table), kind="stable"))
+        table = table.take(np.argsort(times_of(table), kind="stable"))
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{len(self._runs):05d}.arrow"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
@@ -109,8 +104,3 @@ def plain(table: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(column_field.type):
             table = table.set_column(index, column_field.name, table.column(index).cast(column_field.type.value_type))
     return table
-
-
-def times_of_table(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the timestamps of a table in milliseconds."""
-    return times_of(table.select(["timestamp"]).combine_chunks().to_batches()[0])

@@ -16,20 +16,16 @@ from detectors.registry import choose
 from services.recording.embedded import findings_of
 from services.recording.importers.training_log import convert
 from services.recording.reader import Recording
-from tests.data import DATA
+from tests.data import public
 
-NANOGPT, MEGATRON = DATA / "nanogpt-8xh100-steplogs", DATA / "fixtures-megatron"
 RUNS = ("2024-10-20_ScaleUp1B", "2024-10-29_Optimizers", "2024-11-14_QuantizedFP4")
 STEP = re.compile(r"^(step:(\d+)/\d+ train_loss:)(\S+)(.*)$\n", re.MULTILINE)
 START = "2024-10-29T00:00:00Z"
 Factor = Callable[[int], float]
 
 
-def logs_of(*folders: Path) -> list[Path]:
-    found = sorted(log for folder in folders for log in folder.rglob("*") if log.suffix in {".txt", ".out"})
-    if not found:
-        pytest.skip(f"no training logs at {folders[0]}; set HINDCAST_DATA to the folder that has them")
-    return found
+def logs_of(folder: str) -> list[Path]:
+    return sorted(log for log in public(folder).rglob("*") if log.suffix in {".txt", ".out"})
 
 
 def found_in(log: Path, out: Path) -> list[Finding]:
@@ -39,7 +35,7 @@ def found_in(log: Path, out: Path) -> list[Finding]:
 
 def changed(run: str, out: Path, factor: Factor, upto: int) -> Path:
     """Write the run's log up to a step, each loss times `factor` of its step."""
-    log = logs_of(NANOGPT / run)[0]
+    log = logs_of(f"nanogpt-8xh100-steplogs/{run}")[0]
 
     def line(found: re.Match[str]) -> str:
         step = int(found[2])
@@ -50,7 +46,7 @@ def changed(run: str, out: Path, factor: Factor, upto: int) -> Path:
 
 
 def test_megatron_runs_that_find_their_loss_scale_and_take_minutes_a_step_are_quiet(tmp_path: Path) -> None:
-    for number, log in enumerate(logs_of(MEGATRON / "bigscience")):
+    for number, log in enumerate(logs_of("fixtures-megatron/bigscience")):
         assert found_in(log, tmp_path / str(number)) == []
 
 

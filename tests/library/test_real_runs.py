@@ -13,9 +13,9 @@ from services.recording.embedded import findings_of
 from services.recording.faults import FAULTS
 from services.recording.importers.training_log import convert
 from services.recording.reader import Recording
-from tests.data import DATA, mlperf_power
+from tests.data import mlperf_power, public
 
-NANOGPT, HBD = DATA / "nanogpt-8xh100-steplogs", DATA / "infinitehbd-fault-trace"
+NANOGPT = "nanogpt-8xh100-steplogs"
 SCALE_UP = "2024-10-20_ScaleUp1B/87bd51fd-6203-4c88-b3aa-8a849a6a83ca.txt"
 UPTO = "step:14600/"
 STEP = re.compile(r"^(step:(\d+)/\d+ train_loss:)\S+", re.MULTILINE)
@@ -40,12 +40,6 @@ NAMED = {
 """What StepFun's monitoring called a fault, by the name of ours that it is or leads to."""
 
 
-def needs(path: Path) -> Path:
-    if not path.exists():
-        pytest.skip(f"{path.name} is not at {path}; set HINDCAST_DATA to the folder that has it")
-    return path
-
-
 def all_find(path: Path) -> list[Finding]:
     return list(findings_of(Recording.open(path)))
 
@@ -56,7 +50,7 @@ def test_64_nodes_that_train_for_an_hour_are_quiet(tmp_path: Path) -> None:
 
 def test_steps_that_take_twice_as_long_now_and_then_are_no_hang(tmp_path: Path) -> None:
     """No rank reports for itself: nobody can be named for the fifty steps of four seconds in most of this run."""
-    whole = needs(NANOGPT / SCALE_UP).read_text(encoding="utf-8")
+    whole = public(f"{NANOGPT}/{SCALE_UP}").read_text(encoding="utf-8")
     (tmp_path / "log.txt").write_text(whole[: whole.index(f"\n{UPTO}") + 1], encoding="utf-8")
     convert(tmp_path / "log.txt", tmp_path / "run", start="2024-10-20T00:00:00Z")
     batches = Recording.open(tmp_path / "run").batches("steps", columns=("step_time_s",))
@@ -67,7 +61,7 @@ def test_steps_that_take_twice_as_long_now_and_then_are_no_hang(tmp_path: Path) 
 
 @pytest.mark.parametrize("record", ["2024-10-29_Optimizers", "2024-11-14_QuantizedFP4"])
 def test_real_losses_are_in_order_until_they_are_spoilt(record: str, tmp_path: Path) -> None:
-    (log,) = needs(NANOGPT / record).glob("*.txt")
+    (log,) = public(f"{NANOGPT}/{record}").glob("*.txt")
     convert(log, tmp_path / "sound", start="2024-10-29T00:00:00Z", job_id="nano")
     assert all_find(tmp_path / "sound") == []
     text = log.read_text(encoding="utf-8")
@@ -81,7 +75,7 @@ def test_real_losses_are_in_order_until_they_are_spoilt(record: str, tmp_path: P
 
 def test_most_hardware_faults_of_a_real_cluster_have_one_of_our_names() -> None:
     """Of those that its monitoring could name at all; and they are as rare as the false alarms that we allow."""
-    events = json.loads(needs(HBD / "fault_trace.json").read_text(encoding="utf-8"))
+    events = json.loads(public("infinitehbd-fault-trace/fault_trace.json").read_text(encoding="utf-8"))
     begun = [event["fault_type"] for event in events if event["event_type"] == "fault_start"]
     hardware = Counter(fault["Desc"] for fault in begun if fault["Level"] == "Hardware Failure")
     named = {name: count for name, count in hardware.items() if "unknow" not in name.lower()}

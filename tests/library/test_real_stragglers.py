@@ -11,16 +11,14 @@ from detectors.straggler.detector import Straggler
 from services.recording.embedded import findings_of
 from services.recording.importers.straggler_analysis import convert
 from services.recording.reader import Recording
-from tests.data import DATA, mlperf_power
+from tests.data import mlperf_power, public
 
 Import = Callable[[str], Path]
 
 
 @pytest.fixture
 def traced(tmp_path: Path) -> Import:
-    source = DATA / "bytedance-straggler-traces"
-    if not source.is_dir():
-        pytest.skip(f"the straggler traces are not at {source}; set HINDCAST_DATA to the folder that has them")
+    source = public("bytedance-straggler-traces")
 
     def imported(trial: str) -> Path:
         out = tmp_path / trial.lower()

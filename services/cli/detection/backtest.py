@@ -12,6 +12,7 @@ import typer
 from services.cli.recordings.commands import Strict
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User
 from services.cli.recordings.named import recordings_of
+from services.cli.written import write_files
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -207,12 +208,7 @@ def _write(out: Path, report: Mapping[str, Any]) -> None:
         "backtest.json": json.dumps(report, indent=1, allow_nan=False) + "\n",
         "matches.csv": matches_csv(report),
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (out / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}", remedy="--out FOLDER", exit_code=2) from None
+    write_files(out, texts)
 
 
 def _print(report: Mapping[str, Any], out: Path) -> None:

@@ -1,7 +1,8 @@
 """`hindcast calibrate`: what is usual at a site, from its own healthy history."""
 
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
 from services.cli.recordings.named import recordings_of
+from services.cli.written import write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def calibrate(
         card = score_all([one.path for one in later], choices, workers=workers, healthy=True)
         learnt_days = sum(node_days(one) for one in earlier)
         made = _document(opened[0].manifest.cluster.name, known, earlier, later, learnt_days, card, overrides, url)
-    out.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_file(out, made.model_dump_json(indent=1) + "\n")
     _print(out, made, card)
 
 
@@ -97,19 +99,14 @@ def _one_cluster(recordings: "Sequence[Recording]") -> None:
         )
 
 
-def _bar() -> Any:
-    from contextlib import contextmanager
-
+@contextmanager
+def _bar() -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    @contextmanager
-    def shown() -> Any:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("learning", total=1.0)
-            yield lambda name, share: bar.update(task, description=f"learning from {name}", completed=share)
-
-    return shown()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("learning", total=1.0)
+        yield lambda name, share: bar.update(task, description=f"learning from {name}", completed=share)
 
 
 def _document(

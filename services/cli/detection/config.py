@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.written import unwritable
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def init(
     except FileExistsError:
         raise UserError(f"{out}: exists already", remedy="name another file", exit_code=2) from None
     except OSError as error:
-        raise UserError(
-            f"{out}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None
+        raise unwritable(out, f"cannot be written: {error.strerror}") from None
     typer.echo(f"{out}: written; nothing in it differs from the defaults yet")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
 from services.cli.recordings.named import recording_of
+from services.cli.written import write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def coverage(
     if out is not None:
         from services.recording.seen import coverage_json
 
-        out.write_text(json.dumps(coverage_json(rows, seen), indent=1) + "\n", encoding="utf-8")
+        write_file(out, json.dumps(coverage_json(rows, seen), indent=1) + "\n")
 
 
 def _with(seen: "Seen", beside: "Sequence[str]") -> "Seen":

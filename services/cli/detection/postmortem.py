@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.written import unwritable, write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ def postmortem(
     if form is None:
         raise UserError(f"{out}: neither .html nor .md", remedy="--out report.html, or --out report.md", exit_code=2)
     if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir():
-        raise _unwritable(out, "is a folder" if out.is_dir() else "cannot be written")
+        raise unwritable(out, "is a folder" if out.is_dir() else "cannot be written")
     recording = Path(subject)
     if not recording.exists():
         recording, settings = _run(subject)
         if settings and config is None:
             config = out.with_name(f"{out.stem}.detectors.yaml")
-            _write(config, yaml.safe_dump(settings, sort_keys=True))
+            write_file(config, yaml.safe_dump(settings, sort_keys=True))
     choices, incidents = load_choices(config), load_incident_config(config)
     opened = Recording.open(recording)
     asked = Asked(price=price, config=config, incident=incident, rules=rules, what_if=what_if)
@@ -71,7 +72,7 @@ def postmortem(
         _, document = make(
             opened, choices, incidents, asked, alerts=_alerts if rules else None, doing=doing, moved=moved
         )
-    _write(out, html.html(document) if form == "html" else markdown.markdown(document))
+    write_file(out, html.html(document) if form == "html" else markdown.markdown(document))
     typer.echo(f"{out}: {document.title}")
 
 
@@ -99,17 +100,6 @@ def _run(name: str) -> tuple[Path, dict[str, Any]]:
             f"{name}: neither a recording's directory, nor a run or replay in {path}", remedy=remedy, exit_code=2
         )
     return Path(row["path"]), json.loads(row["detectors"])
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, f"cannot be written: {error.strerror}") from None
-
-
-def _unwritable(path: Path, why: str) -> UserError:
-    return UserError(f"{path}: {why}", remedy="name a file in a folder that you may write to", exit_code=2)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.written import write_file, write_files
 from services.kit.errors import UserError
 from services.kit.shipped import shipped
 from services.kit.times import format_time
@@ -105,7 +106,7 @@ def rules(
         outcomes += judged
         lines += [f"{change.to_json()}\n" for change in evaluated.changes]
         if out is not None:
-            _write(out, lines)
+            write_file(out, "".join(lines))
     if len(paths) > 1:
         _print_tally(outcomes)
 
@@ -154,14 +155,9 @@ def _write_rules(folder: Path, grafana: str | None, runbooks: str | None) -> Non
     from services.rules.files import Links, generated_rules
 
     links = Links(grafana or Links.grafana, runbooks or Links.runbooks)
-    for name, text in generated_rules(links).items():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(
-                f"{folder / name}: cannot be written: {error.strerror}", remedy="name another folder", exit_code=2
-            ) from None
+    texts = generated_rules(links)
+    write_files(folder, texts)
+    for name in texts:
         typer.echo(folder / name)
 
 
@@ -312,12 +308,3 @@ def _print_tally(outcomes: "Iterable[Outcome]") -> None:
             *("" if delay != delay else f"{delay:.0f} s" for delay in delays),  # noqa: PLR0124
         )
     plain_console().print(table)
-
-
-def _write(path: Path, lines: "Sequence[str]") -> None:
-    try:
-        path.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
-        ) from None

@@ -8,7 +8,7 @@ import typer
 from detectors.contract import Entity, Finding
 from services.cli.recordings.commands import Strict
 from services.cli.recordings.named import RecordingDir
-from services.kit.errors import UserError
+from services.cli.written import unwritable, write_file
 from services.kit.times import format_time
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
         for path in (findings, incidents):  # before the work, which may take minutes
             if path is not None and not path.parent.is_dir():
-                raise _cannot_be_written(path, "there is no such folder")
+                raise unwritable(path, "cannot be written: there is no such folder")
         choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
         found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
         if findings is not None:
@@ -103,14 +103,7 @@ def _with_progress(
 
 def write_lines(path: Path, lines: "Sequence[Finding | Incident | Novelty]") -> None:
     """Write a file of JSON lines. UserError where that cannot be."""
-    try:
-        path.write_text("".join(f"{line.to_json()}\n" for line in lines), encoding="utf-8")
-    except OSError as error:
-        raise _cannot_be_written(path, error.strerror) from None
-
-
-def _cannot_be_written(path: Path, why: str | None) -> UserError:
-    return UserError(f"{path}: cannot be written: {why}", remedy="name a file in a folder that is there", exit_code=2)
+    write_file(path, "".join(f"{line.to_json()}\n" for line in lines))
 
 
 def _print(recording: "Recording", findings: list[Finding], shadow: set[str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli.recordings.commands import Strict
+from services.cli.written import write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def score(
         _print_loss(before, figures, gone)
         figures = {"without": list(gone), **figures, "with_all": before}
     if out is not None:
-        out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_file(out, json.dumps(figures, indent=1) + "\n")
     if html is not None:
         from services.score.page import page
         from services.score.seeds import kinds_of_seeds
 
-        html.write_text(page(card, kinds_of_seeds(one.seed for one in card.recordings)), encoding="utf-8")
+        write_file(html, page(card, kinds_of_seeds(one.seed for one in card.recordings)))
 
 
 def compare(

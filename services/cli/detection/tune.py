@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.written import write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,11 +90,9 @@ def tune(
     if on_test_seeds:
         console.print("These seeds are kept for tests: what was tuned on them can't be tested on them.", style="red")
     if out is not None:
-        out.write_text(
-            json.dumps({"detector": detector, "seeds": scope, "settings": figures}, indent=1) + "\n", "utf-8"
-        )
+        write_file(out, json.dumps({"detector": detector, "seeds": scope, "settings": figures}, indent=1) + "\n")
     if html is not None:
-        html.write_text(page_of(f"{detector}, tuned", scope, parts), encoding="utf-8")
+        write_file(html, page_of(f"{detector}, tuned", scope, parts))
 
 
 def _settings(kind: "type[Detector]", given: list[str] | None) -> "dict[str, list[Value]]":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.recordings.named import RecordingDir
+from services.cli.recordings.named import NewDir, RecordingDir
 
 Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
 _LONGEST_S = 30 * 86_400
@@ -38,10 +38,7 @@ def validate(directory: RecordingDir) -> None:
     typer.echo(f"{directory}: valid")
 
 
-def repair(
-    directory: RecordingDir,
-    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet", show_default=False)],
-) -> None:
+def repair(directory: RecordingDir, out: NewDir) -> None:
     """Write a recording anew without what cannot be right: in order, none twice, none outside; types and hashes.
 
     What it cannot repair, it lists, as validate does, and exits 1.
@@ -155,19 +152,20 @@ def cut(
     from services.recording.reader import Recording
 
     recording = Recording.open(directory)
-    begin = recording.manifest.start
+    begin, last = recording.manifest.start, recording.manifest.end
     target = out or directory.resolve().parent / f"{recording.manifest.name}-cut"
     cut_recording(
         recording,
         target,
-        start=None if start is None else _instant("--from", start, begin, recording.manifest.end),
-        end=None if end is None else _instant("--to", end, begin, recording.manifest.end),
+        start=None if start is None else instant_given("--from", start, begin, last),
+        end=None if end is None else instant_given("--to", end, begin, last),
         name=None if out is None else recording_name(out),
     )
     typer.echo(f"{target}: written")
 
 
-def _instant(option: str, text: str, start_ms: int, end_ms: int | None = None) -> int:
+def instant_given(option: str, text: str, start_ms: int, end_ms: int) -> int:
+    """Return the instant an option gives, absolutely or from the start or end of a recording. UserError for none."""
     from services.kit.errors import UserError
     from services.recording.instants import resolve_instant
 

@@ -1,11 +1,10 @@
 """`hindcast degrade`: a recording as a poorer monitoring would have made it."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.recordings.named import RecordingDir
+from services.cli.recordings.named import NewDir, RecordingDir
 from services.recording.without import ALSO, WORDS
 
 _ALL = WORDS | {also: f"the same as {word}" for also, word in ALSO.items()}
@@ -23,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def degrade(
     directory: RecordingDir,
     without: Annotated[list[str], typer.Option(help="what to take away, by commas; may be given again")],
-    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet")],
+    out: NewDir,
     seed: Annotated[int, typer.Option(min=0, help="which scrapes are lost")] = 0,
 ) -> None:
     """Take telemetry away from a recording."""

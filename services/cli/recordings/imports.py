@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from services.cli.recordings.named import NewDir
+
 if TYPE_CHECKING:
     from services.recording.importers.contract import Report
 
 _HEAP = "heap"
-_OUT = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 
 
 _HELP = """Convert what others recorded.
@@ -72,7 +73,7 @@ def command_of(name: str, convert: "Callable[..., Report]") -> Callable[..., Non
     for parameter in inspect.signature(convert).parameters.values():
         if parameter.name == "progress":
             continue
-        hint = _OUT if parameter.name == "out" else hints[parameter.name]
+        hint = NewDir if parameter.name == "out" else hints[parameter.name]
         if parameter.name != "out":
             plain, words = get_args(hint)
             option = parameter.kind is parameter.KEYWORD_ONLY

@@ -39,6 +39,7 @@ def recordings_of(given: list[Path] | None) -> list[Path] | None:
     return None if given is None else [found for path in given if (found := recording_of(path)) is not None]
 
 
+NewDir = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 RecordingDir = Annotated[
     Path,
     typer.Argument(help="a recording's directory, or its scenario's name", callback=recording_of, show_default=False),

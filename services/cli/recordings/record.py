@@ -1,10 +1,11 @@
 """`hindcast record`: this machine's GPUs into a recording, for people without an exporter."""
 
 import socket
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from services.cli.recordings.named import NewDir
 
 
 def register(app: typer.Typer) -> None:
@@ -13,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def record(
-    out: Annotated[Path, typer.Option(help="directory to write; must not exist yet")],
+    out: NewDir,
     seconds: Annotated[float | None, typer.Option("--for", min=1, help="seconds; else until Ctrl-C")] = None,
     hz: Annotated[float, typer.Option(min=1, max=10, help="readings a second")] = 1.0,
     node: Annotated[str | None, typer.Option(help="the node's name; else this host's")] = None,

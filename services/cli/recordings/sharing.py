@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.cli.recordings.named import RecordingDir, recordings_of
+from services.cli.recordings.named import NewDir, RecordingDir, recordings_of
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
     from services.recording.model import Label
 
-_Out = Annotated[Path, typer.Option(help="directory to write; must not exist yet")]
 _Entity = Annotated[str | None, typer.Option(help="the culprit, such as node=v041 or node=v041,gpu=3")]
 _Also = Annotated[list[str] | None, typer.Option(help="an entity that is as right; may be given again")]
 _Onset = Annotated[str | None, typer.Option(help="RFC 3339 time, +1h20m from the start, -10m from the end")]
@@ -33,7 +32,7 @@ def merge(
     recordings: Annotated[
         list[Path], typer.Argument(help="two or more; where they differ, the first wins", callback=recordings_of)
     ],
-    out: _Out,
+    out: NewDir,
     cluster: Annotated[str | None, typer.Option(help="the cluster's name, where the recordings' names differ")] = None,
     title: Annotated[str, typer.Option(help="its headline; else the one that all have, or its name")] = "",
     keep_all: Annotated[
@@ -76,7 +75,7 @@ def merge(
 
 def anonymise(
     directory: RecordingDir,
-    out: _Out,
+    out: NewDir,
     salt_file: Annotated[
         Path | None, typer.Option(help="secret the new names are made with, so that several recordings fit together")
     ] = None,
@@ -200,7 +199,7 @@ def _fields(
     impact: str | None,
 ) -> dict[str, Any]:
     """Return the fields that are not plain text; an empty ``end`` is the recording's."""
-    from services.recording.instants import resolve_instant
+    from services.cli.recordings.commands import instant_given
     from services.recording.labelling import parse_entity
     from services.recording.reader import read_manifest
 
@@ -210,11 +209,8 @@ def _fields(
         fields["entity"] = parse_entity(entity)
     for name, text in (("onset", onset), ("end", end)):
         if text is not None:
-            try:
-                fields[name] = resolve_instant(text, manifest.start, manifest.end) if text else manifest.end
-            except ValueError as error:
-                remedy = "write 2024-04-01T09:20:00Z, +01:20:00, +1h20m or -10m"
-                raise UserError(f"--{name}: {error}", remedy=remedy, exit_code=2) from error
+            start, end_ms = manifest.start, manifest.end
+            fields[name] = instant_given(f"--{name}", text, start, end_ms) if text else end_ms
     if within is not None:
         fields["within_s"] = within
     if also:

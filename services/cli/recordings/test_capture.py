@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
+from services.cli.conftest import hindcast
 from services.cli.main import app
 from services.kit.errors import UserError
 
@@ -16,7 +16,7 @@ def test_both_names_capture_and_say_when_there_is_no_server(command: list[str], 
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
         options = ["--url", url, "--from", "2024-04-01T08:00:00Z", "--to", "2024-04-01T09:00:00Z", "--retries", "0"]
-        result = CliRunner().invoke(app, [*command, *options, "--out", str(tmp_path / "none")])
+        result = hindcast(*command, *options, "--out", tmp_path / "none")
     assert isinstance(result.exception, UserError)
     assert (result.exception.exit_code, "cannot be reached" in result.exception.message) == (3, True)
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from services import __version__
-from services.cli.main import app
+from services.cli.conftest import hindcast
 from services.cli.recordings.named import recording_of, recordings_of
 from services.kit.errors import UserError
 from services.synth.library import LIBRARY, scenario_paths
@@ -70,13 +69,13 @@ def test_every_command_says_it() -> None:
         ["cut"],
         ["repair", "--out", "x"],
     ):
-        result = CliRunner().invoke(app, [*command, "vela-power-brak"])
+        result = hindcast(*command, "vela-power-brak")
         assert isinstance(result.exception, UserError), command
         assert "did you mean vela-power-brake?" in result.exception.message, command
 
 
 def test_the_version_is_printed() -> None:
-    result = CliRunner().invoke(app, ["--version"])
+    result = hindcast("--version")
     assert result.exit_code == 0
     assert re.fullmatch(r"hindcast \d+\.\d+\S*\n", result.output)
     assert result.output == f"hindcast {__version__}\n"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli.written import write_file
 from services.kit.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,12 +73,7 @@ def _serve(fleet: "Fleet", settings: "ExportersSettings", sd_file: Path | None) 
     with settings.listen() as listening:
         address = settings.address(listening)
         if sd_file is not None:
-            try:
-                sd_file.write_text(discovery_file(fleet, address), encoding="utf-8")
-            except OSError as error:
-                raise UserError(
-                    f"{sd_file}: cannot be written: {error.strerror}", remedy="name another file", exit_code=2
-                ) from None
+            write_file(sd_file, discovery_file(fleet, address))
         typer.echo(f"{len(fleet.targets(address))} targets for {fleet.playhead.lasts_s:.0f} s; in prometheus.yml:")
         typer.echo(f"scrape_configs: [{{job_name: recorded, http_sd_configs: [{{url: {address}/sd}}]}}]")
         server = Server(build(fleet, settings), settings, stop)

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
+from services.cli.conftest import hindcast
 from services.cli.main import app
 from services.kit.errors import UserError
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_named_with_a_remedy(
     file = tmp_path / "file"
     file.touch()
     given = [option.format(file=file) for option in options]
-    result = CliRunner().invoke(app, ["live", *given])
+    result = hindcast("live", *given)
     assert isinstance(result.exception, UserError)
     assert (result.exception.exit_code, words in result.exception.message) == (code, True), result.exception
     assert result.exception.remedy

@@ -100,9 +100,7 @@ def _file(intake: SeriesIntake, files: SourceFiles, path: Path, otherwise: tuple
                 times.append(at)
                 values.append(value)
             elif cell.strip() not in {"", "null", "NaN"}:
-                report.skip(
-                    "a value with a unit of its own, such as 1.2 K (export it unformatted)", where(path, number)
-                )
+                report.skip(_SCALED, where(path, number))
     for column, (times, values) in zip(columns, gathered, strict=True):
         if column is not None and times:
             intake.take(*column, times, values, where(path))

@@ -6,7 +6,6 @@ are not measurements of their own node: each distinct series is imported once, u
 copies are listed in recording.yaml.
 """
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from services.recording.importers.contract import Progress, Report, silent
 from services.recording.importers.parts.moments import LATEST, plausible
 from services.recording.model import Event, Gpu, Job, Node, Topology
 from services.recording.schema import NAME, TIMESTAMP, name_column
-from services.recording.writer import RecordingWriter
+from services.recording.writer import RecordingWriter, sha256_of
 
 Ints = NDArray[np.int64]
 
@@ -148,7 +147,7 @@ def _distinct(paths: list[Path]) -> tuple[list[Path], dict[str, list[str]]]:
     first: dict[str, Path] = {}
     copies: dict[str, list[str]] = {}
     for path in paths:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = sha256_of(path)
         if digest in first:
             copies.setdefault(first[digest].stem, []).append(path.stem)
         else:

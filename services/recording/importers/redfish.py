@@ -8,7 +8,7 @@ means the same as a DCGM field. GPU numbers are the baseboard's own.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from email.utils import parsedate_to_datetime
 from itertools import count
 from pathlib import Path
@@ -30,7 +30,7 @@ from services.recording.importers.parts.moments import (
     DumpClock,
     clock_skew,
     dump_clock,
-    instant_of,
+    iso_instant,
     plausible,
     time_in_name,
 )
@@ -200,7 +200,7 @@ class _Import:
                 self._report.skip("a log entry that an earlier tree had", where(path))
                 continue
             self._entries.add(line)
-            created = entry_time(entry.created, self._clock.zone)
+            created = iso_instant(entry.created, self._clock.zone)
             if created is None:
                 self._report.skip("a time that cannot be", where(path))
                 continue
@@ -273,16 +273,6 @@ def date_of(document: Any) -> int | None:
             if plausible(ms):
                 return ms
     return None
-
-
-def entry_time(text: str, zone: tzinfo) -> int | None:
-    """Return the time of a log entry in ms, by the BMC's clock; seconds may be missing, and so may the offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-        ms = instant_of(moment, zone)
-    except (ValueError, OverflowError):
-        return None
-    return ms if plausible(ms) else None
 
 
 def _sensor_name(machine: _Machine, reading: Reading) -> str:

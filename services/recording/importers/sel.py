@@ -6,7 +6,7 @@ recording.yaml by how much. A record from before the BMC's clock was set is put 
 
 import re
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, days_come_first, read_line
-from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, instant_of, ms_of, plausible
+from services.recording.importers.parts.moments import DumpClock, clock_skew, dump_clock, iso_instant, ms_of
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, number_of, where
 from services.recording.importers.parts.stream_rows import StreamRows
 from services.recording.model import Event, Node, Topology
@@ -123,12 +123,7 @@ class _Import:
         seconds = number_of(text)
         if seconds is not None:
             return ms_of(seconds)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        ms = instant_of(moment, self._clock.zone)
-        return ms if plausible(ms) else None
+        return iso_instant(text, self._clock.zone)
 
     def _log(self, host: str, records: list[SelRecord], path: Path) -> None:
         """Add one BMC's records; those without a time at the next that has one, or else at the last before."""

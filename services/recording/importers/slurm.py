@@ -26,7 +26,7 @@ from services.recording.importers.parts.schedulers.slurm_fixed import (
 from services.recording.importers.parts.schedulers.slurm_json import read_json
 from services.recording.importers.parts.schedulers.slurm_record import Record, is_step
 from services.recording.importers.parts.schedulers.slurm_table import delimiter_of, row_of, shown_jobs
-from services.recording.importers.parts.source_files import BROKEN, opened
+from services.recording.importers.parts.source_files import BROKEN, clean, opened
 from services.recording.importers.parts.zones import assumed_zone, zone_of
 from services.recording.model import Job
 
@@ -158,7 +158,7 @@ def _fixed_table(path: Path, lines: Iterator[tuple[int, str]], report: Report) -
             _header(path, number, heading.split())
             table, heading = FixedTable.of(heading, line), ""
         elif table is None or line.split() == list(table.names):
-            heading = line.encode("utf-8", "replace").decode() or heading
+            heading = clean(line) or heading
         elif line.strip():
             report.read["lines"] += 1
             row = table.row(line)

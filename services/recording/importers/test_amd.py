@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.exporters import exporters
-from services.recording.conftest import rows_in
+from services.recording.conftest import imported, rows_in
 from services.recording.importers.dcgm_text import convert
 from services.recording.importers.parts.series.amd_series import NAMES, column_of, folded
 from services.recording.importers.parts.series.known_series import KNOWN_METRICS, reading_of, stream_of
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 
 GPU = (
     'card_series="AMD Instinct MI300X",gpu_id="{gpu}",gpu_partition_id="0",hostname="n1",serial_number="69225100{gpu}"'
@@ -45,10 +44,7 @@ gpu_nodes_total{hostname="n1"} 8
 
 
 def rows(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    (tmp_path / "n1-20240401T080000Z.prom").write_text(text)
-    convert(tmp_path / "n1-20240401T080000Z.prom", tmp_path / "out")
-    assert validate_recording(tmp_path / "out") == []
-    return rows_in(tmp_path / "out")
+    return rows_in(imported(convert, tmp_path, {"n1-20240401T080000Z.prom": text})[1])
 
 
 @pytest.mark.parametrize("prefix", ["", "amd_"])

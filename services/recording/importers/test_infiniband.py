@@ -1,5 +1,4 @@
 import json
-import os
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +10,11 @@ from services.recording.importers.infiniband import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
 _imported = partial(imported, convert)
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data"))
 
 PORTS = """\
 CA   134  1 0x7cfe9003003b4bde 4x EDR - SW  1719 10 0x7cfe9003009ce5b0 ( 'o0001 HCA-1' - 'ib:leaf' )
@@ -223,18 +221,14 @@ def test_nothing_usable(tmp_path: Path) -> None:
     ],
 )
 def test_real_dumps(tmp_path: Path, source: str, made: dict[str, int]) -> None:
-    if not (DATA / source).exists():
-        pytest.skip(f"the public InfiniBand dumps are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / source, tmp_path / "out", start="2024-04-01T08:00:00Z")
+    report = convert(public(source), tmp_path / "out", start="2024-04-01T08:00:00Z")
     assert {what: count for what, count in report.made.items() if count} == made
     assert validate_recording(tmp_path / "out") == []
     assert format_instant(Recording.open(tmp_path / "out").manifest.start) == "2024-04-01T08:00:00Z"
 
 
 def test_a_real_fabric_in_blocks(tmp_path: Path) -> None:
-    path = DATA / "fixtures-megatron" / "superbench" / "ib_traffic_topo_aware_ibnetdiscover.txt"
-    if not path.exists():
-        pytest.skip(f"the public InfiniBand dumps are not at {DATA}; set HINDCAST_DATA to the folder that has them")
+    path = public("fixtures-megatron/superbench/ib_traffic_topo_aware_ibnetdiscover.txt")
     query = QUERY.replace("Lid 1719", "Lid 556").replace("Lid 134", "Lid 1181")
     _, recording = _imported(tmp_path, {"fabric.txt": path.read_text(), "q-20240401T080000Z": query})
     topology = recording.topology

@@ -1,12 +1,12 @@
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.kit.errors import UserError
+from services.recording.conftest import imported
 from services.recording.importers.kernel_log import bus_id, convert
 from services.recording.importers.parts.logs.log_judgement import severity_of
 from services.recording.importers.parts.source_files import node_by_path
@@ -14,20 +14,15 @@ from services.recording.instants import format_instant
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-nvidia"
-GPUD = DATA / "gpud"
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off the bus."
 
 
 def events_of(tmp_path: Path, text: str, name: str = "v041.log", **options: Any) -> list[Event]:
     """Import one file of these lines and return the events; the recording must be clean."""
-    (tmp_path / name).write_text(text)
-    convert(tmp_path / name, tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return list(Recording.open(tmp_path / "out").events())
+    return list(imported(convert, tmp_path, {name: text}, **options)[1].events())
 
 
 @pytest.mark.parametrize(
@@ -258,10 +253,7 @@ def test_addresses_as_dcgm_writes_them() -> None:
 
 
 def fixture(*parts: str) -> Path:
-    path = GPUD.joinpath(*parts)
-    if not path.exists():
-        pytest.skip(f"the public log fixtures are not at {path}; set HINDCAST_DATA to the folder that has them")
-    return path
+    return public("/".join(("fixtures-nvidia", "gpud", *parts)))
 
 
 NVIDIA = ("components", "accelerator", "nvidia")

@@ -12,12 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.recording.conftest import rows_in
+from services.recording.conftest import imported, rows_in
 from services.recording.importers import dcgm_text, kernel_log, redfish
-from services.recording.importers.contract import Report
 from services.recording.importers.test_kernel_log import XID
-from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import FUZZ
 
 START = datetime(2024, 4, 1, 8, tzinfo=UTC)
@@ -74,14 +71,6 @@ FORMS: dict[str, tuple[Callable[[Line], str], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def imported(convert: Callable[..., Report], text: str, name: str, **options: Any) -> tuple[Recording, Report, Any]:
-    folder = TemporaryDirectory()
-    (Path(folder.name) / name).write_text(text)
-    report = convert(Path(folder.name) / name, Path(folder.name) / "out", **options)
-    assert validate_recording(Path(folder.name) / "out") == []
-    return Recording.open(Path(folder.name) / "out"), report, folder
-
-
 def milliseconds(lines: Sequence[Line]) -> list[int]:
     return [round(line.at.timestamp() * 1000) for line in lines]
 
@@ -92,8 +81,8 @@ def milliseconds(lines: Sequence[Line]) -> list[int]:
 def test_every_form_of_a_kernels_log_is_read(form: str, lines: list[Line]) -> None:
     write, options = FORMS[form]
     text = "\n".join(map(write, lines)) + "\n"
-    recording, report, folder = imported(kernel_log.convert, text, "dmesg-g7.txt", **options)
-    with folder:
+    with TemporaryDirectory() as folder:
+        report, recording = imported(kernel_log.convert, Path(folder), {"dmesg-g7.txt": text}, **options)
         events = list(recording.events())
     assert not report.skipped
     assert [event.timestamp for event in events] == milliseconds(lines)
@@ -134,8 +123,8 @@ HOLDERS = {
 def test_the_event_logs_of_vendors_are_read(vendor: str, lines: list[Line], holder: str) -> None:
     lines = list({line.after_s: line for line in lines}.values())
     document = {**HOLDERS[holder], holder: [VENDORS[vendor](line) for line in lines]}
-    recording, report, folder = imported(redfish.convert, json.dumps(document), "v9.json")
-    with folder:
+    with TemporaryDirectory() as folder:
+        report, recording = imported(redfish.convert, Path(folder), {"v9.json": json.dumps(document)})
         events = list(recording.events())
     assert not report.skipped
     assert [event.timestamp for event in events] == milliseconds(lines)
@@ -172,8 +161,8 @@ FIELDS = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_XID_ERROR
 @FUZZ
 def test_what_dcgm_exporter_exposes_is_read(taken: list[dict[str, float]], release: str) -> None:
     text = exposition(taken, release, timed=True)
-    recording, report, folder = imported(dcgm_text.convert, text, "scrapes.prom")
-    with folder:
+    with TemporaryDirectory() as folder:
+        report, recording = imported(dcgm_text.convert, Path(folder), {"scrapes.prom": text})
         rows = rows_in(recording)
     assert not report.skipped
     found = [({name: row[name] for name in FIELDS}, row["gpu"], row["node"]) for row in rows]

@@ -1,5 +1,4 @@
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from services.recording.conftest import rows_in
 from services.recording.importers.mlperf_power import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "mlperf-smc-64node-h100-power"
 AT = 1_715_960_308_000
 
 
@@ -157,15 +155,15 @@ def test_a_folder_that_is_no_single_result_is_refused(result: Path, tmp_path: Pa
         convert(result, tmp_path / "mine")
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"the MLPerf result is not at {REAL}; set HINDCAST_DATA to where it is")
 def test_the_real_run_comes_in_exactly(tmp_path: Path) -> None:
-    report = convert(REAL, tmp_path / "mlperf-gpt3")
+    source = public("mlperf-smc-64node-h100-power")
+    report = convert(source, tmp_path / "mlperf-gpt3")
     assert (report.made["nodes"], report.made["steps"]) == (34, 288)
     assert list(report.skipped.values()) == [30]
     assert validate_recording(tmp_path / "mlperf-gpt3") == []
     recording = Recording.open(tmp_path / "mlperf-gpt3")
     table = pa.Table.from_batches(recording.batches("bmc"))
-    (first,) = REAL.rglob("node_1.txt")
+    (first,) = source.rglob("node_1.txt")
     lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in first.read_text().splitlines()]
     wanted = [line["value"] for line in lines if line["key"] == "power_reading"]
     mine = np.array(table["node"].to_pylist()) == "node_1"

@@ -1,4 +1,3 @@
-import os
 from datetime import UTC
 from pathlib import Path
 
@@ -9,11 +8,8 @@ from services.recording.conftest import rows_in
 from services.recording.importers.nvidia_smi import convert
 from services.recording.importers.parts.machines.smi_log import SmiLog, SmiProblem, logs_of_text, logs_of_xml
 from services.recording.reader import Recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-nvidia"
-real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the fixtures are not at {REAL}; set HINDCAST_DATA")
 
 XML = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
@@ -185,9 +181,8 @@ GPU 00000000:18:00.0
     assert {name: row[f"DCGM_FI_DEV_{name}"] for name in wanted} == wanted
 
 
-@real
 def test_every_schema_in_the_fixtures_is_read(tmp_path: Path) -> None:
-    report = convert(REAL / "telegraf", tmp_path / "mine")
+    report = convert(public("fixtures-nvidia/telegraf"), tmp_path / "mine")
     assert (report.read["logs"], report.made["dcgm"], dict(report.skipped)) == (5, 5, {})
     found = {row["node"]: row for row in rows_in(tmp_path / "mine")}
     columns = (
@@ -208,9 +203,8 @@ def test_every_schema_in_the_fixtures_is_read(tmp_path: Path) -> None:
     }
 
 
-@real
 def test_the_text_of_eight_a100_is_read(tmp_path: Path) -> None:
-    report = convert(REAL / "azhpc", tmp_path / "mine", node="n1")
+    report = convert(public("fixtures-nvidia/azhpc"), tmp_path / "mine", node="n1")
     assert report.made["dcgm"] == 8
     found = rows_in(tmp_path / "mine")
     assert [row["DCGM_FI_DEV_POWER_USAGE"] for row in found[:2]] == [pytest.approx(55.63), pytest.approx(56.96)]

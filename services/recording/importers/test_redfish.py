@@ -1,5 +1,4 @@
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from services.recording.importers.redfish import convert
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
 _imported = partial(imported, convert)
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-redfish"
 V1 = "/redfish/v1"
 OK, WARNING = {"State": "Enabled", "Health": "OK"}, {"State": "Enabled", "Health": "Warning"}
 
@@ -216,17 +214,13 @@ def test_nothing_usable(tmp_path: Path) -> None:
     ],
 )
 def test_real_trees(tmp_path: Path, source: str, made: dict[str, int]) -> None:
-    if not (DATA / source).exists():
-        pytest.skip(f"the public Redfish trees are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / source, tmp_path / "out", start="2024-04-01T08:00:00Z")
+    report = convert(public(f"fixtures-redfish/{source}"), tmp_path / "out", start="2024-04-01T08:00:00Z")
     assert {what: count for what, count in report.made.items() if count} == made
     assert validate_recording(tmp_path / "out") == []
 
 
 def test_a_host_does_not_overrule_its_baseboard(tmp_path: Path) -> None:
-    if not DATA.exists():
-        pytest.skip(f"the public Redfish trees are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    convert(DATA / "lambdalabs" / "gb300_happypath", tmp_path / "out", start="2024-04-01T08:00:00Z")
+    convert(public("fixtures-redfish/lambdalabs/gb300_happypath"), tmp_path / "out", start="2024-04-01T08:00:00Z")
     rows = rows_in(tmp_path / "out")
     # The host's copy of the same memory says 0 of GPU 0.
     assert {row["gpu"]: row["DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"] for row in rows}[0] == 1

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from services.kit.times import parse_instant
-from services.recording.conftest import rows_in
+from services.recording.conftest import imported, rows_in
 from services.recording.importers import dcgm_text, grafana_csv, line_protocol, query_result
 from services.recording.importers.contract import Report
-from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
 
 START = parse_instant("2024-04-01T08:00:00Z")
@@ -77,13 +75,6 @@ GRAFANA = (
 )
 
 
-def imported(tmp_path: Path, convert: Callable[..., Report], text: str, **options: Any) -> tuple[Recording, Report]:
-    (tmp_path / "saved").write_text(text)
-    report = convert(tmp_path / "saved", tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return Recording.open(tmp_path / "out"), report
-
-
 @pytest.mark.parametrize(
     ("convert", "text", "options"),
     [
@@ -98,7 +89,7 @@ def imported(tmp_path: Path, convert: Callable[..., Report], text: str, **option
 def test_one_series_comes_in_the_same_from_every_tool(
     tmp_path: Path, convert: Callable[..., Report], text: str, options: dict[str, str]
 ) -> None:
-    recording, _ = imported(tmp_path, convert, text, **options)
+    _, recording = imported(convert, tmp_path, {"saved": text}, **options)
     rows = rows_in(recording)
     found = [
         (round(row["timestamp"].timestamp() * 1000) - START, row["node"], row["gpu"], row["DCGM_FI_DEV_GPU_TEMP"])
@@ -108,7 +99,7 @@ def test_one_series_comes_in_the_same_from_every_tool(
 
 
 def test_lines_of_a_loki_are_events_of_their_machines(tmp_path: Path) -> None:
-    recording, report = imported(tmp_path, query_result.convert, STREAMS)
+    report, recording = imported(query_result.convert, tmp_path, {"saved": STREAMS})
     assert [(e.timestamp - START, e.node, e.source, e.severity) for e in recording.events()] == [
         (0, "n1", "kernel", "critical"), (1000, "head", "scheduler", "error"), (2000, "n2", "kernel", "warning"),
     ]  # fmt: skip
@@ -119,18 +110,16 @@ def test_lines_of_a_loki_are_events_of_their_machines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [LOGCLI, EXPLORE])
 def test_lines_that_logcli_or_grafana_saved(tmp_path: Path, text: str) -> None:
-    recording, _ = imported(tmp_path, query_result.convert, text)
+    _, recording = imported(query_result.convert, tmp_path, {"saved": text})
     (event,) = recording.events()
     assert (event.timestamp, event.node, event.message) == (START + 500, "n1", "NVRM: Xid")
 
 
 def test_what_has_no_place_is_counted_and_never_guessed(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    _, report = imported(tmp_path / "a", line_protocol.convert, TELEGRAF + "!!\n")
+    report, _ = imported(line_protocol.convert, tmp_path / "a", {"saved": TELEGRAF + "!!\n"})
     assert report.skipped["the metric has no place in a recording (samples)"] == 1
     assert report.skipped["a line that is no line protocol"] == 1
-    (tmp_path / "b").mkdir()
-    _, report = imported(tmp_path / "b", grafana_csv.convert, GRAFANA)
+    report, _ = imported(grafana_csv.convert, tmp_path / "b", {"saved": GRAFANA})
     assert report.first[grafana_csv._OWN_LEGEND].endswith("'GPU 1'")
     assert report.skipped[grafana_csv._SCALED] == 1
     assert "3 times name no zone and were taken as UTC" in "\n".join(report.notes)
@@ -139,7 +128,7 @@ def test_what_has_no_place_is_counted_and_never_guessed(tmp_path: Path) -> None:
 def test_commas_before_decimals_and_the_hour_that_comes_twice_in_grafanas_tables(tmp_path: Path) -> None:
     lines = ["sep=;", 'Time;"DCGM_FI_DEV_POWER_USAGE{gpu=""0"", Hostname=""n1""}"', "2026-10-25 02:59:45;612,5"]
     lines += ["2026-10-25 02:00:00;1.012,25 W", "2026-10-25 02:00:15;0,981", "2026-10-25 02:00:30;613.5"]
-    rows = rows_in(imported(tmp_path, grafana_csv.convert, "\n".join(lines), timezone="Europe/Zurich")[0])
+    rows = rows_in(imported(grafana_csv.convert, tmp_path, {"saved": "\n".join(lines)}, timezone="Europe/Zurich")[1])
     assert [row["DCGM_FI_DEV_POWER_USAGE"] for row in rows] == [612.5, 1012.25, 0.981, 613.5]
     assert [row["timestamp"].strftime("%H:%M:%S") for row in rows] == ["00:59:45", "01:00:00", "01:00:15", "01:00:30"]
 
@@ -151,17 +140,17 @@ def test_answers_that_were_appended_to_one_file_are_all_read(tmp_path: Path, for
     second = MATRIX.replace("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP")
     refused = json.dumps({"status": "error", "errorType": "timeout", "error": "query timed out"})
     text = form.replace("{0}", MATRIX).replace("{1}", refused).replace("{2}", second)
-    recording, report = imported(tmp_path, query_result.convert, text)
+    report, recording = imported(query_result.convert, tmp_path, {"saved": text})
     assert {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"} <= rows_in(recording)[0].keys()
     assert report.skipped["an answer without a result: the server refused the query"] == 1
     assert report.skipped["what is no JSON, and all behind it"] == form.endswith("}{")
 
 
 def test_telegrafs_other_inputs(tmp_path: Path) -> None:
-    recording, _ = imported(tmp_path, line_protocol.convert, AMD + IPMI)
-    (gpu,) = (row for batch in recording.batches("dcgm") for row in batch.to_pylist())
+    _, recording = imported(line_protocol.convert, tmp_path, {"saved": AMD + IPMI})
+    (gpu,) = rows_in(recording)
     assert (gpu["DCGM_FI_DEV_GPU_TEMP"], gpu["DCGM_FI_DEV_SM_CLOCK"]) == (41, 1500)
-    (sensor,) = (row for batch in recording.batches("bmc") for row in batch.to_pylist())
+    (sensor,) = rows_in(recording, "bmc")
     assert (sensor["node"], sensor["sensor"], sensor["reading"], sensor["unit"]) == ("n1", "psu1", 1200, "W")
 
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import imported
 from services.recording.importers import lsf, pbs, slurm
 from services.recording.importers.contract import Report
 from services.recording.model import Job
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
 
 DAY = 1_711_929_600  # 2024-04-01T00:00:00Z
@@ -163,11 +163,8 @@ Writer = Callable[[list[Run]], str]
 
 def jobs_of(convert: Callable[..., Report], text: str) -> dict[str, Job]:
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "jobs")
-        source.write_text(text)
-        convert(source, Path(folder, "out"))
-        assert validate_recording(Path(folder, "out")) == []
-        return {job.job_id: job for job in Recording.open(Path(folder, "out")).jobs()}
+        _, recording = imported(convert, Path(folder), {"jobs": text})
+        return {job.job_id: job for job in recording.jobs()}
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

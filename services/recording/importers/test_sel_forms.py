@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import imported
 from services.recording.importers.sel import convert
 from services.recording.importers.test_sel import SDR
 from services.recording.model import Event
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import FUZZ, fuzzed, survives
 
 ZURICH = ZoneInfo("Europe/Zurich")
@@ -107,11 +107,9 @@ ENTRIES = st.lists(
 
 def events_of(text: str) -> list[Event]:
     with TemporaryDirectory() as folder:
-        (Path(folder) / "v1.txt").write_text(text)
-        report = convert(Path(folder) / "v1.txt", Path(folder) / "out", timezone="Europe/Zurich")
+        report, recording = imported(convert, Path(folder), {"v1.txt": text}, timezone="Europe/Zurich")
         assert not report.skipped
-        assert validate_recording(Path(folder) / "out") == []
-        return list(Recording.open(Path(folder) / "out").events())
+        return list(recording.events())
 
 
 def times(entries: Sequence[Entry]) -> list[int]:

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,9 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
+from services.recording.conftest import imported
 from services.recording.importers.parts.schedulers.hostlist import HostListError, expand
 from services.recording.importers.slurm import convert
-from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import fuzzed, survives
 
 HEADER = "JobID|JobName|User|State|ExitCode|Submit|Start|End|NodeList|AllocTRES"
@@ -32,16 +32,11 @@ ROWS = [
 TABLE = "\n".join([HEADER, *ROWS]) + "\n"
 
 
-def imported(tmp_path: Path, text: str, **options: Any) -> tuple[Recording, Any]:
-    source = tmp_path / "jobs.txt"
-    source.write_text(text)
-    report = convert(source, tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
-    return Recording.open(tmp_path / "out"), report
+_imported = partial(imported, convert)
 
 
 def test_jobs_nodes_and_events_of_a_table(tmp_path: Path) -> None:
-    recording, report = imported(tmp_path, TABLE)
+    report, recording = _imported(tmp_path, {"jobs.txt": TABLE})
     jobs = {job.job_id: job for job in recording.jobs()}
     assert set(jobs) == {"101", "102", "103", "104_7"}
     assert jobs["101"].nodes == ["gpu01", "gpu02", "gpu03", "gpu07"]
@@ -65,7 +60,7 @@ def test_jobs_nodes_and_events_of_a_table(tmp_path: Path) -> None:
 
 def test_fields_in_any_order_with_closing_bars_and_zones(tmp_path: Path) -> None:
     text = "End|NodeList|Start|State|JobID|\n2024-04-01T11:00:00+0200|a,b|2024-04-01T08:00:00|TO|7|\n"
-    recording, _ = imported(tmp_path, text, timezone="-01:00")
+    _, recording = _imported(tmp_path, {"jobs.txt": text}, timezone="-01:00")
     (job,) = recording.jobs()
     assert (job.start, job.end) == (parse_instant("2024-04-01T09:00:00Z"),) * 2
     assert (job.state, job.nodes, job.gpus_per_node) == ("TIMEOUT", ["a", "b"], None)
@@ -73,7 +68,7 @@ def test_fields_in_any_order_with_closing_bars_and_zones(tmp_path: Path) -> None
 
 def test_a_job_that_ends_in_the_hour_that_comes_twice_is_kept(tmp_path: Path) -> None:
     text = "JobID|State|Start|End|NodeList\n7|COMPLETED|2026-10-25T02:50:00|2026-10-25T02:10:00|a\n"
-    recording, _ = imported(tmp_path, text, timezone="Europe/Zurich")
+    _, recording = _imported(tmp_path, {"jobs.txt": text}, timezone="Europe/Zurich")
     (job,) = recording.jobs()
     assert (job.start, job.end) == (parse_instant("2026-10-25T00:50:00Z"), parse_instant("2026-10-25T01:10:00Z"))
 
@@ -84,7 +79,7 @@ def test_a_requeued_job_keeps_every_run(tmp_path: Path) -> None:
         "9|NODE_FAIL|2024-04-01T08:00:00|2024-04-01T08:10:00|a",
         "9|COMPLETED|2024-04-01T08:20:00|2024-04-01T09:00:00|b",
     ]
-    recording, _ = imported(tmp_path, "\n".join([header, *runs]))
+    _, recording = _imported(tmp_path, {"jobs.txt": "\n".join([header, *runs])})
     assert [(job.job_id, job.state) for job in recording.jobs()] == [("9#run1", "NODE_FAIL"), ("9", "COMPLETED")]
     (event,) = recording.events()
     assert (event.node, event.job_id) == ("a", "9#run1")
@@ -123,7 +118,7 @@ def old_style() -> dict[str, Any]:
 
 def test_both_forms_of_json(tmp_path: Path) -> None:
     text = json.dumps({"meta": {"plugins": {}}, "jobs": [new_style(), old_style(), 7, {}], "errors": []}, indent=1)
-    recording, report = imported(tmp_path, text)
+    report, recording = _imported(tmp_path, {"jobs.txt": text})
     jobs = {job.job_id: job for job in recording.jobs()}
     assert set(jobs) == {"30_4", "34"}
     assert jobs["30_4"].gpus_per_node == 8
@@ -139,14 +134,14 @@ def test_both_forms_of_json(tmp_path: Path) -> None:
 def test_json_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.recording.importers.parts.schedulers.slurm_json._PIECE", 64)
     jobs = [new_style(job_id=number, array={}) for number in range(40)]
-    recording, _ = imported(tmp_path, json.dumps({"jobs": jobs}))
+    _, recording = _imported(tmp_path, {"jobs.txt": json.dumps({"jobs": jobs})})
     assert {job.job_id for job in recording.jobs()} == {str(number) for number in range(40)}
 
 
 def test_what_is_no_accounting_is_refused_with_the_command_that_makes_it(tmp_path: Path) -> None:
     for text in ("", "JobID|State\n1|COMPLETED\n", '{"nodes": []}', "hello\n"):
         with pytest.raises(UserError, match="sacct"):
-            imported(tmp_path, text)
+            _imported(tmp_path, {"jobs.txt": text})
         assert not (tmp_path / "out").exists()
 
 

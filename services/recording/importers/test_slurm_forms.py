@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.errors import UserError
+from services.recording.conftest import imported
 from services.recording.importers.slurm import convert, recognise
-from services.recording.importers.test_slurm import HEADER, imported
+from services.recording.importers.test_slurm import HEADER
 from services.recording.reader import Recording
-from services.recording.validate import validate_recording
 from tests.mangled import FUZZ, fuzzed, survives
 
 START = 1_711_958_400
@@ -174,11 +174,9 @@ def schedules(draw: st.DrawFn) -> list[Run]:
 
 def jobs_of(text: str) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
-        (Path(folder) / "jobs.txt").write_text(text)
-        report = convert(Path(folder) / "jobs.txt", Path(folder) / "out")
+        report, recording = imported(convert, Path(folder), {"jobs.txt": text})
         assert not report.skipped, report
-        assert validate_recording(Path(folder) / "out") == []
-        return {job.job_id: job for job in Recording.open(Path(folder) / "out").jobs()}
+        return {job.job_id: job for job in recording.jobs()}
 
 
 def check(found: dict[str, Any], runs: Sequence[Run], *, parts: bool) -> None:
@@ -221,14 +219,14 @@ def fixed(runs: Sequence[Run]) -> str:
 
 def test_a_bar_in_a_name_is_part_of_it_where_the_other_fields_say_so(tmp_path: Path) -> None:
     text = sacct(RUNS) + f"9|a|ann|COMPLETED|0:0|{stamp(START)}|{stamp(START)}|more|{stamp(START + 60)}|gpu009|node=1\n"
-    recording, report = imported(tmp_path, text)
+    report, recording = imported(convert, tmp_path, {"jobs.txt": text})
     assert [job.name for job in recording.jobs()] == ["a|b|c", "x"], "an escaped bar is a bar"
     assert dict(report.skipped) == {"a line with more or fewer fields than its header": 1}
 
 
 def test_jobs_that_share_a_node_have_the_gpus_that_scontrol_names(tmp_path: Path) -> None:
     runs = [RUNS[0]._replace(state="RUNNING"), RUNS[1]._replace(node=1, state="RUNNING")]
-    recording, _ = imported(tmp_path, scontrol(runs))
+    _, recording = imported(convert, tmp_path, {"jobs.txt": scontrol(runs)})
     found = {job.job_id: job.gpus for job in recording.jobs()}
     assert found == {"7": {"gpu001": [0, 1], "gpu002": [0, 1]}, "8": {"gpu001": [4, 5], "gpu002": [4, 5]}}
     assert len(recording.topology.nodes[0].gpus) == 6
@@ -236,7 +234,7 @@ def test_jobs_that_share_a_node_have_the_gpus_that_scontrol_names(tmp_path: Path
 
 def test_gpus_that_two_jobs_seem_to_have_at_once_are_unknown(tmp_path: Path) -> None:
     runs = [RUNS[0]._replace(state="RUNNING"), RUNS[1]._replace(node=1, gpus=(1,), state="RUNNING")]
-    recording, _ = imported(tmp_path, scontrol(runs))
+    _, recording = imported(convert, tmp_path, {"jobs.txt": scontrol(runs)})
     assert [job.gpus for job in recording.jobs()] == [{"gpu001": [], "gpu002": []}] * 2
 
 

@@ -1,5 +1,4 @@
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from services.recording.importers.sonic import convert, switch_by_path
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
 _imported = partial(imported, convert)
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-DATA = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "fixtures-network"
 IN, ECN, PFC = "SAI_PORT_STAT_IF_IN_OCTETS", "SAI_PORT_STAT_ECN_MARKED_PACKETS", "SAI_PORT_STAT_PFC_3_RX_PKTS"
 
 DATABASE: dict[str, Any] = {
@@ -172,17 +170,13 @@ def test_switches_by_the_files_they_come_in() -> None:
     ],
 )
 def test_real_dumps(tmp_path: Path, source: str, rows: int) -> None:
-    if not (DATA / source).exists():
-        pytest.skip(f"the public switch fixtures are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / source, tmp_path / "out")
+    report = convert(public(f"fixtures-network/{source}"), tmp_path / "out")
     assert report.made["switch"] == rows
     assert validate_recording(tmp_path / "out") == []
 
 
 def test_a_folder_of_all_kinds_of_real_answers(tmp_path: Path) -> None:
-    if not (DATA / "sonic-gnmi").exists():
-        pytest.skip(f"the public switch fixtures are not at {DATA}; set HINDCAST_DATA to the folder that has them")
-    report = convert(DATA / "sonic-gnmi", tmp_path / "out", start="mtime")
+    report = convert(public("fixtures-network/sonic-gnmi"), tmp_path / "out", start="mtime")
     assert report.made["switch"] > 60
     assert validate_recording(tmp_path / "out") == []
 

@@ -1,5 +1,4 @@
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from services.recording.importers.parts.series.operation_trace import read_trace
 from services.recording.importers.straggler_analysis import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data")) / "bytedance-straggler-traces"
+REAL = "bytedance-straggler-traces"
 META = "trial_name: T\ndp_size: 2\npp_size: 1\ntp_size: 2\nworld_size: 4\n"
 
 # step, rank, operation, start, duration
@@ -179,10 +178,8 @@ def test_a_layout_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module", params=["AR", "ST"])
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    if not REAL.is_dir():
-        pytest.skip(f"the straggler traces are not at {REAL}; set HINDCAST_DATA to the folder that has them")
     out = tmp_path_factory.mktemp("traces") / request.param.lower()
-    convert(REAL, out, trial=request.param)
+    convert(public(REAL), out, trial=request.param)
     return request.param, out
 
 
@@ -191,7 +188,7 @@ def test_real_traces_are_valid_and_as_long_as_their_analysis_says(real: tuple[st
     assert validate_recording(directory) == []
     rows = steps_of(directory)
     whole = rows["rank"] == -1
-    published = json.loads((REAL / f"result-{name}.json").read_text())["step_t_base"]
+    published = json.loads((public(REAL) / f"result-{name}.json").read_text())["step_t_base"]
     ours = dict(zip(rows["iteration"][whole].tolist(), rows["step_time_s"][whole].tolist(), strict=True))
     assert ours == pytest.approx({int(step): seconds for step, seconds in published.items()}, abs=1e-3)
     covered = rows["compute_s"][~whole] + rows["comm_wait_s"][~whole]

@@ -1,4 +1,3 @@
-import os
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,15 @@ import pytest
 
 from services.kit.errors import UserError
 from services.kit.times import parse_instant
+from services.recording.conftest import imported
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.logs.training_lines import stamp_of, step_of, unprefixed
 from services.recording.importers.training_log import convert
 from services.recording.reader import Recording
 from services.recording.validate import validate_recording
+from tests.data import public
 from tests.mangled import fuzzed, survives
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-REAL = Path(os.environ.get("HINDCAST_DATA", REPOSITORY.parent / "shared" / "data"))
 NOON = parse_instant("2026-08-22T12:00:00Z")
 
 MEGATRON = """\
@@ -67,21 +66,16 @@ step:4/4 train_loss:9.25 train_time:3400ms step_avg:1700.00ms
 """
 
 
-def imported(tmp_path: Path, logs: dict[str, str], **options: Any) -> tuple[Recording, dict[str, Any], Report]:
-    source = tmp_path / "logs"
-    source.mkdir()
-    for name, text in logs.items():
-        (source / name).write_text(text)
-    report = convert(source, tmp_path / "out", **options)
-    assert validate_recording(tmp_path / "out") == []
+def _imported(tmp_path: Path, logs: dict[str, str], **options: Any) -> tuple[Recording, dict[str, Any], Report]:
+    report, recording = imported(convert, tmp_path, logs, **options)
     table = pq.read_table(tmp_path / "out" / "steps.parquet")
     columns: dict[str, Any] = {name: table[name].to_pylist() for name in table.column_names}
     columns["ms"] = [round(at.timestamp() * 1000) - NOON for at in columns["timestamp"]]
-    return Recording.open(tmp_path / "out"), columns, report
+    return recording, columns, report
 
 
 def test_megatron_with_stamps_ranks_and_what_happened(tmp_path: Path) -> None:
-    recording, rows, _ = imported(tmp_path, {"train.log": MEGATRON})
+    recording, rows, _ = _imported(tmp_path, {"train.log": MEGATRON})
     whole = [index for index, rank in enumerate(rows["rank"]) if rank == -1]
     assert [rows["ms"][index] for index in whole] == [12_500, 22_500]
     assert [rows["step_time_s"][index] for index in whole] == [12.0, 10.0]
@@ -108,7 +102,7 @@ def test_reports_without_stamps_stand_for_all_steps_since_the_last(tmp_path: Pat
         " iteration       20/      30 | elapsed time per iteration (ms): 1000.0 | lm loss: 9.0 |",
         "slurmstepd: error: *** JOB 77 ON n7 CANCELLED AT 2026-08-22T12:00:40 DUE TO TIME LIMIT ***",
     ]
-    recording, rows, report = imported(tmp_path, {"a.out": "\n".join(lines)}, start="2026-08-22T12:00:00Z")
+    recording, rows, report = _imported(tmp_path, {"a.out": "\n".join(lines)}, start="2026-08-22T12:00:00Z")
     assert rows["ms"] == [2_000, 12_000]
     assert rows["loss"] == [9.5, 9.0]
     (job,) = recording.jobs()
@@ -123,14 +117,14 @@ def test_times_between_the_steps_keep_the_clock_in_step(tmp_path: Path) -> None:
     lines = ["[before the start of training step] datetime: 2026-08-22 12:00:00"]
     for number, second in ((1, 8), (2, 18), (3, 55)):
         lines += [f"[2026-08-22 12:00:{second:02d},500] [INFO] [logging.py:96:log_dist] x", step.format(number)]
-    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)})
+    _, rows, _ = _imported(tmp_path, {"a.log": "\n".join(lines)})
     assert rows["ms"] == [10_000, 20_000, 55_500]
 
 
 def test_a_log_goes_on_through_the_hour_that_comes_twice_when_summer_time_ends(tmp_path: Path) -> None:
     step = " [2026-10-25 {0}] iteration {1}/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
     lines = [step.format(clock, number) for number, clock in enumerate(("02:59:55", "02:00:05", "02:00:15"), start=1)]
-    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)}, timezone="Europe/Zurich")
+    _, rows, _ = _imported(tmp_path, {"a.log": "\n".join(lines)}, timezone="Europe/Zurich")
     assert [ms - rows["ms"][0] for ms in rows["ms"]] == [0, 10_000, 20_000]
 
 
@@ -148,11 +142,11 @@ def test_times_that_name_a_zone_are_in_it_and_files_in_any_unicode(tmp_path: Pat
 def test_without_any_time_a_start_is_asked_for(tmp_path: Path) -> None:
     line = " iteration 1/9 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |"
     with pytest.raises(UserError, match="--start"):
-        imported(tmp_path, {"a.log": line})
+        _imported(tmp_path, {"a.log": line})
 
 
 def test_nemo_lines_of_both_versions(tmp_path: Path) -> None:
-    _, rows, _ = imported(tmp_path, {"two.log": NEMO})
+    _, rows, _ = _imported(tmp_path, {"two.log": NEMO})
     assert (rows["iteration"], rows["step_time_s"], rows["loss"]) == ([118, 119], [2.5, 2.0], [1.5, 1.25])
     assert rows["grad_norm"] == [None, 0.75]
     assert rows["ms"] == [2_500, 4_500]
@@ -162,7 +156,7 @@ def test_what_deepspeeds_pipeline_engine_prints(tmp_path: Path) -> None:
     step = "steps: {0} loss: 2.3412 iter time (s): 2.000 samples/sec: 127.250"
     stamp = "[2026-08-22 12:00:{0:02d},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={1}, skipped=0, lr=[1e-05]"
     lines = [words for count in (10, 20) for words in (stamp.format(count, count), step.format(count))]
-    _, rows, _ = imported(tmp_path, {"a.log": "\n".join(lines)})
+    _, rows, _ = _imported(tmp_path, {"a.log": "\n".join(lines)})
     assert (rows["iteration"], rows["step_time_s"]) == ([10, 20], [2.0, 2.0])
     assert rows["samples_per_s"] == [127.25, 127.25]
     assert rows["loss"] == pytest.approx([2.3412, 2.3412])
@@ -175,7 +169,7 @@ def test_torchtitans_steps_are_timed_by_the_reports_around_them(tmp_path: Path) 
         "\x1b[36mtflops: 312.12  \x1b[35mmfu: 31.56%\x1b[39m"
     )
     lines = [text.format(second, step) for second, step in ((0, 1), (18, 10), (38, 20))]
-    _, rows, report = imported(tmp_path, {"a.log": "\n".join(lines)})
+    _, rows, report = _imported(tmp_path, {"a.log": "\n".join(lines)})
     assert (rows["ms"], rows["iteration"], rows["step_time_s"]) == ([18_500, 38_500], [10, 20], [2.0, 2.0])
     assert (rows["tokens_per_s_per_gpu"], rows["rank"]) == ([6543, 6543], [-1, -1])
     assert rows["grad_norm"] == pytest.approx([1.2341, 1.2341])
@@ -183,13 +177,13 @@ def test_torchtitans_steps_are_timed_by_the_reports_around_them(tmp_path: Path) 
 
 
 def test_a_progress_bar_drawn_again_is_one_step(tmp_path: Path) -> None:
-    _, rows, _ = imported(tmp_path, {"one.log": BAR})
+    _, rows, _ = _imported(tmp_path, {"one.log": BAR})
     assert (rows["iteration"], rows["step_time_s"]) == ([10, 11], [41.5, 0.5])
     assert np.isnan(rows["loss"][1])
 
 
 def test_nanogpt_takes_steps_from_the_running_total(tmp_path: Path) -> None:
-    recording, rows, _ = imported(tmp_path, {"run.txt": NANO})
+    recording, rows, _ = _imported(tmp_path, {"run.txt": NANO})
     assert rows["step_time_s"] == [80.0, 1.5, pytest.approx(1.7), pytest.approx(1.7)], "the total is set back once"
     assert rows["ms"] == [80_000, 81_500, 83_200, 84_900], "from the date in the log"
     (node,) = recording.topology.nodes
@@ -204,13 +198,13 @@ def test_nanogpt_takes_steps_from_the_running_total(tmp_path: Path) -> None:
 
 
 def test_start_wins_over_the_date_in_a_nanogpt_log(tmp_path: Path) -> None:
-    _, rows, _ = imported(tmp_path, {"run.txt": NANO}, start="2026-08-22T11:00:00Z")
+    _, rows, _ = _imported(tmp_path, {"run.txt": NANO}, start="2026-08-22T11:00:00Z")
     assert rows["ms"][0] == 80_000 - 3_600_000
 
 
 def test_files_of_several_ranks_are_one_job_and_rows_of_ranks(tmp_path: Path) -> None:
     logs = {f"llm-rank{rank}.log": MEGATRON for rank in (0, 12)}
-    recording, rows, _ = imported(tmp_path, logs)
+    recording, rows, _ = _imported(tmp_path, logs)
     (job,) = recording.jobs()
     assert job.job_id == "llm"
     reports = [
@@ -222,13 +216,13 @@ def test_files_of_several_ranks_are_one_job_and_rows_of_ranks(tmp_path: Path) ->
 def test_parts_of_a_log_follow_each_other(tmp_path: Path) -> None:
     step = " iteration {0}/9 | elapsed time per iteration (ms): 1000.0 | lm loss: 1.0 |\n"
     logs = {f"llm-part{part}.log": step.format(part) for part in (1, 2, 3)}
-    recording, rows, _ = imported(tmp_path, logs, start="2026-08-22T12:00:00Z")
+    recording, rows, _ = _imported(tmp_path, logs, start="2026-08-22T12:00:00Z")
     assert (rows["ms"], len(list(recording.jobs()))) == ([1_000, 2_000, 3_000], 1)
 
 
 def test_a_folder_without_any_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no line that reports a step"):
-        imported(tmp_path, {"a.log": "hello\n"})
+        _imported(tmp_path, {"a.log": "hello\n"})
     with pytest.raises(UserError, match="no log there"):
         convert(tmp_path / "nowhere", tmp_path / "out")
 
@@ -267,9 +261,7 @@ def test_lines_made_to_be_slow_are_not() -> None:
     ],
 )
 def test_real_logs(tmp_path: Path, folder: str, jobs: int, steps: int) -> None:
-    if not (REAL / folder).exists():
-        pytest.skip(f"the logs are not at {REAL / folder}; set HINDCAST_DATA to the folder that has them")
-    convert(REAL / folder, tmp_path / "out")
+    convert(public(folder), tmp_path / "out")
     assert validate_recording(tmp_path / "out") == []
     recording = Recording.open(tmp_path / "out")
     assert len(list(recording.jobs())) == jobs

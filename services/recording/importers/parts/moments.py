@@ -15,6 +15,10 @@ from services.recording.importers.parts.zones import zone_of
 
 LATEST = 4_102_444_800_000
 """2100-01-01: a time after it, or before 1970, is a clock that was never set or a damaged line."""
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTHS = {name: number for number, name in enumerate(_MONTHS, 1)}
+"""The months by the English names that logs write in every locale."""
+MONTH = f"(?P<month>{'|'.join(MONTHS)})"
 _OUT_OF_ORDER_MS = 300_000
 """So late may a line be written, by a relay that held it back; a clock that is put back jumps further."""
 # Not inside of a longer number or of a hexadecimal one, such as a port's GUID.
@@ -49,6 +53,15 @@ def instant_of(moment: datetime, zone: tzinfo, before: int | None = None) -> int
     return at
 
 
+def iso_instant(text: str, zone: tzinfo, before: int | None = None) -> int | None:
+    """Return the time of an ISO 8601 text, as `instant_of`; None where it is none, or not plausible."""
+    try:
+        at = instant_of(datetime.fromisoformat(text), zone, before)
+    except (OverflowError, ValueError):
+        return None
+    return at if plausible(at) else None
+
+
 def parse_stamp(text: str, zone: tzinfo, before: int | None = None) -> int | None:
     """Return the time of an ISO 8601 text (in ``zone`` where it names none) or of epoch seconds; None if it is neither.
 
@@ -57,12 +70,8 @@ def parse_stamp(text: str, zone: tzinfo, before: int | None = None) -> int | Non
     text = text.strip()
     if text.isascii() and text.isdecimal() and 8 < len(text) < 12:
         at = int(text) * 1000
-    else:
-        try:
-            at = instant_of(datetime.fromisoformat(text), zone, before)
-        except (OverflowError, ValueError):
-            return None
-    return at if at and plausible(at) else None
+        return at if at and plausible(at) else None
+    return iso_instant(text, zone, before) or None
 
 
 def instant_option(text: str, option: str) -> int | None:

@@ -7,15 +7,12 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from services.kit.times import epoch_ms
-from services.recording.importers.parts.moments import instant_of, plausible
+from services.recording.importers.parts.moments import MONTH, MONTHS, instant_of, plausible
 from services.recording.importers.parts.source_files import clean, parse_json
 from services.recording.importers.parts.zones import ABBREVIATION, ZoneError, placed
 
 Source = Literal["kernel", "fabricmanager"]
 
-_MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
-_MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
 _CLOCK = r"(?P<clock>\d\d?:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d{1,9}))?(?: (?P<half>[AP]M))?"
 _ZONE = rf"(?P<zone>{ABBREVIATION}|[+-]\d\d(?::?\d\d)?)"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}")
@@ -29,13 +26,13 @@ _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 _DECODED = re.compile(r"[a-z]{2,8}\d? *:(?P<level>" + "|".join(_LEVELS) + r") *: ?")  # dmesg --decode
 _UPTIME = re.compile(r"\[ *(?P<seconds>\d{1,9})\.(?P<fraction>\d{1,9})\] ?(?:\[ *[TC]\d+\] ?)?")
 # dmesg -T, whose times are the machine's own and name no zone
-_CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(?P<day>\d\d?) {_CLOCK}(?: {_ZONE})? (?P<year>\d{{4}})\] ?")
+_CTIME = re.compile(rf"\[[A-Z][a-z]{{2}} {MONTH} +(?P<day>\d\d?) {_CLOCK}(?: {_ZONE})? (?P<year>\d{{4}})\] ?")
 _FABRIC = re.compile(
-    rf"\[{_MONTH} +(?P<day>\d\d?) (?P<year>\d{{4}}) {_CLOCK}\] \[(?P<level>[A-Z]{{4,8}})\] ?(?:\[tid \d+\] ?)?"
+    rf"\[{MONTH} +(?P<day>\d\d?) (?P<year>\d{{4}}) {_CLOCK}\] \[(?P<level>[A-Z]{{4,8}})\] ?(?:\[tid \d+\] ?)?"
 )
 _ISO = re.compile(rf"(?P<date>\d{{4}}-\d\d-\d\d)[T ]{_CLOCK} ?(?:{_ZONE}(?![\w.:]))? *")
 _FULL = re.compile(rf"[A-Z][a-z]{{2}} (?P<date>\d{{4}}-\d\d-\d\d) {_CLOCK} (?P<zone>[A-Z]{{1,5}}|[+-]\d\d(?:\d\d)?) ")
-_SYSLOG = re.compile(rf"{_MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} (?:{_ZONE} )?")
+_SYSLOG = re.compile(rf"{MONTH} {{1,2}}(?P<day>\d\d?) (?:(?P<year>\d{{4}}) )?{_CLOCK} (?:{_ZONE} )?")
 _UNIX = re.compile(r"(?P<seconds>\d{9,10})\.(?P<fraction>\d{3,9}) ")
 _STRUCTURED = re.compile(
     r"(?P<host>\S+) (?P<tag>\S+) (?P<pid>\S+) \S+ (?:-|(?:\[[^\]]*\])+) ?(?:\ufeff)?(?P<text>.*)", re.DOTALL
@@ -182,7 +179,7 @@ class LogLines:
                 year, month, number = (int(part) for part in found["date"].split("-"))
                 at = self._instant(year, month, number, found)
             else:
-                day = _MONTHS[found["month"]], int(found["day"])
+                day = MONTHS[found["month"]], int(found["day"])
                 known = (
                     self._instant(int(found["year"]), *day, found) if found.get("year") else self._near_by(*day, found)
                 )

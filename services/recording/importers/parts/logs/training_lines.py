@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from services.recording.importers.parts.moments import instant_of, plausible
+from services.recording.importers.parts.moments import instant_of, iso_instant, plausible
 from services.recording.importers.parts.source_files import opened
 
 LONGEST_LINE = 65_536
@@ -143,30 +143,20 @@ def unprefixed(text: str) -> Line:
 
 def stamp_of(text: str, zone: tzinfo, before: int | None = None) -> int | None:
     """Return the time that a line carries, in ``zone``; None where it has none. `before`: that of a line before."""
-    found: datetime | None = None
     if text[:3] in {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"} and _DATE.match(text.strip()):
         # English day and month names, as `nvidia-smi` prints them in every locale
         moments = (" ".join(text.split()), "%a %b %d %H:%M:%S %Y")
         try:
-            found = datetime.strptime(*moments)  # noqa: DTZ007 - its zone follows
-        except ValueError:
+            at = instant_of(datetime.strptime(*moments), zone, before)  # noqa: DTZ007 - its zone is given
+        except (OverflowError, ValueError):
             return None
-    elif ":" in text[:400]:
+        return at if at and plausible(at) else None
+    if ":" in text[:400]:
         for pattern in _STAMPS:
             match = pattern.search(text, 0, 400)
             if match is not None:
-                try:
-                    found = datetime.fromisoformat(match["at"].replace(",", "."))
-                except ValueError:
-                    return None
-                break
-    if found is None:
-        return None
-    try:
-        at = instant_of(found, zone, before)
-    except (OverflowError, ValueError):
-        return None
-    return at if at and plausible(at) else None
+                return iso_instant(match["at"].replace(",", "."), zone, before) or None
+    return None
 
 
 def step_of(text: str, *, whole: bool = True) -> Step | None:

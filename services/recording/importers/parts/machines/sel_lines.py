@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 from typing import Literal
 
 from services.kit.times import epoch_ms
-from services.recording.importers.parts.moments import plausible
+from services.recording.importers.parts.moments import MONTHS, plausible
 from services.recording.importers.parts.source_files import number_of
 from services.recording.importers.parts.zones import ZoneError, placed
 
@@ -24,7 +24,6 @@ _DATES = (
 )
 _DAY_FIRST = re.compile(r"(?P<day>\d\d?)/(?P<month>\d\d?)/(?P<year>\d{4}|\d\d)")
 _SLASHED = re.compile(r"[|,:]\s*(\d\d?)/(\d\d?)/\d\d")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CLOCK = re.compile(
     r"(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?(?: (?P<half>[AP]M))?"
     r"(?: (?P<zone>[+-]\d{4}|[+-]\d\d|[A-Z]{1,5}))?"
@@ -124,9 +123,9 @@ def time_of(date: str, clock: str, zone: tzinfo, *, day_first: bool = False) -> 
     if moment is None or day is None:
         return BAD_TIME
     parts = day.groupdict()
-    if "name" in parts and parts["name"] not in _MONTHS:
+    if "name" in parts and parts["name"] not in MONTHS:
         return BAD_TIME
-    month = _MONTHS.index(parts["name"]) + 1 if "name" in parts else int(parts["month"])
+    month = MONTHS[parts["name"]] if "name" in parts else int(parts["month"])
     year = int(parts["year"]) + (2000 if len(parts["year"]) == 2 else 0)
     hour = int(moment["hour"])
     if moment["half"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from services.recording.importers.parts.machines.clock_reasons import REASONS
 from services.recording.importers.parts.machines.smi_log import SmiLog
+from services.recording.importers.parts.moments import MONTH, MONTHS
 
 _POWER = ("gpu_power_readings", "GPU Power Readings", "power_readings", "Power Readings")
 _GEN = ("pci/pci_gpu_link_info/pcie_gen/{}_link_gen", "PCI/GPU Link Info/PCIe Generation/{}")
@@ -134,20 +135,18 @@ NOT_THERE = re.compile(
 _NUMBER = re.compile(r"P?(-?\d{1,18}(?:\.\d{1,9})?)(?:x|(?: (?:C|W|MHz|MiB|%|KB/s|us|bank\(s\))))?")
 _FLAGS = {"yes": 1.0, "no": 0.0, "active": 1.0, "not active": 0.0}
 _TIME = re.compile(
-    r"[A-Za-z]{3} (?P<month>[A-Za-z]{3}) {1,2}(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) (?P<year>\d{4})"
+    rf"[A-Za-z]{{3}} {MONTH} {{1,2}}(?P<day>\d{{1,2}}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) (?P<year>\d{{4}})"
 )
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def moment_of(log: SmiLog) -> datetime | None:
     """Return when a log was printed, by the machine's clock; None where it does not say so."""
     found = _TIME.fullmatch(log.fields.get("timestamp") or log.fields.get("Timestamp") or "")
-    if found is None or found["month"] not in _MONTHS:
+    if found is None:
         return None
     day, hour, minute, second = (int(found[name]) for name in ("day", "h", "m", "s"))
     try:
-        month = _MONTHS.index(found["month"]) + 1
-        return datetime(int(found["year"]), month, day, hour, minute, second)  # noqa: DTZ001 - its zone is the caller's
+        return datetime(int(found["year"]), MONTHS[found["month"]], day, hour, minute, second)  # noqa: DTZ001 - its zone is the caller's
     except ValueError:
         return None
 

@@ -7,16 +7,15 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from services.kit.times import epoch_ms
+from services.recording.importers.parts.moments import MONTH, MONTHS
 from services.recording.importers.parts.schedulers.allocations import Allocation
 from services.recording.importers.parts.schedulers.lsf_job import MALFORMED, allocation, gpus_a_host, hosts_of
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = "(?P<month>" + "|".join(_MONTHS) + ")"
 _TIME = re.compile(
-    rf"(?:[A-Z][a-z]{{2}} )?{_MONTH} +(?P<day>\d{{1,2}}) "
+    rf"(?:[A-Z][a-z]{{2}} )?{MONTH} +(?P<day>\d{{1,2}}) "
     r"(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d))?(?: (?P<year>\d{4}))?"
 )
-_EVENT = re.compile(rf"(?P<time>[A-Z][a-z]{{2}} {_MONTH} +\d{{1,2}} \d\d:\d\d:\d\d(?: \d{{4}})?): (?P<text>.*)")
+_EVENT = re.compile(rf"(?P<time>[A-Z][a-z]{{2}} {MONTH} +\d{{1,2}} \d\d:\d\d:\d\d(?: \d{{4}})?): (?P<text>.*)")
 _JOB = re.compile(r"\s*Job <(?P<id>\d{1,12}(?:\[\d{1,9}\])?)>, (?P<text>.*)")
 _STARTED = re.compile(
     r"(?:Dispatched|Started)\b[^<]*? (?:on|to) (?:\d+ )?(?:Host\(s\) |Hosts/Processors )?(?P<hosts>(?:<[^<>]*>,? ?)+)"
@@ -142,7 +141,7 @@ def moment(text: str, zone: tzinfo, year: int | None) -> int | None:
         return None
     parts = (int(found["day"]), int(found["h"]), int(found["m"]), int(found["s"] or 0))
     try:
-        return epoch_ms(datetime(number, _MONTHS.index(found["month"]) + 1, *parts, tzinfo=zone))
+        return epoch_ms(datetime(number, MONTHS[found["month"]], *parts, tzinfo=zone))
     except (ValueError, OverflowError):
         return None
 

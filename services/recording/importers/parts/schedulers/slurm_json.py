@@ -14,7 +14,7 @@ from typing import Any
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report
 from services.recording.importers.parts.schedulers.slurm_record import Record, gpus_of
-from services.recording.importers.parts.source_files import opened
+from services.recording.importers.parts.source_files import clean, opened
 
 _JOBS = re.compile(r'"jobs"\s*:\s*\[')
 _PIECE = 1 << 20
@@ -158,5 +158,4 @@ def _list(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    # JSON can spell half a surrogate pair, which no UTF-8 file can hold
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    return clean(value) if isinstance(value, str) else ""
