@@ -32,6 +32,8 @@ _HELD = 0.95
 """Of the clock in steps: who spins draws little, and so runs as fast as ever; a lower clock holds down who works."""
 _STEADY = 0.05
 """Power of GPUs that only spin is constant; a load that is lower wanders."""
+_READ_AGAIN: Final = 13
+"""So many points of the grid after a job began to spin all its GPUs have been read again, at 60 s scrapes too."""
 _FREED = 0.2
 """Of the memory in use at work: a process that ends gives all of it back, one that hangs none."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
@@ -53,8 +55,8 @@ class Activity(_Readings):
     """By job: means of its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1; `memory`, MiB; `clock`, MHz);
     NaN unknown.
 
-    `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `low` and `high` bound its
-    power since it last did.
+    `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
+    points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that.
     """
 
     axis = REUSED
@@ -62,6 +64,7 @@ class Activity(_Readings):
     tensor_level: FloatArray = column(np.nan)
     memory_level: FloatArray = column(np.nan)
     clock_level: FloatArray = column(np.nan)
+    spun: IntArray = column(0)
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     heard: IntArray = column(0)
@@ -165,8 +168,10 @@ class Activity(_Readings):
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can show it."""
         spins = self.spinning()
-        self.low = np.where(spins, np.fmin(self.low, self.power), np.nan)
-        self.high = np.where(spins, np.fmax(self.high, self.power), np.nan)
+        self.spun = np.where(spins, self.spun + 1, 0)
+        known = self.spun >= _READ_AGAIN
+        self.low = np.where(known, np.fmin(self.low, self.power), np.nan)
+        self.high = np.where(known, np.fmax(self.high, self.power), np.nan)
         idle = self.tensor < _NO_TENSOR * self.tensor_level
         steady = np.isnan(self.tensor_level) & (self.high <= (1 + _STEADY) * self.low)
         return spins & (idle | steady) & (self.heard > 1)

@@ -25,7 +25,8 @@ _OTHER_PAUSE_FACTOR = 1.2
 """A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new."""
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
-"""Of a job on one node whose GPUs idle: a user may sit at its prompt, and no other node waits for it. Information."""
+"""Of a job on one node whose GPUs idle, or that reports no steps: a user may sit at its prompt, or at a breakpoint, and
+no other node waits for it. Information."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
 _SAVING_AGAIN_MS = 300_000
@@ -92,7 +93,7 @@ class HangJudge:
             return None
         steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
-        if not spinning and len(job.nodes) == 1:
+        if self._may_be_somebodys(job, spinning, steps):
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
@@ -106,6 +107,10 @@ class HangJudge:
             since = min(since, max(last, worked))  # many steps lie between two lines
         name = self._name(job, last, reported)
         return self._hang(now, job, name, number, pace, patience, since, spinning=spinning)
+
+    @staticmethod
+    def _may_be_somebodys(job: Job, spinning: bool, steps: Pace | None) -> bool:
+        return len(job.nodes) == 1 and (not spinning or steps is None)
 
     def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
         """Return what a job is called: an inferred one as the only job of unknown nodes whose steps ended with it."""
@@ -167,15 +172,16 @@ class HangJudge:
             "tensor_active_in_steps": seen.tensor_level[number],
         }
         evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
+        steps = pace if isinstance(pace, StepPace) else None
         how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
-        if isinstance(pace, StepPace):
-            verb, of = ("printed no step", "line") if pace.by_lines[number] else ("made no step", "step")
+        if steps is not None:
+            verb, of = ("printed no step", "line") if steps.by_lines[number] else ("made no step", "step")
             evidence |= {f"usual_{of}_s": usual / 1000, "intervals_seen": int(pace.steps[number])}
             what = f"{verb} for {(now - last) / 1000:.0f} s, {(now - last) / max(usual, 1.0):.0f} of its usual"
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        severity: Severity = "page" if spinning or len(job.nodes) > 1 else "info"
+        severity: Severity = "info" if self._may_be_somebodys(job, spinning, steps) else "page"
         return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name, severity)
 
     def excused(self, job: Job, last: Instant) -> bool:

@@ -23,6 +23,7 @@ from detectors.job_health.examples import (
     tape_of,
     torchtitan,
 )
+from detectors.job_health.lines import matter_of
 from detectors.job_health.reports import reports_of
 from detectors.laws import lines
 from detectors.registry import choose
@@ -299,3 +300,22 @@ def test_the_watchdog_is_believed_however_far_lines_are_apart() -> None:
     tape = tape_of(replace(HUNG, print_every=50, lines=[line(540, WATCHDOG)]))
     (fired,) = run(tape)
     assert fired.detected_at == START + 540_000
+
+
+@pytest.mark.parametrize(
+    ("message", "matter"),
+    [
+        (WATCHDOG, "watchdog"),
+        ("saving checkpoint at iteration   14100 to /scale/ckpt/granite", "saving"),
+        ("  successfully saved checkpoint at iteration   14100 to /scale/ckpt", "saved"),
+        ("  successfully loaded checkpoint from /scale/ckpt at iteration 14000", "loading"),
+        ("> initialized 512 ranks, NCCL ready", "loading"),
+        ("validation loss at iteration 14100 | lm loss value: 1.9 |", "evaluating"),
+        (" iteration    500/    500 | consumed samples: 2048 |", "over"),
+        ("step:5100/5100 val_loss:3.2783", "over"),
+        (" iteration    100/    500 | consumed samples: 2048 |", None),
+        ("hello", None),
+    ],
+)
+def test_lines_of_jobs(message: str, matter: str | None) -> None:
+    assert matter_of(message) == matter

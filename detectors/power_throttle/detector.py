@@ -145,7 +145,10 @@ class PowerThrottle:
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
-            whole = whole or self._enough(self._proven(now, here, NODE_LEFT, NODE_LEFT, capped=capped), mates)
+            # Whose job has no other node may have set a lower clock for it; nobody does that to one of several.
+            job = self._fleet.job_of(node)
+            left = NODE_LEFT if job is not None and len(job.nodes) > 1 else HALVED
+            whole = whole or self._enough(self._proven(now, here, left, left, capped=capped), mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
             of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
             whole = whole or (of_feed and self._enough(self._proven(now, here, HALVED, HALVED, alike=True), mates))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.power_throttle.examples import Brake, tape_of
-from detectors.power_throttle.test_detector import DEFAULT, firing, run
+from detectors.power_throttle.test_detector import DEFAULT, changed, firing, run
 from detectors.tapes.gpus import START, name
 
 
@@ -90,3 +90,21 @@ def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(watts: f
     ]
     found = firing(replace(tape, rows=[replace(dcgm, values=values), *rest], jobs=jobs))
     assert [one.entity["node"] for one in found] == named
+
+
+@pytest.mark.parametrize(("nodes", "named"), [(1, []), (2, [name(1)])])
+def test_who_has_a_job_by_himself_may_have_set_his_nodes_clocks(nodes: int, named: list[str]) -> None:
+    """A quarter less of clock and power; nobody does that to one node of several, and half of both is a brake."""
+
+    def less(at: Any, node: Any, _: Any, values: Any) -> Any:
+        return np.where((node == name(1)) & (at >= 240), 0.75 * values, values)
+
+    tape = tape_of(replace(DEFAULT, nodes=6, minutes=10, brakes=[], supply_lines=False))
+    for field in ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK"):
+        tape = changed(tape, field, less)
+    (job,) = tape.jobs
+    jobs = [
+        replace(job, job=replace(job.job, job_id=f"{first}", nodes=job.job.nodes[first : first + nodes]))
+        for first in range(0, 6, nodes)
+    ]
+    assert [one.entity["node"] for one in firing(replace(tape, jobs=jobs))] == named

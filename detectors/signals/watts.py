@@ -16,6 +16,7 @@ _MEMORY_MS = 300_000
 """The level follows the watts with this time constant: as it was before a fall it is known for some minutes."""
 _HOUR_MS = 3_600_000
 _PLAUSIBLE_W = 1e6
+_BACK_MS: Final = 120_000
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
 _OFF: Final = 0.1
@@ -93,9 +94,14 @@ class Watts(Columns):
         return self._below(node, since, LIVES)
 
     def held(self, node: int, since: Instant) -> bool:
-        """Return whether a node draws what it did, by all readings after `since`."""
+        """Return whether a node draws what it did, by all readings after `since`, or by those of two minutes and more:
+        one that dies does not draw it again, one that saves a checkpoint does.
+        """
         those = self._read(node, since)
-        return bool(len(those)) and bool((self.fell_at[those] <= since).all())
+        if not len(those):
+            return False
+        back = (self.at[those] - self.fell_at[those] >= _BACK_MS) & (self.watts[those] >= LIVES * self.hour[those])
+        return bool(((self.fell_at[those] <= since) | back).all())
 
     def _below(self, node: int, since: Instant, share: float) -> bool:
         those = self._read(node, since)

@@ -25,8 +25,10 @@ CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _OF_HIGHEST: Final = 0.55
 """A hardware slowdown divides the clock by two or more (NVML); GPUs under a power cap run below their highest."""
-_HOT_C: Final = 85.0
-"""The highest temperature at which A100s run at full clocks (nvidia-smi's "max operating")."""
+_HOT_C: Final = 82.0
+"""Drivers hold GPUs within three degrees of the highest temperature at which they run at full clocks (A100: 85,
+nvidia-smi's "max operating").
+"""
 _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98

@@ -310,11 +310,19 @@ def test_an_idle_node_that_draws_what_it_did_is_a_gap_and_one_that_draws_less_is
     (fired,) = firing(tape)
     assert (dict(fired.entity), fired.evidence["alive_by"]) == ({"node": NODE}, "watts by its BMC")
     assert float(fired.evidence["since_s"]) >= 900, "it may have been rebooting until then"
+
+
+@pytest.mark.parametrize(("until_s", "named"), [(1e9, []), (AT_S + 130, [{"node": NODE}])])
+def test_a_node_whose_watts_fall_and_stay_low_is_dead_and_one_whose_watts_come_back_saved_something(
+    until_s: float, named: list[dict[str, str]]
+) -> None:
+    tape = tape_of(replace(SCENE, minutes=24, working=False, kinds=("bmc", "nic", "dcgm")))
+    tape = without(without(tape, "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
     fallen = changed(
         tape, "bmc", "reading",
-        lambda rows, watts: np.where(where(rows, AT_S, node=NODE, sensor="node_power"), 300.0, watts),
+        lambda rows, watts: np.where(where(rows, AT_S, until_s, node=NODE, sensor="node_power"), 300.0, watts),
     )  # fmt: skip
-    assert entities(fallen) == []
+    assert entities(fallen) == named
 
 
 def test_a_switch_that_was_down_with_its_links_and_boots_is_no_gap() -> None:

@@ -21,6 +21,8 @@ _CAPPED: Final = 0.9
 """Of its power limit, at least: so much draws a GPU whose clock a power cap takes (A100: 360 to 400 of 400 W)."""
 _AT_CAP: Final = 0.98
 """Of its power limit: there it is the cap that holds the clock. What heat holds down draws less."""
+_AIR_C: Final = 30.0
+"""Inlets are seldom warmer (ASHRAE A1 recommends 18 to 27 degrees)."""
 _IDLE_MS: Final = 240_000
 """An idle GPU cannot show that it is free: it counts as free in part, so that a finding is over within five minutes."""
 
@@ -70,7 +72,9 @@ class Heat(Columns):
         temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
         peers_clock, peers_power, peers_temp, warmest = gpus.lacks(those, now)
         slow = clock <= self._config.clock_ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
-        beyond = temp >= peers_temp + self._config.peer_excess_k
+        # What draws more is warmer for that: the rise above the air is proportional to power.
+        rise = np.maximum(peers_temp - _AIR_C, 0.0) * np.fmax(gpus.power[those] / peers_power, 1.0)
+        beyond = temp >= np.fmax(peers_temp, _AIR_C + rise) + self._config.peer_excess_k
         # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
         blind = ~np.isfinite(temp) & ~np.isfinite(gpus.memory[those]) & ~np.isfinite(clock)
         # A counter that creeps, in a unit that is nowhere stated, may look like a third of the time.

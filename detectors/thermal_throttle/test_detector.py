@@ -307,11 +307,12 @@ HOT = [{"node": name(0), "gpu": 3}]
 
 
 @pytest.mark.parametrize(
-    ("watts", "limit_w", "expected"),
-    [(450.0, None, []), (450.0, 480.0, []), (450.0, 700.0, HOT), (320.0, None, HOT), (320.0, 325.0, [])],
-)
+    ("watts", "limit_w", "temp_c", "expected"),
+    [(450.0, None, 82, []), (450.0, 480.0, 82, []), (450.0, 700.0, 82, HOT), (320.0, None, 82, HOT),
+     (320.0, 325.0, 82, []), (320.0, 700.0, 80, HOT), (550.0, 700.0, 80, [])],
+)  # fmt: skip
 def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load_at_the_limit(
-    watts: float, limit_w: float | None, expected: list[Any]
+    watts: float, limit_w: float | None, temp_c: float, expected: list[Any]
 ) -> None:
     """Of inference, without throttle reasons: the GPU with the longest queue is the warmest, at the lowest clock."""
     quiet = tape_of(without(Scene(bmc=False), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))
@@ -321,7 +322,7 @@ def test_what_draws_more_than_its_peers_is_warm_and_slow_by_its_load_at_the_limi
     def while_loaded(value: float) -> Any:
         return lambda at, node, gpu, was: np.where((at >= 150) & (node == name(0)) & (gpu == 3), value, was)
 
-    tape = changed(quiet, "DCGM_FI_DEV_GPU_TEMP", while_loaded(82))
+    tape = changed(quiet, "DCGM_FI_DEV_GPU_TEMP", while_loaded(temp_c))
     tape = changed(tape, "DCGM_FI_DEV_SM_CLOCK", while_loaded(1230))
     assert firing(changed(tape, "DCGM_FI_DEV_POWER_USAGE", while_loaded(watts))) == expected
 
