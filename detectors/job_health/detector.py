@@ -4,12 +4,13 @@ A job hangs when it has reported no step for longer than its own intervals and p
 ones and `hang_spinning_s` where its GPUs spin at full utilisation and a fraction of their power, as in a collective
 that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times the longest of its last pauses. GPUs
 that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
-checkpoint or a load that the job's log announces gets ten minutes and more, and a job on one node whose GPUs idle a
-quarter of an hour: it may have a user at its prompt, and is information. NCCL's watchdog decides at once. Where a job's
-steps are not gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show of a
-job without steps that it stands since they last worked, if all of them spin and none uses its tensor cores. A job one
-of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that. It is wrong about a job that
-pauses for five minutes for the first time, idle, and does not say so; it misses a job that hangs before its first eight
+checkpoint or a load that the job's log announces gets ten minutes and more, and while its nodes write to their mounts
+as one does that saves, it works. A job on one node whose GPUs idle, or that reports no steps, gets a quarter of an
+hour: it may have a user at its prompt, and is information. NCCL's watchdog decides at once. Where a job's steps are not
+gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show of a job without
+steps that it stands since they last worked, if all of them spin and none uses its tensor cores. A job one of whose GPUs
+fell silent, or whose node has a fatal line in its log, is a victim of that. It is wrong about a job that pauses for
+five minutes for the first time, idle, and neither says so nor writes; it misses a job that hangs before its first eight
 steps, and one without steps and such lines whose GPUs idle.
 
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
@@ -52,6 +53,7 @@ from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
 from detectors.job_health.pace import NEVER, Pace, StepPace
 from detectors.job_health.reports import reports_of
+from detectors.job_health.writes import Writes
 from detectors.spec import load_spec
 
 _FORGET_MS: Final = 3_600_000
@@ -77,20 +79,22 @@ class JobHealth(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = JobHealthConfig
 
-    KEPT = ("_slots", "_lines", "_links", "_activity", "_steps", "_work", "_courses", "_waiting")
+    KEPT = ("_slots", "_lines", "_links", "_writes", "_activity", "_steps", "_work", "_courses", "_waiting")
     _config: JobHealthConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         super().__init__(config, fleet)
         self._slots = Slots(fleet, "steps")
         self._lines = Lines(fleet)
-        self._links = Links(fleet)
+        self._links, self._writes = Links(fleet), Writes(fleet)
         self._activity = Activity(fleet, self._slots)
         self._steps, self._work = StepPace(), Pace()
         """When each job made steps, and when its GPUs worked."""
         self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
         self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
-        self._judge = HangJudge(self._config, fleet, self._slots, self._lines, self._links, self._activity, self.tails)
+        self._judge = HangJudge(
+            self._config, fleet, self._slots, self._lines, self._links, self._writes, self._activity, self.tails
+        )
         self._waiting = {name: Waiting() for name in SIGNALS}
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
@@ -103,9 +107,10 @@ class JobHealth(BaseDetector):
         return found
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
-        """Note steps, what GPUs do, and which links go down; what follows is decided at the next point of the grid."""
+        """Note steps, what GPUs do, which links go down, and who saves; decide at the next point of the grid."""
         if batch.kind != "steps":
-            (self._activity if batch.kind == "dcgm" else self._links).take(batch)
+            takers = {"dcgm": self._activity.take, "nic": self._links.take, "storage": self._writes.take}
+            takers[batch.kind](batch)
             return ()
         jobs = self._slots.of(batch.entities)
         self._grow()

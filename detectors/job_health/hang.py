@@ -14,6 +14,7 @@ from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.lines import Lines
 from detectors.job_health.links import Links
 from detectors.job_health.pace import Pace, StepPace
+from detectors.job_health.writes import Writes
 
 MINIMUM_STEPS = 8
 """The first steps are slow and uneven (in 405B runs the first takes five times as long): no pace is known before."""
@@ -60,11 +61,12 @@ class HangJudge:
         slots: Slots,
         lines: Lines,
         links: Links,
+        writes: Writes,
         activity: Activity,
         tails: Tails,
     ) -> None:
-        self._config, self._fleet, self._slots = config, fleet, slots
-        self._lines, self._links, self._activity, self._tails = lines, links, activity, tails
+        self._config, self._fleet, self._slots, self._tails = config, fleet, slots, tails
+        self._lines, self._links, self._writes, self._activity = lines, links, writes, activity
 
     def look(self, now: Instant, steps: StepPace, work: Pace) -> Iterator[Hang]:
         """Yield the jobs that stand still without a cause, those without steps by their GPUs alone.
@@ -97,7 +99,9 @@ class HangJudge:
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
-        worked = last if self._activity.shared[number] else int(work.settled[number])
+        worked = last
+        if not self._activity.shared[number]:
+            worked = self._writes.last(job.nodes, max(last, int(work.settled[number])))
         if now - max(last, worked, last if self._saving(job.job_id) else latest) <= patience:
             return None
         if steps is not None and not self._activity.heard[number] and self._all_silent(steps, last):

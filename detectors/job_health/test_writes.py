@@ -1,0 +1,42 @@
+"""A job that saves a checkpoint which nobody announced: what its nodes write shows it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.engine.rows import KeyColumn, Rows
+from detectors.job_health.examples import HUNG, Training, tape_of
+from detectors.job_health.test_detector import fired_after_s
+from detectors.tapes.cluster import START, name
+from detectors.tapes.tape import Tape
+
+HANG = replace(HUNG, minutes=24)
+PAUSE_S = 480.0
+
+
+def written(training: Training, bytes_per_s: float, until_s: float, node: str = name(1)) -> Tape:
+    """Return the tape with what one node writes to a mount from the pause on, read every 15 s."""
+    tape = tape_of(training)
+    at_s = np.arange(3.0, training.minutes * 60, 15)
+    total = bytes_per_s * np.clip(at_s - PAUSE_S, 0, until_s - PAUSE_S)
+    keys = {
+        "node": KeyColumn(np.zeros(len(at_s), np.int64), (node,)),
+        "mount": KeyColumn(np.zeros(len(at_s), np.int64), ("/scale",)),
+    }
+    times = START + np.round(at_s * 1000).astype(np.int64)
+    rows = Rows("storage", times, keys, {"write_bytes": total}, {"write_bytes": np.ones(len(at_s), bool)})
+    return replace(tape, rows=[*tape.rows, rows])
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_a_silence_counts_from_the_last_that_was_written(spinning: bool) -> None:
+    training = replace(HANG, spinning=spinning)
+    alone = fired_after_s(tape_of(training), PAUSE_S)
+    assert fired_after_s(written(training, 5e8, PAUSE_S + 420), PAUSE_S) == pytest.approx(420 + alone, abs=25)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "node"), [(5e6, name(1)), (5e8, "elsewhere")])
+def test_logs_and_what_others_write_are_no_checkpoint(bytes_per_s: float, node: str) -> None:
+    alone = fired_after_s(tape_of(HANG), PAUSE_S)
+    assert fired_after_s(written(HANG, bytes_per_s, 1e9, node), PAUSE_S) == alone
