@@ -95,7 +95,7 @@ class HangJudge:
             return None
         steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
-        if self._may_be_somebodys(job, spinning, steps):
+        if self._maybe_interactive(job, spinning, steps):
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
@@ -113,7 +113,7 @@ class HangJudge:
         return self._hang(now, job, name, number, pace, patience, since, spinning=spinning)
 
     @staticmethod
-    def _may_be_somebodys(job: Job, spinning: bool, steps: Pace | None) -> bool:
+    def _maybe_interactive(job: Job, spinning: bool, steps: Pace | None) -> bool:
         return len(job.nodes) == 1 and (not spinning or steps is None)
 
     def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
@@ -185,7 +185,7 @@ class HangJudge:
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        severity: Severity = "info" if self._may_be_somebodys(job, spinning, steps) else "page"
+        severity: Severity = "info" if self._maybe_interactive(job, spinning, steps) else "page"
         return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name, severity)
 
     def excused(self, job: Job, last: Instant) -> bool:
