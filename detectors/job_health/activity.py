@@ -34,8 +34,8 @@ _STEADY = 0.05
 """Power of GPUs that only spin is constant; a load that is lower wanders."""
 _READ_AGAIN: Final = 13
 """So many points of the grid after a job began to spin all its GPUs have been read again, at 60 s scrapes too."""
-_FREED = 0.2
-"""Of the memory in use at work: a process that ends gives all of it back, one that hangs none."""
+_FREED = 0.5
+"""Of the memory in use at work: a process that ends gives all of it back, one that hangs none. Others may begin then."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
 _TOGETHER_MS = 60_000
 """A reading of 60 s scrapes: what stops within it stops at once."""
@@ -82,7 +82,7 @@ class Activity(_Readings):
         self._starts: IntArray = np.empty(0, np.int64)
         """Of every GPU that a job has: which it is, the number of the job, and its start (ms)."""
         self.freed: BoolArray = np.empty(0, bool)
-        """Half of its GPUs hold hardly any of the memory that they had in use at work: its processes ended."""
+        """Half of its GPUs hold far less memory than they had in use at work: its processes ended."""
         self.shared: BoolArray = np.empty(0, bool)
         """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
 

@@ -46,6 +46,8 @@ class Training:
     ends_at: float | None = None
     freed_at: float = 1e9
     """From here on its processes are gone, whatever anybody says of the job."""
+    left_mib: float = 4.0
+    """What its GPUs then have in use, of 61,000: others' processes may have begun."""
     losses: bool = True
     losses_every: int = 1
     """The gathered steps have a loss every so many."""
@@ -177,7 +179,7 @@ def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
     columns = {
         "DCGM_FI_DEV_POWER_USAGE": power[seen],
         "DCGM_FI_DEV_GPU_UTIL": util[seen],
-        "DCGM_FI_DEV_FB_USED": np.where(at >= training.freed_at, 4.0, 61_000.0)[seen],
+        "DCGM_FI_DEV_FB_USED": np.where(at >= training.freed_at, training.left_mib, 61_000.0)[seen],
     }
     if training.light:
         columns["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] = np.where(idle | hung, 0.0, np.where(light, 0.2, 0.4))[seen]

@@ -115,6 +115,7 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(HUNG, lines=[line(478, " iteration 100/ 100 | consumed samples: 1")]),
         replace(HUNG, ends_at=600),
         replace(HUNG, spinning=False, freed_at=479),
+        replace(HUNG, freed_at=479, left_mib=15_000),
         replace(HUNG, spinning=False, lines=[line(480, "Job <812>: Done successfully.", "scheduler")]),
         replace(HUNG, spinning=False, lines=[line(480, "_job_complete: JobId=812 WEXITSTATUS 1", "scheduler")]),
         replace(STEADY, evaluations=[(300, 840)]),
@@ -127,9 +128,9 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(HUNG, hang=(10, 1e9)),
     ],
     ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
-         "ends in time", "memory is free", "LSF says done", "Slurm says complete", "evaluation", "light evaluation",
-         "long light evaluation", "evaluation and checkpoint", "short checkpoint", "announced checkpoint",
-         "longer pauses", "before it ran"],
+         "ends in time", "memory is free", "another's memory", "LSF says done", "Slurm says complete", "evaluation",
+         "light evaluation", "long light evaluation", "evaluation and checkpoint", "short checkpoint",
+         "announced checkpoint", "longer pauses", "before it ran"],
 )  # fmt: skip
 def test_what_stands_still_for_a_reason(training: Training) -> None:
     assert found(tape_of(training)) == []
