@@ -35,7 +35,7 @@ _STEADY = 0.05
 _READ_AGAIN: Final = 13
 """So many points of the grid after a job began to spin all its GPUs have been read again, at 60 s scrapes too."""
 _FREED = 0.5
-"""Of the memory in use at work: a process that ends gives all of it back, one that hangs none. Then others may begin."""
+"""Of the memory in use at work: a process that ends gives all of it back, one that hangs none. Others may follow it."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
 _TOGETHER_MS = 60_000
 """A reading of 60 s scrapes: what stops within it stops at once."""
