@@ -17,6 +17,8 @@ from detectors.core.evidence import Evidence, threshold
 from detectors.core.statistics import median_of
 from detectors.core.tails import Tail, Tails
 
+COLLECTED_MS: Final = 30_000
+"""Exporters collect at least so often."""
 LOOK_MS: Final = 20_000
 RECENT_S: Final = 300.0
 """`Bursts.recent` forgets with this time constant: five minutes, the sliding window of dcgm-exporter's XID counts."""

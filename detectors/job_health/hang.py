@@ -139,8 +139,7 @@ class HangJudge:
             pause = min(pause, float(work.pauses[:, number].max()))
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
-        if pause or longest:
-            needed = max(needed, _PAUSE_FACTOR * pause + 2 * usual, _OTHER_PAUSE_FACTOR * longest + 2 * usual)
+        needed = max(needed, 2 * usual + max(_PAUSE_FACTOR * pause, _OTHER_PAUSE_FACTOR * longest))
         if self._saving(job.job_id) and self._lines.last(job.job_id, "saving") >= last - usual:
             # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
             own = spinning and self._lines.last(job.job_id, "saved") >= job.start

@@ -7,16 +7,14 @@ import numpy as np
 
 from detectors.contract import Batch, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.core.counting import Counter
+from detectors.core.counting import COLLECTED_MS, Counter
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
+from detectors.fleet.presence import NEVER
 
 _SAVES: Final = 50_000.0
 """Bytes a ms. Logs and metrics write some MB a second at most; a node saves its part of a checkpoint at 0.1 to 2 GB/s,
 or it would take hours (80 GB a GPU)."""
-_COLLECTED_MS: Final = 30_000
-"""Exporters collect at least so often."""
-_NEVER: Final = -(2**61)
 
 
 class Writes(Columns):
@@ -24,7 +22,7 @@ class Writes(Columns):
 
     axis = "storage"
     BESIDE = ("counted",)
-    wrote_at: IntArray = column(_NEVER)
+    wrote_at: IntArray = column(NEVER)
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
@@ -35,7 +33,7 @@ class Writes(Columns):
         self.grow(len(self._fleet.entities("storage")))
         for tick, here in batch.ticks():
             mounts, at = batch.entities[here], batch.at[tick, here]
-            rate = self.counted.rates(mounts, at, reported(batch, "write_bytes", tick, here), _COLLECTED_MS)
+            rate = self.counted.rates(mounts, at, reported(batch, "write_bytes", tick, here), COLLECTED_MS)
             saves = rate >= _SAVES
             self.wrote_at[mounts[saves]] = at[saves]
 

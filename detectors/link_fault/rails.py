@@ -4,7 +4,7 @@ import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
-from detectors.core.counting import Counter
+from detectors.core.counting import COLLECTED_MS, Counter
 from detectors.link_fault.config import LinkFaultConfig
 
 _DATA = ("port_xmit_data", "port_rcv_data")
@@ -15,8 +15,6 @@ _CARRY = 0.5
 """A reading's part in what a NIC carries: of one that is dead a sixteenth is left when it counts as quiet."""
 _MOVING = 0.01
 """Of its own level: below it a NIC carries management traffic at most."""
-_COLLECTED_MS = 30_000
-"""Exporters collect at least so often."""
 _SHARE = 0.2
 """Of the siblings' traffic: with less a NIC was no rail of the job before either; with more it is not silent now."""
 _PLAUSIBLE = 1e18
@@ -53,8 +51,8 @@ class Rails(Columns):
             self._take_tick(batch.entities[here], batch.at[tick, here], words)
 
     def _take_tick(self, nics: IntArray, at: IntArray, words: FloatArray) -> None:
-        usual = np.maximum(_COLLECTED_MS, at - self.counted.at[nics])
-        rate = self.counted.rates(nics, at, words * _WORD_BYTES, _COLLECTED_MS)
+        usual = np.maximum(COLLECTED_MS, at - self.counted.at[nics])
+        rate = self.counted.rates(nics, at, words * _WORD_BYTES, COLLECTED_MS)
         known = nics[np.isfinite(rate)]
         self.carried[known] += _CARRY * (rate[np.isfinite(rate)] - self.carried[known])
         level = self.level[nics]

@@ -17,6 +17,7 @@ _MEMORY_MS = 300_000
 _HOUR_MS = 3_600_000
 _PLAUSIBLE_W = 1e6
 _BACK_MS: Final = 120_000
+"""What was low for a moment (a checkpoint, a job that ends) is read as it was two minutes later."""
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
 _OFF: Final = 0.1

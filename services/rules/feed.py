@@ -101,8 +101,7 @@ def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, tuple
     rules = table().streams[stream]
     with open_stream(recording.path / STREAMS[stream].file) as file:
         schema = file.schema_arrow
-    up = reads.since({"up"}) if rules.target else None
-    wanted = {} if up is None else {"": up}
+    wanted: dict[str, int] = {}
     for name, kind in zip(schema.names, schema.types, strict=True):
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         key = name == "timestamp" or name in STREAMS[stream].key_names or name in rules.entity
@@ -110,14 +109,16 @@ def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, tuple
         if since is not None:
             wanted[name] = since
     begin = recording.manifest.start
-    starts = {
-        name: max(begin, begin + (since - _SETTLES_MS - begin) // WINDOW_MS * WINDOW_MS)
-        for name, since in wanted.items()
-    }
+
+    def window(since: int) -> int:
+        return max(begin, begin + (since - _SETTLES_MS - begin) // WINDOW_MS * WINDOW_MS)
+
+    up = reads.since({"up"}) if rules.target else None  # which needs no column
+    starts = {window(since) for since in (*wanted.values(), *([] if up is None else [up]))}
     entity = [name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names]
     return {
-        start: (*(name for name, its in starts.items() if name and its <= start), *entity)
-        for start in sorted(set(starts.values()))
+        start: (*(name for name, since in wanted.items() if window(since) <= start), *entity)
+        for start in sorted(starts)
     }
 
 
