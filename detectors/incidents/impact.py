@@ -15,6 +15,8 @@ _LOOK_BACK_MS = 3_600_000
 """A job's usual step time is that of the hour before the incident."""
 _USUAL_PAUSE = 1.5
 """A pause so much longer than the job's longest of the hour before is no checkpoint or evaluation of its own."""
+_STOPPED_STEPS = 3.0
+"""A job that has made no step for so many usual ones when it ends had stopped before."""
 _HOUR_MS = 3_600_000
 
 
@@ -31,7 +33,7 @@ class Loss:
     usual_s: float | None = None
     usual_pause_ms: int = 0
     factor: float | None = None
-    """None where no step since shows it, as of a job that ended at once: what that one lost is not known."""
+    """None where no step since shows it, as of a job that stopped at once and ended: what it lost is not known."""
     stood_ms: int = 0
     hours: float = 0.0
     settled: bool = False
@@ -105,6 +107,9 @@ class Losses:
             slow = loss.factor or 1.0
         lost_ms = loss.stood_ms + max(0, stop - begin - loss.stood_ms) * (1 - 1 / slow)
         loss.hours = loss.gpus * min(stop - begin, lost_ms) / _HOUR_MS
+        unhurt = not loss.stood_ms and slow < config.slowed_factor
+        if loss.settled and unhurt and still > _STOPPED_STEPS * usual_ms:
+            loss.factor = None  # the steps before it stopped do not show what that cost
 
     def impact(self, members: Iterable[Sighted], places: Places, config: IncidentConfig) -> Impact:
         """Return what it cost so far."""

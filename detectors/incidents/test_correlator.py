@@ -213,12 +213,13 @@ def test_the_impact_is_what_the_jobs_steps_show() -> None:
     assert "3.00 times as long" in closed.chain[-1].because
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["no_steps", "killed_before_its_next_step"])
-def test_what_jobs_lost_that_no_step_shows_is_not_known_and_not_nothing(killed: bool) -> None:
+@pytest.mark.parametrize("steps_s", [None, 0, 60], ids=["no steps", "killed at once", "killed as it stood"])
+def test_what_jobs_lost_that_no_step_shows_is_not_known_and_not_nothing(steps_s: int | None) -> None:
     correlator = made(fleet := Fleet(TOPOLOGY))
-    if killed:
-        correlator.observe(steps("812", fleet, -1800, 0, 5.0))
-        correlator.happen(JobEvent(START + 3_000, "end", JOB))
+    if steps_s is not None:
+        correlator.observe(steps("812", fleet, -1800, steps_s, 5.0))
+        end = START + 1000 * (3 + 2 * steps_s)
+        correlator.happen(JobEvent(end, "end", JOB))
     brake = finding("power_throttle", {"node": "n1"}, 10, began_s=0)
     (*_, revision) = correlator.take([brake], START + 600_000)
     (job,) = revision.impact.jobs

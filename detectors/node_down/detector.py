@@ -315,7 +315,7 @@ class NodeDown(BaseDetector):
             silent = f"{case.node} is silent for {(now - case.last) / 1000:.0f} s ({case.missed:.1f} intervals)"
         else:
             silent = f"{case.node} is down by the scheduler's word"
-        return silent + (f"; so say {', '.join(case.support)}" if case.support else "")
+        return silent + (f"; also shown by {', '.join(case.support)}" if case.support else "")
 
     def _evidence(self, case: _Case, now: Instant) -> Evidence:
         reporting = self._silence.reporting(_FORGET_MS)
