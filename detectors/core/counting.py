@@ -39,10 +39,10 @@ _STRUCK: Final = 0.05
 """A look that chance brings more seldom than once in twenty is one in which an entity was struck."""
 _KNOWN_TIMES: Final = 3
 """What lasts must have been away for three times as long: a pause in a habit is shorter."""
-_FAR: Final = 5.0
-"""What lasts is a fault at five times the rate of all time before, the next error counted with it (judgement: errors
-that come by habit come at twice their rate for a quarter of an hour in recordings of others; none says how rates of
-healthy memory vary)."""
+UNEVEN: Final = 5.0
+"""What lasts is a fault at five times the rate of all time before, the next error counted with it; a storm's errors are
+those beyond as many (judgement: errors that come by habit come at twice their rate for a quarter of an hour in
+recordings of others; none says how rates of healthy memory vary, and jobs read a weak cell more often or less)."""
 _HABIT: Final = LOOK_MS / 3_600_000
 """Errors a look, one an hour, from which on an entity is one that errs now and then."""
 
@@ -265,7 +265,7 @@ class Bursts(Columns):
         errors, spent_s = self.totals[:, those] - self.before[:, those]
         errors_before, spent_before_s = self.before[:, those]
         known = spent_before_s * 1000 >= _KNOWN_TIMES * for_ms
-        more = errors * spent_before_s >= _FAR * (errors_before + 1) * spent_s
+        more = errors * spent_before_s >= UNEVEN * (errors_before + 1) * spent_s
         found: IntArray = those[known & more]
         return found
 

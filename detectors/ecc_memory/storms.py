@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from detectors.case_book import CaseBook, in_words
 from detectors.contract import BoolArray, Fault, Finding, FloatArray, Instant, IntArray, index_of
 from detectors.core.columns import Columns, column
-from detectors.core.counting import LOOK_MS, RECENT_S, Bursts
+from detectors.core.counting import LOOK_MS, RECENT_S, UNEVEN, Bursts
 from detectors.core.evidence import odds_in_words
 from detectors.ecc_memory.readings import MemoryReadings
 from detectors.fleet.gpus import GpuLayout
@@ -76,7 +76,8 @@ class Bouts(Columns):
 class Storms:
     """Decides on the bursts of `single`-bit errors, of which `least` beyond habit within some minutes make a storm.
 
-    Habit is what a GPU corrects in the mean, or what it kept up in a bout before (`bouts`), if that is more.
+    Habit is what a GPU corrects when it corrects most: `UNEVEN` times its mean, or what it kept up in a bout before
+    (`bouts`), if that is more.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Storms:
         self._bouts.look(read, single.now[read], held)
         self._part(now, held)
         beyond = single.beyond_chance()
-        habit = np.where(self._bouts.found_at >= 0, single.level, np.maximum(single.level, self._bouts.usual))
+        scatter = UNEVEN * single.level
+        habit = np.where(self._bouts.found_at >= 0, scatter, np.maximum(scatter, self._bouts.usual))
         added = single.recent - habit * (RECENT_S * 1000 / LOOK_MS)
         # What goes on at ten a minute is counted from its first error on: none of it is forgotten meanwhile.
         since = single.evidence.since

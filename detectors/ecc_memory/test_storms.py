@@ -58,6 +58,15 @@ def test_bouts_as_a_gpu_has_them_by_habit_are_no_storm_and_what_exceeds_them_is(
     assert float(fire.evidence["single_bit_errors_per_min_in_bouts_before"]) > 10
 
 
+def test_the_first_bout_of_a_gpu_that_has_errors_by_habit_is_no_storm() -> None:
+    cluster = Cluster(nodes=9, minutes=75, interval_s=15)
+    columns = stormy(cluster, memory(cluster), 5, (0, 4500), 0.055)
+    columns = stormy(cluster, columns, 5, (1500, 1770), 0.37)
+    assert [f for f in run(cluster.tape(columns)) if f.severity != "info"] == []
+    wild = stormy(cluster, columns, 5, (1500, 1770), 1.0)
+    assert [f.severity for f in run(cluster.tape(wild)) if f.state == "firing" and f.severity != "info"] == ["ticket"]
+
+
 def test_a_storm_with_lulls_is_no_bout_that_is_over() -> None:
     cluster = Cluster(nodes=9, minutes=40, interval_s=15)
     columns = memory(cluster)
