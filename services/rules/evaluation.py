@@ -78,8 +78,6 @@ class Evaluated:
     refused: int = 0
     series: int = 0
     rounds: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall seconds spent on each rule."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def _listen(lines: Any, found: Evaluated) -> None:
                 found.errors[line["rule"]] = line["message"]
             case "end":
                 found.samples, found.refused = line["samples"], line["refused"]
-                found.series, found.rounds, found.seconds = line["series"], line["rounds"], line["seconds"]
+                found.series, found.rounds = line["series"], line["rounds"]
 
 
 def _decoded(lines: Any) -> Iterator[dict[str, Any]]:

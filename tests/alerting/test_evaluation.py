@@ -153,6 +153,35 @@ OF_ITSELF = """
 """
 
 
+IN_ORDER = """
+groups:
+  - name: another
+    interval: 15s
+    rules:
+      - alert: InAnotherGroup
+        expr: rounds:total == 3
+  - name: counts
+    interval: 15s
+    rules:
+      - alert: BeforeIt
+        expr: rounds:total == 3
+      - record: rounds:total
+        expr: rounds:total + 1 or vector(1)
+      - alert: AfterIt
+        expr: rounds:total == 3
+"""
+
+
+def test_a_rule_that_stands_before_what_it_reads_sees_that_of_the_moment_before(
+    evaluator: Path, recording: Recording, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(IN_ORDER, encoding="utf-8")
+    fired = {change.labels["alertname"]: change.at for change in only(evaluate(evaluator, recording, [mine]), "firing")}
+    assert fired["BeforeIt"] == fired["AfterIt"] + 15_000
+    assert fired["InAnotherGroup"] == fired["AfterIt"]
+
+
 def within(found: Evaluated, begin: int, end: int) -> list[str]:
     """Return what fired between two moments, and what waited in between and never fired."""
     fired = [change for change in only(found, "firing") if begin <= change.at <= end]

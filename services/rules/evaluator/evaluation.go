@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sort"
 	"time"
 
@@ -18,7 +20,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// evaluation is one run: a TSDB in a temporary folder, the groups, and the state each alert was last seen in.
+// evaluation is one run: a TSDB in a temporary folder, the groups, of one rule each, and the state each alert was last
+// seen in.
 type evaluation struct {
 	out        *bufio.Writer
 	folder     string
@@ -31,13 +34,21 @@ type evaluation struct {
 	series   []series
 	appender storage.Appender
 
+	turns    []turn
+	ahead    *ahead
 	states   map[*rules.AlertingRule]map[uint64]seen
+	changes  []change
 	failures map[string]int
-	// Wall seconds by rule: which ones a Prometheus would labour at.
-	seconds map[string]float64
-	samples int
-	refused int
-	rounds  int
+	samples  int
+	refused  int
+	rounds   int
+}
+
+// change is a line about an alert that has changed its state.
+type change struct {
+	at    int64
+	group int
+	line  map[string]any
 }
 
 type seen struct {
@@ -73,7 +84,6 @@ func newEvaluation(out *bufio.Writer, start, end int64, lookback time.Duration) 
 	return &evaluation{
 		out: out, folder: folder, db: db, engine: engine, start: start, end: end,
 		states: map[*rules.AlertingRule]map[uint64]seen{}, failures: map[string]int{},
-		seconds: map[string]float64{},
 	}, nil
 }
 
@@ -84,7 +94,9 @@ func (e *evaluation) close() {
 
 func (e *evaluation) options() *rules.ManagerOptions {
 	return &rules.ManagerOptions{
-		QueryFunc:  rules.EngineQueryFunc(e.engine, e.db),
+		QueryFunc: func(ctx context.Context, query string, at time.Time) (promql.Vector, error) {
+			return e.ahead.answer(ctx, query, at)
+		},
 		Appendable: e.db,
 		Queryable:  e.db,
 		Context:    context.Background(),
@@ -95,20 +107,18 @@ func (e *evaluation) options() *rules.ManagerOptions {
 
 // begin sets each group on its first moment.
 func (e *evaluation) begin(evaluated span) {
-	e.end = evaluated.end
+	e.end, e.ahead, e.turns = evaluated.end, &ahead{e: e}, turns(e.groups)
 	for _, group := range e.groups {
 		e.next = append(e.next, time.UnixMilli(evaluated.firsts[group]).UTC())
-		for _, rule := range group.Rules() {
-			if alerting, ok := rule.(*rules.AlertingRule); ok {
-				// There is no earlier state to restore; without this ALERTS would not be written.
-				alerting.SetRestored(true)
-				e.states[alerting] = map[uint64]seen{}
-			}
+		if alerting, ok := ruleOf(group).(*rules.AlertingRule); ok {
+			// There is no earlier state to restore; without this ALERTS would not be written.
+			alerting.SetRestored(true)
+			e.states[alerting] = map[uint64]seen{}
 		}
 	}
 }
 
-// evaluateUntil evaluates every group at each of its moments up to `upTo` (ms), in order of time, then of the files.
+// evaluateUntil evaluates every group at each of its moments up to `upTo` (ms).
 func (e *evaluation) evaluateUntil(ctx context.Context, upTo int64) error {
 	if e.appender != nil {
 		if err := e.appender.Commit(); err != nil {
@@ -116,64 +126,79 @@ func (e *evaluation) evaluateUntil(ctx context.Context, upTo int64) error {
 		}
 		e.appender = nil
 	}
+	for _, turn := range e.turns {
+		e.evaluateTurn(ctx, turn, min(upTo, e.end))
+	}
+	slices.SortStableFunc(e.changes, func(a, b change) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.group, b.group))
+	})
+	for _, one := range e.changes {
+		e.say(one.line)
+	}
+	e.changes = nil
+	e.say(map[string]any{"kind": "progress", "at": upTo})
+	return e.out.Flush()
+}
+
+// evaluateTurn evaluates the groups of a turn at their moments up to `upTo` (ms), in order of time, then of the files.
+func (e *evaluation) evaluateTurn(ctx context.Context, those turn, upTo int64) {
+	e.ahead.ask(ctx, those, upTo)
 	for {
 		which := -1
-		for i, at := range e.next {
-			if at.UnixMilli() <= min(upTo, e.end) && (which < 0 || at.Before(e.next[which])) {
+		for _, i := range those {
+			if at := e.next[i]; at.UnixMilli() <= upTo && (which < 0 || at.Before(e.next[which])) {
 				which = i
 			}
 		}
 		if which < 0 {
-			e.say(map[string]any{"kind": "progress", "at": upTo})
-			return e.out.Flush()
+			return
 		}
-		at := e.next[which]
-		e.groups[which].Eval(ctx, at)
+		e.ahead.group = e.groups[which]
+		e.groups[which].Eval(ctx, e.next[which])
 		e.rounds++
-		e.told(e.groups[which], at)
-		e.next[which] = at.Add(e.groups[which].Interval())
+		e.note(which, e.next[which])
+		e.next[which] = e.next[which].Add(e.groups[which].Interval())
 	}
 }
 
-// told says which alerts have changed their state.
-func (e *evaluation) told(group *rules.Group, at time.Time) {
-	for _, rule := range group.Rules() {
-		e.seconds[rule.Name()] += rule.GetEvaluationDuration().Seconds()
-		if err := rule.LastError(); err != nil {
-			if e.failures[rule.Name()]++; e.failures[rule.Name()] == 1 {
-				e.say(map[string]any{"kind": "error", "rule": rule.Name(), "at": at.UnixMilli(), "message": err.Error()})
-			}
+// note takes down which alerts have changed their state.
+func (e *evaluation) note(which int, at time.Time) {
+	group := e.groups[which]
+	rule := ruleOf(group)
+	if err := rule.LastError(); err != nil {
+		if e.failures[rule.Name()]++; e.failures[rule.Name()] == 1 {
+			e.say(map[string]any{"kind": "error", "rule": rule.Name(), "at": at.UnixMilli(), "message": err.Error()})
 		}
-		alerting, ok := rule.(*rules.AlertingRule)
-		if !ok {
-			continue
-		}
-		before, now := e.states[alerting], map[uint64]seen{}
-		var changed []*rules.Alert
-		alerting.ForEachActiveAlert(func(alert *rules.Alert) {
-			key := alert.Labels.Hash()
-			if alert.State == rules.StateInactive {
-				return
-			}
-			now[key] = seen{alert.State, alert.Labels, alert.ActiveAt}
-			if before[key].state != alert.State || !before[key].activeAt.Equal(alert.ActiveAt) {
-				changed = append(changed, alert)
-			}
-		})
-		sort.Slice(changed, func(i, j int) bool { return labels.Compare(changed[i].Labels, changed[j].Labels) < 0 })
-		for _, alert := range changed {
-			e.say(map[string]any{
-				"kind": "alert", "state": alert.State.String(), "at": at.UnixMilli(), "active_at": alert.ActiveAt.UnixMilli(),
-				"labels": alert.Labels.Map(), "annotations": alert.Annotations.Map(), "group": group.Name(),
-			})
-		}
-		e.over(before, now, group, at)
-		e.states[alerting] = now
 	}
+	alerting, ok := rule.(*rules.AlertingRule)
+	if !ok {
+		return
+	}
+	before, now := e.states[alerting], map[uint64]seen{}
+	var changed []*rules.Alert
+	alerting.ForEachActiveAlert(func(alert *rules.Alert) {
+		key := alert.Labels.Hash()
+		if alert.State == rules.StateInactive {
+			return
+		}
+		now[key] = seen{alert.State, alert.Labels, alert.ActiveAt}
+		if before[key].state != alert.State || !before[key].activeAt.Equal(alert.ActiveAt) {
+			changed = append(changed, alert)
+		}
+	})
+	sort.Slice(changed, func(i, j int) bool { return labels.Compare(changed[i].Labels, changed[j].Labels) < 0 })
+	for _, alert := range changed {
+		e.changes = append(e.changes, change{at.UnixMilli(), which, map[string]any{
+			"kind": "alert", "state": alert.State.String(), "at": at.UnixMilli(), "active_at": alert.ActiveAt.UnixMilli(),
+			"labels": alert.Labels.Map(), "annotations": alert.Annotations.Map(), "group": group.Name(),
+		}})
+	}
+	e.over(before, now, which, at)
+	e.states[alerting] = now
 }
 
-// over says of alerts that are no longer active: resolved if they fired, cleared if they never did.
-func (e *evaluation) over(before, now map[uint64]seen, group *rules.Group, at time.Time) {
+// over takes down the alerts that are no longer active: resolved if they fired, cleared if they never did.
+func (e *evaluation) over(before, now map[uint64]seen, which int, at time.Time) {
 	var gone []seen
 	for key, was := range before {
 		if _, still := now[key]; !still {
@@ -186,17 +211,17 @@ func (e *evaluation) over(before, now map[uint64]seen, group *rules.Group, at ti
 		if was.state == rules.StateFiring {
 			state = "resolved"
 		}
-		e.say(map[string]any{
+		e.changes = append(e.changes, change{at.UnixMilli(), which, map[string]any{
 			"kind": "alert", "state": state, "at": at.UnixMilli(), "active_at": was.activeAt.UnixMilli(),
-			"labels": was.labels.Map(), "annotations": map[string]string{}, "group": group.Name(),
-		})
+			"labels": was.labels.Map(), "annotations": map[string]string{}, "group": e.groups[which].Name(),
+		}})
 	}
 }
 
 func (e *evaluation) finish() error {
 	e.say(map[string]any{
 		"kind": "end", "samples": e.samples, "refused": e.refused, "series": len(e.series), "rounds": e.rounds,
-		"failures": e.failures, "seconds": e.seconds,
+		"failures": e.failures,
 	})
 	return e.out.Flush()
 }

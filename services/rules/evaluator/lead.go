@@ -23,31 +23,27 @@ type reach struct {
 func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time.Duration, bool) {
 	type ruled struct {
 		group   *rules.Group
-		writes  []string
 		reaches []reach
 		lead    time.Duration
 	}
 	var all []*ruled
 	for _, group := range groups {
-		for _, rule := range group.Rules() {
-			found := &ruled{group: group, writes: []string{rule.Name()}}
-			if alerting, ok := rule.(*rules.AlertingRule); ok {
-				found.writes = []string{"ALERTS", "ALERTS_FOR_STATE"}
-				found.lead = alerting.HoldDuration() + alerting.KeepFiringFor() + group.Interval()
-			}
-			var ok bool
-			if found.reaches, ok = reachesOf(rule.Query(), lookback); !ok {
-				return nil, false
-			}
-			all = append(all, found)
+		found := &ruled{group: group}
+		if alerting, ok := ruleOf(group).(*rules.AlertingRule); ok {
+			found.lead = alerting.HoldDuration() + alerting.KeepFiringFor() + group.Interval()
 		}
+		var ok bool
+		if found.reaches, ok = reachesOf(group, lookback); !ok {
+			return nil, false
+		}
+		all = append(all, found)
 	}
 	for range len(all) + 1 {
 		changed := false
 		for _, user := range all {
 			for _, reach := range user.reaches {
 				for _, writer := range all {
-					if lead := user.lead + reach.back + writer.group.Interval(); lead > writer.lead && reach.sees(writer.writes) {
+					if lead := user.lead + reach.back + writer.group.Interval(); lead > writer.lead && reach.sees(writes(ruleOf(writer.group))) {
 						writer.lead, changed = lead, true
 					}
 				}
@@ -56,7 +52,7 @@ func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time
 		if !changed {
 			found := map[*rules.Group]time.Duration{}
 			for _, one := range all {
-				found[one.group] = max(found[one.group], one.lead)
+				found[one.group] = one.lead
 			}
 			return found, true
 		}
@@ -64,15 +60,16 @@ func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time
 	return nil, false // a rule that looks back at itself
 }
 
-func reachesOf(expr parser.Expr, lookback time.Duration) ([]reach, bool) {
+// reachesOf returns how far back a group's rule looks at what. False where that depends on no moment of its evaluation.
+func reachesOf(group *rules.Group, lookback time.Duration) ([]reach, bool) {
 	var found []reach
 	known := true
-	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
+	parser.Inspect(ruleOf(group).Query(), func(node parser.Node, path []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
 		if !ok {
 			return nil
 		}
-		back, ranged := selector.OriginalOffset, false
+		back, ranged := group.QueryOffset()+selector.OriginalOffset, false
 		known = known && selector.Timestamp == nil && selector.StartOrEnd == 0
 		for _, above := range path {
 			switch above := above.(type) {
@@ -126,10 +123,8 @@ func spanOf(groups []*rules.Group, whole, within window, lookback time.Duration)
 	}
 	longest := time.Duration(0)
 	for _, group := range groups {
-		for _, rule := range group.Rules() {
-			if alerting, ok := rule.(*rules.AlertingRule); ok {
-				longest = max(longest, alerting.HoldDuration()+2*group.Interval())
-			}
+		if alerting, ok := ruleOf(group).(*rules.AlertingRule); ok {
+			longest = max(longest, alerting.HoldDuration()+2*group.Interval())
 		}
 	}
 	found.end = min(found.end, within.end+longest.Milliseconds())

@@ -16,16 +16,13 @@ import (
 // window: by series of its result, where its left side came nearest to its right side, measured by the latter.
 func (e *evaluation) nearest(ctx context.Context, within window, names []string) error {
 	for _, group := range e.groups {
-		step := group.Interval()
-		for _, rule := range group.Rules() {
-			alerting, ok := rule.(*rules.AlertingRule)
-			if !ok || !slices.Contains(names, rule.Name()) {
-				continue
-			}
-			for _, one := range comparisons(alerting.Query(), "") {
-				if err := e.came(ctx, within, step, rule.Name(), one); err != nil {
-					return fmt.Errorf("%s: %w", rule.Name(), err)
-				}
+		alerting, ok := ruleOf(group).(*rules.AlertingRule)
+		if !ok || !slices.Contains(names, alerting.Name()) {
+			continue
+		}
+		for _, one := range comparisons(alerting.Query(), "") {
+			if err := e.came(ctx, within, group.Interval(), alerting.Name(), one); err != nil {
+				return fmt.Errorf("%s: %w", alerting.Name(), err)
 			}
 		}
 	}

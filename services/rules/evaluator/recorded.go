@@ -10,7 +10,6 @@ import (
 	"sort"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -21,12 +20,10 @@ const recordedWindowMS = 300_000
 
 // recordedNames returns the metrics that rules write, sorted.
 func (e *evaluation) recordedNames() []string {
-	names := map[string]bool{"ALERTS": true, "ALERTS_FOR_STATE": true}
+	names := map[string]bool{}
 	for _, group := range e.groups {
-		for _, rule := range group.Rules() {
-			if _, ok := rule.(*rules.RecordingRule); ok {
-				names[rule.Name()] = true
-			}
+		for _, name := range writes(ruleOf(group)) {
+			names[name] = true
 		}
 	}
 	sorted := make([]string, 0, len(names))

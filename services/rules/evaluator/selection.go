@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// load reads rule files with Prometheus' own loader; the groups come in the order of the files and of what stands in them.
+// load reads rule files with Prometheus' own loader. Each rule comes as a group of its own, in the order of the files and
+// of what stands in them: what is evaluated one after the other at a moment is the same in one group as in many.
 func load(opts *rules.ManagerOptions, interval time.Duration, externalURL string, files []string) ([]*rules.Group, error) {
 	if opts == nil {
 		opts = &rules.ManagerOptions{Logger: slog.New(slog.DiscardHandler)}
@@ -36,14 +37,32 @@ func load(opts *rules.ManagerOptions, interval time.Duration, externalURL string
 		}
 		// Manager.LoadGroups returns a map; names keep the order the same from run to run.
 		sort.Slice(own, func(i, j int) bool { return own[i].Name() < own[j].Name() })
-		groups = append(groups, own...)
+		for _, group := range own {
+			offset := group.QueryOffset()
+			for _, rule := range group.Rules() {
+				groups = append(groups, rules.NewGroup(rules.GroupOptions{
+					Name: group.Name(), File: file, Interval: group.Interval(), Limit: group.Limit(),
+					Rules: []rules.Rule{rule}, Opts: opts, QueryOffset: &offset,
+				}))
+			}
+		}
 	}
 	return groups, nil
 }
 
-// reads is which samples rules look at, by the names of their metrics and the patterns that match these: those from a
+func ruleOf(group *rules.Group) rules.Rule { return group.Rules()[0] }
+
+// writes returns the metrics that a rule writes.
+func writes(rule rules.Rule) []string {
+	if _, ok := rule.(*rules.AlertingRule); ok {
+		return []string{"ALERTS", "ALERTS_FOR_STATE"}
+	}
+	return []string{rule.Name()}
+}
+
+// readings is which samples rules look at, by the names of their metrics and the patterns that match these: those from a
 // time on (ms), and none after the end. All: of all metrics, of any time.
-type reads struct {
+type readings struct {
 	Names    map[string]int64 `json:"names"`
 	Patterns map[string]int64 `json:"patterns"`
 	All      bool             `json:"all"`
@@ -58,13 +77,11 @@ var (
 
 func asksInTemplates(groups []*rules.Group) bool {
 	for _, group := range groups {
-		for _, rule := range group.Rules() {
-			if alerting, ok := rule.(*rules.AlertingRule); ok {
-				text := alerting.Annotations().String() + alerting.Labels().String()
-				text = strings.ReplaceAll(text, `\"`, `"`)
-				if templateQuery.MatchString(timeQuery.ReplaceAllString(text, "")) {
-					return true
-				}
+		if alerting, ok := ruleOf(group).(*rules.AlertingRule); ok {
+			text := alerting.Annotations().String() + alerting.Labels().String()
+			text = strings.ReplaceAll(text, `\"`, `"`)
+			if templateQuery.MatchString(timeQuery.ReplaceAllString(text, "")) {
+				return true
 			}
 		}
 	}
@@ -72,24 +89,22 @@ func asksInTemplates(groups []*rules.Group) bool {
 }
 
 // readBy returns what the groups look at when each is evaluated from its first moment on.
-func readBy(groups []*rules.Group, evaluated span, lookback time.Duration) reads {
-	found := reads{map[string]int64{}, map[string]int64{}, asksInTemplates(groups), evaluated.end}
+func readBy(groups []*rules.Group, evaluated span, lookback time.Duration) readings {
+	found := readings{map[string]int64{}, map[string]int64{}, asksInTemplates(groups), evaluated.end}
 	for _, group := range groups {
-		for _, rule := range group.Rules() {
-			reaches, known := reachesOf(rule.Query(), lookback)
-			for _, reach := range reaches {
-				since := int64(math.MinInt64)
-				if known {
-					since = evaluated.firsts[group] - reach.back.Milliseconds()
-				}
-				found.add(reach, since)
+		reaches, known := reachesOf(group, lookback)
+		for _, reach := range reaches {
+			since := int64(math.MinInt64)
+			if known {
+				since = evaluated.firsts[group] - reach.back.Milliseconds()
 			}
+			found.add(reach, since)
 		}
 	}
 	return found
 }
 
-func (r *reads) add(reach reach, since int64) {
+func (r *readings) add(reach reach, since int64) {
 	named := false
 	for _, matcher := range reach.matchers {
 		if matcher.Name != labels.MetricName {
