@@ -12,6 +12,10 @@ _PORT_WORK: Final = re.compile(
     r"\b(?:if)?admin(?:istratively)?[ _-]?(?:state|status)?\b[^.;]{0,16}?\b(?:shut ?)?down\b(?! to up)", re.IGNORECASE
 )
 """Of a port that was taken down by hand the line has the name, and the switch's."""
+_COMMAND: Final = re.compile(
+    r"\bCOMMAND=\S*(?:ibportstate\b.*\bdisable|ip link set\b.*\bdown|ifdown|ifconfig\b.*\bdown|mlxlink\b.*\bDN)\b"
+)
+"""What sudo logs of somebody who takes a port down."""
 _HANDS: Final = re.compile(
     r"\b(?:re-?seat|re-?cabl|swap|replac|unplug|clean)\w*\b[^.;]{0,24}?"
     r"\b(?:optic|transceiver|cable|module|fib(?:re|er)|sfp|dac|aoc)", re.IGNORECASE
@@ -42,7 +46,7 @@ class Announced:
             if record.source not in {"scheduler", "kernel", "fabricmanager"}:
                 continue
             by_hand = record.source == "scheduler" and _HANDS.search(record.message)
-            if by_hand or _PORT_WORK.search(record.message):
+            if by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
             # A switch's own log speaks of its optics in such words, too, where they err.

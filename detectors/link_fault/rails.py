@@ -9,20 +9,24 @@ from detectors.link_fault.config import LinkFaultConfig
 
 _DATA = ("port_xmit_data", "port_rcv_data")
 _WORD_BYTES = 4
-_LEARN = 0.1
+_LEARN, _LEARN_PAUSES = 0.1, 0.01
+"""Of a reading's traffic; of one that may be a pause's, as a smaller job is known by its length only."""
 _LEARNT = 12
 _CARRY = 0.5
 """A reading's part in what a NIC carries: of one that is dead a sixteenth is left when it counts as quiet."""
 _MOVING = 0.01
 """Of its own level: below it a NIC carries management traffic at most."""
 _SHARE = 0.2
-"""Of the siblings' traffic: with less a NIC was no rail of the job before either; with more it is not silent now."""
+"""Of the siblings' traffic: with less a NIC was no rail of the job before either; with more it is not silent now. While
+siblings carry less than that of their own, the whole job pauses."""
 _PLAUSIBLE = 1e18
 
 
 class Rails(Columns):
     """Columns over NICs: `level` of traffic while it moves (bytes/ms), when it last `moved`, since when it has without
     a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
+
+    Traffic is what moves either way, whichever is less: collectives send what they receive, files go one way.
     """
 
     axis = "nic"
@@ -35,7 +39,7 @@ class Rails(Columns):
 
     def __init__(self, config: LinkFaultConfig) -> None:
         super().__init__()
-        self._config, self.counted = config, Counter()
+        self._config, self.counted = config, Counter(len(_DATA))
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each NIC."""
@@ -47,18 +51,19 @@ class Rails(Columns):
             here = batch.present[tick].copy()
             for name in _DATA:
                 here &= batch.valid[name][tick] & (np.abs(batch.values[name][tick]) < _PLAUSIBLE)
-            words = sum((batch.values[name][tick, here] for name in _DATA), np.zeros(int(here.sum())))
+            words = np.array([batch.values[name][tick, here] for name in _DATA], float)
             self._take_tick(batch.entities[here], batch.at[tick, here], words)
 
     def _take_tick(self, nics: IntArray, at: IntArray, words: FloatArray) -> None:
-        usual = np.maximum(COLLECTED_MS, at - self.counted.at[nics])
-        rate = self.counted.rates(nics, at, words * _WORD_BYTES, COLLECTED_MS)
+        usual = np.maximum(COLLECTED_MS, at - self.counted.at[0, nics])
+        rate = self.counted.rates(nics, at, words * _WORD_BYTES, COLLECTED_MS).min(axis=0)
         known = nics[np.isfinite(rate)]
         self.carried[known] += _CARRY * (rate[np.isfinite(rate)] - self.carried[known])
         level = self.level[nics]
         moving = (rate > _MOVING * level) & (rate > 0)
         learn = nics[moving]
-        self.level[learn] += np.where(self.learnt[learn] == 0, 1.0, _LEARN) * (rate[moving] - self.level[learn])
+        part = np.where(rate[moving] < _SHARE * level[moving], _LEARN_PAUSES, _LEARN)
+        self.level[learn] += np.where(self.learnt[learn] == 0, 1.0, part) * (rate[moving] - self.level[learn])
         self.learnt[learn] += 1
         paused = at[moving] - self.moved[learn] > 3 * usual[moving]
         self.run[learn[paused]] = at[moving][paused]
@@ -75,10 +80,10 @@ class Rails(Columns):
         return [nic for nic in nics if self.run[nic] <= since and self.moved[nic] > last]
 
     def is_one(self, nic: int, siblings: list[int]) -> bool:
-        """Return whether a NIC carried its share of the node's traffic, as its siblings did, and does not now.
+        """Return whether a NIC carried its share of the node's traffic, as its siblings still do, and does not now.
 
         One that carried far more than they has traffic of its own (storage, a proxy), which may end by itself.
         """
         now, before = np.median(self.carried[siblings]), np.median(self.level[siblings])
         alike = _SHARE * before <= self.level[nic] <= before / _SHARE
-        return bool(alike and self.carried[nic] < _SHARE * now)
+        return bool(alike and now >= _SHARE * before and self.carried[nic] < _SHARE * now)

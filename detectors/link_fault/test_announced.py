@@ -27,6 +27,8 @@ from detectors.tapes.cluster import line, name, tape_of
         (f"ops: reseating optic {UPLINK['switch']} {UPLINK['port']}, no job on it", "scheduler", None, "info"),
         (f"CHG-18: {UPLINK['switch']} {UPLINK['port']} swap of the cable at ten", "scheduler", None, "info"),
         (f"ops: reseating optic {UPLINK['switch']} Ethernet99", "scheduler", None, "page"),
+        (f"sudo: ops : COMMAND=/usr/sbin/ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "info"),
+        (f"sudo: ops : COMMAND=/usr/sbin/ip link show {UPLINK['port']}", "kernel", UPLINK["switch"], "page"),
         (f"{UPLINK['switch']} {UPLINK['port']}: module event: unplugged cable", "kernel", None, "page"),
         ("mlx5_core: firmware version: 28.39", "kernel", name(1), "page"),
     ],

@@ -231,20 +231,29 @@ def test_a_rail_that_carries_nothing_while_its_siblings_do_is_down() -> None:
     assert firing(tape_of(replace(SCENE, pauses=[(AT_S, 260.0)]))) == []
 
 
-def test_a_node_whose_nics_all_carry_next_to_nothing_has_no_silent_rail() -> None:
-    def chatter(rows: Any, values: Any) -> Any:
-        values = values.copy()
-        for nic, share in (("mlx5_0", 0.008), ("mlx5_1", 0.012)):  # a hair under, over a hundredth of what they did
-            before = values[where(rows, 0, AT_S, node=name(1), nic=nic)]
-            late = where(rows, AT_S, node=name(1), nic=nic)
-            rate = (before.max() - before.min()) / AT_S
-            values[late] = np.floor(before.max() + share * rate * (seconds(rows)[late] - AT_S))
-        return values
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ((0.008, 0.012), (0.008, 0.012)),  # a hair under, over a hundredth of what they did
+        ((0.002, 0.05), (0.002, 0.05)),
+        ((0.0001, 1.0), (0.0001, 0.002)),  # the sibling writes a checkpoint
+    ],
+)
+def test_a_node_that_pauses_has_no_silent_rail(sent: tuple[float, float], received: tuple[float, float]) -> None:
+    def chatter(shares: tuple[float, float]) -> Any:
+        def carry(rows: Any, values: Any) -> Any:
+            values = values.copy()
+            for nic, share in zip(("mlx5_0", "mlx5_1"), shares, strict=True):
+                before = values[where(rows, 0, AT_S, node=name(1), nic=nic)]
+                late = where(rows, AT_S, node=name(1), nic=nic)
+                rate = (before.max() - before.min()) / AT_S
+                values[late] = np.floor(before.max() + share * rate * (seconds(rows)[late] - AT_S))
+            return values
 
-    tape = tape_of(SCENE)
-    for field in ("port_rcv_data", "port_xmit_data"):
-        tape = changed(tape, "nic", field, chatter)
-    assert firing(tape) == []
+        return carry
+
+    tape = changed(tape_of(SCENE), "nic", "port_xmit_data", chatter(sent))
+    assert firing(changed(tape, "nic", "port_rcv_data", chatter(received))) == []
 
 
 def test_a_nic_whose_own_traffic_ends_is_no_rail_that_fell_silent() -> None:

@@ -1,13 +1,13 @@
 """NVLink faults: error counters that grow, XIDs 74 and 144 to 150, fatal lines of the switches, lost bandwidth.
 
-Stated, and reported at once: fatal lines of switches and fabric manager, XIDs, a link that was retrained and CRC errors
-at a rate that DCGM calls a failure. Inferred, by evidence within the budget of false alarms: errors far more often than
-this GPU's habit and its peers' (`detectors.core.counting`; corrected, so a ticket: the link will fail; replays, or a
-CRC error a second and more: fewer cost nothing), and traffic
-below 0.85 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which is
-the effect on the work. What several GPUs of a node show at once is between them: one finding on the node, as for the
-switches and the fabric manager. Errors on a node that has just lost a GPU are its victims'. GPUs that report no NVLink
-fields have no NVLink.
+Stated, and reported at once: fatal lines of switches and fabric manager, XIDs, links that were retrained again and
+again, or with errors beside it, and CRC errors at a rate that DCGM calls a failure. Inferred, by evidence within the
+budget of false alarms: errors far more often than this GPU's habit and its peers' (`detectors.core.counting`;
+corrected, so a ticket: the link will fail; replays, or a CRC error a second and more: fewer cost nothing), and traffic
+below 0.85 of its peers' in the job, of its own before, and for what its memory does (`detectors.core.shares`), which
+is the effect on the work. What several GPUs of a node show at once is between them: one finding on the node, as for
+the switches and the fabric manager. Errors on a node that has just lost a GPU are its victims'. GPUs that report no
+NVLink fields have no NVLink.
 
 When it is wrong: a job that moves its traffic from one GPU to others in the middle of its life looks like lost
 bandwidth; a link that was bad before its job began, and counts nothing, is not seen, nor one that slows all of a ring
@@ -206,7 +206,7 @@ class Nvlink:
         if traffic.look(now, layout.jobs(), layout.gpu, layout.node, held):
             for gpu in traffic.beyond_chance().tolist():
                 job = self._fleet.job_of(layout.names[layout.node[gpu]], int(layout.gpu[gpu]))
-                if job is not None and job.inferred:
+                if job is None or job.inferred:
                     continue  # whether its peers do the same work is a guess, and so is when it began
                 onset = int(traffic.evidence.since[gpu]) - shares.LOOK_MS
                 self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "traffic"))

@@ -22,14 +22,18 @@ _HARM = 1.0 * LOOK_MS / 1000
 """CRC errors a look below which nothing is lost: DCGM warns of any, and a flit a second sent again is one in 10^9. What
 was replayed matters at any rate, as DCGM has it."""
 _AWAY_MS = 180_000
+_AGAIN_MS, _AT_ONCE_MS, _TIMES = 3_600_000, 600_000, 3
+"""A link that went into recovery, and counts no errors beside it, is up again and cost nothing, but where it does so
+twice within ten minutes or three times within the hour (judgement: DCGM's health check fails at one; in recordings of
+others healthy links do so once in some hundred hours)."""
 
 
 class LinkErrors(Columns):
     """Columns over all GPUs; times in ms, -1: never.
 
     `at` the last reading; `has` which counters it had, a bit each; `fatal` looks in a row with so many errors that DCGM
-    calls them a failure; `retrained_at` the first recovery since `signs` was last asked, `retrained_last` the last;
-    `retrained` recoveries since then; `reset_at` when the counters last began anew, or the GPU came back from a
+    calls them a failure; `retrained_at` the first recovery of which there was no sign yet, `retrained_last` the last;
+    `retrained` recoveries of late; `reset_at` when the counters last began anew, or the GPU came back from a
     silence; `replays` as last read, and when there were more, `replayed_at`.
     """
 
@@ -100,10 +104,14 @@ class LinkErrors(Columns):
         """At a point of the grid: return the GPUs whose errors make a finding, and since when each."""
         bursts = self.bursts
         retrained = np.flatnonzero(self.retrained_at >= 0)
-        if 2 * len(retrained) > max(int(np.count_nonzero(self.recoveries.at >= 0)), 4):
-            retrained = retrained[:0]  # what most count at once is how the fleet's counters are
-        since: dict[int, int] = {int(gpu): int(self.retrained_at[gpu]) for gpu in retrained}
-        self.retrained_at[:] = -1
+        most = 2 * len(retrained) > max(int(np.count_nonzero(self.recoveries.at >= 0)), 4)
+        errors = bursts.recent[retrained] + bursts.counter.grown[retrained]
+        lasted = self.retrained_last[retrained] - self.retrained_at[retrained]
+        again = self.retrained[retrained] >= np.where(lasted <= _AT_ONCE_MS, _TIMES - 1, _TIMES)
+        certain = retrained[again | (errors >= 1) | held[retrained]]
+        since: dict[int, int] = {int(gpu): int(self.retrained_at[gpu]) for gpu in certain if not most}
+        forgotten = retrained if most else retrained[now - self.retrained_last[retrained] > _AGAIN_MS]
+        self.retrained[forgotten], self.retrained_at[forgotten], self.retrained_at[certain] = 0.0, -1, -1
         if bursts.look(now, nodes, held):
             self.fatal = np.where(bursts.now >= _FATAL, np.minimum(self.fatal + 1, 2), 0).astype(np.int8)
             bursts.now[bursts.counter.at < now - 2 * LOOK_MS] = 0.0

@@ -304,6 +304,21 @@ def test_the_gauge_makes_nothing_graver_than_its_line(scraped_s: float) -> None:
     assert {str(entity["node"]) for entity in fired(CLUSTER.tape(columns))} == {name(0), name(1)}
 
 
+@pytest.mark.parametrize(
+    ("times_s", "found_s"), [((600,), 0), ((600, 900), 900), ((600, 2400), 0), ((600, 2400, 4000), 4000)]
+)
+def test_a_link_that_was_retrained_once_has_no_fault_and_one_that_is_again_and_again_has(
+    times_s: tuple[int, ...], found_s: int
+) -> None:
+    cluster = replace(WIDE, minutes=80, interval_s=10.0)
+    columns = links(cluster)
+    on = np.searchsorted(cluster.at_s[:, 2], times_s)
+    columns[RECOVERY][:, 2] += np.isin(np.arange(cluster.ticks), on).cumsum()
+    found = run(cluster.tape(columns))
+    assert len(found) == (2 if found_s else 0)
+    assert all(START + found_s * 1000 <= fire.detected_at <= START + (found_s + 20) * 1000 for fire in found[:1])
+
+
 def test_recoveries_of_nvlink_5_are_those_of_older_links() -> None:
     cluster = replace(WIDE, minutes=28)
     columns = counting(cluster, links(cluster), RECOVERY, 2, (420, 670), 0.2)

@@ -153,7 +153,10 @@ class PcieDegradation:
         if self._moved.look(now, layout.jobs(), layout.gpu, layout.node, held, _CONTENTION_LOOKS):
             low = self._moved.beyond_chance()
             for gpu in low[self._moved.now[low] >= _FULL].tolist():
-                signs.setdefault(gpu, []).append(_BANDWIDTH)
+                where = layout.entity(gpu)
+                job = self._fleet.job_of(str(where["node"]), int(where["gpu"]))
+                if job is not None and not job.inferred:  # else it is a guess that its peers do the same work
+                    signs.setdefault(gpu, []).append(_BANDWIDTH)
         for gpu, seen in sorted(signs.items()):
             found += self._found(now, gpu, seen)
         return found
