@@ -85,9 +85,10 @@ class PowerThrottle:
         return self._gpus.tails
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
-        """Note what the BMCs say of power supplies."""
+        """Note what the BMCs say of power supplies, and which power limits people set."""
         for alarms in (self._supplies, self._cooling):
             alarms.take_lines(records)
+        self._limits.take_lines(records, self._gpus.layout)
         return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
@@ -134,21 +135,23 @@ class PowerThrottle:
         gpus = self._gpus
         alarm = self._supplies.alarm(node, now)
         brake, held = self._brake.stated(here)
-        stated = brake | held
+        watts = np.fmax(gpus.watts(here), gpus.power[here])
+        chosen = self._limits.decided(gpus, here, watts)
+        stated = brake | (held & ~chosen)
         confirmed = gpus.run[here] >= self._config.confirm_readings
         often = confirmed | self._brake.counted_long(here)
         soon = often | (gpus.run[here] >= self._config.confirm_readings - (alarm is not None))
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
-            cut = confirmed & ~self._limits.decided(here, np.fmax(gpus.watts(here), gpus.power[here]))
+            cut = confirmed & ~chosen
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
             # Whose job has no other node may have set a lower clock for it; nobody does that to one of several.
             job = self._fleet.job_of(node)
             left = NODE_LEFT if job is not None and len(job.nodes) > 1 else HALVED
-            whole = whole or self._enough(self._proven(now, here, left, left, capped=capped), mates)
+            whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
             of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
             whole = whole or (of_feed and self._enough(self._proven(now, here, HALVED, HALVED, alike=True), mates))
@@ -161,7 +164,8 @@ class PowerThrottle:
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
         silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
-        sure = (stated & often) | (silent & self._proven(now, here, HALVED, HALVED))
+        of_limit = ~brake & (chosen | self._limits.spent(gpus, here, watts))
+        sure = ((stated & often) | (silent & self._proven(now, here, HALVED, HALVED))) & ~of_limit
         found = []
         for place in np.flatnonzero(sure).tolist():
             one = here[place : place + 1]

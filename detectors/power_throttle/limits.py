@@ -5,14 +5,16 @@ were first seen: no fault, and at most worth a note. What harms is one that was 
 node, and that binds: the card draws what it may, and its clock stays below its peers'.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, LogRecord
 from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import median_of
-from detectors.fleet.gpus import reported
+from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import SLOWED, UNSPENT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
@@ -22,11 +24,19 @@ _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
 _STANDS_MS: Final = 30_000
 """A limit is set once and stays: half a minute passes over a change that is being rolled out."""
+_SETS: Final = re.compile(
+    r"nvidia-smi\b[^|;]*\s(?:-pl|--power-limit)[= ]+(\d+)|\bpower limit\b[^.;]{0,40}\bset to (\d+)[\d.]* ?W\b",
+    re.IGNORECASE,
+)
+_OF_GPUS: Final = re.compile(r"\s(?:-i|--id)[= ]+([\d,]+)")
+_OF_ALL: Final = re.compile(r"\ball\b.*\bnodes\b", re.IGNORECASE)
+"""How logs show that somebody sets a limit: sudo's and shells' own lines, nvidia-smi's answer, operators' notes."""
+_NAME: Final = re.compile(r"[\w.-]*\w")
 
 
 class Limits(Columns):
     """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`;
-    the one that was `asked` for.
+    the one that was `asked` for, by a reading or a line of a log.
     """
 
     axis = "dcgm"
@@ -49,6 +59,18 @@ class Limits(Columns):
             fresh = np.isnan(self.first[those])
             self.first[those] = np.where(fresh, watts[moved], self.first[those])
             self.enforced[those], self.since[those] = watts[moved], at[moved]
+
+    def take_lines(self, records: Sequence[LogRecord], layout: GpuLayout) -> None:
+        """Note the limits that somebody sets, by lines of logs: of the nodes that these are from, or name."""
+        for record in records:
+            if record.source not in {"kernel", "scheduler"} or (found := _SETS.search(record.message)) is None:
+                continue
+            named = [record.node] if record.node else [] if record.source == "kernel" else _NAME.findall(record.message)
+            nodes = layout.names if not record.node and _OF_ALL.search(record.message) else named
+            gpus = np.concatenate([np.empty(0, np.int64), *(layout.members(node) for node in nodes)])
+            if (which := _OF_GPUS.search(record.message)) is not None:
+                gpus = gpus[np.isin(layout.gpu[gpus], [int(one) for one in which[1].split(",") if one])]
+            self.asked[gpus[gpus < self.count]] = float(found[1] or found[2])
 
     def lowered(self, now: Instant, gpus: GpusAtWork, ratio: float) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
@@ -73,13 +95,22 @@ class Limits(Columns):
         read = self.enforced[those]
         return np.asarray(watts <= UNSPENT * np.where(np.isfinite(read), read, gpus.limit[those]))
 
-    def decided(self, those: IntArray, watts: FloatArray) -> BoolArray:
+    def decided(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs draw, with `watts`, all of a limit that somebody has set lower meanwhile.
 
         What the platform itself lowers, as for a supply that is lost, nobody has asked for.
         """
-        asked = self.asked[those]
-        return np.asarray((asked <= SLOWED * self.first[those]) & (watts >= _BINDS * asked))
+        asked, first = self.asked[those], self.first[those]
+        before = np.where(np.isfinite(first), first, gpus.limit[those])
+        return np.asarray((asked <= SLOWED * before) & (watts >= _BINDS * asked))
+
+    def spent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
+        """Return which of some GPUs count throttled time for a limit that is lower than it was at first.
+
+        They draw all of it with `watts`, or give their reasons: a brake would be among them.
+        """
+        lower = self.enforced[those] <= SLOWED * self.first[those]
+        return np.asarray(lower & ((watts >= _BINDS * self.enforced[those]) | (gpus.reasons[those] >= 0)))
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""

@@ -7,8 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.contract import LogRecord
 from detectors.power_throttle.examples import Brake, Scene, tape_of
-from detectors.power_throttle.test_detector import CLOCK, DEFAULT, POWER, REASONS, changed, firing, healthy, run
+from detectors.power_throttle.test_detector import (
+    CLOCK,
+    DEFAULT,
+    POWER,
+    REASONS,
+    VIOLATION,
+    changed,
+    firing,
+    healthy,
+    run,
+)
 from detectors.signals.power_limits import IN_FORCE
 from detectors.signals.throttle_bits import SW_POWER_CAP
 from detectors.tapes.gpus import START, name
@@ -134,3 +145,43 @@ def test_a_cap_that_somebody_sets_on_a_node_whose_supply_failed_before_is_no_bra
     braked = [one for one in firing(tape) if one.severity == "page"]
     by_choice = field != IN_FORCE and drawn == 250.0
     assert [dict(one.entity) for one in braked] == ([] if by_choice else [{"node": name(1)}])
+
+
+@pytest.mark.parametrize(
+    ("source", "node", "words", "braked"),
+    [
+        ("kernel", name(1), "sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 250", False),
+        ("kernel", name(1), "nvidia-smi: power limit for all GPUs set to 250.00 W by root", False),
+        ("scheduler", None, f"prolog: job 7 asked for a cap: nvidia-smi -pl 250 on {name(1)}", False),
+        ("scheduler", None, "operator note: nvidia-smi -pl 250 applied to all GPU nodes", False),
+        ("kernel", name(0), "sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 250", True),
+        ("kernel", name(1), "sudo: ops : COMMAND=/usr/bin/nvidia-smi -i 0,1 -pl 250", True),
+        ("kernel", name(1), "sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 400", True),
+    ],
+)
+def test_on_default_fields_a_line_of_who_sets_a_limit_says_that_it_is_no_brake(
+    source: Any, node: str | None, words: str, braked: bool
+) -> None:
+    tape = tape_of(replace(DEFAULT, brakes=[], minutes=10))
+    for field, most in ((CLOCK, 0.7), (POWER, 250.0)):
+
+        def cut(at: Any, of: Any, _: Any, values: Any, most: float = most) -> Any:
+            held = np.minimum(values, most) if most > 1 else most * values
+            return np.where((of == name(1)) & (at > 300), held, values)
+
+        tape = changed(tape, field, cut)
+    line = LogRecord(START + 299_000, source, words, node=node)
+    found = [dict(one.entity) for one in firing(replace(tape, logs=[line]))]
+    assert found == ([{"node": name(1)}] if braked else [])
+
+
+def test_one_gpu_that_counts_throttled_time_at_a_limit_that_was_lowered_on_it_has_no_brake() -> None:
+    def mine(at: Any, node: Any, gpu: Any) -> Any:
+        return (node == name(1)) & (gpu == 4) & (at >= 120)
+
+    tape = limited(tape_of(Scene(seed=4)), lambda *of: np.where(mine(*of), 250.0, 400.0))
+    tape = changed(tape, POWER, lambda *of: np.minimum(of[-1], np.where(mine(*of[:3]), 250.0, 400.0)))
+    tape = changed(tape, CLOCK, lambda *of: np.where(mine(*of[:3]), 0.8, 1.0) * of[-1])
+    tape = changed(tape, REASONS, lambda *of: np.where(mine(*of[:3]), 0, of[-1]))
+    tape = changed(tape, VIOLATION, lambda *of: of[-1] + np.where(mine(*of[:3]), (of[0] - 120) * 6e8, 0))
+    assert [one.severity for one in firing(tape)] == ["info"]

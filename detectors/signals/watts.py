@@ -20,6 +20,9 @@ _BACK_MS: Final = 120_000
 """What was low for a moment (a checkpoint, a job that ends) is read as it was two minutes later."""
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
+_LESS: Final = 0.85
+"""A node that draws less than that from the moment on at which it fell silent is no longer at work: identical nodes at
+work differ by a twentieth (public traces), and one that hangs draws what an idle one does."""
 _OFF: Final = 0.1
 """A node that draws less is off: its BMC and supplies alone draw 15 to 50 W, an idle node of eight GPUs over 1 kW."""
 
@@ -27,7 +30,8 @@ _OFF: Final = 0.1
 class Watts(Columns):
     """By BMC sensor that reads a node's power: the watts and when, the level before them, when they last fell below it.
 
-    `level` is that of the last minutes, `hour` of the last hour: what is off has drawn little for long.
+    `level` is that of the last minutes, `hour` of the last hour: what is off has drawn little for long. `less_at` is
+    since when the watts have been below their level without a pause.
 
     `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
     """
@@ -39,6 +43,7 @@ class Watts(Columns):
     level: FloatArray = column(np.nan)
     hour: FloatArray = column(np.nan)
     fell_at: IntArray = column(NEVER)
+    less_at: IntArray = column(NEVER)
     drop: FloatArray = column(np.nan)
     counts: BoolArray = column(False)
 
@@ -68,6 +73,8 @@ class Watts(Columns):
             self.at[sensors], self.watts[sensors], self.before[sensors] = at, watts, level
             fell = watts < LIVES * level
             self.fell_at[sensors[fell]] = at[fell]
+            less = np.where(self.less_at[sensors] == NEVER, at, self.less_at[sensors])
+            self.less_at[sensors] = np.where(watts < _LESS * np.fmax(level, self.hour[sensors]), less, NEVER)
             self.drop[sensors] = np.fmax(self.drop[sensors], level / np.maximum(watts, 1.0) - 1)
             self.level[sensors] = level + (1 - np.exp(-spent / _MEMORY_MS)) * (watts - level)
             hour = np.where(np.isnan(self.hour[sensors]), watts, self.hour[sensors])
@@ -96,13 +103,16 @@ class Watts(Columns):
 
     def held(self, node: int, since: Instant) -> bool:
         """Return whether a node draws what it did, by all readings after `since`, or by those of two minutes and more:
-        one that dies does not draw it again, one that saves a checkpoint does.
+        one that dies does not draw it again, one that saves a checkpoint does. Nor does what draws less ever since it
+        fell silent.
         """
         those = self._read(node, since)
         if not len(those):
             return False
         back = (self.at[those] - self.fell_at[those] >= _BACK_MS) & (self.watts[those] >= LIVES * self.hour[those])
-        return bool(((self.fell_at[those] <= since) | back).all())
+        less = self.less_at[those] != NEVER
+        at_once = less & (np.abs(self.less_at[those] - since) <= _BACK_MS)
+        return bool((((self.fell_at[those] <= since) | back) & ~at_once).all())
 
     def _below(self, node: int, since: Instant, share: float) -> bool:
         those = self._read(node, since)
