@@ -33,16 +33,15 @@ from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
-from detectors.straggler import says
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.effect import History
+from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
-from detectors.straggler.late import Late
+from detectors.straggler.late_ranks import Late
+from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
-from detectors.straggler.says import Suspect
-from detectors.straggler.shape import Places, places_of
+from detectors.straggler.suspects import Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
 
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 0.001, 86_400.0
@@ -284,18 +283,18 @@ class Straggler(Kept):
 
     def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
         limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
-        saying = says.of(one, now, limits, harmless=harmless)
+        report = report_of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         return self._book.fire(
             now,
             "straggler",
             one.entity,
             started_at=one.since,
-            severity=saying.severity,
-            score=saying.score,
-            summary=saying.summary,
-            action=says.action(one, limits),
-            evidence=saying.evidence,
+            severity=report.severity,
+            score=report.score,
+            summary=report.summary,
+            action=action_for(one, limits),
+            evidence=report.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",
             memo={

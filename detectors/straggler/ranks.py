@@ -24,7 +24,7 @@ from detectors.core.statistics import clamp, known_or, masked_median, median_of
 from detectors.core.tails import Tails
 from detectors.straggler.comparison import APART, FLOOR, LATELY, Comparison, Look, Verdict
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.shape import Places, individuals
+from detectors.straggler.rank_places import Places, individuals
 
 _MOST_RANKS: Final = 1 << 20
 _LOOK_MS: Final = 10_000

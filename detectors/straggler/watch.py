@@ -18,7 +18,7 @@ from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.effect import MOST_FELT, History
+from detectors.straggler.job_pace import MOST_FELT, History
 from detectors.straggler.readings import (
     LEAST,
     MEMORY,
@@ -30,7 +30,7 @@ from detectors.straggler.readings import (
     Sums,
     logarithms,
 )  # fmt: skip
-from detectors.straggler.says import Suspect
+from detectors.straggler.suspects import Suspect
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""

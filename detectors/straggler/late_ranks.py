@@ -11,10 +11,10 @@ from detectors.fleet.fleet import Job
 from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.known_causes import CLOCK, KnownCauses
+from detectors.straggler.rank_places import Places
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SIGNALS
-from detectors.straggler.says import Suspect
-from detectors.straggler.shape import Places
+from detectors.straggler.suspects import Suspect
 from detectors.straggler.watch import Watch, gpus_of
 
 _MORE_WORK: Final = 1 / 3

@@ -9,7 +9,7 @@ import numpy as np
 from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
-from detectors.straggler.effect import Effect
+from detectors.straggler.job_pace import Effect
 from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, TENSOR
 
 _PAGE_SHARE: Final = 0.25
@@ -88,7 +88,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class Report:
     """What a finding says, beside its entity and times."""
 
     severity: Severity
@@ -97,7 +97,7 @@ class Saying:
     evidence: Mapping[str, float | int | str]
 
 
-def action(suspect: Suspect, limits: tuple[float, float] | None) -> str:
+def action_for(suspect: Suspect, limits: tuple[float, float] | None) -> str:
     """Return what to do first; `limits`, its power limit and its peers' (W), where it is the lower one."""
     if limits is not None:
         return f"set the power limit back (nvidia-smi -pl {limits[1]:.0f}), and find out who or what lowered it"
@@ -109,7 +109,7 @@ def action(suspect: Suspect, limits: tuple[float, float] | None) -> str:
     return f"check {first}; take it out of the job and restart from the last checkpoint if it stays slow"
 
 
-def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, harmless: bool = False) -> Saying:
+def report_of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, harmless: bool = False) -> Report:
     """Return what a finding says of a suspect; `harmless`, where its job is hardly slower for it.
 
     `limits` are its power limit and its peers' (W), where it is the lower one.
@@ -125,7 +125,7 @@ def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, ha
         compared += f", at a power limit of {limits[0]:.0f} W where theirs is {limits[1]:.0f} W"
     if harmless:
         named = f"{where} is unlike its peers in job {job}: {compared}; the job is hardly slower for it"
-        return Saying("info", 0.5, named, kept | {"lag_share": suspect.lag})
+        return Report("info", 0.5, named, kept | {"lag_share": suspect.lag})
     if suspect.how == LATE:
         kept |= {"lag_share_of_step": suspect.lag, "rank": suspect.ranks[0], "ranks": len(suspect.ranks)}
         lost, felt = suspect.lag, ""
@@ -136,7 +136,7 @@ def of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None, *, ha
             kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
             kept["job_slower_share"], lost, felt = effect.slower, effect.slower, f"; {effect.words}"
     severity: Severity = "page" if lost >= _PAGE_SHARE else "ticket"
-    return Saying(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {compared}{felt}", kept)
+    return Report(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {compared}{felt}", kept)
 
 
 def _compared(suspect: Suspect) -> str:
