@@ -183,14 +183,14 @@ class Readings(Comparison):
         self.always[:, who] = np.concatenate([[more - habit], self.always[:-1, who]])
 
     def works_more(
-        self, entities: IntArray, since: Instant, began: Instant, window_end: Instant, *, is_read: bool
+        self, entities: IntArray, since: Instant, began: Instant, window_end: Instant, *, fewest: int, is_read: bool
     ) -> FloatArray:
         """Return how much more work each of some entities did since then, (n,), as a logarithm.
 
         It is the median of the windows that lie after `since`, or that of the last three, or of all since they `began`
         to be slow, whichever is highest: work moves on, and single windows are noisy; less what it always was, if that
-        was known before they began. The last ended at `window_end`. inf where it is read (`is_read`, or was before) and
-        will be known within some windows, NaN where it is not read.
+        was known before they began. The last ended at `window_end`. inf where it is read (`is_read`, or was before), in
+        less than the `fewest` windows, and will be known within some; NaN where it is not read.
         """
         whole, slow = (min(max((window_end - at) // (1000 * WINDOW_S), 0), _WINDOWS) for at in (since, began))
         more, always = self.more[:, entities].T.astype(np.float64), self.always[min(slow, _WINDOWS - 1) :, entities]
@@ -199,7 +199,7 @@ class Readings(Comparison):
         before = masked_median(always.T.astype(np.float64), np.isfinite(always.T))
         learnt_s = self.habits[TENSOR].learnt_s[entities] - (window_end - began) / 1000
         before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
-        few = known[:, :whole].sum(axis=1) < max(min(whole, 2), 1)
+        few = known[:, :whole].sum(axis=1) < max(min(whole, 2), fewest)
         soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))
         return np.asarray(np.where(soon, np.inf, np.fmax.reduce(middles) - before))
 

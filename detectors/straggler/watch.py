@@ -1,5 +1,6 @@
 """All jobs' GPUs and nodes, window by window: who is slow by their readings, and what it does to the job."""
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from detectors.core.columns import GPU_NODES
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.kept import Kept
 from detectors.core.residuals import Groups
+from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout
@@ -34,6 +36,8 @@ from detectors.straggler.suspects import Suspect
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
+_READS: Final = 4.0
+"""Readings of activity alias with the steps: a mean of fewer scatters by as much as work is uneven (a tenth)."""
 _STARVED_TOO: Final = 5.0
 """Wealth (natural logarithm) from which on another host waits too: chance brings it once in a hundred and fifty."""
 
@@ -122,7 +126,7 @@ class _Window:
 class Watch(Kept):
     """See the module."""
 
-    KEPT = ("sums", "gpus", "nodes", "_window")
+    KEPT = ("sums", "gpus", "nodes", "_window", "_reads")
 
     def __init__(self, config: StragglerConfig, fleet: Fleet, layout: GpuLayout) -> None:
         self._config, self._fleet, self._layout = config, fleet, layout
@@ -131,6 +135,8 @@ class Watch(Kept):
         self.gpus = Readings("gpu", 2, self.tails, config.effect_share).along("dcgm")
         self.nodes = Readings("node", 3, self.tails, config.effect_share).along(GPU_NODES)
         self._window: int | None = None
+        self._reads = 0.0
+        """How often GPUs at work were read in the last window."""
         self._cast: _Cast | None = None
 
     def extend(self) -> None:
@@ -151,6 +157,7 @@ class Watch(Kept):
         self.extend()
         cast = self._cast = self._casting()
         reads = self.sums.read.max(axis=0).astype(np.float64)
+        self._reads = median_of(reads[reads > 0]) if reads.any() else 0.0
         means = self.sums.means()
         self._end_histories(cast, means, histories)
         window = _Window(logarithms(means), reads, now - 1000 * WINDOW_S, histories, held)
@@ -166,19 +173,27 @@ class Watch(Kept):
 
         Beside what was usual before it `began` to be slow, if that is known.
 
-        NaN where that is not known; inf where it will be within a window.
+        NaN where that is not known; inf where it will be within some windows.
         """
         number, window_end = self._layout.number(node), 1000 * WINDOW_S * (self._window or 0)
         if number < 0:
             return float("nan")
         members = self._layout.members(node)
         is_read = bool((self.sums.total[TENSOR, members] > LEAST * self.sums.read[TENSOR, members]).any())
-        more = float(self.nodes.works_more(np.array([number]), since, began, window_end, is_read=is_read)[0])
+        fewest = self._windows(len(members))
+        of_node = self.nodes.works_more(
+            np.array([number]), since, began, window_end, fewest=fewest, is_read=is_read
+        )  # fmt: skip
+        more = float(of_node[0])
         if not len(gpus):
             return more
         # Its mates may have more than other nodes' GPUs, and it more than they.
-        beside = self.gpus.works_more(gpus, since, began, window_end, is_read=is_read)
+        beside = self.gpus.works_more(gpus, since, began, window_end, fewest=self._windows(1), is_read=is_read)
         return float(np.fmax.reduce(beside)) + (max(more, 0.0) if np.isfinite(more) else 0.0)
+
+    def _windows(self, gpus: int) -> int:
+        """Return in how many windows so many GPUs are read often enough to say what they do."""
+        return math.ceil(_READS / (max(self._reads, 1.0) * max(gpus, 1)))
 
     def _casting(self) -> _Cast:
         layout = self._layout
