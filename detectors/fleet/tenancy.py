@@ -14,17 +14,18 @@ class Tenancy:
         self._fleet = fleet
         self._jobs: dict[str, tuple[str, ...]] = {}
         self._ended: dict[str, tuple[Instant, str]] = {}
-        self._noted: Instant = -1
 
     def note(self, now: Instant) -> None:
-        """At a point of the grid: take note of which jobs run. What ended is dated to the point before."""
+        """At a point of the grid: take note of which jobs run. What ended since the point before is dated to this one.
+
+        A job that exporters' labels name ends with the last reading of a node that dies, not before.
+        """
         running = self._fleet.jobs
         for job_id in self._jobs.keys() - running.keys():
             for node in self._jobs[job_id]:
-                self._ended[node] = max(self._ended.get(node, (-1, "")), (self._noted, job_id))
+                self._ended[node] = max(self._ended.get(node, (-1, "")), (now, job_id))
         if running.keys() != self._jobs.keys():
             self._jobs = {job_id: job.nodes for job_id, job in running.items()}
-        self._noted = now
 
     def job(self, node: str, since: Instant) -> str | None:
         """Return the job that a node has, or had after `since`."""
@@ -42,11 +43,9 @@ class Tenancy:
         return {
             "jobs": sorted(self._jobs.items()),
             "ended": sorted([node, at, job_id] for node, (at, job_id) in self._ended.items()),
-            "noted": self._noted,
         }
 
     def load(self, document: dict[str, Any]) -> None:
         """Take what `snapshot` returned."""
         self._jobs = {job_id: tuple(nodes) for job_id, nodes in document["jobs"]}
         self._ended = {node: (at, job_id) for node, at, job_id in document["ended"]}
-        self._noted = document["noted"]
