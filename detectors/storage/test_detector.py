@@ -141,6 +141,18 @@ def test_steps_that_take_longer_are_no_effect_of_a_slow_mount_where_the_job_wait
     assert [one.severity for one in firing(tape)] == [severity]
 
 
+def test_steps_that_took_longer_for_another_fault_are_no_habit() -> None:
+    site = replace(QUIET, wait_share=0.0, minutes=35, slow=[Slow(0, 1500, factor=6)])
+    tape = changed(tape_of(site), "steps", "data_wait_s", lambda _, values: np.full(values.shape, np.nan))
+
+    def longer(rows: Any, values: Any) -> Any:
+        at = seconds(rows)
+        restless = np.random.default_rng(3).normal(1.0, 0.06, 100)[(at // 30).astype(int)]
+        return values * restless * np.select([(at >= 500) & (at < 1400), at >= 1500], [1.35, 1.45], 1.0)
+
+    assert [one.severity for one in firing(changed(tape, "steps", "step_time_s", longer))] == ["ticket"]
+
+
 def test_requests_that_queue_on_every_client_hold_up_somebody_where_no_job_reports_its_steps() -> None:
     quick = replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)])
     queued = replace(quick, slow=[Slow(0, 480, factor=40)])

@@ -15,6 +15,8 @@ _MEMORY_S = 1800.0
 _LASTS_MS = 120_000
 _DEVIATIONS = 4.0
 """Mean absolute deviations: three standard deviations of a normal distribution."""
+_FAR = 0.1
+"""Of a window in which steps are far from usual so much is learnt: another fault that lasts for a while is no habit."""
 _SLOWER = 3.0
 """Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and not at all
 where the job reports how long it waits."""
@@ -70,16 +72,16 @@ class Waits(Columns):
         self.at[some] = now
         for name, values in (("share", share), ("wide", wide), ("step_s", step)):
             getattr(self, name)[some] = values[some]
+        learn = ~np.isin(some, kept)
         for habit, value, name in ((self.usual_share, share, "wait_rise"), (self.usual_step, step, "step_rise")):
             level = habit.level[some]
             unit = np.ones(len(some)) if name == "wait_rise" else level
-            clear = value[some] - level > _DEVIATIONS * habit.spread[some]
+            far = value[some] - level > _DEVIATIONS * habit.spread[some]
+            far &= habit.learnt_s[some] >= 5 * window_s
             with np.errstate(invalid="ignore", divide="ignore"):
-                rise = np.where(clear & (habit.learnt_s[some] >= 5 * window_s), (value[some] - level) / unit, 0.0)
+                rise = np.where(far, (value[some] - level) / unit, 0.0)
             getattr(self, name)[some] = rise
-        learn = some[~np.isin(some, kept)]
-        self.usual_share.learn(learn, share[learn], window_s)
-        self.usual_step.learn(learn, step[learn], window_s)
+            habit.learn(some[learn], value[some][learn], window_s * np.where(far, _FAR, 1.0)[learn])
         self.sums[:] = 0
 
     def felt(self, now: Instant) -> FloatArray:
