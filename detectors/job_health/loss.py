@@ -39,7 +39,10 @@ _NOBODY = 2**31
 _LOGGED = 2**30
 """What is added to the rank of a line in a log, so that any rank's steps speak before it."""
 _PHASE = 0.15
-"""Another number of tokens a step, or step time, is other work with a course of its own: contexts double, say."""
+"""Another number of tokens a step, or step time, is other work with a course of its own: contexts double, say. Where
+the loss goes on as before, its steps only take longer."""
+_AS_BEFORE = 3.0
+"""Deviations of a look."""
 _PHASE_LOOKS, _PHASE_MS = 3, 45_000
 """So many looks, and so long, as steps that wait for a link are the same work; but before a rise is believed."""
 
@@ -150,7 +153,12 @@ class Course(Evidence):
         calm = ~held[jobs]
         self._tail.learn(scaled[calm])
         self._learn(jobs[calm], values[calm], counts[calm], at[calm])
-        self.forget(jobs[other & calm])
+        (lately,) = _quantiles(
+            np.nan_to_num(self.recent[-_PHASE_LOOKS:, jobs]), np.ones((_PHASE_LOOKS, len(jobs)), bool), 0.5
+        )
+        as_before = np.abs(lately) <= _AS_BEFORE * np.maximum(noise, _LEAST_NOISE)
+        self.phase[jobs[other & as_before]] = np.nan
+        self.forget(jobs[other & calm & ~as_before])
 
     def _spoken(self, steps: Steps) -> Steps:
         """Return the reports of the lowest rank that reports a number, each iteration once.

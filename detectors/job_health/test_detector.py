@@ -338,6 +338,12 @@ def test_losses_that_are_no_anomaly(training: Training) -> None:
     assert found(tape_of(training)) == []
 
 
+def test_a_course_is_known_on_while_only_steps_take_longer() -> None:
+    longer = replace(STEADY, minutes=40, tokens=from_then(700, 1.3, 1300), grad=from_then(1500, 8.0))
+    (fired,) = [one for one in run(tape_of(longer)) if one.state == "firing"]
+    assert START + 1_500_000 < fired.detected_at <= START + 1_680_000
+
+
 def test_a_loss_that_is_no_number_to_the_jobs_end_is_one_finding() -> None:
     spoilt = tape_of(replace(STEADY, loss=nan_from(420), ends_at=700))
     assert found(spoilt) == [("loss_anomaly", "firing"), ("loss_anomaly", "resolved")]
