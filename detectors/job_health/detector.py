@@ -373,12 +373,12 @@ class JobHealth(BaseDetector):
             sound = int(min(course.sound[number] for course in courses if course.last[number] >= 0)) if last >= 0 else 0
             if any(course.bad[number] > 0 for course in courses) or sound < case.memo["sound"]:
                 case.memo["sound"] = sound
-            if case.memo["known"] and job_id not in self._fleet.jobs:
-                over.append(self._book.resolve(case, now, "the job ended"))
+            ended = case.memo["known"] and job_id not in self._fleet.jobs
+            if ended or now - last > _FORGET_MS:
+                why = "the job ended" if ended else "the job reports no loss any more"
+                over.append(self._book.resolve(case, now, why))
                 for course in courses:
                     course.forget(number)
-            elif now - last > _FORGET_MS:
-                over.append(self._book.resolve(case, now, "the job reports no loss any more"))
             elif sound >= case.memo["sound"] + FEW_STEPS and float(shares[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over
