@@ -153,12 +153,11 @@ class Course(Evidence):
         calm = ~held[jobs]
         self._tail.learn(scaled[calm])
         self._learn(jobs[calm], values[calm], counts[calm], at[calm])
-        (lately,) = _quantiles(
-            np.nan_to_num(self.recent[-_PHASE_LOOKS:, jobs]), np.ones((_PHASE_LOOKS, len(jobs)), bool), 0.5
-        )
-        as_before = np.abs(lately) <= _AS_BEFORE * np.maximum(noise, _LEAST_NOISE)
-        self.phase[jobs[other & as_before]] = np.nan
-        self.forget(jobs[other & calm & ~as_before])
+        if np.count_nonzero(other):
+            lately = np.abs(np.median(np.nan_to_num(self.recent[-_PHASE_LOOKS:, jobs]), axis=0))
+            as_before = lately <= _AS_BEFORE * np.maximum(noise, _LEAST_NOISE)
+            self.phase[jobs[other & as_before]] = np.nan
+            self.forget(jobs[other & calm & ~as_before])
 
     def _spoken(self, steps: Steps) -> Steps:
         """Return the reports of the lowest rank that reports a number, each iteration once.

@@ -347,7 +347,7 @@ def test_a_course_is_known_on_while_only_steps_take_longer() -> None:
 @pytest.mark.parametrize("loss", [nan_from(420), from_then(420, 7.0)])
 def test_a_loss_of_a_job_that_nobody_lists_is_one_finding_long_after_its_last_step(loss: Change) -> None:
     tape = tape_of(replace(STEADY, loss=loss, minutes=80, ends_at=700))
-    steps = next(rows for rows in tape_of(replace(STEADY, minutes=80)).rows if rows.kind == "steps")
+    (steps,) = (rows for rows in tape_of(replace(STEADY, minutes=80)).rows if rows.kind == "steps")
     another = replace(steps, keys={**steps.keys, "job_id": replace(steps.keys["job_id"], categories=("another",))})
     assert [state for _, state in found(replace(tape, jobs=[], rows=[*tape.rows, another]))] == ["firing", "resolved"]
 

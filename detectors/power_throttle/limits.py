@@ -65,7 +65,7 @@ class Limits(Columns):
         for record in records:
             if record.source not in {"kernel", "scheduler"} or (found := _SETS.search(record.message)) is None:
                 continue
-            named = [record.node] if record.node else [] if record.source == "kernel" else _NAME.findall(record.message)
+            named = [record.node] if record.node else _NAME.findall(record.message)
             nodes = layout.names if not record.node and _OF_ALL.search(record.message) else named
             gpus = np.concatenate([np.empty(0, np.int64), *(layout.members(node) for node in nodes)])
             if (which := _OF_GPUS.search(record.message)) is not None:

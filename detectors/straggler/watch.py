@@ -180,20 +180,17 @@ class Watch(Kept):
             return float("nan")
         members = self._layout.members(node)
         is_read = bool((self.sums.total[TENSOR, members] > LEAST * self.sums.read[TENSOR, members]).any())
-        fewest = self._windows(len(members))
-        of_node = self.nodes.works_more(
-            np.array([number]), since, began, window_end, fewest=fewest, is_read=is_read
-        )  # fmt: skip
-        more = float(of_node[0])
+
+        def by(compared: Readings, who: IntArray, at_once: int) -> FloatArray:
+            fewest = math.ceil(_READS / (max(self._reads, 1.0) * max(at_once, 1)))
+            return compared.works_more(who, since, began, window_end, fewest=fewest, is_read=is_read)
+
+        more = float(by(self.nodes, np.array([number]), len(members))[0])
         if not len(gpus):
             return more
         # Its mates may have more than other nodes' GPUs, and it more than they.
-        beside = self.gpus.works_more(gpus, since, began, window_end, fewest=self._windows(1), is_read=is_read)
+        beside = by(self.gpus, gpus, 1)
         return float(np.fmax.reduce(beside)) + (max(more, 0.0) if np.isfinite(more) else 0.0)
-
-    def _windows(self, gpus: int) -> int:
-        """Return in how many windows so many GPUs are read often enough to say what they do."""
-        return math.ceil(_READS / (max(self._reads, 1.0) * max(gpus, 1)))
 
     def _casting(self) -> _Cast:
         layout = self._layout

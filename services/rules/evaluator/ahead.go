@@ -20,7 +20,7 @@ type ahead struct {
 }
 
 // Aggregations whose last digit depends on the order of what they are of, or which take some of what is equal.
-var orderly = []parser.ItemType{
+var orderMatters = []parser.ItemType{
 	parser.SUM, parser.AVG, parser.STDDEV, parser.STDVAR, parser.TOPK, parser.BOTTOMK, parser.LIMITK,
 }
 
@@ -34,7 +34,7 @@ func inOrder(expr parser.Expr) bool {
 		if operator || (call != nil && !slices.Contains(keepOrder, call.Func.Name) && !ofRange(call)) {
 			for _, above := range path {
 				aggregate, ok := above.(*parser.AggregateExpr)
-				found = found && !(ok && slices.Contains(orderly, aggregate.Op))
+				found = found && !(ok && slices.Contains(orderMatters, aggregate.Op))
 			}
 		}
 		return nil
