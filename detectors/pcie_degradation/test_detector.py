@@ -8,7 +8,7 @@ import pytest
 
 from detectors.contract import Finding, FloatArray
 from detectors.engine.rows import Rows
-from detectors.fleet.fleet import Job, JobEvent
+from detectors.fleet.fleet import INFERRED, Job, JobEvent
 from detectors.pcie_degradation.detector import PcieDegradation
 from detectors.pcie_degradation.examples import (
     CLUSTER,
@@ -313,3 +313,10 @@ def test_a_job_that_has_part_of_a_node_is_compared_with_itself() -> None:
     ]
     tape = replace(fleet_tape, jobs=[JobEvent(job.start, "start", job) for job in halves])
     assert firing(tape) == [gpu(1, 2)]
+
+
+def test_of_a_job_that_was_inferred_nobody_knows_whether_its_gpus_do_the_same_work() -> None:
+    tape = tape_of(SLOW)
+    inferred = [replace(event, job=replace(event.job, job_id=f"{INFERRED}{event.job.job_id}")) for event in tape.jobs]
+    assert firing(tape) != []
+    assert firing(replace(tape, jobs=inferred)) == []

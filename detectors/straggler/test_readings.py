@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding, FloatArray
+from detectors.core.tails import Tails
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
@@ -26,6 +27,7 @@ from detectors.straggler.examples import (
     from_to,
     tape_of,
 )
+from detectors.straggler.readings import WINDOW_S, Readings
 from detectors.straggler.test_detector import UNREAD, entities, run, since
 from detectors.tapes.gpus import START, kernel, name
 from detectors.tapes.tape import play, take
@@ -358,3 +360,12 @@ def test_hosts_that_wait_for_one_file_system_by_turns_are_no_stragglers() -> Non
     assert [finding for finding in without_steps(waiting) if finding.severity != "info"] == []
     alone = replace(waiting, slow=[one for one in slow if 8 in one.ranks])
     assert {finding.entity["node"] for finding in without_steps(alone)} == {name(1)}
+
+
+@pytest.mark.parametrize(("fewest", "more"), [(1, 0.05), (2, np.inf)])
+def test_what_a_gpu_does_is_known_after_enough_windows(fewest: int, more: float) -> None:
+    readings = Readings("gpu", 2, Tails({}), 0.1).along("dcgm")
+    readings.grow(1)
+    readings.more[0, 0] = 0.05
+    found = readings.works_more(np.array([0]), 0, 0, 1000 * WINDOW_S, fewest=fewest, is_read=True)
+    assert found == pytest.approx([more])

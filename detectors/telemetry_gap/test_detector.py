@@ -312,15 +312,24 @@ def test_an_idle_node_that_draws_what_it_did_is_a_gap_and_one_that_draws_less_is
     assert float(fired.evidence["since_s"]) >= 900, "it may have been rebooting until then"
 
 
-@pytest.mark.parametrize(("until_s", "named"), [(1e9, []), (AT_S + 130, [{"node": NODE}])])
-def test_a_node_whose_watts_fall_and_stay_low_is_dead_and_one_whose_watts_come_back_saved_something(
-    until_s: float, named: list[dict[str, str]]
+@pytest.mark.parametrize(
+    ("left", "from_s", "until_s", "named"),
+    [
+        (0.2, AT_S, 1e9, []),
+        (0.2, AT_S, AT_S + 130, [{"node": NODE}]),
+        (0.75, AT_S, 1e9, []),
+        (0.75, AT_S + 300, 1e9, [{"node": NODE}]),
+    ],
+    ids=["fall and stay low", "come back", "are those of an idle node at once", "later"],
+)
+def test_watts_say_that_a_silent_node_lives_but_where_they_fall_with_it_and_stay_low(
+    left: float, from_s: float, until_s: float, named: list[dict[str, str]]
 ) -> None:
     tape = tape_of(replace(SCENE, minutes=24, working=False, kinds=("bmc", "nic", "dcgm")))
     tape = without(without(tape, "nic", AT_S, node=NODE), "dcgm", AT_S, node=NODE)
     fallen = changed(
         tape, "bmc", "reading",
-        lambda rows, watts: np.where(where(rows, AT_S, until_s, node=NODE, sensor="node_power"), 300.0, watts),
+        lambda rows, watts: np.where(where(rows, from_s, until_s, node=NODE, sensor="node_power"), left * watts, watts),
     )  # fmt: skip
     assert entities(fallen) == named
 

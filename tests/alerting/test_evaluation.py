@@ -182,6 +182,30 @@ def test_a_rule_that_stands_before_what_it_reads_sees_that_of_the_moment_before(
     assert fired["InAnotherGroup"] == fired["AfterIt"]
 
 
+EQUAL = """
+groups:
+  - name: equal
+    interval: 15s
+    rules:
+      - record: cluster:watts:stdvar
+        expr: stdvar(DCGM_FI_DEV_POWER_USAGE / 3)
+      - record: gpu:equal:topk
+        expr: topk(1, abs(DCGM_FI_DEV_POWER_USAGE * 0))
+"""
+
+
+def test_what_rules_record_is_the_same_each_time_to_the_last_digit(
+    evaluator: Path, recording: Recording, tmp_path: Path
+) -> None:
+    mine, dumps = tmp_path / "mine.yaml", [tmp_path / f"{number}.txt" for number in range(4)]
+    mine.write_text(EQUAL, encoding="utf-8")
+    for dump in dumps:
+        evaluate(evaluator, recording, [mine], Settings(openmetrics=dump))
+    texts = {dump.read_bytes() for dump in dumps}
+    assert len(texts) == 1
+    assert b"gpu:equal:topk{" in texts.pop()
+
+
 def within(found: Evaluated, begin: int, end: int) -> list[str]:
     """Return what fired between two moments, and what waited in between and never fired."""
     fired = [change for change in only(found, "firing") if begin <= change.at <= end]
