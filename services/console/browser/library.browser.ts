@@ -77,6 +77,7 @@ describe.skipIf(!READY)("the library in a browser (needs Chromium, the built con
     await page.goto(`${base}#/run/nowhere`);
     await page.getByRole("alert").getByRole("link", { name: "see in the library what there is" }).waitFor();
     await page.goto(base);
+    await page.getByRole("heading", { name: "What to do next" }).waitFor(); // keys are heard once the page stands
     expect(wrong).toEqual([]);
   });
 
