@@ -1,14 +1,14 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
-Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower three
-intervals (the other end, the kernel and the switch's log count, too); for half a minute where the cable erred lately,
-for one and a half where it was lost and back a while ago. Of severity info where nobody has used the port, and the
-topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of link in a quarter
-of an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also down, and
-errors within minutes of a loss are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries;
-corrected frames are no fault): ten a second at once, fewer where that is improbable here by the port's own habit and
-its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and its rail go on, is down
-whatever its state says.
+Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower
+three intervals (the other end, the kernel and the switch's log count, too); for half a minute where the cable erred
+lately, for one and a half where it was lost and back a while ago. Of severity info where nobody has used the port,
+and the topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of link in
+a quarter of an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also
+down, until one of its losses lasts for two and a half minutes; errors within minutes of a loss are the loss's. Errors
+(uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault): ten a second at once,
+fewer where that is improbable here by the port's own habit and its peers (`errors`). A NIC that carries nothing, or
+reports nothing, while its siblings and its rail go on, is down whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
@@ -134,8 +134,9 @@ class LinkFault(BaseDetector):
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped.at)
-        found = self._members("link_down") | self._members("link_flap")
-        yield from self._judge.downs(now, self._members("link_errors") | self._erred.at.keys(), self._flapped.at, found)
+        flapped = self._members("link_flap") | self._flapped.at.keys()
+        erred = self._members("link_errors") | self._erred.at.keys()
+        yield from self._judge.downs(now, erred, flapped, self._members("link_down"))
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
 
@@ -148,14 +149,18 @@ class LinkFault(BaseDetector):
         """Return the finding of a verdict, unless an open one stands for it already."""
         ends = [list(cable.ends[0]) for cable in verdict.members]
         on_it = [case for case in self._book.cases() if any(end in case.memo["members"] for end in ends)]
-        if any(case.fault in {verdict.fault, "link_flap"} for case in on_it):
+        if any(case.fault == verdict.fault for case in on_it) or (verdict.fault == "link_errors" and on_it):
             return []
-        if verdict.fault == "link_errors" and on_it:
+        flapping = [case for case in on_it if case.fault == "link_flap"]
+        if flapping and (verdict.mode != "down" or verdict.severity == "info"):
             return []
         if verdict.fault == "link_down" and self._joins(verdict, ends):
             return []
-        over = [case for case in on_it if case.fault == "link_down"] if verdict.fault == "link_flap" else []
-        return [*(self._end(now, case, "it flaps") for case in over), *self._fire(now, verdict, ends)]
+        if verdict.fault == "link_flap":
+            over, reason = [case for case in on_it if case.fault == "link_down"], "it flaps"
+        else:
+            over, reason = flapping, "it stays down"
+        return [*(self._end(now, case, reason) for case in over), *self._fire(now, verdict, ends)]
 
     def _joins(self, verdict: Verdict, ends: list[list[str]]) -> bool:
         """Return whether a cable that is down belongs to a switch that already is: then it is counted there."""

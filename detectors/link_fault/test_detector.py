@@ -377,3 +377,12 @@ def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:
     over = 122 + 6 + 240 + 5
     assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, over + 70.0)]))] == ["link_flap"]
     assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, 1e9)]))] == ["link_flap", "link_down"]
+
+
+def test_a_link_that_comes_back_no_more_while_it_still_counts_as_flapping_is_down() -> None:
+    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
+    found = run(cable_lowered(tape_of(replace(SCENE, minutes=20)), [*flaps, (220.0, 900.0)]))
+    assert [(f.fault, f.state) for f in found] == [
+        ("link_flap", "firing"), ("link_down", "firing"), ("link_flap", "resolved"), ("link_down", "resolved"),
+    ]  # fmt: skip
+    assert (found[1].detected_at - found[1].started_at) / 1000 <= 160
