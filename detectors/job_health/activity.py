@@ -73,7 +73,7 @@ class Activity(_Readings):
     def __init__(self, fleet: Fleet, slots: Slots) -> None:
         super().__init__()
         self._fleet, self._slots = fleet, slots
-        self._layout = GpuLayout(fleet)
+        self.layout = GpuLayout(fleet)
         self._attendance = Attendance("dcgm")
         self._last = _Readings().along("dcgm")
         self._known: tuple[object, ...] = ()
@@ -123,6 +123,12 @@ class Activity(_Readings):
         if np.count_nonzero(self.memory_level >= 0):
             free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
+
+    def nodes_of(self, jobs: BoolArray) -> BoolArray:
+        """Return which nodes, as they are numbered in the layout, have GPUs of some of the jobs, (jobs,)."""
+        nodes: BoolArray = np.zeros(len(self.layout.names), bool)
+        nodes[self.layout.node[self._gpu[jobs[self._job]]]] = True
+        return nodes
 
     def lost(self, jobs: IntArray, now: Instant, since: IntArray) -> IntArray:
         """Return how many GPUs of each of `jobs` (n,) fell silent about when it did (`since`, (n,), ms), or after."""
@@ -184,7 +190,7 @@ class Activity(_Readings):
         if known == self._known and len(self.shared) == len(self):
             return
         self._known = known
-        self._layout.extend()
+        self.layout.extend()
         parts = [(self._slots.find(job.job_id), self._members(job)) for job in jobs.values()]
         self._gpu = np.concatenate([np.empty(0, np.int64), *(gpus[gpus < heard] for _, gpus in parts)])
         sizes = [np.count_nonzero(gpus < heard) for _, gpus in parts]
@@ -196,6 +202,6 @@ class Activity(_Readings):
     def _members(self, job: Job) -> IntArray:
         parts = [np.empty(0, np.int64)]
         for node in job.nodes:
-            members = self._layout.members(node)
-            parts.append(members[np.isin(self._layout.gpu[members], job.gpus[node])] if node in job.gpus else members)
+            members = self.layout.members(node)
+            parts.append(members[np.isin(self.layout.gpu[members], job.gpus[node])] if node in job.gpus else members)
         return np.concatenate(parts)

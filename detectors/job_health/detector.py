@@ -86,8 +86,8 @@ class JobHealth(BaseDetector):
         super().__init__(config, fleet)
         self._slots = Slots(fleet, "steps")
         self._lines = Lines(fleet)
-        self._links, self._writes = Links(fleet), Writes(fleet)
         self._activity = Activity(fleet, self._slots)
+        self._links, self._writes = Links(fleet), Writes(fleet, self._activity.layout)
         self._steps, self._work = StepPace(), Pace()
         """When each job made steps, and when its GPUs worked."""
         self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
@@ -156,7 +156,9 @@ class JobHealth(BaseDetector):
         stepping = silent <= 1.5 * known_or(self._steps.usual, 0.0) + 1000
         works = self._activity.working()
         by_gpus = np.isnan(silent) | self._steps.by_lines
-        self._activity.learn(np.flatnonzero(np.where(by_gpus, works, stepping)))
+        at_work = np.where(by_gpus, works, stepping)
+        self._activity.learn(np.flatnonzero(at_work))
+        self._writes.look(self._activity.nodes_of(at_work))
         working = np.flatnonzero((works | self._activity.computing()) & (self._activity.heard > 0))
         self._work.take(working, now)
         self._work.settle(hung)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from detectors.contract import FloatArray
 from detectors.engine.rows import KeyColumn, Rows
 from detectors.job_health.examples import HUNG, Training, tape_of
 from detectors.job_health.test_detector import fired_after_s
@@ -16,10 +17,18 @@ PAUSE_S = 480.0
 
 
 def written(training: Training, bytes_per_s: float, until_s: float, node: str = name(1)) -> Tape:
-    """Return the tape with what one node writes to a mount from the pause on, read every 15 s."""
-    tape = tape_of(training)
-    at_s = np.arange(3.0, training.minutes * 60, 15)
-    total = bytes_per_s * np.clip(at_s - PAUSE_S, 0, until_s - PAUSE_S)
+    """Return the tape with what one node writes to a mount from the pause on."""
+    at_s = _read_at_s(training)
+    return _with_mount(training, bytes_per_s * np.clip(at_s - PAUSE_S, 0, until_s - PAUSE_S), node)
+
+
+def _read_at_s(training: Training) -> FloatArray:
+    return np.arange(3.0, training.minutes * 60, 15)
+
+
+def _with_mount(training: Training, total: FloatArray, node: str) -> Tape:
+    """Return the tape with the `total` bytes that a node has written at each reading of a mount."""
+    tape, at_s = tape_of(training), _read_at_s(training)
     keys = {
         "node": KeyColumn(np.zeros(len(at_s), np.int64), (node,)),
         "mount": KeyColumn(np.zeros(len(at_s), np.int64), ("/scale",)),
@@ -40,3 +49,10 @@ def test_a_silence_counts_from_the_last_that_was_written(spinning: bool) -> None
 def test_logs_and_what_others_write_are_no_checkpoint(bytes_per_s: float, node: str) -> None:
     alone = fired_after_s(tape_of(HANG), PAUSE_S)
     assert fired_after_s(written(HANG, bytes_per_s, 1e9, node), PAUSE_S) == alone
+
+
+def test_what_writes_so_now_and_then_while_steps_are_made_shows_nothing_when_none_are() -> None:
+    at_s = _read_at_s(HANG)
+    bursts = np.where(np.arange(len(at_s)) % 4 == 0, 5e8 * 15, 0.0)
+    tape = _with_mount(HANG, np.cumsum(bursts), name(1))
+    assert fired_after_s(tape, PAUSE_S) == fired_after_s(tape_of(HANG), PAUSE_S)
