@@ -25,8 +25,8 @@ _FEW, _MEMORY = 20, 200
 
 
 class Writes(Columns):
-    """Columns over mounts of nodes: `wrote_at`, when (ms) the node last wrote much there; `usual`, in which share of the
-    `known` readings it did while its job made steps; `read` and `saved`, all and such readings since the last look.
+    """Columns over mounts of nodes: `wrote_at`, when (ms) the node last wrote much there; `usual`, in which share of
+    the `known` readings it did while its job made steps; `read` and `high`, all and such readings since the last look.
     """
 
     axis = "storage"
@@ -35,7 +35,7 @@ class Writes(Columns):
     usual: FloatArray = column(0.0)
     known: IntArray = column(0)
     read: IntArray = column(0)
-    saved: IntArray = column(0)
+    high: IntArray = column(0)
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Writes(Columns):
             saves = rate >= _SAVES
             self.wrote_at[mounts[saves]] = at[saves]
             self.read[mounts[np.isfinite(rate)]] += 1
-            self.saved[mounts[saves]] += 1
+            self.high[mounts[saves]] += 1
 
     def look(self, at_work: BoolArray) -> None:
         """At a point of the grid: learn what is usual on nodes `at_work`, (n,) as they are numbered in the layout."""
@@ -60,8 +60,8 @@ class Writes(Columns):
         mine = due[(node >= 0) & np.append(at_work, False)[node]]
         read = self.read[mine]
         self.known[mine] = np.minimum(self.known[mine] + read, _MEMORY)
-        self.usual[mine] += (self.saved[mine] - read * self.usual[mine]) / self.known[mine]
-        self.read[due], self.saved[due] = 0, 0
+        self.usual[mine] += (self.high[mine] - read * self.usual[mine]) / self.known[mine]
+        self.read[due], self.high[due] = 0, 0
 
     def last(self, nodes: Sequence[str], since: Instant) -> Instant:
         """Return when one of the nodes last wrote much after `since` (ms); `since` where none did.
