@@ -1,10 +1,12 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
-Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its own
-habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings show who computes while the others
-wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity (`effect`). On each
-the culprit's own shortfall must explain what the job loses. What is odd and slows nobody is reported once, as
-information. Most GPUs of a node together are the node, and of one node there is one finding at a time.
+Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its
+own habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings show who computes while the
+others wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity
+(`effect`). On each the culprit's own shortfall must explain what the job loses. A node whose NIC came up at a lower
+speed than it had, while steps got longer, is one, too: all ranks wait as long for it (`slow_links`). What is odd and
+slows nobody is reported once, as information. Most GPUs of a node together are the node, and of one node there is one
+finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read. Nor is a rank that is
 the longest while steps are as ever; nor nodes of whatever jobs that wait for data at once, as their storage is slow.
@@ -41,6 +43,7 @@ from detectors.straggler.late_ranks import Late
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
+from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
 
@@ -80,7 +83,7 @@ class _Work(Kept):
 class Straggler(Kept):
     """See the module; the settings are in detector.yaml."""
 
-    KEPT = ("_watch", "_causes", "_book", "_rises", "_works")
+    KEPT = ("_watch", "_causes", "_book", "_rises", "_works", "_links")
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StragglerConfig
@@ -94,6 +97,7 @@ class Straggler(Kept):
         self._causes = KnownCauses(fleet, self._layout)
         self._watch = Watch(config, fleet, self._layout)
         self._late = Late(config, self._layout, self._causes, self._watch)
+        self._links = SlowLinks(fleet)
         self._book = CaseBook(self.spec.name)
         self._rises = Rises()
         self._works: dict[str, _Work] = {}
@@ -119,6 +123,8 @@ class Straggler(Kept):
             self._watch.sums.take(batch)
         elif batch.kind == "steps":
             self._take_steps(batch)
+        elif batch.kind == "nic":
+            self._links.take(batch)
         return ()
 
     def _take_steps(self, batch: Batch) -> None:
@@ -176,7 +182,30 @@ class Straggler(Kept):
         if suspects is not None:
             found += self._close(now, None)
             found += self._judge(now, suspects)
+            found += self._judge_links(now, self._links.slow(now, histories))
             self._causes.forget(now)
+        return found
+
+    def _judge_links(self, now: Instant, links: list[SlowLink]) -> list[Finding]:
+        found: list[Finding] = []
+        for link in links:
+            harmless = link.effect is None or link.effect.slower < self._config.job_share
+            if any(case.node == link.node for case in self._alarms()) or (harmless and link.windows < _HARMLESS_LOOKS):
+                continue
+            report = report_on(link, now, harmless=harmless)
+            found += self._book.fire(
+                now,
+                "straggler",
+                {"node": link.node},
+                started_at=link.since,
+                severity=report.severity,
+                score=report.score,
+                summary=report.summary,
+                action=f"reseat or swap the cable and the transceiver of {link.nic}, and drain the node until then",
+                evidence=report.evidence,
+                aspect=_HARMLESS if harmless else "",
+                memo={"job_id": link.job.job_id, "ranks": [], "nic": link.nic, "slow_at": now},
+            )
         return found
 
     def _held(self) -> IntArray:
@@ -316,6 +345,12 @@ class Straggler(Kept):
         """Close what has kept up for long enough, by the times of a job's ranks, or (None) by readings."""
         found = []
         for case in self._alarms():
+            if nic := case.memo.get("nic"):
+                if self._links.is_slow(case.node, str(nic)):
+                    case.memo["slow_at"] = now
+                elif now - case.memo["slow_at"] >= 1000 * self._config.release_s:
+                    found.append(self._end(now, case, "its link runs at its speed again"))
+                continue
             ranks = np.array(case.memo["ranks"], np.int64)
             if len(ranks) if job_id is None else (case.memo["job_id"] != job_id or not len(ranks)):
                 continue

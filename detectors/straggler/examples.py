@@ -87,6 +87,23 @@ def tape_of(training: Training) -> Tape:
     return replace(whole, rows=[_steps(training), *whole.rows])
 
 
+def with_speeds(training: Training, node: str, speeds: Sequence[tuple[float, float]]) -> Tape:
+    """Return the job, and its nodes' NICs: they read a speed of 400 Gb/s, but one node's another from times on (s)."""
+    tape, nodes = tape_of(training), training.nodes
+    ticks = np.arange(2.0, training.minutes * 60, training.interval_s)
+    at_s, number = np.repeat(ticks, nodes), np.tile(np.arange(nodes), len(ticks))
+    since, gbps = np.array(speeds).T
+    own = gbps[np.searchsorted(since, at_s, side="right") - 1]
+    names = tuple(name(one) for one in range(nodes))
+    speed = np.where(number == names.index(node), own, 400.0)
+    keys = {
+        "node": KeyColumn(number, names),
+        "nic": KeyColumn(np.zeros(len(at_s), np.int64), ("mlx5_0",)),
+    }
+    rows = Rows("nic", instant(at_s), keys, {"speed_gbps": speed}, {"speed_gbps": np.ones(len(at_s), bool)})
+    return replace(tape, rows=[*tape.rows, rows])
+
+
 def _readings(training: Training, cluster: Cluster) -> dict[str, FloatArray]:
     shape = (cluster.ticks, training.nodes * training.gpus)
     clock = 1410.0 - 15.0 * cluster.chance("clock").integers(0, 3, shape).astype(np.float64)
@@ -222,6 +239,7 @@ EXAMPLES = Examples(
         tape_of(replace(PLAIN, slow=[Slow([n], 60 + 25 * n, 75 + 25 * n, 1.8) for n in range(12)], seed=8)),
         tape_of(BRAKED),
         tape_of(replace(UNRANKED, slow=[Slow([CULPRIT], ONSET_S)], seed=9)),
+        with_speeds(replace(PLAIN, seed=10), name(1), [(0.0, 400.0), (ONSET_S, 200.0)]),
     ],
     faults=[
         Fault(tape_of(SUDDEN), {"node": name(1), "gpu": 2}, START + int(ONSET_S * 1000)),

@@ -18,6 +18,8 @@ _BEFORE: Final = 10
 """Windows before that count: what was an hour ago may have been another fault's doing."""
 _SURE: Final = 3.0
 """Standard errors: a thousandth by chance, of one that is already beyond chance itself."""
+STATED: Final = 2.0
+"""Of a cause that a device states, from that moment on: one in forty."""
 _LEAST_SCATTER: Final = 0.003
 _USUAL: Final = 10
 """One window in ten, by itself, in which a job is slower than before: checkpoints, evaluations and longer sequences
@@ -96,22 +98,24 @@ class History(Kept):
         was = [median_of(before[:count]) for count in (_FEWEST + 1, _BEFORE, KEPT)]
         return float(np.fmax.reduce([now / usual - 1 for usual in was]))
 
-    def effect(self, odd: int, windows: int, own: float) -> Effect | None:
+    def effect(self, odd: int, windows: int, own: float, sure: float = _SURE) -> Effect | None:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 
         `own` is by how much (logarithm) the culprit's own activity moves the job's. None where nothing is known of
-        before; `slower` 0 where no loss is certain.
+        before; `slower` 0 where no loss is certain, by `sure` standard errors.
         """
         number = np.arange(KEPT)
         during = np.array([(odd >> int(n)) & 1 for n in number], bool)
         before = (number >= windows) & (number < windows + _BEFORE)
         if np.count_nonzero(np.isfinite(self.values[STEP, before])) >= _FEWEST:
-            return self._compare(STEP, during, before, 0.0)
+            return self._compare(STEP, during, before, 0.0, sure)
         rows = [TENSOR, MEMORY] if np.isfinite(self.values[[TENSOR, MEMORY]]).any() else [POWER]
         scatter = [_scatter(np.log(self.values[row, before])) for row in rows]
-        return None if np.isnan(scatter).all() else self._compare(rows[int(np.nanargmin(scatter))], during, before, own)
+        if np.isnan(scatter).all():
+            return None
+        return self._compare(rows[int(np.nanargmin(scatter))], during, before, own, sure)
 
-    def _compare(self, row: int, during: BoolArray, before: BoolArray, own: float) -> Effect | None:
+    def _compare(self, row: int, during: BoolArray, before: BoolArray, own: float, sure: float) -> Effect | None:
         logs = np.log(self.values[row])
         now, was = logs[during & np.isfinite(logs)], logs[before & np.isfinite(logs)]
         if min(len(now), len(was)) < _FEWEST:
@@ -119,8 +123,8 @@ class History(Kept):
         moved = median_of(now) - median_of(was) - own
         slower = moved if row == STEP else -moved
         error = 1.2533 * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
-        begun, lost = float(np.exp(median_of(was))), slower if slower >= _SURE * error else 0.0
-        least = float(np.expm1(_SURE * error))
+        begun, lost = float(np.exp(median_of(was))), slower if slower >= sure * error else 0.0
+        least = float(np.expm1(sure * error))
         earlier = _earlier(logs, during, before)
         as_much = np.count_nonzero((earlier if row == STEP else -earlier) >= slower)
         chance = (1 + as_much) / (_USUAL + len(earlier))

@@ -20,6 +20,9 @@ from detectors.straggler.watch import Watch, gpus_of
 _MORE_WORK: Final = 1 / 3
 """Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
 half, the noise of single windows would decide."""
+_ODD_TOO: Final = 5.0
+"""Wealth (natural logarithm) from which on another rank is late, too, by no chance: where experts are in favour by
+turns, some rank of most nodes is late in any look."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Late:
         enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
         slow = reporting[ranks.over(reporting, enough, look_s)]
         slow = slow[ranks.costs[slow] >= self._config.job_share]
-        odd = reporting[ranks.odd[reporting] & np.uint64(1) > 0]
+        odd = reporting[(ranks.odd[reporting] & np.uint64(1) > 0) & (ranks.wealth(reporting) >= _ODD_TOO)]
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():
             mates, name = reporting[places.node[reporting] == node], places.names[node]
@@ -83,7 +86,7 @@ class Late:
                     since=began,
                     looks=ranks.bits(worst)[1],
                     odd=ranks.bits(worst)[0].bit_count(),
-                    crowd=len(np.unique(places.node[odd])),
+                    crowd=len(np.unique(places.node[odd[ranks.behind[odd] >= ranks.behind[worst] / 2]])),
                     sure=True,
                     clock=float(own[0] / peers[0]),
                     own=own,

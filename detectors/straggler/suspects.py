@@ -12,7 +12,7 @@ from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import Effect
 from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, TENSOR
 
-_PAGE_SHARE: Final = 0.25
+PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
 (a relative score below 0.75)."""
 _SIGNALS: Final = (
@@ -135,7 +135,7 @@ def report_of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None
         if effect is not None and effect.slower:
             kept |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
             kept["job_slower_share"], lost, felt = effect.slower, effect.slower, f"; {effect.words}"
-    severity: Severity = "page" if lost >= _PAGE_SHARE else "ticket"
+    severity: Severity = "page" if lost >= PAGE_SHARE else "ticket"
     return Report(severity, min(1.0, 0.6 + lost), f"{where} holds up job {job}: {compared}{felt}", kept)
 
 

@@ -292,3 +292,8 @@ def test_an_applications_own_xid_excuses_nobody() -> None:
 def test_a_rank_that_is_now_behind_and_now_ahead_has_a_bad_minute() -> None:
     bad = [Slow([CULPRIT], at, at + 10, 1.6 if at % 20 else 0.5) for at in range(400, 800, 10)]
     assert entities(replace(PLAIN, minutes=18, slow=bad)) == []
+
+
+def test_where_work_is_uneven_from_step_to_step_and_rank_to_rank_one_that_is_slow_is_found() -> None:
+    uneven = replace(PLAIN, nodes=16, jitter=0.14, minutes=15, slow=[Slow([CULPRIT], 300, factor=1.5)])
+    assert entities(uneven) == [GPU]

@@ -1,0 +1,104 @@
+"""NICs whose link came up at a lower speed than it had: a job's collectives go at the pace of its slowest rail.
+
+Then no rank computes for longer and all wait as long: nothing but the speed of the link says whose fault it is. What it
+does to the job, the job's pace before and since says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from detectors.contract import Batch, FloatArray, Instant, IntArray, Severity
+from detectors.core.columns import Columns, column
+from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.gpus import reported
+from detectors.straggler.comparison import KEPT
+from detectors.straggler.job_pace import STATED, Effect, History
+from detectors.straggler.readings import WINDOW_S
+from detectors.straggler.suspects import PAGE_SHARE, Report
+
+_LOWER: Final = 0.75
+"""Of the speed before: a lane less of four, or a rate of the generation before, and nothing in between."""
+_WINDOW_MS: Final = 1000 * WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A NIC that has run at `gbps` since then, and at `before` earlier; `effect` is what its job lost by it, None where
+    nothing is known of before; it has been so for `windows` whole ones.
+    """
+
+    job: Job
+    node: str
+    nic: str
+    gbps: float
+    before: float
+    since: Instant
+    windows: int
+    effect: Effect | None
+
+
+class SlowLinks(Columns):
+    """Columns over NICs: the latest `speed` and the `highest` (Gb/s); `since` when (ms) it is lower, -1: it is not."""
+
+    axis = "nic"
+    speed: FloatArray = column(np.nan)
+    highest: FloatArray = column(np.nan)
+    since: IntArray = column(-1)
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__()
+        self._fleet = fleet
+
+    def take(self, batch: Batch) -> None:
+        """Take readings of NICs; a link that is down has no speed."""
+        self.grow(len(self._fleet.entities("nic")))
+        for tick, here in batch.ticks():
+            speed = reported(batch, "speed_gbps", tick, here)
+            up = speed > 0
+            nics, at, speed = batch.entities[here][up], batch.at[tick, here][up], speed[up]
+            self.speed[nics], self.highest[nics] = speed, np.fmax(self.highest[nics], speed)
+            lower = speed < _LOWER * self.highest[nics]
+            self.since[nics] = np.where(lower, np.where(self.since[nics] < 0, at, self.since[nics]), -1)
+
+    def slow(self, now: Instant, histories: Mapping[str, History]) -> list[SlowLink]:
+        """Return the links that are slow at the end of a window, of the jobs that have several nodes."""
+        found = []
+        for place in np.flatnonzero(self.since >= 0).tolist():
+            node, nic = (str(part) for part in self._fleet.entities("nic")[place])
+            job, since = self._fleet.job_of(node), int(self.since[place])
+            windows = now // _WINDOW_MS - -(-since // _WINDOW_MS)
+            if job is None or len(job.nodes) < 2 or windows < 1:
+                continue
+            known = job.start < since and windows < KEPT
+            history = histories[job.job_id]
+            effect = history.effect((1 << windows) - 1, windows + 1, 0.0, STATED) if known else None
+            speed, highest = float(self.speed[place]), float(self.highest[place])
+            found.append(SlowLink(job, node, nic, speed, highest, since, windows, effect))
+        return found
+
+    def is_slow(self, node: str, nic: str) -> bool:
+        """Return whether a NIC's link runs at a lower speed than it had."""
+        keys = self._fleet.entities("nic")
+        return any(keys[place] == (node, nic) for place in np.flatnonzero(self.since >= 0).tolist())
+
+
+def report_on(link: SlowLink, now: Instant, *, harmless: bool) -> Report:
+    """Return what a finding says of a link; `harmless`, where its job is hardly slower for it, as far as is known."""
+    lost = 0.0 if link.effect is None or harmless else link.effect.slower
+    evidence: dict[str, float | int | str] = {
+        "nic": link.nic, "speed_gbps": link.gbps, "speed_gbps_before": link.before, "job_id": link.job.job_id,
+        "slow_for_s": (now - link.since) / 1000,
+    }  # fmt: skip
+    speeds = f"its {link.nic} runs at {link.gbps:g} Gb/s, at {link.before:g} before"
+    if link.effect is None or harmless:
+        what = "is hardly slower for it" if link.effect is not None else "was not seen at the speed before"
+        return Report("info", 0.5, f"{link.node} has a slow link: {speeds}; job {link.job.job_id} {what}", evidence)
+    effect = link.effect
+    evidence |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
+    evidence["job_slower_share"] = lost
+    severity: Severity = "page" if lost >= PAGE_SHARE else "ticket"
+    summary = f"{link.node} holds up job {link.job.job_id}: {speeds}; {effect.words}"
+    return Report(severity, min(1.0, 0.8 + lost), summary, evidence)
