@@ -18,6 +18,8 @@ _HOUR_MS = 3_600_000
 _PLAUSIBLE_W = 1e6
 _BACK_MS: Final = 120_000
 """What was low for a moment (a checkpoint, a job that ends) is read as it was two minutes later."""
+_DIP_MS: Final = 300_000
+"""What was low for longer was off, and boots: of a fall to a tenth its level keeps the memory for three times as long."""
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
 _LESS: Final = 0.85
@@ -30,8 +32,8 @@ _OFF: Final = 0.1
 class Watts(Columns):
     """By BMC sensor that reads a node's power: the watts and when, the level before them, when they last fell below it.
 
-    `level` is that of the last minutes, `hour` of the last hour: what is off has drawn little for long. `less_at` is
-    since when the watts have been below their level without a pause.
+    `level` is that of the last minutes, `hour` of the last hour: what is off has drawn little for long. `fell_from` is
+    when the last fall began, `less_at` since when the watts have been below their level without a pause.
 
     `drop`: the largest fall since the last look, as before / now - 1; NaN: no reading.
     """
@@ -42,6 +44,7 @@ class Watts(Columns):
     before: FloatArray = column(np.nan)
     level: FloatArray = column(np.nan)
     hour: FloatArray = column(np.nan)
+    fell_from: IntArray = column(NEVER)
     fell_at: IntArray = column(NEVER)
     less_at: IntArray = column(NEVER)
     drop: FloatArray = column(np.nan)
@@ -70,9 +73,11 @@ class Watts(Columns):
             sensors, watts, at = those[fine], value[fine], batch.at[tick, here][fine]
             level = np.where(np.isnan(self.level[sensors]), watts, self.level[sensors])
             spent = np.where(self.at[sensors] >= 0, at - self.at[sensors], 0)
-            self.at[sensors], self.watts[sensors], self.before[sensors] = at, watts, level
             fell = watts < LIVES * level
+            begins = fell & (self.fell_at[sensors] != self.at[sensors])
+            self.fell_from[sensors[begins]] = at[begins]
             self.fell_at[sensors[fell]] = at[fell]
+            self.at[sensors], self.watts[sensors], self.before[sensors] = at, watts, level
             less = np.where(self.less_at[sensors] == NEVER, at, self.less_at[sensors])
             self.less_at[sensors] = np.where(watts < _LESS * np.fmax(level, self.hour[sensors]), less, NEVER)
             self.drop[sensors] = np.fmax(self.drop[sensors], level / np.maximum(watts, 1.0) - 1)
@@ -102,14 +107,15 @@ class Watts(Columns):
         return self._below(node, since, LIVES)
 
     def held(self, node: int, since: Instant) -> bool:
-        """Return whether a node draws what it did, by all readings after `since`, or by those of two minutes and more:
-        one that dies does not draw it again, one that saves a checkpoint does. Nor does what draws less ever since it
-        fell silent.
+        """Return whether a node draws what it did, by all readings after `since`, or by those of two minutes and more
+        after a dip: one that dies does not draw it again, one that saves a checkpoint does. Nor does what draws less
+        ever since it fell silent.
         """
         those = self._read(node, since)
         if not len(those):
             return False
         back = (self.at[those] - self.fell_at[those] >= _BACK_MS) & (self.watts[those] >= LIVES * self.hour[those])
+        back &= self.fell_at[those] - self.fell_from[those] <= _DIP_MS
         less = self.less_at[those] != NEVER
         at_once = less & (np.abs(self.less_at[those] - since) <= _BACK_MS)
         return bool((((self.fell_at[those] <= since) | back) & ~at_once).all())

@@ -362,3 +362,15 @@ def test_a_switch_that_was_down_for_long_has_not_stuttered() -> None:
         return np.where(where(rows, AT_S, 1012, switch="leaf-1", port="Ethernet100"), 0.0, up)
 
     assert entities(changed(tape, "switch", "oper_up", down)) == []
+
+
+def test_a_node_that_was_off_and_boots_is_no_gap() -> None:
+    tape = tape_of(replace(SCENE, minutes=60, working=False, kinds=("bmc", "nic", "dcgm")))
+    dead = without(without(tape, "dcgm", 602, 3380, node=NODE), "nic", 602, 3380, node=NODE)
+
+    def drawn(rows: Rows, watts: FloatArray) -> FloatArray:
+        off = where(rows, 602, 3302, node=NODE, sensor="node_power")
+        booted = where(rows, 3302, 3600, node=NODE, sensor="node_power")
+        return np.asarray(np.where(off, 0.04 * watts, np.where(booted, 0.6 * watts, watts)))
+
+    assert firing(changed(dead, "bmc", "reading", drawn)) == []
