@@ -19,7 +19,7 @@ _PLAUSIBLE_W = 1e6
 _BACK_MS: Final = 120_000
 """What was low for a moment (a checkpoint, a job that ends) is read as it was two minutes later."""
 _DIP_MS: Final = 300_000
-"""What was low for longer was off, and boots: of a fall to a tenth its level keeps the memory for three times as long."""
+"""What was low for longer was off, and boots: a fall to a tenth is remembered for three times as long."""
 LIVES: Final = 0.6
 """A node that draws so much of what it did runs: one of eight busy GPUs draws about a third when it is idle (Vela)."""
 _LESS: Final = 0.85
