@@ -19,6 +19,7 @@ It is called `inferred-` and its first node.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -83,17 +84,18 @@ class JobFinder:
 
     def scheduler_speaks(self) -> list[JobEvent]:
         """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
+        if self._scheduled:
+            return []
         self._scheduled = True
         events = [JobEvent(job.start, "end", job) for job in self._jobs.values()]
         self._jobs.clear()
-        self._named = NamedJobs()
+        self._named.keep_steps()
         self._gpus, self._nodes = _Gpus(), _Nodes()
         return events
 
     def take_rows(self, rows: Rows, after: Instant) -> None:
         """Take rows of ranks as they arrive, for the nodes that these run on; those up to `after` are too late."""
-        if not self._scheduled:
-            self._named.take_rows(rows, after)
+        self._named.take_rows(rows, after)
 
     def take_lines(self, records: Iterable[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -136,8 +138,9 @@ class JobFinder:
     def advance(self, now: Instant) -> list[JobEvent]:
         """Return, at a point of the grid, which jobs began or ended by all that is known."""
         if self._scheduled:
-            return []
-        events = self._logged_jobs(now) + self._applied(self._named_jobs(now))
+            self._named.forget_old(now, self._fleet.jobs)
+            return self._in_order_of_ranks(now)
+        events = self._logged_jobs(now) + self._applied(self._named_jobs(now) + self._in_order_of_ranks(now))
         if now % _WINDOW_MS == 0 and len(self._nodes):
             events += self._applied(self._left(now, self._close_window()))
             events += self._applied(self._over(now))
@@ -173,6 +176,15 @@ class JobFinder:
             if job is None or job.nodes != nodes:
                 events += self._taken_over(now, nodes)
                 events.append(JobEvent(now, "start", Job(job_id, nodes, now if job is None else job.start)))
+        return events
+
+    def _in_order_of_ranks(self, now: Instant) -> list[JobEvent]:
+        """Return the jobs of which a list or a log gives the nodes in another order than that of their ranks."""
+        events = []
+        for job_id, job in self._fleet.jobs.items():
+            nodes = self._named.by_rank(job_id, now)
+            if nodes != job.nodes and set(nodes) == set(job.nodes):
+                events.append(JobEvent(now, "start", replace(job, nodes=nodes)))
         return events
 
     def _taken_over(self, now: Instant, nodes: tuple[str, ...]) -> list[JobEvent]:

@@ -28,10 +28,12 @@ _NEVER: Final = 2**62
 class _NamedJob:
     """From when on each node is known, the minutes in which the job was heard of, its ranks that wrote lines.
 
-    `logged` and `finished`: the scheduler's log has its start, or its end. `spoken`: the nodes are those of its lines.
+    `ranks` are the lowest rank on each node, of those that reported in the first minute in which one did. `logged` and
+    `finished`: the scheduler's log has its start, or its end. `spoken`: the nodes are those of its lines.
     """
 
     nodes: dict[str, Instant] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
     minutes: set[int] = field(default_factory=set)
     speakers: Speakers = field(default_factory=Speakers)
     logged: bool = False
@@ -42,6 +44,19 @@ class _NamedJob:
         """Return whether the job was heard of in one of the last minutes that are over."""
         over = now // _MINUTE_MS
         return any(over - _LATELY <= minute < over for minute in self.minutes)
+
+    def take_node(self, node: str, known_at: Instant, rank: int) -> None:
+        """Note that a rank runs on a node, which is known from a time on (ms)."""
+        before = self.nodes.get(node, _NEVER)
+        if known_at < before:
+            self.nodes[node], self.ranks[node] = known_at, rank
+        elif known_at == before:
+            self.ranks[node] = min(rank, self.ranks.get(node, rank))
+
+    def by_rank(self, now: Instant) -> tuple[str, ...]:
+        """Return the nodes that are known by now, in the order of their ranks."""
+        known = [node for node, at in self.nodes.items() if at <= now]
+        return tuple(sorted(known, key=lambda node: (self.ranks.get(node, _NEVER), node)))
 
 
 class NamedJobs:
@@ -71,9 +86,15 @@ class NamedJobs:
         jobs, width = rows.keys["job_id"], len(rows.node.categories)
         good = np.flatnonzero((rows.node.codes >= 0) & (rows.times > after))
         pairs, minutes = jobs.codes[good] * width + rows.node.codes[good], rows.times[good] // _MINUTE_MS
-        for pair, minute in np.unique(np.stack([pairs, minutes], axis=1), axis=0).tolist():
-            job, node = self._of(str(jobs.categories[pair // width])), str(rows.node.categories[pair % width])
-            job.nodes[node] = min((minute + 1) * _MINUTE_MS, job.nodes.get(node, _NEVER))
+        numbers = np.array([int(rank) for rank in rows.keys["rank"].categories], np.int64)
+        ranks = numbers[rows.keys["rank"].codes[good]]
+        order = np.lexsort((ranks, minutes, pairs))
+        seen = np.stack([pairs, minutes, ranks], axis=1)[order]
+        lowest = np.ones(len(seen), bool)
+        lowest[1:] = (seen[1:, :2] != seen[:-1, :2]).any(axis=1)
+        for pair, minute, rank in seen[lowest].tolist():
+            job = self._of(str(jobs.categories[pair // width]))
+            job.take_node(str(rows.node.categories[pair % width]), (minute + 1) * _MINUTE_MS, rank)
             job.minutes.add(minute)
 
     def take_lines(self, records: Iterable[LogRecord]) -> None:
@@ -101,7 +122,7 @@ class NamedJobs:
         """Return the jobs of which the scheduler's log has nothing, sorted, with the nodes known by now."""
         found = []
         for job_id, job in sorted(self._jobs.items()):
-            nodes = tuple(sorted(node for node, at in job.nodes.items() if at <= now))
+            nodes = job.by_rank(now)
             if nodes and not job.logged and not job.finished:
                 found.append((job_id, nodes))
         return found
@@ -117,6 +138,17 @@ class NamedJobs:
             nodes = job.speakers.among([*lots, tuple(job.nodes)], gpus)
             if set(nodes) > job.nodes.keys():
                 job.nodes, job.spoken = dict.fromkeys(nodes, now) | job.nodes, True
+
+    def keep_steps(self) -> None:
+        """Forget all but what steps have named."""
+        for job in self._jobs.values():
+            job.speakers, job.logged, job.finished = Speakers(), False, False
+        self._reported.clear()
+
+    def by_rank(self, job_id: str, now: Instant) -> tuple[str, ...]:
+        """Return the nodes on which ranks have reported steps of a job, in the order of these; empty: none has."""
+        job = self._jobs.get(job_id)
+        return job.by_rank(now) if job is not None and job.ranks else ()
 
     def silent_s(self, job_id: str, now: Instant) -> float | None:
         """Return for how long a job has not been heard of by name; None for one whose nodes nothing names."""
@@ -143,6 +175,7 @@ class NamedJobs:
         jobs = self._jobs
         return {
             "named": {name: job.nodes for name, job in jobs.items() if job.nodes},
+            "ranks": {name: job.ranks for name, job in jobs.items() if job.ranks},
             "minutes": {name: sorted(job.minutes) for name, job in jobs.items() if job.minutes},
             "speakers": {name: (job.speakers.highest, job.speakers.nodes) for name, job in jobs.items()},
             "logged": sorted(name for name, job in jobs.items() if job.logged),
@@ -156,6 +189,8 @@ class NamedJobs:
         self._jobs = {}
         for name, nodes in document["named"].items():
             self._of(name).nodes = dict(nodes)
+        for name, ranks in document.get("ranks", {}).items():
+            self._of(name).ranks = dict(ranks)
         for name, minutes in document["minutes"].items():
             self._of(name).minutes = set(minutes)
         for name, (highest, nodes) in document.get("speakers", {}).items():

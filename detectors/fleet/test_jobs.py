@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,10 +67,15 @@ def engine() -> Engine:
     return Engine(None, CHOICES, ("dcgm", "steps", "jobs", "logs"))
 
 
-def jobs_in(engine: Engine) -> list[set[str]]:
+def jobs_kept(engine: Engine) -> list[Any]:
     state = engine.snapshot()
     document, _ = unpack(state[8 : 8 + int.from_bytes(state[:8], "little")])
-    return sorted((set(job[1]) for job in document["fleet"]["jobs"]), key=min)
+    jobs: list[Any] = document["fleet"]["jobs"]
+    return jobs
+
+
+def jobs_in(engine: Engine) -> list[set[str]]:
+    return sorted((set(job[1]) for job in jobs_kept(engine)), key=min)
 
 
 ONE, TWO = {f"n{n:02d}" for n in range(6)}, {f"n{n:02d}" for n in range(6, 12)}
@@ -95,7 +101,8 @@ def test_where_a_scheduler_speaks_nothing_is_inferred() -> None:
     assert jobs_in(played(own, cluster(40, 1), _START + 40 * _MINUTE)) == [{"n00", "n06"}]
 
 
-def test_ranks_that_name_their_node_make_the_job_at_once() -> None:
+@pytest.mark.parametrize("listed", [(), ("n03", "n04")], ids=["by themselves", "in a list's order"])
+def test_ranks_that_name_their_nodes_make_the_job_at_once_in_their_order(listed: tuple[str, ...]) -> None:
     at = np.arange(1, 40) * 10_000 + _START
     ranks = np.tile(np.arange(4), len(at))
     steps = Rows(
@@ -104,10 +111,13 @@ def test_ranks_that_name_their_node_make_the_job_at_once() -> None:
         {"job_id": KeyColumn(np.zeros(len(ranks), np.int64), ("812",)), "rank": KeyColumn(ranks, (0, 1, 2, 3))},
         {"step_time_s": np.full(len(ranks), 10.0)},
         {"step_time_s": np.full(len(ranks), True)},
-        KeyColumn(ranks // 2, ("n03", "n04")),
+        KeyColumn(ranks // 2, ("n04", "n03")),
     )
-    done = played(engine(), steps, int(at[-1]))
-    assert jobs_in(done) == [{"n03", "n04"}]
+    own = engine()
+    if listed:
+        own.feed_jobs([JobEvent(_START, "start", Job("812", listed, _START))])
+    done = played(own, steps, int(at[-1]))
+    assert [job[1] for job in jobs_kept(done)] == [["n04", "n03"]]
     assert done.pending("steps") == 0
 
 

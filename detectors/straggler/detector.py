@@ -29,7 +29,6 @@ from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, IntArray, LogRecord
 from detectors.core.evidence import Rises
 from detectors.core.kept import Kept
-from detectors.core.statistics import median_of
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet, Job
@@ -171,7 +170,7 @@ class Straggler(Kept):
             job, ranks = jobs[job_id], work.ranks
             if not len(ranks):
                 continue
-            if work.places is None or len(work.places.node) != len(ranks):
+            if (known := work.places) is None or (len(known.node), known.names) != (len(ranks), tuple(job.nodes)):
                 work.places = places_of(job, len(ranks))
             held = [rank for case in self._alarms() if case.memo["job_id"] == job_id for rank in case.memo["ranks"]]
             if work.places is not None and ranks.close(now, work.places, held):
@@ -261,20 +260,22 @@ class Straggler(Kept):
         # Ranks' own times leave out what they wait for each other.
         if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
             return True
-        if (one.starved or one.how == STARVED) and len(self._starved()) > _MOST_NODES:
-            return True  # their jobs have storage in common
+        if (one.starved or one.how == STARVED) and self._storage_is_slow():
+            return True
         return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
 
-    def _starved(self) -> set[str]:
-        """Return the nodes, of whatever job, whose ranks wait longer for data than the others of theirs."""
+    def _storage_is_slow(self) -> bool:
+        """Return whether ranks of several nodes, of whatever jobs, wait longer for data than the others of theirs, or
+        some of two jobs have come to: what these have in common is their storage.
+        """
         nodes: set[str] = set()
+        jobs = 0
         for work in self._works.values():
-            if (places := work.places) is None or not len(work.ranks):
-                continue
-            waits = work.ranks.data_s - median_of(work.ranks.data_s)
-            starved = np.flatnonzero(waits >= self._config.effect_share / 2 * work.ranks.step_s)
-            nodes |= {places.names[node] for node in places.node[starved].tolist()}
-        return nodes
+            if (places := work.places) is not None and len(work.ranks):
+                starved, anew = work.ranks.starved(self._config.effect_share / 2)
+                nodes |= {places.names[node] for node in places.node[starved].tolist()}
+                jobs += anew
+        return len(nodes) > _MOST_NODES or jobs > 1
 
     def _slows(self, now: Instant, one: Suspect) -> bool:
         """Return whether steps are longer since a rank is late, as far as is known: of those that were given more work

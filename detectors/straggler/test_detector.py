@@ -92,7 +92,7 @@ def test_a_node_that_alone_waits_for_its_data_holds_up_the_job(slow_data: list[S
         assert "data loaders" in one.recommended_action
 
 
-@pytest.mark.parametrize(("jobs", "named"), [([1], [name(5)]), ([0, 1, 2], [])])
+@pytest.mark.parametrize(("jobs", "named"), [([1], [name(5)]), ([0, 2], []), ([0, 1, 2], [])])
 def test_nodes_of_several_jobs_that_wait_for_data_at_once_wait_for_their_storage(
     jobs: list[int], named: list[str]
 ) -> None:
@@ -297,3 +297,15 @@ def test_a_rank_that_is_now_behind_and_now_ahead_has_a_bad_minute() -> None:
 def test_where_work_is_uneven_from_step_to_step_and_rank_to_rank_one_that_is_slow_is_found() -> None:
     uneven = replace(PLAIN, nodes=16, jitter=0.14, minutes=15, slow=[Slow([CULPRIT], 300, factor=1.5)])
     assert entities(uneven) == [GPU]
+
+
+def test_ranks_lie_on_the_nodes_that_their_steps_name_whatever_order_a_list_gives() -> None:
+    tape = tape_of(replace(SUDDEN, minutes=10, slow=[Slow([CULPRIT], 300)]))
+    steps, *rest = tape.rows
+    rank = np.array(steps.keys["rank"].categories)[steps.keys["rank"].codes]
+    named = replace(steps, node=KeyColumn(rank // 4, tuple(map(name, range(3)))))
+    (start,) = tape.jobs
+    listed = replace(start, job=replace(start.job, nodes=(name(1), name(0), name(2))))
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=[named, *rest], jobs=[listed]), [choice])[0]
+    assert [dict(one.entity) for one in found if one.state == "firing"] == [GPU]
