@@ -38,7 +38,7 @@ from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
-from detectors.straggler.late_ranks import Late
+from detectors.straggler.late_ranks import MOST_NODES, Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
@@ -63,8 +63,7 @@ _EXPLAINS: Final = 1.5
 """A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
 clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
-_MOST_NODES, _MOST_NODE_SHARE = 2, 0.05
-"""More that are odd at once have something in common that is not a machine's."""
+_MOST_NODE_SHARE: Final = 0.05
 
 
 class _Work(Kept):
@@ -224,7 +223,7 @@ class Straggler(Kept):
                 continue
             if any(case.node == node for case in self._alarms()):
                 continue
-            if one.crowd > (1 if one.always else max(_MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes))):
+            if one.crowd > (1 if one.always else max(MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes))):
                 continue  # what several have had since the first step is their work
             known = [case.memo["lag"] for case in self._alarms() if case.memo["job_id"] == one.job.job_id]
             worst = max(known + [other.lag for other in suspects if other.job == one.job])
@@ -260,22 +259,11 @@ class Straggler(Kept):
         # Ranks' own times leave out what they wait for each other.
         if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
             return True
-        if (one.starved or one.how == STARVED) and self._storage_is_slow():
-            return True
+        if one.starved or one.how == STARVED:
+            placed = ((work.ranks, work.places) for work in self._works.values() if work.places is not None)
+            if wait_for_storage(placed, self._config.effect_share / 2):
+                return True
         return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, one.since, now)
-
-    def _storage_is_slow(self) -> bool:
-        """Return whether ranks of several nodes, of whatever jobs, wait longer for data than the others of theirs, or
-        some of two jobs have come to: what these have in common is their storage.
-        """
-        nodes: set[str] = set()
-        jobs = 0
-        for work in self._works.values():
-            if (places := work.places) is not None and len(work.ranks):
-                starved, anew = work.ranks.starved(self._config.effect_share / 2)
-                nodes |= {places.names[node] for node in places.node[starved].tolist()}
-                jobs += anew
-        return len(nodes) > _MOST_NODES or jobs > 1
 
     def _slows(self, now: Instant, one: Suspect) -> bool:
         """Return whether steps are longer since a rank is late, as far as is known: of those that were given more work

@@ -1,5 +1,6 @@
 """Who is slow by the times of a job's ranks: a GPU, or a node, and what their readings say of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,10 @@ from detectors.straggler.watch import Watch, gpus_of
 _MORE_WORK: Final = 1 / 3
 """Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
 half, the noise of single windows would decide."""
+MOST_NODES: Final = 2
+"""More that are odd at once have something in common that is not a machine's."""
+_ALIKE: Final = 1.25
+"""Hosts that fail by themselves at one time don't make their ranks wait for data equally long."""
 _ODD_TOO: Final = 5.0
 """Wealth (natural logarithm) from which on another rank is late, too, by no chance: where experts are in favour by
 turns, some rank of most nodes is late in any look."""
@@ -107,3 +112,17 @@ class Late:
                 )
             )
         return found
+
+
+def wait_for_storage(jobs: Iterable[tuple[Ranks, Places]], share: float) -> bool:
+    """Return whether ranks of several nodes, of whatever jobs, wait longer for data than the others of theirs, by a
+    share of the step; or have come to, of two jobs, or alike on two nodes: what these have in common is their storage.
+    """
+    nodes: set[str] = set()
+    came_to = 0
+    for ranks, places in jobs:
+        starved, came = ranks.starved(share)
+        nodes |= {places.names[node] for node in places.node[starved].tolist()}
+        waits = np.sort(list({int(places.node[rank]): float(ranks.data_s[rank]) for rank in came.tolist()}.values()))
+        came_to += 2 if (waits[1:] <= _ALIKE * waits[:-1]).any() else min(len(waits), 1)
+    return len(nodes) > MOST_NODES or came_to > 1

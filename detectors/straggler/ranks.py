@@ -140,13 +140,13 @@ class Ranks(Comparison):
         self.look(Look(who, one, Groups(one, 1), x, steps, held_too, begun, self.look_s, self.every_s))
         return True
 
-    def starved(self, share: float) -> tuple[IntArray, bool]:
-        """Return the ranks that wait longer for data than the others do, by a share of the step, and whether one of
-        them did not use to.
+    def starved(self, share: float) -> tuple[IntArray, IntArray]:
+        """Return the ranks that wait longer for data than the others do, by a share of the step, and those of them that
+        take so much longer than they used to.
         """
         ranks = np.flatnonzero(self.data_s - median_of(self.data_s) >= share * self.step_s)
         longer = self.computes_s[ranks] * -np.expm1(-self.recent[0, ranks])
-        return ranks, bool((longer >= share * self.step_s).any())
+        return ranks, ranks[longer >= share * self.step_s]
 
     def slow_since(self, rank: int) -> Instant:
         """Return since when (ms) a rank has been slow without a pause; before, it may have had another reason."""

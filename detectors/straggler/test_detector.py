@@ -108,6 +108,15 @@ def test_nodes_of_several_jobs_that_wait_for_data_at_once_wait_for_their_storage
     assert [one.entity["node"] for one in play(shared, [choice])[0] if one.state == "firing"] == named
 
 
+@pytest.mark.parametrize(("second_s", "named"), [(1.0, []), (2.0, [name(1), name(2)])], ids=["alike", "not alike"])
+def test_two_nodes_of_a_job_that_come_to_wait_alike_for_data_wait_for_their_storage(
+    second_s: float, named: list[str]
+) -> None:
+    slow_data = [Slow(range(4, 8), 300, factor=1.0), Slow(range(8, 12), 300, factor=second_s)]
+    found = entities(replace(PLAIN, nodes=8, minutes=15, slow_data=slow_data))
+    assert sorted(str(entity["node"]) for entity in found) == named
+
+
 @pytest.mark.parametrize(("now", "named"), [(1.09, []), (1.14, [{"node": name(1), "gpu": 2}])])
 def test_a_rank_that_was_quick_holds_up_nobody_until_it_is_behind_all_others(now: float, named: list[Any]) -> None:
     quick, heavier = Slow([CULPRIT], until_s=ONSET_S, factor=0.92), Slow([0, 9], factor=1.08)
