@@ -138,12 +138,15 @@ class JobFinder:
     def advance(self, now: Instant) -> list[JobEvent]:
         """Return, at a point of the grid, which jobs began or ended by all that is known."""
         if self._scheduled:
+            if now % _WINDOW_MS:
+                return []
             self._named.forget_old(now, self._fleet.jobs)
             return self._in_order_of_ranks(now)
-        events = self._logged_jobs(now) + self._applied(self._named_jobs(now) + self._in_order_of_ranks(now))
+        events = self._logged_jobs(now) + self._applied(self._named_jobs(now))
         if now % _WINDOW_MS == 0 and len(self._nodes):
             events += self._applied(self._left(now, self._close_window()))
             events += self._applied(self._over(now))
+            events += self._applied(self._in_order_of_ranks(now))
             if now // _WINDOW_MS % _EVERY == 0:
                 events += self._begun(now)
             gpus = np.bincount(self._gpus.node, minlength=len(self._names)).tolist()
@@ -181,8 +184,8 @@ class JobFinder:
     def _in_order_of_ranks(self, now: Instant) -> list[JobEvent]:
         """Return the jobs of which a list or a log gives the nodes in another order than that of their ranks."""
         events = []
-        for job_id, job in self._fleet.jobs.items():
-            nodes = self._named.by_rank(job_id, now)
+        for job in self._fleet.jobs.values():
+            nodes = self._named.by_rank(job, now)
             if nodes != job.nodes and set(nodes) == set(job.nodes):
                 events.append(JobEvent(now, "start", replace(job, nodes=nodes)))
         return events

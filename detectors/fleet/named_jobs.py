@@ -28,12 +28,14 @@ _NEVER: Final = 2**62
 class _NamedJob:
     """From when on each node is known, the minutes in which the job was heard of, its ranks that wrote lines.
 
-    `ranks` are the lowest rank on each node, of those that reported in the first minute in which one did. `logged` and
-    `finished`: the scheduler's log has its start, or its end. `spoken`: the nodes are those of its lines.
+    `ranks`: the latest minute that is over in which ranks on each node reported, and the lowest of them; `coming`: these
+    by minute, of those that are not over. `logged` and `finished`: the scheduler's log has its start, or its end.
+    `spoken`: the nodes are those of its lines.
     """
 
     nodes: dict[str, Instant] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    coming: dict[int, dict[str, int]] = field(default_factory=dict)
     minutes: set[int] = field(default_factory=set)
     speakers: Speakers = field(default_factory=Speakers)
     logged: bool = False
@@ -45,18 +47,23 @@ class _NamedJob:
         over = now // _MINUTE_MS
         return any(over - _LATELY <= minute < over for minute in self.minutes)
 
-    def take_node(self, node: str, known_at: Instant, rank: int) -> None:
-        """Note that a rank runs on a node, which is known from a time on (ms)."""
-        before = self.nodes.get(node, _NEVER)
-        if known_at < before:
-            self.nodes[node], self.ranks[node] = known_at, rank
-        elif known_at == before:
-            self.ranks[node] = min(rank, self.ranks.get(node, rank))
+    def take_node(self, node: str, minute: int, rank: int) -> None:
+        """Note that a rank, the lowest of some, ran on a node in a minute."""
+        self.nodes[node] = min((minute + 1) * _MINUTE_MS, self.nodes.get(node, _NEVER))
+        self.minutes.add(minute)
+        here = self.coming.setdefault(minute, {})
+        here[node] = min(rank, here.get(node, rank))
+
+    def settle(self, now: Instant) -> None:
+        """Take over the minutes that are over by now."""
+        for minute in sorted(minute for minute in self.coming if (minute + 1) * _MINUTE_MS <= now):
+            self.ranks |= {node: (minute, rank) for node, rank in self.coming.pop(minute).items()}
 
     def by_rank(self, now: Instant) -> tuple[str, ...]:
         """Return the nodes that are known by now, in the order of their ranks."""
+        self.settle(now)
         known = [node for node, at in self.nodes.items() if at <= now]
-        return tuple(sorted(known, key=lambda node: (self.ranks.get(node, _NEVER), node)))
+        return tuple(sorted(known, key=lambda node: (self.ranks.get(node, (0, _NEVER))[1], node)))
 
 
 class NamedJobs:
@@ -93,9 +100,8 @@ class NamedJobs:
         lowest = np.ones(len(seen), bool)
         lowest[1:] = (seen[1:, :2] != seen[:-1, :2]).any(axis=1)
         for pair, minute, rank in seen[lowest].tolist():
-            job = self._of(str(jobs.categories[pair // width]))
-            job.take_node(str(rows.node.categories[pair % width]), (minute + 1) * _MINUTE_MS, rank)
-            job.minutes.add(minute)
+            node = str(rows.node.categories[pair % width])
+            self._of(str(jobs.categories[pair // width])).take_node(node, minute, rank)
 
     def take_lines(self, records: Iterable[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -145,10 +151,12 @@ class NamedJobs:
             job.speakers, job.logged, job.finished = Speakers(), False, False
         self._reported.clear()
 
-    def by_rank(self, job_id: str, now: Instant) -> tuple[str, ...]:
-        """Return the nodes on which ranks have reported steps of a job, in the order of these; empty: none has."""
-        job = self._jobs.get(job_id)
-        return job.by_rank(now) if job is not None and job.ranks else ()
+    def by_rank(self, job: Job, now: Instant) -> tuple[str, ...]:
+        """Return the nodes on which ranks have reported steps of a job since its start, in the order of these."""
+        known = self._jobs.get(job.job_id)
+        if known is None:
+            return ()
+        return tuple(n for n in known.by_rank(now) if n in known.ranks and known.ranks[n][0] * _MINUTE_MS >= job.start)
 
     def silent_s(self, job_id: str, now: Instant) -> float | None:
         """Return for how long a job has not been heard of by name; None for one whose nodes nothing names."""
@@ -166,6 +174,7 @@ class NamedJobs:
         """Forget the minutes before the last two hours, and jobs that have no others and do not run."""
         kept = now // _MINUTE_MS - 2 * GONE_S // 60
         for job_id, job in list(self._jobs.items()):
+            job.settle(now)
             job.minutes = {minute for minute in job.minutes if minute >= kept}
             if not job.minutes and not job.logged and job_id not in running:
                 del self._jobs[job_id]
@@ -176,6 +185,7 @@ class NamedJobs:
         return {
             "named": {name: job.nodes for name, job in jobs.items() if job.nodes},
             "ranks": {name: job.ranks for name, job in jobs.items() if job.ranks},
+            "coming": {name: list(job.coming.items()) for name, job in jobs.items() if job.coming},
             "minutes": {name: sorted(job.minutes) for name, job in jobs.items() if job.minutes},
             "speakers": {name: (job.speakers.highest, job.speakers.nodes) for name, job in jobs.items()},
             "logged": sorted(name for name, job in jobs.items() if job.logged),
@@ -190,7 +200,9 @@ class NamedJobs:
         for name, nodes in document["named"].items():
             self._of(name).nodes = dict(nodes)
         for name, ranks in document.get("ranks", {}).items():
-            self._of(name).ranks = dict(ranks)
+            self._of(name).ranks = {node: (minute, rank) for node, (minute, rank) in ranks.items()}
+        for name, coming in document.get("coming", {}).items():
+            self._of(name).coming = {minute: dict(nodes) for minute, nodes in coming}
         for name, minutes in document["minutes"].items():
             self._of(name).minutes = set(minutes)
         for name, (highest, nodes) in document.get("speakers", {}).items():
