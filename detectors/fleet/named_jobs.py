@@ -28,9 +28,9 @@ _NEVER: Final = 2**62
 class _NamedJob:
     """From when on each node is known, the minutes in which the job was heard of, its ranks that wrote lines.
 
-    `ranks`: the latest minute that is over in which ranks on each node reported, and the lowest of them; `coming`: these
-    by minute, of those that are not over. `logged` and `finished`: the scheduler's log has its start, or its end.
-    `spoken`: the nodes are those of its lines.
+    `ranks`: the latest minute that is over in which ranks on each node reported, and the lowest of them; `coming`:
+    these by minute, of those that are not over. `logged` and `finished`: the scheduler's log has its start, or its
+    end. `spoken`: the nodes are those of its lines.
     """
 
     nodes: dict[str, Instant] = field(default_factory=dict)

@@ -101,8 +101,11 @@ def test_where_a_scheduler_speaks_nothing_is_inferred() -> None:
     assert jobs_in(played(own, cluster(40, 1), _START + 40 * _MINUTE)) == [{"n00", "n06"}]
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "and lie otherwise after a restart"])
 @pytest.mark.parametrize("listed", [(), ("n03", "n04")], ids=["by themselves", "in a list's order"])
-def test_ranks_that_name_their_nodes_make_the_job_at_once_in_their_order(listed: tuple[str, ...]) -> None:
+def test_ranks_that_name_their_nodes_make_the_job_at_once_in_their_order(
+    listed: tuple[str, ...], restarted: bool
+) -> None:
     at = np.arange(1, 40) * 10_000 + _START
     ranks = np.tile(np.arange(4), len(at))
     steps = Rows(
@@ -111,7 +114,7 @@ def test_ranks_that_name_their_nodes_make_the_job_at_once_in_their_order(listed:
         {"job_id": KeyColumn(np.zeros(len(ranks), np.int64), ("812",)), "rank": KeyColumn(ranks, (0, 1, 2, 3))},
         {"step_time_s": np.full(len(ranks), 10.0)},
         {"step_time_s": np.full(len(ranks), True)},
-        KeyColumn(ranks // 2, ("n04", "n03")),
+        KeyColumn(ranks // 2 ^ (restarted & (np.arange(len(ranks)) < 60)), ("n04", "n03")),
     )
     own = engine()
     if listed:
