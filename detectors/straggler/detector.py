@@ -187,8 +187,9 @@ class Straggler(Kept):
     def _judge_links(self, now: Instant, links: list[SlowLink]) -> list[Finding]:
         found: list[Finding] = []
         for link in links:
-            harmless = link.effect is None or link.effect.slower < self._config.job_share
-            if any(case.node == link.node for case in self._alarms()) or (harmless and link.windows < _HARMLESS_LOOKS):
+            late = link.windows >= _HARMLESS_LOOKS  # what slows the job from now on is something else
+            harmless = late or link.effect is None or link.effect.slower < self._config.job_share
+            if any(case.node == link.node for case in self._alarms()) or (harmless and not late):
                 continue
             report = report_on(link, now, harmless=harmless)
             found += self._book.fire(
