@@ -87,8 +87,12 @@ def tape_of(training: Training) -> Tape:
     return replace(whole, rows=[_steps(training), *whole.rows])
 
 
-def with_speeds(training: Training, node: str, speeds: Sequence[tuple[float, float]]) -> Tape:
-    """Return the job, and its nodes' NICs: they read a speed of 400 Gb/s, but one node's another from times on (s)."""
+def with_speeds(
+    training: Training, node: str, speeds: Sequence[tuple[float, float]], errors_per_s: float = 0.0
+) -> Tape:
+    """Return the job, and its nodes' NICs: they read a speed of 400 Gb/s, but one node's another from times on (s), and
+    counts errors all the time.
+    """
     tape, nodes = tape_of(training), training.nodes
     ticks = np.arange(2.0, training.minutes * 60, training.interval_s)
     at_s, number = np.repeat(ticks, nodes), np.tile(np.arange(nodes), len(ticks))
@@ -100,7 +104,8 @@ def with_speeds(training: Training, node: str, speeds: Sequence[tuple[float, flo
         "node": KeyColumn(number, names),
         "nic": KeyColumn(np.zeros(len(at_s), np.int64), ("mlx5_0",)),
     }
-    rows = Rows("nic", instant(at_s), keys, {"speed_gbps": speed}, {"speed_gbps": np.ones(len(at_s), bool)})
+    values = {"speed_gbps": speed, "symbol_error": np.where(number == names.index(node), errors_per_s * at_s, 0.0)}
+    rows = Rows("nic", instant(at_s), keys, values, {field_: np.ones(len(at_s), bool) for field_ in values})
     return replace(tape, rows=[*tape.rows, rows])
 
 

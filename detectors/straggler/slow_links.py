@@ -1,7 +1,7 @@
 """NICs whose link came up at a lower speed than it had: a job's collectives go at the pace of its slowest rail.
 
 Then no rank computes for longer and all wait as long: nothing but the speed of the link says whose fault it is. What it
-does to the job, the job's pace before and since says.
+does to the job, the job's pace before and since says. A link that errs has a finding of its own (`link_fault`).
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,10 @@ from detectors.straggler.suspects import PAGE_SHARE, Report
 _LOWER: Final = 0.75
 """Of the speed before: a lane less of four, or a rate of the generation before, and nothing in between."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
+_ERRORS: Final = ("symbol_error", "port_rcv_errors", "rx_crc_errors_phy", "rx_symbol_err_phy")
+_ERRS: Final = 20.0
+"""Errors in some ten minutes: as many are `link_fault`'s least; to train a link anew takes fewer."""
+_MEMORY_MS: Final = 600_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,17 @@ class SlowLink:
 
 
 class SlowLinks(Columns):
-    """Columns over NICs: the latest `speed` and the `highest` (Gb/s); `since` when (ms) it is lower, -1: it is not."""
+    """Columns over NICs: the latest `speed` and the `highest` (Gb/s); `since` when (ms) it is lower, -1: it is not; its
+    count of `errors`, read `at` (ms), and of those of the last ten minutes (`lately`).
+    """
 
     axis = "nic"
     speed: FloatArray = column(np.nan)
     highest: FloatArray = column(np.nan)
     since: IntArray = column(-1)
+    errors: FloatArray = column(np.nan)
+    at: IntArray = column(-1)
+    lately: FloatArray = column(0.0)
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
@@ -62,11 +71,20 @@ class SlowLinks(Columns):
             self.speed[nics], self.highest[nics] = speed, np.fmax(self.highest[nics], speed)
             lower = speed < _LOWER * self.highest[nics]
             self.since[nics] = np.where(lower, np.where(self.since[nics] < 0, at, self.since[nics]), -1)
+            counts = [reported(batch, name, tick, here) for name in _ERRORS if name in batch.sound]
+            if counts:
+                self._count(batch.entities[here], batch.at[tick, here], np.nansum(counts, axis=0))
+
+    def _count(self, nics: IntArray, at: IntArray, errors: FloatArray) -> None:
+        more = errors - self.errors[nics]
+        kept = np.exp(-(at - self.at[nics]) / _MEMORY_MS)
+        self.lately[nics] = kept * self.lately[nics] + np.where(more > 0, more, 0.0)
+        self.errors[nics], self.at[nics] = errors, at
 
     def slow(self, now: Instant, histories: Mapping[str, History]) -> list[SlowLink]:
         """Return the links that are slow at the end of a window, of the jobs that have several nodes."""
         found = []
-        for place in np.flatnonzero(self.since >= 0).tolist():
+        for place in np.flatnonzero((self.since >= 0) & (self.lately < _ERRS)).tolist():
             node, nic = (str(part) for part in self._fleet.entities("nic")[place])
             job, since = self._fleet.job_of(node), int(self.since[place])
             windows = now // _WINDOW_MS - -(-since // _WINDOW_MS)

@@ -16,8 +16,8 @@ SLOWED = replace(HOUR, uniform=[(600, 1500, 1.12)])
 HALF = [(0.0, 400.0), (600.0, 200.0), (1500.0, 400.0)]
 
 
-def run(training: Training, speeds: list[tuple[float, float]]) -> list[Finding]:
-    tape = with_speeds(training, name(1), speeds)
+def run(training: Training, speeds: list[tuple[float, float]], errors_per_s: float = 0.0) -> list[Finding]:
+    tape = with_speeds(training, name(1), speeds, errors_per_s)
     return play(tape, [(Straggler, configure(Straggler.config_type, Straggler.spec, {}))])[0]
 
 
@@ -41,6 +41,11 @@ def test_a_slower_link_that_slows_no_job_is_information(training: Training) -> N
 def test_a_link_that_is_down_for_a_moment_or_always_was_slower_is_none() -> None:
     assert run(SLOWED, [(0.0, 400.0), (600.0, 0.0), (660.0, 400.0)]) == []
     assert run(SLOWED, [(0.0, 200.0)]) == []
+
+
+def test_a_link_that_errs_has_a_finding_of_its_own_and_a_few_errors_are_none() -> None:
+    assert run(SLOWED, HALF, errors_per_s=0.2) == []
+    assert [one.state for one in run(SLOWED, HALF, errors_per_s=0.01)] == ["firing", "resolved"]
 
 
 def test_a_job_on_one_node_has_no_use_for_its_link() -> None:
