@@ -261,6 +261,8 @@ class Straggler(Kept):
         if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
             return True
         if one.starved or one.how == STARVED:
+            if self._links.errs(str(one.entity["node"])):
+                return True
             placed = ((work.ranks, work.places) for work in self._works.values() if work.places is not None)
             if wait_for_storage(placed, self._config.effect_share / 2):
                 return True

@@ -97,6 +97,11 @@ class SlowLinks(Columns):
             found.append(SlowLink(job, node, nic, speed, highest, since, windows, effect))
         return found
 
+    def errs(self, node: str) -> bool:
+        """Return whether a link of a node has counted errors lately: what it waits for, it waits for by that."""
+        keys = self._fleet.entities("nic")
+        return any(str(keys[place][0]) == node for place in np.flatnonzero(self.lately >= _ERRS).tolist())
+
     def is_slow(self, node: str, nic: str) -> bool:
         """Return whether a NIC's link runs at a lower speed than it had."""
         keys = self._fleet.entities("nic")

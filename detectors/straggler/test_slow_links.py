@@ -7,7 +7,7 @@ import pytest
 from detectors.contract import Finding
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import PLAIN, Training, with_speeds
+from detectors.straggler.examples import PLAIN, Slow, Training, with_speeds
 from detectors.tapes.gpus import START, name
 from detectors.tapes.tape import play
 
@@ -46,6 +46,13 @@ def test_a_link_that_is_down_for_a_moment_or_always_was_slower_is_none() -> None
 def test_a_link_that_errs_has_a_finding_of_its_own_and_a_few_errors_are_none() -> None:
     assert run(SLOWED, HALF, errors_per_s=0.2) == []
     assert [one.state for one in run(SLOWED, HALF, errors_per_s=0.01)] == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize(("errors_per_s", "named"), [(0.0, [name(1)]), (0.2, [])])
+def test_a_node_that_waits_for_data_over_a_link_that_errs_waits_for_that(errors_per_s: float, named: list[str]) -> None:
+    starved = replace(PLAIN, minutes=15, slow_data=[Slow(range(4, 8), 300)])
+    found = run(starved, [(0.0, 400.0)], errors_per_s)
+    assert [one.entity["node"] for one in found if one.state == "firing"] == named
 
 
 def test_a_job_on_one_node_has_no_use_for_its_link() -> None:
