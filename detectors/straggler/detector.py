@@ -1,9 +1,9 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
 Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its
-own habit and with the others' (`ranks`, `shape`). Where they do not, DCGM's readings show who computes while the
+own habit and with the others' (`ranks`, `rank_places`). Where they do not, DCGM's readings show who computes while the
 others wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity
-(`effect`). On each the culprit's own shortfall must explain what the job loses. A node whose NIC came up at a lower
+(`job_pace`). On each the culprit's own shortfall must explain what the job loses. A node whose NIC came up at a lower
 speed than it had, while steps got longer, is one, too: all ranks wait as long for it (`slow_links`). What is odd and
 slows nobody is reported once, as information. Most GPUs of a node together are the node, and of one node there is one
 finding at a time.
@@ -64,6 +64,7 @@ _EXPLAINS: Final = 1.5
 clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
 _MOST_NODE_SHARE: Final = 0.05
+"""Of a large job so many more may be odd at once by themselves."""
 
 
 class _Work(Kept):

@@ -3,7 +3,7 @@
 Some steps make up a look: it ends when nearly all ranks have reported 10 s of them. In it a rank is slow if it computes
 longer than its own habit times what all ranks' has changed by, by a share of the computation that matters and by more
 than the tails of this cluster's ranks explain (less than that share of the step only if its GPU does no more work, see
-`late`); or, from the job's first steps on, longer than the others, unless such ranks form a pipeline stage. Who
+`late_ranks`); or, from the job's first steps on, longer than the others, unless such ranks form a pipeline stage. Who
 computes no longer than its peers, waits as they do, or is hardly behind the longest of those that keep up, holds up
 nobody.
 

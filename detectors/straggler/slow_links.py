@@ -110,7 +110,6 @@ class SlowLinks(Columns):
 
 def report_on(link: SlowLink, now: Instant, *, harmless: bool) -> Report:
     """Return what a finding says of a link; `harmless`, where its job is hardly slower for it, as far as is known."""
-    lost = 0.0 if link.effect is None or harmless else link.effect.slower
     evidence: dict[str, float | int | str] = {
         "nic": link.nic, "speed_gbps": link.gbps, "speed_gbps_before": link.before, "job_id": link.job.job_id,
         "slow_for_s": (now - link.since) / 1000,
@@ -119,7 +118,7 @@ def report_on(link: SlowLink, now: Instant, *, harmless: bool) -> Report:
     if link.effect is None or harmless:
         what = "is hardly slower for it" if link.effect is not None else "was not seen at the speed before"
         return Report("info", 0.5, f"{link.node} has a slow link: {speeds}; job {link.job.job_id} {what}", evidence)
-    effect = link.effect
+    effect, lost = link.effect, link.effect.slower
     evidence |= {"job_figure": effect.figure, "job_before": effect.before, "job_now": effect.now}
     evidence["job_slower_share"] = lost
     severity: Severity = "page" if lost >= PAGE_SHARE else "ticket"
