@@ -1,15 +1,17 @@
 """The GPUs of this machine through NVML, NVIDIA's management library: readings as DCGM would name them.
 
 Units are DCGM's: W, MHz, degrees Celsius, MiB, mJ, ns, KiB/s. A reading and the field it becomes mean the same;
-profiling fields (``DCGM_FI_PROF_*``) have no counterpart here and are left out.
+profiling fields (``DCGM_FI_PROF_*``) are there from Hopper on, for which NVML has GPM.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import pynvml
 
 from services.kit.errors import UserError
+from services.record.gpm import Gpm
 from services.record.sensors import Xid
 from services.recording.model import Gpu
 
@@ -40,6 +42,7 @@ class Nvml:
         self.model = ", ".join(name if name.startswith("NVIDIA") else f"NVIDIA {name}" for name in names)
         self.driver = _text(pynvml.nvmlSystemGetDriverVersion())
         self._without: list[set[str]] = [set() for _ in self._handles]
+        self._gpm = [_gpm(handle) for handle in self._handles]
         self._events = self._listen()
 
     def __enter__(self) -> Self:
@@ -55,7 +58,8 @@ class Nvml:
 
     def read(self) -> Sequence[Mapping[str, float]]:
         """Return one reading of every GPU; what it once refused as not supported is not asked again."""
-        return [self._read(handle, without) for handle, without in zip(self._handles, self._without, strict=True)]
+        each = zip(self._handles, self._without, self._gpm, strict=True)
+        return [self._read(handle, without, gpm) for handle, without, gpm in each]
 
     def xids(self) -> Sequence[Xid]:
         """Return the XID errors since the last call."""
@@ -74,10 +78,16 @@ class Nvml:
         """Let go of the driver."""
         if self._events is not None:
             pynvml.nvmlEventSetFree(self._events)
+        for gpm in self._gpm:
+            if gpm is not None:
+                gpm.close()
         pynvml.nvmlShutdown()
 
-    def _read(self, handle: Any, without: set[str]) -> dict[str, float]:
+    def _read(self, handle: Any, without: set[str], gpm: Gpm | None) -> dict[str, float]:
         reading: dict[str, float] = {}
+        if gpm is not None:
+            with contextlib.suppress(pynvml.NVMLError):  # as below: this time only
+                reading |= gpm.read()
         for group, ask in _READINGS.items():
             if group in without:
                 continue
@@ -99,6 +109,13 @@ class Nvml:
             pynvml.nvmlEventSetFree(events)
             return None
         return events
+
+
+def _gpm(handle: Any) -> Gpm | None:
+    try:
+        return Gpm(handle)
+    except pynvml.NVMLError:  # older than Hopper, or not permitted
+        return None
 
 
 def _text(value: str | bytes) -> str:

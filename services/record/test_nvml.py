@@ -1,5 +1,7 @@
-"""The NVML binding's answers as DCGM fields. The driver is not there where tests run: its answers are given here."""
+"""The NVML binding's answers as DCGM fields. The driver is not there where tests run: its answers are given here, as an
+H100 with driver 580.159 gave them."""
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,6 +84,34 @@ def test_readings_have_the_names_and_units_of_dcgm(driver: dict[str, int]) -> No
         assert reading["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"] == 4
         assert "DCGM_FI_DEV_POWER_USAGE_INSTANT" not in reading
         assert "DCGM_FI_DEV_POWER_VIOLATION" not in reading
+
+
+@pytest.fixture
+def hopper(driver: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer GPM, too: percent and MiB/s, as means between a sample and the next one."""
+    answers = {pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: 54.8, pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: 28.0}
+    taken: list[int] = []
+
+    def means(asked: Any) -> None:
+        assert [ctypes.addressof(one.contents) for one in (asked.sample1, asked.sample2)] == taken[-2:]
+        for metric in asked.metrics[: asked.numMetrics]:
+            metric.nvmlReturn = 0 if metric.metricId in answers else pynvml.NVML_ERROR_NOT_SUPPORTED
+            metric.value = answers.get(metric.metricId, 0.0)
+
+    monkeypatch.setattr(pynvml, "nvmlGpmQueryDeviceSupport", lambda _handle: SimpleNamespace(isSupportedDevice=1))
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleAlloc", lambda: ctypes.pointer(pynvml.struct_c_nvmlGpmSample_t()))
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", lambda _sample: None)
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", lambda _, one: taken.append(ctypes.addressof(one.contents)))
+    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", means)
+
+
+def test_from_hopper_on_profiling_fields_are_means_since_the_last_reading(hopper: None) -> None:
+    with Nvml() as sensors:
+        sensors.read()
+        (reading,) = sensors.read()
+    assert reading["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] == pytest.approx(0.548)
+    assert reading["DCGM_FI_PROF_PCIE_RX_BYTES"] == 28 * 2**20
+    assert "DCGM_FI_PROF_NVLINK_RX_BYTES" not in reading, "a GPU without NVLink"
 
 
 def test_what_is_not_supported_is_asked_once(driver: dict[str, int]) -> None:
