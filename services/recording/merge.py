@@ -18,13 +18,15 @@ from services.recording.clocks import Skew, clock_skews, shifts_of
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.instants import format_instant
 from services.recording.merge_documents import merged_events, merged_jobs, merged_labels, merged_topology
-from services.recording.merge_parts import Part, say_left_out, shared_stretch
+from services.recording.merge_parts import MARGIN_MS, Part, Stretch, say_left_out, shared_stretch
 from services.recording.reader import Recording, open_stream
 from services.recording.schema import NAME, STREAMS, StreamSchema
 from services.recording.windows import Ints, codes_of, windows
 from services.recording.writer import RecordingWriter, sha256_of
 
 _BATCH_ROWS = 65_536
+_NOT_NAMED = frozenset({"imported", "local"})
+"""What importers and `hindcast record` call a cluster that nobody named."""
 
 
 def merge_recordings(
@@ -92,7 +94,7 @@ def merge_recordings(
 
 
 def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_gaps: bool) -> None:
-    names = sorted({part.manifest.cluster.name for part in parts})
+    names = sorted(_chosen(parts))
     if len(names) > 1 and cluster is None:
         raise UserError(
             f"recordings of different clusters: {', '.join(names)}",
@@ -100,18 +102,26 @@ def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_ga
             exit_code=2,
         )
     # Each must overlap what the earlier ones, in order of time, reach to: a gap would be a stretch without telemetry.
-    reach: int | None = None
+    # A dump of one moment, as of `nvidia-smi -q`, is of the minutes around it.
+    reach: Stretch | None = None
     for part in sorted((part for part in parts if part.streams() or not log_gaps), key=lambda one: one.span):
         start, end = part.span
-        if reach is not None and start > reach:
+        margin = MARGIN_MS if start == end else 0
+        if reach is not None and start - margin > reach[0]:
             hint = "merge recordings whose times overlap; check the clocks and time zones of what was imported"
             raise UserError(
                 f"{part.path}: begins at {format_instant(start)}, after the others have ended "
-                f"at {format_instant(reach)}",
+                f"at {format_instant(reach[1])}",
                 remedy="; ".join([hint, *report.notes]),
                 exit_code=2,
             )
-        reach = max(end, reach or end)
+        reach = max((end + margin, end), reach or (end, end))
+
+
+def _chosen(parts: Sequence[Part]) -> set[str]:
+    """Return the names of clusters that somebody gave, without those that stand where nobody did."""
+    names = {part.manifest.cluster.name for part in parts}
+    return names - _NOT_NAMED or {parts[0].manifest.cluster.name}
 
 
 def _header(
@@ -146,7 +156,7 @@ def _header(
         "source": source,
         "start": min(part.start for part in parts),
         "end": max(part.end for part in parts),
-        "cluster": {"name": names["cluster"] or manifests[0].cluster.name},
+        "cluster": {"name": names["cluster"] or min(_chosen(parts))},
     }
     if same and manifests[0].seed is not None:
         header["seed"] = manifests[0].seed

@@ -253,6 +253,15 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     assert Recording.open(tmp_path / "whole").manifest.cluster.name == "one"
 
 
+def test_a_cluster_that_nobody_named_goes_by_the_name_that_another_gives(tmp_path: Path) -> None:
+    logs = recording(tmp_path, "logs", events=[line(1, "a")], cluster={"name": "imported"})
+    here = recording(tmp_path, "here", events=[line(1, "b")], cluster={"name": "local"})
+    vela = recording(tmp_path, "vela", events=[line(1, "c")], cluster={"name": "vela"})
+    assert merged(tmp_path, logs, vela, here)[0].manifest.cluster.name == "vela"
+    merge_recordings([logs, here], tmp_path / "unnamed")
+    assert Recording.open(tmp_path / "unnamed").manifest.cluster.name == "imported"
+
+
 def test_all_streams_merge_with_themselves_into_themselves(made: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     again.mkdir()

@@ -274,6 +274,11 @@ def test_what_cannot_be_merged_is_named_by_its_files_and_an_empty_folder_by_its_
         convert(tmp_path / "empty", tmp_path / "out")
 
 
+def test_dumps_of_two_moments_a_minute_apart_are_of_one_time(tmp_path: Path) -> None:
+    dumps = {"gpu07.txt": smi_dump("Mon Apr  1 08:01:00 2024"), "gpu08.txt": smi_dump("Mon Apr  1 08:00:00 2024")}
+    assert convert(written(tmp_path / "heap", dumps), tmp_path / "out").made["dcgm"] == 2
+
+
 def test_a_log_of_another_time_does_not_push_out_a_dump_of_one_moment(tmp_path: Path) -> None:
     heap = written(tmp_path / "heap", {"gpu07.txt": smi_dump("Tue Apr  2 08:00:00 2024"), "gpu07-dmesg.txt": DMESG * 3})
     report = convert(heap, tmp_path / "out")
