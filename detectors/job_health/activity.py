@@ -20,6 +20,8 @@ FIELDS: Final = {
 }
 _STEP = 0.05
 """How far one point of the grid moves a job's level of power: a minute and a half of steps makes it."""
+_LONG_STEP_MS = 20_000.0
+"""Of a job with longer steps, five of them make its level: else the wait for one that never ends would become usual."""
 _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
 _SPINNING_PERCENT = 80.0
@@ -144,11 +146,12 @@ class Activity(_Readings):
         silent = ~self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)
         return bool((silent & (np.abs(self._attendance.last - at) <= _TOGETHER_MS)).any())
 
-    def learn(self, jobs: IntArray) -> None:
-        """Learn what the GPUs of jobs that work draw."""
+    def learn(self, jobs: IntArray, step_ms: FloatArray) -> None:
+        """Learn what the GPUs of jobs that work draw; a step of theirs takes `step_ms`, (n,), NaN unknown."""
+        much = _STEP * np.fmin(1.0, _LONG_STEP_MS / step_ms)
         for name in ("power", "tensor", "memory", "clock"):
             seen, level = getattr(self, name)[jobs], getattr(self, f"{name}_level")[jobs]
-            moved = np.where(np.isnan(level), seen, level + _STEP * (seen - level))
+            moved = np.where(np.isnan(level), seen, level + much * (seen - level))
             getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
 
     def working(self) -> BoolArray:

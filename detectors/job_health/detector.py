@@ -157,7 +157,8 @@ class JobHealth(BaseDetector):
         works = self._activity.working()
         by_gpus = np.isnan(silent) | self._steps.by_lines
         at_work = np.where(by_gpus, works, stepping)
-        self._activity.learn(np.flatnonzero(at_work))
+        learning = np.flatnonzero(at_work)
+        self._activity.learn(learning, self._steps.usual[learning])
         self._writes.look(self._activity.nodes_of(at_work))
         working = np.flatnonzero((works | self._activity.computing()) & (self._activity.heard > 0))
         self._work.take(working, now)

@@ -41,6 +41,8 @@ class Training:
     """No step: the GPUs compute at 70 % of the power, with half of the tensor activity; in a pause, too."""
     hang: tuple[float, float] | None = None
     spinning: bool = True
+    spin_w: float = 150.0
+    """What GPUs draw then; 600 at work."""
     dead_node_at: float | None = None
     """From here on the last node is not heard."""
     ends_at: float | None = None
@@ -168,7 +170,7 @@ def _dcgm(training: Training, chance: np.random.Generator) -> Rows:
     idle = (_within(at, training.pauses) & ~_within(at, training.light)) | (at >= (training.ends_at or 1e9))
     hung = _within(at, [training.hang] if training.hang else [])
     busy = 100.0 if training.spinning else 0.0
-    power = np.where(idle, 90.0, np.where(hung, 150.0 if training.spinning else 90.0, 600.0))
+    power = np.where(idle, 90.0, np.where(hung, training.spin_w if training.spinning else 90.0, 600.0))
     util = np.where(idle, 0.0, np.where(hung, busy, 99.0))
     seen = chance.random(len(at)) > 0.01
     if training.dead_node_at is not None:

@@ -18,6 +18,8 @@ from detectors.job_health.writes import Writes
 
 MINIMUM_STEPS = 8
 """The first steps are slow and uneven (in 405B runs the first takes five times as long): no pace is known before."""
+_SEEN_APART_MS = 6_000.0
+"""Of steps that come faster only the latest of every five seconds is known, and so not how long one takes."""
 _SPINNING_STEPS, _STEPS = 4.0, 6.0
 """In public runs single steps take up to 3.4 times as long, and validation pauses a job for 3 to 5 steps."""
 _PAUSE_FACTOR = 1.7
@@ -179,8 +181,11 @@ class HangJudge:
         how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
         if steps is not None:
             verb, of = ("printed no step", "line") if steps.by_lines[number] else ("made no step", "step")
-            evidence |= {f"usual_{of}_s": usual / 1000, "intervals_seen": int(pace.steps[number])}
-            what = f"{verb} for {(now - last) / 1000:.0f} s, {(now - last) / max(usual, 1.0):.0f} of its usual"
+            known = usual > _SEEN_APART_MS
+            kept = f"usual_{of}_s" if known else f"usual_{of}_at_most_s"
+            evidence |= {kept: usual / 1000, "intervals_seen": int(pace.steps[number])}
+            many = f", {(now - last) / usual:.0f} of its usual" if known else ""
+            what = f"{verb} for {(now - last) / 1000:.0f} s{many}"
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"

@@ -52,7 +52,7 @@ def test_a_hang_is_named_with_its_evidence_and_ends_with_the_job() -> None:
     assert float(evidence["power_w"]) == pytest.approx(150, rel=0.1)
     assert float(evidence["power_in_steps_w"]) == pytest.approx(600, rel=0.1)
     assert float(evidence["gpu_util_percent"]) == 100
-    assert float(evidence["usual_step_s"]) == pytest.approx(4, rel=0.3)
+    assert float(evidence["usual_step_at_most_s"]) == pytest.approx(4, rel=0.3)
     assert (resolved.state, resolved.id) == ("resolved", fired.id)
     assert START + 850_000 <= resolved.detected_at <= START + 860_000
     assert "ended" in resolved.summary

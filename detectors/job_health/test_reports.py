@@ -202,7 +202,7 @@ def test_steps_that_are_gathered_later_begin_anew() -> None:
     later = replace(tape, rows=[take(steps, np.flatnonzero(steps.times > START + 400_000)), dcgm])
     (fired,) = run(later)
     assert "made no step" in fired.summary
-    assert float(fired.evidence["usual_step_s"]) == pytest.approx(4, rel=0.3)
+    assert float(fired.evidence["usual_step_at_most_s"]) == pytest.approx(4, rel=0.3)
     assert fired.detected_at - START <= 800_000 + 190_000
 
 
