@@ -137,6 +137,7 @@ class LinkFault(BaseDetector):
         flapped = self._members("link_flap") | self._flapped.at.keys()
         erred = self._members("link_errors") | self._erred.at.keys()
         yield from self._judge.downs(now, erred, flapped, self._members("link_down"))
+        yield from self._judge.logged_downs(now)
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
 
@@ -204,13 +205,14 @@ class LinkFault(BaseDetector):
 
     def _is_well(self, case: OpenCase, cable: Cable, now: Instant) -> bool:
         ports = self._judge.ports(cable)
+        calm = now - self._judge.last_down(cable) >= FLAP_HOLD_MS - self._config.release_s * 1000
+        if not ports:  # its kernel's lines are all that is known
+            return calm if case.fault == "link_flap" else self._lines.logged_up(cable.ends[0], case.started_at)
         fresh = [(end, states, port) for end, states, port in ports if self._judge.is_fresh(states, port, now)]
         if not fresh or any(states.state[port] == 0 for _, states, port in fresh):
             return False
-        if case.fault == "link_flap":
-            return now - self._judge.last_down(cable) >= FLAP_HOLD_MS - self._config.release_s * 1000
-        if case.fault == "link_errors":
-            return not self._judge.errs(cable, now)
+        if case.fault != "link_down":
+            return calm if case.fault == "link_flap" else not self._judge.errs(cable, now)
         kind, owner, port = case.memo["end"]
         nic = self._cables.index((kind, owner, port)) if case.memo["mode"] in {"quiet", "missing"} else None
         if nic is None:

@@ -57,6 +57,10 @@ class Lines:
         at, down, line = self._last.get(end, (-1, False, ""))
         return (at, line) if down and at > since else None
 
+    def lost(self) -> list[tuple[End, Instant]]:
+        """Return the ports whose last line says that the link is down, and when it was lost."""
+        return [(end, self._downs[end][-1]) for end, (_, down, _) in self._last.items() if down and end in self._downs]
+
     def logged_up(self, end: End, since: Instant) -> bool:
         """Return whether the last line of a port came after `since` and says that the link is up."""
         at, down, _ = self._last.get(end, (-1, True, ""))

@@ -291,6 +291,7 @@ def test_a_port_whose_counters_nobody_gathers_is_used_where_a_job_of_several_nod
     tape = replace(tape_of(replace(SCENE, kinds=("dcgm",), working=working)), topology={}, logs=logs)
     (flap,) = [one for one in run(tape) if one.state == "firing"]
     assert (flap.fault, dict(flap.entity), flap.severity) == ("link_flap", NIC, "page" if working else "info")
+    assert run(replace(tape, end=tape.end + 600_000))[-1].state == "resolved"
 
 
 def test_two_ends_that_are_read_at_one_moment_are_one_reading_of_a_link_that_comes_back() -> None:

@@ -1,10 +1,14 @@
 """Lines of kernels and of switches on their ports."""
 
+from dataclasses import replace
+
 import pytest
 
 from detectors.contract import LogRecord
+from detectors.link_fault.examples import AT_S, NIC, SCENE
 from detectors.link_fault.lines import Lines
-from detectors.tapes.cluster import START
+from detectors.link_fault.test_detector import firing, run
+from detectors.tapes.cluster import START, line, name, tape_of
 
 
 @pytest.mark.parametrize(
@@ -40,3 +44,16 @@ def test_lines_of_switches(message: str, port: str, down: bool) -> None:
     end = ("switch", "leaf-1", port)
     assert bool(lines.downs(end, 0)) is down
     assert lines.logged_up(end, 0) is not down
+
+
+def test_where_no_state_is_read_a_nic_is_down_by_its_kernels_line_until_that_says_that_it_is_up() -> None:
+    text = "mlx5_core 0000:0c:00.0: mlx5_0: Port 1 Link {}"
+    logs = [line(at, "kernel", text.format(word), node=name(1)) for at, word in ((AT_S, "down"), (AT_S + 120, "up"))]
+    scene = replace(SCENE, kinds=("dcgm",), minutes=8)
+    fired, resolved = run(tape_of(replace(scene, logs=logs)))
+    assert (fired.fault, dict(fired.entity), fired.severity) == ("link_down", NIC, "page")
+    assert AT_S + 60 <= (fired.detected_at - START) / 1000 <= AT_S + 70
+    assert AT_S + 180 <= (resolved.detected_at - START) / 1000 <= AT_S + 190
+    assert firing(replace(tape_of(replace(scene, logs=logs, working=False)), topology={})) == [], "nobody uses it"
+    soon = [logs[0], replace(logs[1], at=logs[0].at + 50_000)]
+    assert firing(tape_of(replace(scene, logs=soon))) == []

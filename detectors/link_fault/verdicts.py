@@ -40,6 +40,8 @@ _TOGETHER_MS: Final = 20_000
 _SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
 """Three cables, and half of a switch's, do not fail in one moment; what they share does."""
 _USED_MS = 3_600_000
+_LOGGED_MS = 60_000
+"""Where the kernel's lines are all there is of a port no reading confirms a loss: a link trains anew in less."""
 _ANNOUNCED: Final = "; work on the switch was announced"
 
 
@@ -173,6 +175,23 @@ class Judge:
             unused = "" if severity == "page" else _ANNOUNCED if planned else "; nobody has used it"
             summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
+
+    def logged_downs(self, now: Instant) -> Iterator[Verdict]:
+        """Yield the NICs that are down by the kernel's lines alone, and that the topology or a job of several nodes has."""
+        for end, since in sorted(self._lines.lost()):
+            cable = self._cables.with_end(end)
+            if end[0] != "nic" or self.ports(cable):
+                continue
+            again = any(since - self._config.flap_window_s * 1000 < at < since for at in self._lines.downs(end, -1))
+            job = self._fleet.job_of(end[1])
+            # A port that nobody uses has such a line at a boot, too, before its node has a job.
+            used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
+            if not used or now - since < (_FLAPPED_MS if again else _LOGGED_MS) or not self._lives(cable, since, now):
+                continue
+            summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
+            evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
+            severity = self._severity(cable, since, now)
+            yield Verdict("link_down", end, "down", since, (cable,), severity, 0.75, summary, evidence)
 
     def _confirmed(
         self,
