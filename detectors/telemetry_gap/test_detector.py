@@ -36,7 +36,7 @@ def test_a_stream_that_stops_while_the_node_lives_is_a_gap_until_it_is_back(kind
     assert (fired.state, resolved.state) == ("firing", "resolved")
     assert dict(fired.entity) == {"node": NODE}
     assert (fired.evidence["stream"], fired.evidence["mode"], fired.evidence["affected"]) == (kind, "silent", 1)
-    assert 242 + 290 <= (fired.detected_at - START) / 1000 <= 242 + 310
+    assert 242 + 275 <= (fired.detected_at - START) / 1000 <= 242 + 300
     assert 962 < (resolved.detected_at - START) / 1000 <= 962 + 300
 
 
