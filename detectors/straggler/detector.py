@@ -286,8 +286,8 @@ class Straggler(Kept):
         if one.how == LATE:
             return True
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
-        if (one.job.inferred or alone) and one.how != SLOW_CLOCK:
-            return False  # a slow clock is so in any job; who works more may have work of its own
+        if (one.job.inferred or (alone and not one.in_step)) and one.how != SLOW_CLOCK:
+            return False  # a slow clock is so in any job; who works longer may have work of its own
         effect, share = one.effect, self._config.effect_share
         if one.always:
             return one.lag >= share and not alone  # the others of a job in step wait for it

@@ -67,6 +67,11 @@ class Suspect:
         ]
         return max(ratios, default=float("nan"))
 
+    @property
+    def in_step(self) -> bool:
+        """Whether it gets on as its peers do: as much of its time goes to tensor work, which a step has the same of."""
+        return bool(abs(np.log(self.ratio(TENSOR))) <= np.log1p(self.lag) / 3)
+
     def works_alike(self, order: float) -> bool:
         """Return whether it does at its slow clock what its peers do: it is more active by its lag, to that factor.
 

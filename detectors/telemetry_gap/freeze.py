@@ -18,6 +18,8 @@ from detectors.telemetry_gap.config import TelemetryGapConfig
 
 _LEARNT = 5
 """So many changes make a habit."""
+_DUE_MS: Final = 15_000
+"""A silence lasts beyond the reading that was due, copies for as much longer: both take five minutes."""
 REPEATS: Final = 5
 """So many readings in a row that are copies: of scrapes more are lost by turns, but these came."""
 
@@ -118,7 +120,7 @@ class Freeze(Kept):
         enough = (counts.changes > _LEARNT) & (counts.repeats >= part * REPEATS)
         if not np.count_nonzero(enough):
             return enough
-        least = part * np.fmax(config.least_s * 1000, REPEATS * self._changed.usual)
+        least = part * np.fmax(config.least_s * 1000 + _DUE_MS, REPEATS * self._changed.usual)
         return np.asarray(enough & (last - self.since >= least))
 
     def moved_since(self, entities: IntArray, since: Instant) -> int:
