@@ -177,7 +177,7 @@ class Judge:
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
 
     def logged_downs(self, now: Instant) -> Iterator[Verdict]:
-        """Yield the NICs that are down by the kernel's lines alone, and that the topology or a job of several nodes has."""
+        """Yield NICs that are down by the kernel's lines alone, and that the topology or a job of several nodes has."""
         for end, since in sorted(self._lines.lost()):
             cable = self._cables.with_end(end)
             if end[0] != "nic" or self.ports(cable):
