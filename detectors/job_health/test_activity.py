@@ -1,8 +1,9 @@
-"""What GPUs usually do in steps, and how it is told from what they do while one never ends."""
+"""What GPUs usually do in steps is not learnt from what they do while one never ends."""
 
 from dataclasses import replace
 
-from detectors.job_health.test_detector import HUNG, fired_after_s, tape_of
+from detectors.job_health.examples import HUNG, tape_of
+from detectors.job_health.test_detector import fired_after_s
 
 
 def test_what_gpus_do_while_a_long_step_never_ends_is_not_what_they_usually_do() -> None:
