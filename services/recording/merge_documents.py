@@ -134,6 +134,11 @@ def merged_jobs(recordings: Sequence[Part], topology: Topology, report: Report) 
             if (merged.get("end") is None) != (merged["state"] in _RUNNING):
                 merged["end"], merged["state"] = ours.get("end"), ours["state"]
             jobs[job.job_id] = merged
+    machines = [node.name for node in topology.nodes]
+    for job_id, entry in jobs.items():
+        if not entry["nodes"] and len(machines) == 1:
+            entry["nodes"] = machines
+            report.notes.append(f"job {job_id} names no node: it ran on {machines[0]}, the only one there is")
     return _apart([Job.model_validate(job) for job in jobs.values()], owner, topology, report)
 
 

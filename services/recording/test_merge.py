@@ -223,6 +223,16 @@ def test_two_ids_for_the_same_gpus_do_not_make_an_invalid_recording(tmp_path: Pa
     assert len(report.skipped) == 1
 
 
+def test_a_job_whose_log_names_no_node_ran_on_the_only_one(tmp_path: Path) -> None:
+    log = recording(tmp_path, "log", jobs=[job("7", 0, 900, nodes=[])], topology=Topology(nodes=[]))
+    alone = recording(tmp_path, "alone", topology=Topology(nodes=[Node(name="n1", gpus=[Gpu(gpu=0)])]))
+    result, report = merged(tmp_path, alone, log)
+    assert [one.nodes for one in result.jobs()] == [["n1"]]
+    assert "job 7 names no node: it ran on n1, the only one there is" in report.notes
+    several = merge_recordings([log, recording(tmp_path, "several")], tmp_path / "apart")
+    assert not any("names no node" in note for note in several.notes)
+
+
 def label(label_id: str, node: str, incident: str | None = None, root: bool | None = None) -> Label:
     fields: dict[str, Any] = {"incident": incident, "root": root} if incident else {}
     return Label(id=label_id, fault="straggler", entity={"node": node}, onset=START, end=END, within_s=60, **fields)
