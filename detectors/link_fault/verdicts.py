@@ -9,7 +9,7 @@ import numpy as np
 from detectors.contract import Evidence, Fault, Instant, Severity
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet.cabling import End
-from detectors.fleet.fleet import Fleet
+from detectors.fleet.fleet import Fleet, Job
 from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables
 from detectors.link_fault.config import LinkFaultConfig
@@ -319,7 +319,7 @@ class Judge:
                     continue
                 what = "is not reported any more while the node's other NICs are"
             else:
-                job = self._fleet.job_of(end[1])
+                job = self._has_all_of(end[1])
                 if job is None or job.start > since - 60_000 or not self.is_fresh(states, nic, now):
                     continue
                 if not self._rails.is_one(nic, siblings):
@@ -333,6 +333,12 @@ class Judge:
             }
             mode = "missing" if gone else "quiet"
             yield Verdict("link_down", end, mode, since, (cable,), "page", 0.75, f"{_in_words(end)} {what}", evidence)
+
+    def _has_all_of(self, node: str) -> Job | None:
+        """Return the job that has a whole node: of several that share it each has NICs of its own."""
+        job = self._fleet.job_of(node)
+        shared = sum(node in other.nodes for other in self._fleet.jobs.values()) > 1
+        return None if job is None or shared or node in job.gpus else job
 
     def _others_move(self, end: End, siblings: list[int], nodes: tuple[str, ...], since: Instant, now: Instant) -> bool:
         """Return whether the siblings on the node, and most NICs of the rail on the job's nodes, go on moving data."""
