@@ -9,7 +9,8 @@ slows nobody is reported once, as information. Most GPUs of a node together are 
 finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read. Nor is a rank that is
-the longest while steps are as ever; nor nodes of whatever jobs that wait for data at once, as their storage is slow.
+the longest while steps are as ever; but who comes to be slow where all other ranks are alike is, however busy it is.
+Nor are nodes of whatever jobs that wait for data at once, as their storage is slow.
 
 It is wrong where ranks' work shifts within a job and tensor activity is not read (experts rebalanced: an alert), where
 the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
@@ -274,7 +275,10 @@ class Straggler(Kept):
         by turns each is the longest for a while, and steps are as ever.
         """
         windows = now // _WINDOW_MS - -(-one.since // _WINDOW_MS)
-        lengthened = self._works[one.job.job_id].history.lengthened(max(windows, 0))
+        work = self._works[one.job.job_id]
+        if work.ranks.came_to_be_slow(one.ranks[0]):
+            return True
+        lengthened = work.history.lengthened(max(windows, 0))
         return not lengthened < min(self._config.job_share, one.lag / 3)
 
     def _holds_up(self, one: Suspect) -> bool:

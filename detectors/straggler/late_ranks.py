@@ -79,7 +79,9 @@ class Late:
             slow_since = int(np.median([ranks.slow_since(rank) for rank in (along if whole else [worst])]))
             more = self._watch.works_more(name, given, max(began, slow_since), began)
             light = not whole and lag < self._config.effect_share
-            if more >= _MORE_WORK * ranks.longer(worst, lag) or (light and np.isnan(more)):
+            # A chip that is slow by a clock that it does not show is as busy as one that was given more.
+            given_more = more >= _MORE_WORK * ranks.longer(worst, lag) and not ranks.came_to_be_slow(worst)
+            if given_more or (light and np.isnan(more)):
                 continue
             found.append(
                 Suspect(

@@ -132,8 +132,16 @@ def test_a_pause_does_not_make_a_habit_of_work_that_was_uneven_from_the_first_st
 
 def test_the_work_of_a_node_is_looked_at_since_all_of_it_is_slow_not_one_of_its_ranks() -> None:
     first, then = Slow([13], 480, 910, factor=1.13), Slow(range(8, 16), 910, 1500, factor=1.28)
-    uneven = replace(SEEN, nodes=9, gpus=8, only_whole=False, felt="work", slow=[first, then])
+    uneven = replace(SEEN, nodes=9, gpus=8, only_whole=False, felt="work", slow=[first, then], spread=0.04)
     assert [finding for finding in run(uneven) if finding.severity != "info"] == []
+
+
+@pytest.mark.parametrize(("spread", "found"), [(0.01, [ONLY]), (0.04, [])])
+def test_who_came_to_do_more_where_all_others_are_alike_is_slow_by_a_clock_that_it_does_not_show(
+    spread: float, found: list[dict[str, Any]]
+) -> None:
+    late = replace(SEEN, only_whole=False, felt="work", slow=[Slow([FIRST], 1200, factor=1.2)], spread=spread)
+    assert entities(late) == found
 
 
 @pytest.mark.parametrize("onset_s", [600, 620, 640, 659])
