@@ -54,7 +54,7 @@ describe.skipIf(!READY)("what is read off a page (needs Chromium, the built cons
   /** Drawn across a chart, between two shares of its width. */
   const drag = async (title: string, from: number, to: number) => {
     const over = chart(title).locator(".u-over");
-    await over.scrollIntoViewIfNeeded();
+    await over.hover(); // as often as it takes: a chart is drawn anew when more of it has come
     const { x, y, width, height } = (await over.boundingBox()) ?? { x: 0, y: 0, width: 0, height: 0 };
     await served.page.mouse.move(x + from * width, y + height / 2);
     await served.page.mouse.down();
@@ -111,8 +111,11 @@ describe.skipIf(!READY)("what is read off a page (needs Chromium, the built cons
     await page.keyboard.press("0");
     await expect.poll(shown).toEqual([whole]);
     expect(await page.getByRole("button", { name: "Wider" }).isDisabled()).toBe(true);
-    await drag("Power", 0.05, 0.3);
-    await expect.poll(() => address("to")).not.toBeNull();
+    const dragged = async () => {
+      await drag("Power", 0.05, 0.3);
+      return address("to");
+    };
+    await expect.poll(dragged, { message: "again, where it was drawn anew under the mouse" }).not.toBeNull();
     await expect.poll(() => page.locator("section[aria-label=Logs] li").count(), { message: "the logs are of the same minutes" }).toBeLessThan(4);
     expect(await inspected(page, "incident-zoomed")).toEqual([]);
     expect(wrong).toEqual([]);
