@@ -81,7 +81,8 @@ class Late:
             light = not whole and lag < self._config.effect_share
             # A chip that is slow by a clock that it does not show is as busy as one that was given more.
             given_more = more >= _MORE_WORK * ranks.longer(worst, lag) and not ranks.came_to_be_slow(worst)
-            if given_more or (light and np.isnan(more)):
+            unsure = light or not ranks.stands_apart(worst, lag, places)
+            if given_more or (unsure and np.isnan(more)):
                 continue
             found.append(
                 Suspect(

@@ -171,6 +171,13 @@ class Ranks(Comparison):
         since = self.slow_since(rank)
         return since - int(self.first[rank]) >= _KEPT_UP_MS and int(self.at[rank]) - since >= _LASTS_MS
 
+    def stands_apart(self, rank: int, lag: float, places: Places) -> bool:
+        """Return whether a rank's `lag`, a share of the step, is more than ranks came to differ by in the last look."""
+        changed = np.where(np.isfinite(self.computes_s), self.recent[0], np.nan)
+        known = np.flatnonzero(np.isfinite(changed))
+        few = len(known) <= _FEW
+        return few or self.longer(rank, lag) >= APART * _spread(changed[known], places.node[known])
+
     def longer(self, rank: int, lag: float) -> float:
         """Return by how much longer a rank computes for its `lag`, a share of the step, as a logarithm."""
         longer_s = lag * self.step_s
@@ -197,15 +204,7 @@ class Ranks(Comparison):
         recent = self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
         jumps = np.abs(recent[1:] - recent[:-1]).T
         own = MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps, np.isfinite(jumps))
-        return np.asarray(np.fmax(own, 0.0 if len(look.who) <= _FEW else self._spread(apart[0])))[None, :]
-
-    def _spread(self, values: FloatArray) -> float:
-        """Return the robust deviation; of few nodes, that within them."""
-        centre = np.full(len(values), median_of(values))
-        if 1 < self._nodes <= _FEW_NODES:
-            medians, _ = group_medians(values, self._node, int(self._node.max()) + 1)
-            centre = medians[self._node]
-        return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)
+        return np.asarray(np.fmax(own, 0.0 if len(look.who) <= _FEW else _spread(apart[0], self._node)))[None, :]
 
     def _judge(self, apart: FloatArray, _among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
         who, share, few = look.who, self._config.effect_share, len(look.who) <= _FEW
@@ -220,12 +219,12 @@ class Ranks(Comparison):
             with_node, over_with_node = self._with_node(ahead), self._with_node(over)
             always = with_node >= self._least(compute, with_node, always=True)
             if always.any():
-                always &= with_node >= APART * self._spread(ahead)
+                always &= with_node >= APART * _spread(ahead, self._node)
             if always.any():
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
                 lag = np.where(always, over_with_node, lag)
                 enough = self._least(compute, over_with_node, always=True)
-                always &= over_with_node >= np.fmax(enough, APART * self._spread(over))
+                always &= over_with_node >= np.fmax(enough, APART * _spread(over, self._node))
         least = self._least(compute, lag)
         longest = over >= np.where(np.isfinite(wait), FLOOR, least / 2)  # who waits less than others says the rest
         may = longest & self._waits_least(wait, lag)
@@ -286,3 +285,12 @@ class Ranks(Comparison):
         ranked = np.sort(wait[known])
         others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
         return np.asarray(~known | (np.where(known, wait, 0.0) <= others - _WAIT_SHARE * lag))
+
+
+def _spread(values: FloatArray, node: IntArray) -> float:
+    """Return the robust deviation of ranks' values, (n,); where their nodes, (n,), are few, that within them."""
+    centre = np.full(len(values), median_of(values))
+    if 1 < np.count_nonzero(np.bincount(node)) <= _FEW_NODES:
+        medians, _ = group_medians(values, node, int(node.max()) + 1)
+        centre = medians[node]
+    return max(MAD_TO_SIGMA * median_of(np.abs(values - centre)), FLOOR)

@@ -138,6 +138,13 @@ def test_a_rank_is_the_longest_by_turns_and_steps_are_as_ever() -> None:
     assert entities(replace(PLAIN, minutes=30, slow=turns)) == [GPU, {"node": name(2), "gpu": 3}]
 
 
+def test_where_work_is_not_read_who_is_late_must_stand_apart_from_what_ranks_come_to_differ_by() -> None:
+    sizes = np.exp(0.1 * np.random.default_rng(2).standard_normal(24))
+    uneven = [Slow([rank], 600, 1500, factor=size) for rank, size in enumerate(sizes.tolist())]
+    assert entities(replace(PLAIN, nodes=6, minutes=30, slow=uneven)) == []
+    assert entities(replace(PLAIN, nodes=6, minutes=30, slow=uneven[4:5])) == [{"node": name(1), "gpu": 0}]
+
+
 @pytest.mark.parametrize(("ranks", "named"), [([8, 9, 10, 11], [{"node": name(2)}]), ([10], [])])
 def test_so_it_does_from_the_jobs_first_step_on(ranks: list[int], named: list[Any]) -> None:
     """However much more or less than their host each of its ranks has been slow by ever since."""
