@@ -47,7 +47,7 @@ from detectors.core.statistics import known_or, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
-from detectors.job_health.hang import Hang, HangJudge
+from detectors.job_health.hang import Hang, HangJudge, usual_evidence
 from detectors.job_health.lines import Lines
 from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
@@ -219,7 +219,7 @@ class JobHealth(BaseDetector):
         evidence: Evidence = {
             "watchdog": record.message[:200],
             "silent_s": (record.at - last) / 1000,
-            "usual_step_s": usual / 1000,
+            **usual_evidence(usual, "step"),
         }
         summary = f"job {job_id} hangs: NCCL's watchdog gave up on a collective"
         return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95, job_id))

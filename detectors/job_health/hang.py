@@ -181,10 +181,8 @@ class HangJudge:
         how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
         if steps is not None:
             verb, of = ("printed no step", "line") if steps.by_lines[number] else ("made no step", "step")
-            known = usual > _SEEN_APART_MS
-            kept = f"usual_{of}_s" if known else f"usual_{of}_at_most_s"
-            evidence |= {kept: usual / 1000, "intervals_seen": int(pace.steps[number])}
-            many = f", {(now - last) / usual:.0f} of its usual" if known else ""
+            evidence |= {**usual_evidence(usual, of), "intervals_seen": int(pace.steps[number])}
+            many = f", {(now - last) / usual:.0f} of its usual" if usual > _SEEN_APART_MS else ""
             what = f"{verb} for {(now - last) / 1000:.0f} s{many}"
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
@@ -223,3 +221,10 @@ class HangJudge:
         running = np.array([name in self._fleet.jobs for name in self._slots.names], bool)
         others = steps.settled[lately & running]
         return len(others) > 1 and bool((np.abs(others - last) <= _TOGETHER_MS).all())
+
+
+def usual_evidence(usual_ms: float, of: str) -> dict[str, float]:
+    """Return as evidence how long a step or line (`of`) usually takes, as far as it is known; 0: not at all."""
+    if usual_ms <= 0:
+        return {}
+    return {f"usual_{of}_s" if usual_ms > _SEEN_APART_MS else f"usual_{of}_at_most_s": usual_ms / 1000}

@@ -101,6 +101,9 @@ def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_ga
             remedy="merge recordings of one cluster; if it is one under several names, give --cluster NAME",
             exit_code=2,
         )
+    unnamed = [part.manifest.name for part in parts if part.manifest.cluster.name not in names]
+    if unnamed and cluster is None:
+        report.notes.append(f"{', '.join(unnamed)}: of a cluster that nobody named, taken as {names[0]}")
     # Each must overlap what the earlier ones, in order of time, reach to: a gap would be a stretch without telemetry.
     # A dump of one moment, as of `nvidia-smi -q`, is of the minutes around it.
     reach: Stretch | None = None

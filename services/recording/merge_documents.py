@@ -138,7 +138,9 @@ def merged_jobs(recordings: Sequence[Part], topology: Topology, report: Report) 
     for job_id, entry in jobs.items():
         if not entry["nodes"] and len(machines) == 1:
             entry["nodes"] = machines
-            report.notes.append(f"job {job_id} names no node: it ran on {machines[0]}, the only one there is")
+            report.notes.append(
+                f"job {job_id} names no node: taken to have run on {machines[0]}, the only one there is"
+            )
     return _apart([Job.model_validate(job) for job in jobs.values()], owner, topology, report)
 
 

@@ -228,7 +228,7 @@ def test_a_job_whose_log_names_no_node_ran_on_the_only_one(tmp_path: Path) -> No
     alone = recording(tmp_path, "alone", topology=Topology(nodes=[Node(name="n1", gpus=[Gpu(gpu=0)])]))
     result, report = merged(tmp_path, alone, log)
     assert [one.nodes for one in result.jobs()] == [["n1"]]
-    assert "job 7 names no node: it ran on n1, the only one there is" in report.notes
+    assert "job 7 names no node: taken to have run on n1, the only one there is" in report.notes
     several = merge_recordings([log, recording(tmp_path, "several")], tmp_path / "apart")
     assert not any("names no node" in note for note in several.notes)
 
@@ -267,7 +267,9 @@ def test_a_cluster_that_nobody_named_goes_by_the_name_that_another_gives(tmp_pat
     logs = recording(tmp_path, "logs", events=[line(1, "a")], cluster={"name": "imported"})
     here = recording(tmp_path, "here", events=[line(1, "b")], cluster={"name": "local"})
     vela = recording(tmp_path, "vela", events=[line(1, "c")], cluster={"name": "vela"})
-    assert merged(tmp_path, logs, vela, here)[0].manifest.cluster.name == "vela"
+    result, report = merged(tmp_path, logs, vela, here)
+    assert result.manifest.cluster.name == "vela"
+    assert "logs, here: of a cluster that nobody named, taken as vela" in report.notes
     merge_recordings([logs, here], tmp_path / "unnamed")
     assert Recording.open(tmp_path / "unnamed").manifest.cluster.name == "imported"
 

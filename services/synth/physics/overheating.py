@@ -6,7 +6,8 @@ work: the hottest sets the pace of its job and is; the others are cooler than th
 does not bite (see caps.py). The temperatures that telemetry shows come from thermal.py, with what is really drawn.
 
 NVIDIA A100: highest operating temperature 85, slowdown 89 degrees; H100 about 87 and 89 (captures of nvidia-smi).
-How fast a driver takes back and gives is estimated.
+How fast a driver takes back and gives is estimated. It goes by the slow half of the warming, as of the heat sink: the
+half that follows at once (thermal.py) would make it hunt within seconds.
 """
 
 import numpy as np
