@@ -141,6 +141,9 @@ class KnownCauses(Columns):
             named |= more >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
+        cut = ~self.stated[where] & busy & (clock <= _OF_HIGHEST * self.peak[where])
+        if np.count_nonzero(cut):  # a brake that comes and goes is not in the mean of a minute
+            named |= cut
         capped = reasons == SW_POWER_CAP
         if np.count_nonzero(capped):
             self.capped_at[gpus[capped]] = at[capped]

@@ -278,6 +278,9 @@ def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
     assert entities(resent) == []
     halved = {CLOCK: from_to(705, ONSET_S, 1e9, [CULPRIT]), **UNREAD}
     assert entities(replace(SUDDEN, dcgm=halved)) == [], "from the first reading on, though no reason is read"
+    cut = from_to(705, ONSET_S, 1e9, [CULPRIT])
+    comes_and_goes = {CLOCK: lambda at_s, values: np.where(at_s % 120 < 60, cut(at_s, values), values), **UNREAD}
+    assert entities(replace(SUDDEN, dcgm=comes_and_goes)) == [], "a minute's mean does not show it"
 
 
 def _grows(gpu: int) -> Any:
