@@ -18,8 +18,11 @@ PYTHON_IMAGE = "python:3.11-slim"
 NODE_IMAGE = "node:22-slim"
 
 
-def make(docker: Docker) -> None:
-    """Make every image that docker-compose.yml names but Grafana's, of which nothing can be made."""
+def make(docker: Docker) -> Path:
+    """Make every image that docker-compose.yml names but Grafana's, of which nothing can be made.
+
+    Return a file for Compose to read beside it: images by name, as nothing made here has the digest of what is pulled.
+    """
     if not docker("images", "-q", "hindcast-base").strip():
         _base(docker)
     _build(docker, "base", PYTHON_IMAGE)
@@ -28,9 +31,20 @@ def make(docker: Docker) -> None:
     servers = build.ensure(load_settings().cache_dir, ("kafka", "prometheus", "alertmanager", "thanos"))
     for name, folder in servers.items():
         service = "query" if name == "thanos" else name
-        _build(docker, name, services[service]["image"], *folder.iterdir())
+        _build(docker, name, named(services[service]["image"]), *folder.iterdir())
     # The host's network and trust store: the package index may be reachable no other way.
-    docker("build", "--network", "host", "-f", "docker/Dockerfile", "-t", services["notify"]["image"], ".")
+    bases = ("--build-arg", f"PYTHON={PYTHON_IMAGE}", "--build-arg", f"NODE={NODE_IMAGE}")
+    own = services["notify"]["image"]
+    docker("build", "--network", "host", "-f", "docker/Dockerfile", *bases, "-t", own, ".")
+    beside = cache() / "images.yaml"
+    local = {name: {"image": named(service["image"]), "pull_policy": "never"} for name, service in services.items()}
+    beside.write_text(yaml.safe_dump({"services": local}), encoding="utf-8")
+    return beside
+
+
+def named(image: str) -> str:
+    """Return an image's name and version without its digest."""
+    return image.partition("@")[0]
 
 
 def _base(docker: Docker) -> None:

@@ -42,8 +42,7 @@ def recordings() -> Iterator[Path]:
 def up(docker: Docker, recordings: Path) -> Iterator[Docker]:
     compose: tuple[str, ...] = COMPOSE
     if docker.ours:  # on the machine's own engine the official images are pulled, and no name of theirs is taken
-        images.make(docker)
-        compose = (*COMPOSE, "-f", "docker/standins/override.yaml")
+        compose = (*COMPOSE, "-f", str(images.make(docker)))
     secret, token = new_token("test", "operator")
     tokens = recordings / "tokens.yaml"
     tokens.write_text(yaml.safe_dump([token.model_dump()]), encoding="utf-8")
