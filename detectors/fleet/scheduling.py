@@ -87,6 +87,19 @@ _PBS: Final = r"(?:pbs_server|Server)(?:@[\w.-]+)?(?:;Node;|: )"
 _FORMS = tuple(
     (state, re.compile(form.replace("PBS ", _PBS).replace("NODES", NODES), re.IGNORECASE)) for state, form in _WORDINGS
 )
+_TAKEN_OUT = re.compile(
+    r"\b(?:cordoned|drained)\b|"
+    r"\b(?:instances?|vms?|virtual machines?|machines?|hosts?|servers?|nodes?)\b.*"
+    r"\b(?:deleted|terminated|removed|replaced|deallocated|deprovisioned|decommissioned|released|reclaimed)\b",
+    re.IGNORECASE,
+)
+"""What clouds and their tools write of a node in words of their own, which it is named in."""
+_OF_ANOTHER = re.compile(
+    r"\b(?:pods?|containers?|jobs?|jobid|tasks?|daemonsets?|deployments?|volumes?|gpus?|ports?|cables?)\b|"
+    r"\bnot\b|unexpected|crash|\bfailed to\b",
+    re.IGNORECASE,
+)
+"""Then the line is of something on the node, or of no purpose."""
 _ORDERLY = re.compile(
     r"reboot: (?:Restarting system|Power down|System halted)|"
     r"systemd.*(?:Reached target .*(?:Reboot|Power-Off|Shutdown)|Shutting down|Rebooting|Powering off|"
@@ -156,8 +169,15 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
             for node in expand(found["nodes"]):
                 yield node, state
             return
-    if record.node and _DAEMON.match(record.message):
+    if record.node and record.node in record.message and _taken_out(record.message):
+        yield record.node, "out"
+    elif record.node and _DAEMON.match(record.message):
         yield record.node, "alive"
+
+
+def _taken_out(message: str) -> bool:
+    verb = _TAKEN_OUT.search(message)
+    return verb is not None and _OF_ANOTHER.search(message[: verb.end()]) is None
 
 
 def expand(nodes: str) -> list[str]:

@@ -92,6 +92,24 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
     assert states(message) == words
 
 
+
+@pytest.mark.parametrize(
+    ("message", "out"),
+    [
+        ("node-repair: v017 cordoned and drained for replacement: row remap failure", True),
+        ("node-repair: instance behind v017 deleted", True),
+        ("autoscaler: VM v017 deallocated (idle for 20 min)", True),
+        ("spot: instance v017 reclaimed by the provider", True),
+        ("daemonset dcgm-exporter: pod dcgm-exporter-12e0b on v017 deleted (rolling update)", False),
+        ("job 812 on host v017 terminated", False),
+        ("instance v017 unexpectedly terminated", False),
+        ("v017 is not cordoned", False),
+        ("instance behind v018 deleted", False),
+    ],
+)
+def test_a_line_in_other_words_takes_out_the_node_that_it_names(message: str, out: bool) -> None:
+    assert states(message, node="v017") == ([("v017", "out")] if out else [])
+
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
     assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]
