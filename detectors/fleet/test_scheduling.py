@@ -92,7 +92,6 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
     assert states(message) == words
 
 
-
 @pytest.mark.parametrize(
     ("message", "out"),
     [
@@ -109,6 +108,7 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
 )
 def test_a_line_in_other_words_takes_out_the_node_that_it_names(message: str, out: bool) -> None:
     assert states(message, node="v017") == ([("v017", "out")] if out else [])
+
 
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
