@@ -122,6 +122,10 @@ class Fleet:
         ]
         return max(having, key=lambda job: (job.start, job.job_id), default=None)
 
+    def is_idle(self, node: str) -> bool:
+        """Return whether no job has a node, where a scheduler says of others which have theirs."""
+        return self.job_of(node) is None and any(not job.inferred for job in self.jobs.values())
+
     def snapshot(self) -> dict[str, Any]:
         """Return what cannot be had from the topology again, as JSON can say it."""
         return {

@@ -79,12 +79,13 @@ def _correlated(centred: FloatArray, known: Any, one: IntArray, two: IntArray, b
 
 
 def _merged(lots: IntArray, one: IntArray, two: IntArray) -> IntArray:
-    """Return the lots, each numbered by its least member, with the links (one, two) added."""
+    """Return the lots, each numbered by its least member, with the links (one, two) added to what made them."""
     while True:
         least = lots.copy()
-        np.minimum.at(least, one, lots[two])
-        np.minimum.at(least, two, lots[one])
-        least = least[least]
-        if np.array_equal(least, lots):
+        # At the members that give the lots their numbers: so the rest of a lot comes along.
+        np.minimum.at(least, lots[one], lots[two])
+        np.minimum.at(least, lots[two], lots[one])
+        joined = least[least[lots]]
+        if np.array_equal(joined, lots):
             return lots
-        lots = least
+        lots = joined

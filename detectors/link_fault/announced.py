@@ -21,6 +21,13 @@ _HANDS: Final = re.compile(
     r"\b(?:optic|transceiver|cable|module|fib(?:re|er)|sfp|dac|aoc)", re.IGNORECASE
 )  # fmt: skip
 """What people say that they do to a cable; a kernel says it of one that comes loose."""
+_BURN: Final = re.compile(
+    r"\b(?:mlxfwreset|mlxfwmanager|mlxburn|(?:mst)?flint|mstfwreset)\b|\bfirmware (?:burn|flash|update|upgrade)\b",
+    re.IGNORECASE,
+)
+"""NVIDIA's tools for the firmware of NICs (MFT), which then starts anew."""
+_BURN_MS: Final = 600_000
+"""To burn an image and to reset takes a minute or two for each NIC of a node."""
 _NAME: Final = re.compile(r"[\w.-]*\w")
 _MOST_PORTS: Final = 1000
 _HOLDS_MS: Final = 7_200_000
@@ -39,6 +46,8 @@ class Announced:
         self._at: dict[str, Instant] = {}
         self._ports: list[tuple[Instant, list[str]]] = []
         """Of lines on single ports: when, and their words."""
+        self._burnt: dict[str, Instant] = {}
+        """By node, when the firmware of its NICs was last being changed."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -49,6 +58,9 @@ class Announced:
             if by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
+            if record.node and _BURN.search(record.message):
+                self._burnt = {name: at for name, at in self._burnt.items() if record.at - at <= _BURN_MS}
+                self._burnt[record.node] = record.at
             # A switch's own log speaks of its optics in such words, too, where they err.
             if record.source != "fabricmanager" and _WORK.search(record.message):
                 kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
@@ -64,13 +76,17 @@ class Announced:
         switches = (owner for kind, owner, _ in ends if kind == "switch")
         if any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches):
             return True
+        nodes = (owner for kind, owner, _ in ends if kind == "nic")
+        if any(-_LATE_MS <= since - self._burnt.get(node, -2 * _BURN_MS) <= _BURN_MS for node in nodes):
+            return True
         lines = [words for at, words in self._ports if -_LATE_MS <= since - at <= _HOLDS_MS]
         return any(owner in words and port in words for words in lines for _, owner, port in ends)
 
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
-        return [dict(self._at), [list(line) for line in self._ports]]
+        return [dict(self._at), [list(line) for line in self._ports], dict(self._burnt)]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
         self._at, self._ports = dict(state[0]), [(at, list(words)) for at, words in state[1]]
+        self._burnt = dict(state[2]) if len(state) > 2 else {}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from detectors.link_fault.examples import AT_S, SCENE, lowered
-from detectors.link_fault.test_detector import UPLINK, run
-from detectors.tapes.cluster import line, name, tape_of
+from detectors.link_fault.examples import AT_S, NIC, SCENE, cable_lowered, lowered
+from detectors.link_fault.test_detector import UPLINK, firing, run
+from detectors.tapes.cluster import START, line, name, tape_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,22 @@ def test_the_line_on_a_port_that_was_taken_down_may_come_somewhat_later(later_s:
     tape = lowered(tape_of(SCENE), "switch", [(AT_S, 1e9)], **UPLINK)
     (found,) = run(replace(tape, logs=[line(AT_S + later_s, "fabricmanager", words, node=None, severity="info")]))
     assert found.severity == severity
+
+
+@pytest.mark.parametrize(("node", "before_s", "severity"), [(1, 20, "info"), (1, 700, "page"), (2, 20, "page")])
+def test_a_nic_that_gets_its_firmware_starts_anew(node: int, before_s: float, severity: str) -> None:
+    tape = cable_lowered(tape_of(replace(SCENE, minutes=15)), [(720.0, 1e9)])
+    burn = line(720 - before_s, "kernel", "mlx5_core: firmware burn 28.43 requested by mlxfwreset", node=name(node))
+    (found,) = run(replace(tape, logs=[burn]))
+    assert (dict(found.entity), found.severity) == (NIC, severity)
+
+
+def test_a_node_without_a_job_may_be_without_a_link_for_two_minutes() -> None:
+    tape = tape_of(replace(SCENE, minutes=8))
+    (event,) = tape.jobs
+    elsewhere = replace(tape, jobs=[replace(event, job=replace(event.job, nodes=(name(0), name(2))))])
+    swapped, lost = [(AT_S, AT_S + 90.0)], [(AT_S, 1e9)]
+    assert firing(cable_lowered(tape, swapped)) == [("link_down", NIC)]
+    assert firing(cable_lowered(elsewhere, swapped)) == []
+    (found,) = run(cable_lowered(elsewhere, lost))
+    assert (found.detected_at - START) / 1000 - AT_S <= 150

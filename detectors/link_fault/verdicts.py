@@ -33,6 +33,8 @@ _CONFIRM_ERRING_MS = 30_000
 """A link that erred may be about to flap: a retrain takes less."""
 _CONFIRM_AGAIN_MS = 90_000
 """A link that was lost, came back and is lost again may be flapping: with the next loss it is, and not down."""
+_CONFIRM_IDLE_MS = 120_000
+"""Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
 _FLAPPED_MS = 150_000
 """A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
 _TOGETHER_MS: Final = 20_000
@@ -215,6 +217,8 @@ class Judge:
         if again or cable.ends[0] in erred:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)
+        if cable.node is not None and self._fleet.is_idle(cable.node):
+            confirm = max(confirm, _CONFIRM_IDLE_MS)
         readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
         latest = max(int(states.heard.last[port]) for _, states, port in low)
         first = since if line is None else min(since, line[0])
