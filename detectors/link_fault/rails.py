@@ -24,7 +24,8 @@ _PLAUSIBLE = 1e18
 
 class Rails(Columns):
     """Columns over NICs: `level` of traffic while it moves (bytes/ms), when it last `moved`, since when it has without
-    a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms).
+    a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms); `either` is when it last moved
+    much one way at least.
 
     Traffic is what moves either way, whichever is less: collectives send what they receive, files go one way.
     """
@@ -34,6 +35,7 @@ class Rails(Columns):
     level: FloatArray = column(0.0)
     learnt: IntArray = column(0)
     moved: IntArray = column(-1)
+    either: IntArray = column(-1)
     run: IntArray = column(-1)
     carried: FloatArray = column(0.0)
 
@@ -56,10 +58,13 @@ class Rails(Columns):
 
     def _take_tick(self, nics: IntArray, at: IntArray, words: FloatArray) -> None:
         usual = np.maximum(COLLECTED_MS, at - self.counted.at[0, nics])
-        rate = self.counted.rates(nics, at, words * _WORD_BYTES, COLLECTED_MS).min(axis=0)
+        ways = self.counted.rates(nics, at, words * _WORD_BYTES, COLLECTED_MS)
+        rate = ways.min(axis=0)
         known = nics[np.isfinite(rate)]
         self.carried[known] += _CARRY * (rate[np.isfinite(rate)] - self.carried[known])
         level = self.level[nics]
+        one_way = ways.max(axis=0) >= _SHARE * level
+        self.either[nics[one_way]] = at[one_way]
         moving = (rate > _MOVING * level) & (rate > 0)
         learn = nics[moving]
         part = np.where(rate[moving] < _SHARE * level[moving], _LEARN_PAUSES, _LEARN)
@@ -73,7 +78,7 @@ class Rails(Columns):
         """Return the NICs that moved data and, last heard at `last`, have not for long."""
         least = np.fmax(self._config.rail_quiet_s * 1000, 4 * usual)
         known = (self.learnt >= _LEARNT) & (self.moved >= 0)
-        return np.flatnonzero(known & (last - self.moved >= least))
+        return np.flatnonzero(known & (last - np.maximum(self.moved, self.either) >= least))
 
     def moves(self, nics: list[int], since: Instant, last: Instant) -> list[int]:
         """Return those of `nics` that have moved data without a pause since `since`, and after `last`."""

@@ -228,6 +228,7 @@ def test_a_rail_that_carries_nothing_while_its_siblings_do_is_down() -> None:
     (fired,) = run(tape)
     assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
     assert (fired.detected_at - START) / 1000 - AT_S <= 90
+    assert firing(still("port_xmit_data")(tape_of(SCENE))) == [], "it is read by"
     assert firing(tape_of(replace(SCENE, pauses=[(AT_S, 260.0)]))) == []
     part = [replace(one, job=replace(one.job, gpus={NIC["node"]: (0,)})) for one in tape.jobs]
     another = [replace(one, job=replace(one.job, job_id="2", nodes=(NIC["node"],))) for one in tape.jobs]
