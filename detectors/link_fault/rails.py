@@ -24,8 +24,8 @@ _PLAUSIBLE = 1e18
 
 class Rails(Columns):
     """Columns over NICs: `level` of traffic while it moves (bytes/ms), when it last `moved`, since when it has without
-    a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms); `either` is when it last moved
-    much one way at least.
+    a pause (`run`), and what it `carried` over the last readings, pauses included (bytes/ms); `either` is when it
+    last moved much one way at least.
 
     Traffic is what moves either way, whichever is less: collectives send what they receive, files go one way.
     """
