@@ -153,6 +153,20 @@ def test_steps_that_took_longer_for_another_fault_are_no_habit() -> None:
     assert [one.severity for one in firing(changed(tape, "steps", "step_time_s", longer))] == ["ticket"]
 
 
+@pytest.mark.parametrize(("until_s", "severities"), [(720, ["info"]), (1e9, ["info", "ticket"])])
+def test_one_long_step_is_no_effect_of_a_slow_mount(until_s: float, severities: list[str]) -> None:
+    """A job prints one step of twenty, and how long it waits for data is not known."""
+    tape = tape_of(replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)]))
+    tape = changed(tape, "steps", "data_wait_s", lambda _, values: np.full(values.shape, np.nan))
+
+    def printed(rows: Any, values: Any) -> Any:
+        at = seconds(rows)
+        first = np.diff(at // 25, prepend=-1) != 0
+        return np.where(first, values * np.where((at >= 700) & (at < until_s), 1.6, 1.0), np.nan)
+
+    assert [one.severity for one in firing(changed(tape, "steps", "step_time_s", printed))] == severities
+
+
 def test_requests_that_queue_on_every_client_hold_up_somebody_where_no_job_reports_its_steps() -> None:
     quick = replace(QUIET, wait_share=0.0, slow=[Slow(0, 480, factor=6)])
     queued = replace(quick, slow=[Slow(0, 480, factor=40)])

@@ -22,11 +22,16 @@ _SLOWER = 3.0
 where the job reports how long it waits."""
 
 
+_FEW = 4
+"""So few steps in a window may all have been long by chance: the window before must show it, too."""
+
+
 class Waits(Columns):
     """By job: sums of this window in microseconds, and what the last window with steps (`at`, ms) had.
 
     That is the share of the steps spent waiting for data, on what part of the ranks' steps (`wide`), the time of a
-    step (s), and by how much of a step the first and the last rose above the job's habit.
+    step (s), and by how much of a step the first and the last rose above the job's habit; `alone` is what the last rose
+    by in that window alone.
     """
 
     axis = REUSED
@@ -37,6 +42,7 @@ class Waits(Columns):
     step_s: FloatArray = column(np.nan)
     wait_rise: FloatArray = column(0.0)
     step_rise: FloatArray = column(0.0)
+    alone: FloatArray = column(0.0)
 
     BESIDE = ("usual_share", "usual_step")
 
@@ -80,6 +86,9 @@ class Waits(Columns):
             far &= habit.learnt_s[some] >= 5 * window_s
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = np.where(far, (value[some] - level) / unit, 0.0)
+            if name == "step_rise":
+                before, self.alone[some] = self.alone[some], rise
+                rise = np.where(count[some] < _FEW, np.minimum(rise, before), rise)
             getattr(self, name)[some] = rise
             habit.learn(some[learn], value[some][learn], window_s * np.where(far, _FAR, 1.0)[learn])
         self.sums[:] = 0
