@@ -49,6 +49,8 @@ _MOVES: Final = -np.expm1(-np.arange(_HOLDS_MS + 1) / _MEAN_MS)
 _LINES_MS: Final = 600_000
 """A line about a fault comes minutes before or after what it does to a job."""
 _KEEP_MS: Final = 86_400_000
+_LEARNT_MS: Final = 300_000
+"""So long into a job it is known what its nodes draw."""
 _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_recorded", "correctable_memory"})
 """Classes of XIDs that explain no slowness."""
 _SERIOUS: Final = frozenset({"error", "critical"})
@@ -191,16 +193,18 @@ class KnownCauses(Columns):
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
-        if self._unread(those, np.setdiff1d(peers, those), clock_ratio):
+        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, since):
             self.named_at[those] = now
         named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
         linked = self.linked_at[mates[mates < self.count]] >= now - _HOLDS_MS
         return bool(2 * np.count_nonzero(named) >= len(those) or linked.any())
 
-    def _unread(self, those: IntArray, others: IntArray, clock_ratio: float) -> bool:
+    def _unread(self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant) -> bool:
         """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
         all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
+
+        That a node has lost power nobody sees of one that is slow since its job began, or since it was first seen.
         """
         heat = median_of(self.now[HEAT, those])
         hot = heat >= _HOT_C or heat - median_of(self.now[HEAT, others]) >= _WARMER_C
@@ -211,7 +215,10 @@ class KnownCauses(Columns):
         if median_of(self.latest[those]) <= HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
             return True
         halved = clock_ratio <= HALVED or median_of(self.now[CLOCK, those] / self.peak[those]) <= _OF_HIGHEST
-        return halved or (clock_ratio <= NODE_LEFT and len(those) > 1)
+        if halved or len(those) == 1 or clock_ratio > NODE_LEFT:
+            return halved
+        job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= NODE_LEFT
+        return seen and (job is None or since >= job.start + _LEARNT_MS)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
         """Return whether a NIC of one of the nodes has lost its link since then, or shortly before.

@@ -212,8 +212,9 @@ def _more_active(_at_s: FloatArray, values: FloatArray) -> FloatArray:
         (replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)]), ONLY),
         (replace(SEEN, felt="work", dcgm={SM: _more_active}), ONLY),
         (replace(SEEN, felt="host", slow=[Slow(range(8, 16), factor=1.2)]), {"node": name(1)}),
+        (replace(SEEN, felt="clock", slow=[Slow(range(8, 16))], dcgm=UNREAD), {"node": name(1)}),
     ],
-    ids=["clock", "a slow chip", "host"],
+    ids=["clock", "a slow chip", "host", "a node's power, unread"],
 )
 @pytest.mark.parametrize("starts_s", [-3600.0, 300.0])
 def test_who_stands_far_apart_from_its_peers_is_slow_since_the_jobs_first_step(
