@@ -80,7 +80,9 @@ class Late:
             more = self._watch.works_more(name, given, max(began, slow_since), began)
             light = not whole and lag < self._config.effect_share
             # A chip that is slow by a clock that it does not show is as busy as one that was given more.
-            given_more = more >= _MORE_WORK * ranks.longer(worst, lag) and not ranks.came_to_be_slow(worst)
+            # One look is ten seconds, its work is read over a minute: a rank that is late by turns was less so in it.
+            lasting = lag if whole else min(lag, float(ranks.behind[worst]))
+            given_more = more >= _MORE_WORK * ranks.longer(worst, lasting) and not ranks.came_to_be_slow(worst)
             unsure = light or not ranks.stands_apart(worst, lag, places)
             if given_more or (unsure and np.isnan(more)):
                 continue
