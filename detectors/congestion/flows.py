@@ -41,6 +41,8 @@ _IDLE_PER_S: Final = 1e6
 _NO_WAIT: Final = 1e-15
 """Of the strength that each word waits: a trace of what matters, at any traffic that there is."""
 _ODD: Final = 0.01
+_MARKS_TIMES: Final = 10.0
+"""Of what a port marks usually: twice the traffic may mark some times as much. Policy."""
 JUDGED: Final = len(SIGNALS) - 1
 """All signals but traffic."""
 _WAIT: Final = SIGNALS.index("wait")
@@ -210,7 +212,8 @@ class Flows(Kept):
         `strength` is that of this look, of which they are `used_to` so much (ln), `expected` (n,) at their traffic.
         By what matters, and by as much again or half of the time that was left to wait in: a pause need not last as
         long as it may, so that a tenth of it matters where the steps of the job at the port have become longer. Packets
-        come twice where links err, too: of retransmissions only those count that come with marked packets.
+        come twice where links err, too: of retransmissions only those count that come with marked packets. Marks by
+    themselves are how a RoCE fabric works: far more than usual say that somebody waits where such steps have become longer.
         """
         usual = known_or(_strengths(used_to), 0.0)
         usual[_WAIT] = np.maximum(usual[_WAIT], expected)
@@ -219,7 +222,8 @@ class Flows(Kept):
         more = known_or(strength, 0.0) - usual
         waits = more >= np.fmax(np.fmin(usual, left / 2), self._matters[ports])
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
-        waits[mark] = False
+        marks_more = known_or(strength[mark], 0.0) >= np.fmax(_MARKS_TIMES * usual[mark], 1.0)
+        waits[mark] = marks_more & (self._matters[ports] < 1) & (self.looks.odds[mark, ports] <= _ODD)
         waits[retry] &= self.looks.odds[mark, ports] <= _ODD
         return waits
 

@@ -264,6 +264,16 @@ def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_st
     assert entities(changed(mild, "steps", "step_time_s", much_longer)) == []
 
 
+def test_marks_of_one_port_are_a_congestion_where_they_hold_up_the_jobs_steps() -> None:
+    scene = replace(SCENE, minutes=34, kinds=("switch", "nic", "steps"))
+    marks = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620, **PORT)
+    assert entities(marks) == []
+    fired, _ = run(changed(marks, "steps", "step_time_s", longer))
+    assert (dict(fired.entity), (fired.detected_at - START) / 1000 - 420 <= 200) == (PORT, True)
+    everywhere = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620)
+    assert entities(changed(everywhere, "steps", "step_time_s", longer)) == []
+
+
 @pytest.mark.parametrize("longer_by", [0.0, 0.025])
 def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_and_not_where_they_are_as_before(
     longer_by: float,
