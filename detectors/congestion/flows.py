@@ -212,8 +212,8 @@ class Flows(Kept):
         `strength` is that of this look, of which they are `used_to` so much (ln), `expected` (n,) at their traffic.
         By what matters, and by as much again or half of the time that was left to wait in: a pause need not last as
         long as it may, so that a tenth of it matters where the steps of the job at the port have become longer. Packets
-        come twice where links err, too: of retransmissions only those count that come with marked packets. Marks by
-    themselves are how a RoCE fabric works: far more than usual say that somebody waits where such steps have become longer.
+        come twice where links err, too: of retransmissions only those count that come with marked packets. Marks
+        alone are how a RoCE fabric works: far more than usual say that somebody waits where such steps became longer.
         """
         usual = known_or(_strengths(used_to), 0.0)
         usual[_WAIT] = np.maximum(usual[_WAIT], expected)
