@@ -35,6 +35,11 @@ _MOST: Final = 6
 _COLLECTED_MS = 36_000
 """Exporters collect every 30 s at least, and some are late."""
 _FAST_READINGS = 2
+_STEADY: Final = 0.25
+_STEADY_MS: Final = 75_000
+"""A quarter of the published bar is enough where every reading of more than a minute has it: a burst takes seconds."""
+_CALM_MINUTES: Final = 5.0
+_BEYOND_USUAL: Final = 10.0
 _HABIT_S, _HABIT_LEAST_S = 3600.0, 110.0
 _PLAUSIBLE = 1e18
 _OWN_RATE_MINUTES: Final = 1440.0
@@ -47,7 +52,7 @@ _ONE_UNSEEN: Final = 1.0
 
 class Errors(Columns):
     """By port and counter: the growth since the last look (`counted`), the last `rate` (1/s), readings in a row above
-    the published bar (`fast`), and what it counted since its evidence began (`total`); by port: when it was looked at
+    the published bar (`fast`), since when all are above a quarter of it (`steady`, -1: they are not), and what it counted since its evidence began (`total`); by port: when it was looked at
     (`looked`), and last erred unusually (`odd`); -1 never. `past` errors, those of faults aside, in `minutes`, both
     fading, are its own rate, and `recent` ones become it; `failed` while its errors are those of a fault.
     """
@@ -55,6 +60,7 @@ class Errors(Columns):
     BESIDE = ("counted", "evidence", "habits")
     rate: FloatArray = column(0.0, _MOST)
     fast: IntArray = column(0, _MOST)
+    steady: IntArray = column(-1, _MOST)
     total: FloatArray = column(0.0, _MOST)
     burst: FloatArray = column(np.nan, _MOST)
     recent: FloatArray = column(0.0, _MOST)
@@ -91,13 +97,15 @@ class Errors(Columns):
 
     def _note(self, ports: IntArray, at: IntArray, rate: FloatArray) -> None:
         """Note the rates (counters, n) of one reading: NaN where a copy repeats the one before, or a counter fell."""
-        grew, fast = rate > 0, self.fast[:, ports]
-        if not np.count_nonzero(grew) and not np.count_nonzero(fast):
+        grew, fast, steady = rate > 0, self.fast[:, ports], self.steady[:, ports]
+        if not np.count_nonzero(grew) and not np.count_nonzero(fast) and not np.count_nonzero(steady >= 0):
             return
         high = rate >= self._config.errors_per_s
         self.rate[:, ports] = np.where(grew, rate, self.rate[:, ports])
         # A collector's cached copy does not grow, and takes nothing back.
         self.fast[:, ports] = np.where(high, np.minimum(fast + 1, 100), np.where(rate >= 0, 0, fast))
+        since = np.where(rate >= _STEADY * self._config.errors_per_s, np.where(steady < 0, at, steady), -1)
+        self.steady[:, ports] = np.where(rate >= 0, since, steady)
         odd = high.any(axis=0)
         self.odd[ports[odd]] = at[odd]
 
@@ -151,12 +159,12 @@ class Errors(Columns):
 
     def failing(self, wealth: float) -> dict[int, dict[str, float]]:
         """Return the ports whose errors are a fault, with what they counted: fast ones, and those by evidence."""
-        fast = self.fast >= _FAST_READINGS
+        fast = (self.fast >= _FAST_READINGS) | self._steadily()
         for row in np.flatnonzero(fast.any(axis=1)).tolist():
-            rates = np.where(
-                np.isfinite(self.counted.value[row]), np.where(self.fast[row] > 0, self.rate[row], 0.0), np.nan
-            )
-            fast[row] &= self.rate[row] >= self._config.errors_per_s * max(median_of(rates), 1.0)
+            erring = (self.fast[row] > 0) | (self.steady[row] >= 0)
+            rates = np.where(np.isfinite(self.counted.value[row]), np.where(erring, self.rate[row], 0.0), np.nan)
+            bar = self._config.errors_per_s * np.where(self.fast[row] > 0, 1.0, _STEADY)
+            fast[row] &= self.rate[row] >= bar * max(median_of(rates), 1.0)
         total = self.total.max(axis=0, initial=0.0)
         slow = (self.evidence.wealth >= wealth) & (total >= self._config.errors)
         self.failed |= fast.any(axis=0) | slow
@@ -170,6 +178,14 @@ class Errors(Columns):
                     figures[f"{name}_per_s"] = float(self.rate[row, port])
                     figures[f"{name}_per_min_usual"] = self._usual(row, port)
         return {port: figures for port, figures in found.items() if figures}
+
+    def _steadily(self) -> BoolArray:
+        """Return which counters (counters, ports) have grown for long at a rate that the port was never used to."""
+        lasts = (self.steady >= 0) & (self.at - self.steady >= _STEADY_MS) & (self.minutes >= _CALM_MINUTES)
+        if not np.count_nonzero(lasts):
+            return lasts
+        own = self.past / np.maximum(self.minutes, 1.0)
+        return np.asarray(lasts & (60 * self.rate >= _BEYOND_USUAL * (own + _ONE_UNSEEN)))
 
     def _usual(self, row: int, port: int) -> float:
         """Return what a port counts in a minute by itself."""
