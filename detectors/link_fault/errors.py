@@ -52,9 +52,10 @@ _ONE_UNSEEN: Final = 1.0
 
 class Errors(Columns):
     """By port and counter: the growth since the last look (`counted`), the last `rate` (1/s), readings in a row above
-    the published bar (`fast`), since when all are above a quarter of it (`steady`, -1: they are not), and what it counted since its evidence began (`total`); by port: when it was looked at
-    (`looked`), and last erred unusually (`odd`); -1 never. `past` errors, those of faults aside, in `minutes`, both
-    fading, are its own rate, and `recent` ones become it; `failed` while its errors are those of a fault.
+    the published bar (`fast`), since when all are above a quarter of it (`steady`, ms), and what it counted since its
+    evidence began (`total`); by port: when it was looked at (`looked`), and last erred unusually (`odd`); -1 never.
+    `past` errors, those of faults aside, in `minutes`, both fading, are its own rate, and `recent` ones become it;
+    `failed` while its errors are those of a fault.
     """
 
     BESIDE = ("counted", "evidence", "habits")
