@@ -136,7 +136,8 @@ class Congestion(BaseDetector):
         for lot in together(self._fabric, hot) if sure else ():
             if any(port in sure for port in lot):
                 origin = origin_of(self._fabric, self._with_marks(lot))
-                if origin.switch not in known and not self._harmless(now, lot):
+                harmless = origin.switch in known or self._harmless(now, lot) or self._backs_up(origin)
+                if not harmless:
                     found += self._fire(now, origin, lot, slower)
         return found
 
@@ -156,6 +157,12 @@ class Congestion(BaseDetector):
             wide = (job for job in self._fleet.jobs.values() if len(job.nodes) > 1)
             users = [job.job_id for job in wide if self._fabric.reaches(job.nodes, ends)]
         return bool(users) and all(self._paces.as_before(now, user) for user in users)
+
+    def _backs_up(self, origin: Origin) -> bool:
+        """Return whether a switch pauses a host whose job has a congestion elsewhere: the host sends into that one."""
+        host = self._fabric.host.get((origin.switch, origin.port))
+        job = None if host is None or origin.by != "pauses sent" else self._fleet.job_of(host)
+        return job is not None and any(self._fabric.reaches(job.nodes, case.memo["near"]) for case in self._cases())
 
     def _matters(self, kind: Kind, slower: Mapping[str, float]) -> FloatArray:
         """Return which share of the rates that matter does so at each port, (ports,): less where jobs are slower.

@@ -274,6 +274,17 @@ def test_marks_of_one_port_are_a_congestion_where_they_hold_up_the_jobs_steps() 
     assert entities(changed(everywhere, "steps", "step_time_s", longer)) == []
 
 
+@pytest.mark.parametrize("working", [True, False])
+def test_a_host_that_is_paused_sends_into_the_congestion_of_its_job(working: bool) -> None:
+    """How the switches between them are paused nobody reads."""
+    scene = replace(SCENE, minutes=8, working=working)
+    tape = growing(
+        growing(tape_of(scene), "switch", MARKED, 40_000, 122, 420, **PORT), "switch", DROPPED, 300, 122, 420, **PORT
+    )
+    sender: dict[str, Any] = {"switch": "leaf-3", "port": "Ethernet0"}
+    assert entities(growing(tape, "switch", TX, 6000, 180, 420, **sender)) == ([PORT] if working else [PORT, sender])
+
+
 @pytest.mark.parametrize("longer_by", [0.0, 0.025])
 def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_and_not_where_they_are_as_before(
     longer_by: float,
