@@ -217,7 +217,7 @@ class KnownCauses(Columns):
         halved = clock_ratio <= HALVED or median_of(self.now[CLOCK, those] / self.peak[those]) <= _OF_HIGHEST
         if halved or len(those) == 1 or clock_ratio > NODE_LEFT:
             return halved
-        job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= NODE_LEFT
+        job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= SLOWED
         return seen and (job is None or since >= job.start + _LEARNT_MS)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
