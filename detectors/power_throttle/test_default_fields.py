@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.fleet.fleet import INFERRED
 from detectors.power_throttle.examples import Brake, tape_of
 from detectors.power_throttle.test_detector import DEFAULT, changed, firing, run
 from detectors.tapes.gpus import START, name
@@ -28,6 +29,18 @@ def test_on_default_fields_without_a_word_of_any_supply_it_takes_evidence(gpus: 
     assert dict(fired.entity) == entity
     assert START + 330_000 <= fired.detected_at <= START + 360_000
     assert "years" in str(fired.evidence["by_chance"])
+
+
+@pytest.mark.parametrize(("job_id", "found"), [(f"{INFERRED}{name(0)}", 1), ("9", 0)])
+def test_a_job_that_is_inferred_as_a_brake_falls_has_worked_before(job_id: str, found: int) -> None:
+    """Its nodes wait for each other as never before. Of a job that has only begun it is not known what it draws."""
+    tape = tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False))
+    (event,) = tape.jobs
+    at = START + 302_000
+    assert (
+        len(firing(replace(tape, jobs=[replace(event, at=at, job=replace(event.job, job_id=job_id, start=at))])))
+        == found
+    )
 
 
 @pytest.mark.parametrize("interval_s", [5.0, 30.0, 60.0])

@@ -193,20 +193,24 @@ class GpusAtWork(Columns):
         return str(self._fleet.nodes.get(node, {}).get("gpu_model") or "")
 
     def _note_jobs(self) -> None:
-        """Take note of jobs that came and went: on another job a GPU has another habit."""
+        """Take note of jobs that came and went: on another job a GPU has another habit.
+
+        One that is inferred has gone on for minutes, and what is usual of it was learnt in them.
+        """
         jobs = tuple(self._fleet.jobs)
         if self._jobs == (*jobs, self.count):
             return
         self._jobs = (*jobs, self.count)
         self._of_job, self._few = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
-        start = np.full(self.count, -1, np.int64)
+        start, inferred = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
         ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
             mine = self._gpus_of(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
             self._few[mine], start[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start
+            inferred[mine] = job.inferred
         self._groups = tuple(Groups(group, int(group.max(initial=-1)) + 1) for group in (self._of_job, self.model))
-        other = (start != self.job) & ~self.held
+        other = (start != self.job) & ~self.held & ~(inferred & (self.job < 0))
         for habit in self.usual.values():
             habit.forget(other)
         self.job = start
