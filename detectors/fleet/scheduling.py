@@ -95,7 +95,8 @@ _TAKEN_OUT = re.compile(
 )
 """What clouds and their tools write of a node in words of their own, which it is named in."""
 _OF_ANOTHER = re.compile(
-    r"\b(?:pods?|containers?|jobs?|jobid|tasks?|daemonsets?|deployments?|volumes?|gpus?|ports?|cables?)\b|"
+    r"\b(?:pods?|containers?|jobs?|jobid|tasks?|daemonsets?|deployments?|volumes?|gpus?|ports?|cables?|"
+    r"taints?|labels?|flags?|annotations?|conditions?|reasons?|features?|reservations?|leases?|locks?)\b|"
     r"\bnot\b|unexpected|crash|\bfailed to\b",
     re.IGNORECASE,
 )

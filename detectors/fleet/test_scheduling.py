@@ -103,6 +103,7 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
         ("job 812 on host v017 terminated", False),
         ("instance v017 unexpectedly terminated", False),
         ("v017 is not cordoned", False),
+        ("node v017 taint node.kubernetes.io/unreachable removed", False),
         ("instance behind v018 deleted", False),
     ],
 )

@@ -2,22 +2,23 @@
 
 Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower
 three intervals (the other end, the kernel and the switch's log count, too); for half a minute where the cable erred
-lately, for one and a half where it was lost and back a while ago. Of severity info where nobody has used the port,
-and the topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of link in
-a quarter of an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also
-down, until one of its losses lasts for two and a half minutes; errors within minutes of a loss are the loss's. Errors
-(uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault): ten a second at once,
-fewer where that is improbable here by the port's own habit and its peers (`errors`). A NIC that carries nothing, or
-reports nothing, while its siblings and its rail go on, is down whatever its state says.
+lately, for one and a half where it was lost and back a while ago, for two on a node that no job has. Of severity info
+where nobody has used the port, and the topology does not expect it to be up, or where work on its switch was
+announced. Flap: three losses of link in a quarter of an hour, by the state, by `link_downed` or by a log, whichever
+saw most; while it flaps it is not also down, until one of its losses lasts for two and a half minutes; errors within
+minutes of a loss are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries; corrected
+frames are no fault): ten a second at once, a quarter of that where it lasts for more than a minute, fewer where that
+is improbable here by the port's own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing,
+while its siblings and its rail go on, is down whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
 it, are the switch. Where the node is silent, booting, drained or down, its ports are too, and nothing is reported. A
 port that was never up is not in use.
 
-It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about
-nodes that are switched off where no in-band stream and no topology shows it, about few errors a minute that were there
-from the start, about a cable whose errors all ports share (a bad firmware), and about what fails by itself within two
+It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about nodes
+that are switched off where no in-band stream and no topology shows it, about few errors a minute that were there from
+the start, about a cable whose errors all ports share (a bad firmware), and about what fails by itself within two
 hours of work that was announced on its switch (information).
 """
 
