@@ -25,7 +25,9 @@ _SPINNING_STEPS, _STEPS = 4.0, 6.0
 _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _OTHER_PAUSE_FACTOR = 1.2
-"""A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new."""
+"""A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new; nor is
+one that is a little longer, where they idle.
+"""
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
 """Of a job on one node whose GPUs idle, or that reports no steps: a user may sit at its prompt, or at a breakpoint, and
@@ -141,7 +143,8 @@ class HangJudge:
             pause = min(pause, float(work.pauses[:, number].max()))
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
-        needed = max(needed, 2 * usual + max(_PAUSE_FACTOR * pause, _OTHER_PAUSE_FACTOR * longest))
+        longest *= 1.0 if spinning else _OTHER_PAUSE_FACTOR
+        needed = max(needed, 2 * usual + max(_PAUSE_FACTOR * pause, longest))
         if self._saving(job.job_id) and self._lines.last(job.job_id, "saving") >= last - usual:
             # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
             own = spinning and self._lines.last(job.job_id, "saved") >= job.start

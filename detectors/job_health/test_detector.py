@@ -63,7 +63,7 @@ def test_a_hang_that_goes_on_by_itself_is_over_and_no_pause_learnt() -> None:
     assert found(tape) == [("job_hang", "firing"), ("job_hang", "resolved")]
 
 
-@pytest.mark.parametrize("steps", [{"step_s": 0.5}, {"step_s": 2.0}, {"step_s": 10.0}, {"evaluations": [(100, 300)]}])
+@pytest.mark.parametrize("steps", [{"step_s": 0.5}, {"step_s": 2.0}, {"step_s": 10.0}, {"evaluations": [(100, 345)]}])
 def test_the_patience_of_gpus_that_spin_hangs_neither_on_the_step_time_nor_on_evaluations(steps: Any) -> None:
     assert fired_after_s(tape_of(replace(HUNG, **steps)), 480) <= 290
 
