@@ -25,8 +25,8 @@ _SPINNING_STEPS, _STEPS = 4.0, 6.0
 _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _OTHER_PAUSE_FACTOR = 1.2
-"""A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new; nor is
-one that is a little longer, where they idle.
+"""A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new;
+nor is one that is a little longer, where they idle.
 """
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
