@@ -42,7 +42,9 @@ _NO_WAIT: Final = 1e-15
 """Of the strength that each word waits: a trace of what matters, at any traffic that there is."""
 _ODD: Final = 0.01
 _MARKS_TIMES: Final = 10.0
-"""Of what a port marks usually: twice the traffic may mark some times as much. Policy."""
+"""Of what a port marks, and is paused, usually: twice the traffic may mark some times as much. Policy."""
+_PAUSED: Final = 0.02
+"""Of what matters: somebody waits a little, and is not only asked to send less."""
 JUDGED: Final = len(SIGNALS) - 1
 """All signals but traffic."""
 _WAIT: Final = SIGNALS.index("wait")
@@ -213,7 +215,7 @@ class Flows(Kept):
         By what matters, and by as much again or half of the time that was left to wait in: a pause need not last as
         long as it may, so that a tenth of it matters where the steps of the job at the port have become longer. Packets
         come twice where links err, too: of retransmissions only those count that come with marked packets. Marks
-        alone are how a RoCE fabric works: far more than usual say that somebody waits where such steps became longer.
+        alone are how a RoCE fabric works: far more than usual, and some pauses, say why such steps became longer.
         """
         usual = known_or(_strengths(used_to), 0.0)
         usual[_WAIT] = np.maximum(usual[_WAIT], expected)
@@ -222,8 +224,9 @@ class Flows(Kept):
         more = known_or(strength, 0.0) - usual
         waits = more >= np.fmax(np.fmin(usual, left / 2), self._matters[ports])
         mark, retry = SIGNALS.index("mark"), SIGNALS.index("retry")
-        marks_more = known_or(strength[mark], 0.0) >= np.fmax(_MARKS_TIMES * usual[mark], 1.0)
-        waits[mark] = marks_more & (self._matters[ports] < 1) & (self.looks.odds[mark, ports] <= _ODD)
+        rose = known_or(strength, 0.0) >= np.fmax(_MARKS_TIMES * usual, _PAUSED)
+        waits[mark] = rose[mark] & (strength[mark] >= 1) & rose[_PARTS_OF_TIME].any(axis=0)
+        waits[mark] &= (self._matters[ports] < 1) & (self.looks.odds[mark, ports] <= _ODD)
         waits[retry] &= self.looks.odds[mark, ports] <= _ODD
         return waits
 

@@ -266,8 +266,9 @@ def test_pauses_far_from_the_bar_are_a_congestion_where_they_hold_up_the_jobs_st
 
 def test_marks_of_one_port_are_a_congestion_where_they_hold_up_the_jobs_steps() -> None:
     scene = replace(SCENE, minutes=34, kinds=("switch", "nic", "steps"))
-    marks = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620, **PORT)
-    assert entities(marks) == []
+    alone = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620, **PORT)
+    marks = growing(alone, "switch", RX, 60, 420, 1620, **PORT)
+    assert entities(marks) == entities(changed(alone, "steps", "step_time_s", longer)) == []
     fired, _ = run(changed(marks, "steps", "step_time_s", longer))
     assert (dict(fired.entity), (fired.detected_at - START) / 1000 - 420 <= 200) == (PORT, True)
     everywhere = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620)
