@@ -40,8 +40,8 @@ _FEW_SHARE: Final = 1.5
 _LEARN_S, _LEARN_FEW_S = 30.0, 90.0
 _COST_LOOKS: Final = 16
 """A quarter of what is remembered: a lag that grows over forty minutes is not outweighed by its beginning."""
-_ALIKE: Final = 0.02
-"""Deviation of ranks' computation. Of dense models it is 0.6 % in recordings of others, of experts 4 to 18 %."""
+_ALIKE: Final = 0.012
+"""Deviation of ranks' computation: twice that of dense models in recordings of others. Of experts it is 4 to 18 %."""
 _KEPT_UP_MS, _LASTS_MS = 900_000, 180_000
 """A quarter of an hour of keeping up is no chance; slow for three minutes is no hiccup (policy)."""
 _WAIT_SHARE: Final = 0.5
