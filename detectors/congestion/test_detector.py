@@ -271,7 +271,7 @@ def test_marks_of_one_port_are_a_congestion_where_they_hold_up_the_jobs_steps() 
     assert entities(marks) == entities(changed(alone, "steps", "step_time_s", longer)) == []
     fired, _ = run(changed(marks, "steps", "step_time_s", longer))
     assert (dict(fired.entity), (fired.detected_at - START) / 1000 - 420 <= 200) == (PORT, True)
-    everywhere = growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620)
+    everywhere = growing(growing(tape_of(scene), "switch", MARKED, 3000, 420, 1620), "switch", RX, 60, 420, 1620)
     assert entities(changed(everywhere, "steps", "step_time_s", longer)) == []
 
 

@@ -193,10 +193,7 @@ class GpusAtWork(Columns):
         return str(self._fleet.nodes.get(node, {}).get("gpu_model") or "")
 
     def _note_jobs(self) -> None:
-        """Take note of jobs that came and went: on another job a GPU has another habit.
-
-        One that is inferred has gone on for minutes, and what is usual of it was learnt in them.
-        """
+        """Take note of jobs that came and went: on another job a GPU has another habit, but on one inferred now."""
         jobs = tuple(self._fleet.jobs)
         if self._jobs == (*jobs, self.count):
             return
@@ -207,8 +204,7 @@ class GpusAtWork(Columns):
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
             mine = self._gpus_of(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
-            self._few[mine], start[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start
-            inferred[mine] = job.inferred
+            self._few[mine], start[mine], inferred[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start, job.inferred
         self._groups = tuple(Groups(group, int(group.max(initial=-1)) + 1) for group in (self._of_job, self.model))
         other = (start != self.job) & ~self.held & ~(inferred & (self.job < 0))
         for habit in self.usual.values():
