@@ -1,5 +1,5 @@
 /** The tape deck: a moment of event time that stands still or moves on at a speed. */
-import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export const SPEEDS = [1, 10, 60, 300, 1800] as const;
 /** As the replay service takes them. */
@@ -32,7 +32,8 @@ export function usePlayhead(from: number, to: number, initial: number): Playhead
     [clamp],
   );
 
-  useEffect(() => {
+  // Before the page is painted: after it, one more frame would move a moment that is shown as standing still.
+  useLayoutEffect(() => {
     if (!playing) {
       return undefined;
     }
