@@ -8,11 +8,12 @@ speed than it had, while steps got longer, is one, too: all ranks wait as long f
 slows nobody is reported once, as information. Most GPUs of a node together are the node, and of one node there is one
 finding at a time.
 
-Who does more work is given it, and is not slow: it is left out where tensor activity is read. Nor is a rank that is
-the longest while steps are as ever; but who comes to be slow where all other ranks are alike is, however busy it is.
+Who does more work is given it, and is not slow: it is left out where tensor activity is read, or another rank came to
+have less to do meanwhile. Nor is a rank that is the longest while steps are as ever; but who comes to be slow where all
+other ranks are alike is, however busy it is.
 Nor are nodes of whatever jobs that wait for data at once, as their storage is slow.
 
-It is wrong where the work of a few ranks shifts within a job and tensor activity is not read (an alert), where
+It is wrong where a few ranks of a job get more work, none less, and tensor activity is not read (an alert), where
 the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
 hide other nodes), where a single node has the whole job and all its GPUs slow down alike or its job has no name, where
 a GPU or a node is a little slower by its readings from the job's first minutes on (taken for its habit), and where a

@@ -65,7 +65,7 @@ class KnownCauses(Columns):
     (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
     its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
     something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
-    alone; `stated` whether it ever gave its reasons; `latest` its clock, and `peak` the highest it had.
+    alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `latest` its clock, `peak` the highest it had.
     """
 
     axis = "dcgm"
@@ -74,6 +74,7 @@ class KnownCauses(Columns):
     named_at: IntArray = column(-(2**61))
     linked_at: IntArray = column(-(2**61))
     capped_at: IntArray = column(-(2**61))
+    hot_at: IntArray = column(-(2**61))
     stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
@@ -149,10 +150,14 @@ class KnownCauses(Columns):
         capped = reasons == SW_POWER_CAP
         if np.count_nonzero(capped):
             self.capped_at[gpus[capped]] = at[capped]
+        heat = of("DCGM_FI_DEV_GPU_TEMP")
+        hot = heat >= _HOT_C
+        if np.count_nonzero(hot):
+            self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
         allowed = np.fmax(allowed, limit)
-        read = (moved, of("DCGM_FI_DEV_GPU_TEMP"), limit, carried, crc, retries, resent, drawn, allowed)
+        read = (moved, heat, limit, carried, crc, retries, resent, drawn, allowed)
         for row, value in zip(self.now, read, strict=True):
             keep_known(row, where, value)
         self.at[where] = at
@@ -193,30 +198,32 @@ class KnownCauses(Columns):
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
-        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, since):
+        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, since, now):
             self.named_at[those] = now
         named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
         linked = self.linked_at[mates[mates < self.count]] >= now - _HOLDS_MS
         return bool(2 * np.count_nonzero(named) >= len(those) or linked.any())
 
-    def _unread(self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant) -> bool:
+    def _unread(
+        self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant, now: Instant
+    ) -> bool:
         """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
         all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
 
         That a node has lost power nobody sees of one that is slow since its job began, or since it was first seen.
         """
-        heat = median_of(self.now[HEAT, those])
-        hot = heat >= _HOT_C or heat - median_of(self.now[HEAT, others]) >= _WARMER_C
-        if clock_ratio <= _SLOWED and hot:
+        hot = 2 * np.count_nonzero(self.hot_at[those] >= now - _HOLDS_MS) >= len(those)  # checkpoints cool them a while
+        warmer = median_of(self.now[HEAT, those]) - median_of(self.now[HEAT, others]) >= _WARMER_C
+        if clock_ratio <= _SLOWED and (hot or warmer):
             return True
         if self.stated[those].any():
             return False
-        if median_of(self.latest[those]) <= HALVED * median_of(self.latest[others]):  # before a minute's mean shows it
+        at_once = median_of(self.latest[those]) <= HALVED * median_of(self.latest[others])
+        if at_once or clock_ratio <= HALVED:  # a minute's mean shows it later
             return True
-        halved = clock_ratio <= HALVED or median_of(self.now[CLOCK, those] / self.peak[those]) <= _OF_HIGHEST
-        if halved or len(those) == 1 or clock_ratio > NODE_LEFT:
-            return halved
+        if len(those) == 1 or clock_ratio > NODE_LEFT:
+            return False
         job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= SLOWED
         return seen and (job is None or since >= job.start + _LEARNT_MS)
 

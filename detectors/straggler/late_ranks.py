@@ -84,7 +84,7 @@ class Late:
             lasting = lag if whole else min(lag, float(ranks.behind[worst]))
             given_more = more >= _MORE_WORK * ranks.longer(worst, lasting) and not ranks.came_to_be_slow(worst)
             unsure = light or not ranks.stands_apart(worst, lag, places)
-            if given_more or (unsure and np.isnan(more)):
+            if given_more or ranks.took_over(worst, lasting) or (unsure and np.isnan(more)):
                 continue
             found.append(
                 Suspect(

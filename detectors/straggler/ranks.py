@@ -42,6 +42,8 @@ _COST_LOOKS: Final = 16
 """A quarter of what is remembered: a lag that grows over forty minutes is not outweighed by its beginning."""
 _ALIKE: Final = 0.012
 """Deviation of ranks' computation: twice that of dense models in recordings of others. Of experts it is 4 to 18 %."""
+_LOOKS, _MOVED = 3, 0.5
+"""By the middle of so many looks, this part of it: work that one has more need not all come from one other."""
 _KEPT_UP_MS, _LASTS_MS = 900_000, 180_000
 """A quarter of an hour of keeping up is no chance; slow for three minutes is no hiccup (policy)."""
 _WAIT_SHARE: Final = 0.5
@@ -171,6 +173,17 @@ class Ranks(Comparison):
         since = self.slow_since(rank)
         return since - int(self.first[rank]) >= _KEPT_UP_MS and int(self.at[rank]) - since >= _LASTS_MS
 
+    def took_over(self, rank: int, lag: float) -> bool:
+        """Return whether some rank came to have less to do by a good part of a rank's `lag`, a share of the step: work
+        moved from one to the other, as it does between experts or with batches; nobody is faster as a GPU slows down.
+        """
+        recent = self.recent[:, np.isfinite(self.computes_s)].T
+        if len(recent) <= _FEW:
+            return False
+        changed = masked_median(recent[:, :_LOOKS], np.isfinite(recent[:, :_LOOKS]))
+        noise = median_of(_own_scatter(recent))
+        return bool((changed <= -max(_MOVED * self.longer(rank, lag), APART * noise)).any())
+
     def stands_apart(self, rank: int, lag: float, places: Places) -> bool:
         """Return whether a rank's `lag`, a share of the step, is more than ranks came to differ by in the last look."""
         changed = np.where(np.isfinite(self.computes_s), self.recent[0], np.nan)
@@ -202,9 +215,9 @@ class Ranks(Comparison):
         far behind, then ahead; who is slow stays so.
         """
         recent = self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
-        jumps = np.abs(recent[1:] - recent[:-1]).T
-        own = MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps, np.isfinite(jumps))
-        return np.asarray(np.fmax(own, 0.0 if len(look.who) <= _FEW else _spread(apart[0], self._node)))[None, :]
+        return np.asarray(
+            np.fmax(_own_scatter(recent.T), 0.0 if len(look.who) <= _FEW else _spread(apart[0], self._node))
+        )[None, :]
 
     def _judge(self, apart: FloatArray, _among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
         who, share, few = look.who, self._config.effect_share, len(look.who) <= _FEW
@@ -285,6 +298,12 @@ class Ranks(Comparison):
         ranked = np.sort(wait[known])
         others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
         return np.asarray(~known | (np.where(known, wait, 0.0) <= others - _WAIT_SHARE * lag))
+
+
+def _own_scatter(recent: FloatArray) -> FloatArray:
+    """Return the robust deviation of ranks' residuals in the last looks, (n, looks), from look to look."""
+    jumps = np.abs(np.diff(recent))
+    return np.asarray(MAD_TO_SIGMA / np.sqrt(2) * masked_median(jumps, np.isfinite(jumps)))
 
 
 def _spread(values: FloatArray, node: IntArray) -> float:

@@ -107,7 +107,7 @@ def logarithms(means: FloatArray) -> FloatArray:
 class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
     by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
-    done so until then; NaN where work is not read, or the habit not known.
+    done so until then; NaN where work is not read, or the habit not known, inf where all were out of step.
     """
 
     lowest: FloatArray = column(0.0)
@@ -169,7 +169,7 @@ class Readings(Comparison):
             return np.where(new & alike & (lags >= np.fmax(np.log1p(self._most_spread), apart)), lags, 0.0)
 
     def _note_work(self, apart: FloatArray, beside: FloatArray, among: FloatArray, look: Look) -> None:
-        """Note who does more work, unless all are out of step; the middle of two peers lies half way between them.
+        """Note who does more work, inf where all are out of step; the middle of two peers lies half way between them.
 
         Activity is the mean since the reading before. Where there is one reading a window, the window before is the one
         that it lies in, or reaches back to.
@@ -177,7 +177,7 @@ class Readings(Comparison):
         who, sparse = look.who, look.reads <= 1
         away = np.where(look.middles[1][TENSOR] == 2, 2.0, 1.0)
         more, habit = away * _more_work(beside), away * _more_work(apart)
-        more[among[TENSOR] > self._most_spread] = np.nan
+        more[among[TENSOR] > self._most_spread] = np.inf
         latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
         self.always[:, who] = np.concatenate([[more - habit], self.always[:-1, who]])
@@ -189,8 +189,8 @@ class Readings(Comparison):
 
         It is the median of the windows that lie after `since`, or that of the last three, or of all since they `began`
         to be slow, whichever is highest: work moves on, and single windows are noisy; less what it always was, if that
-        was known before they began. The last ended at `window_end`. inf where it is read (`is_read`, or was before), in
-        less than the `fewest` windows, and will be known within some; NaN where it is not read.
+        was known before they began. The last ended at `window_end`. Where less than the `fewest` windows know it, inf
+        if it is read (`is_read`, or was before) and will be known within some, or all are out of step; else NaN.
         """
         whole, slow = (min(max((window_end - at) // (1000 * WINDOW_S), 0), _WINDOWS) for at in (since, began))
         more, always = self.more[:, entities].T.astype(np.float64), self.always[min(slow, _WINDOWS - 1) :, entities]
@@ -201,7 +201,8 @@ class Readings(Comparison):
         before = np.where(learnt_s >= _HABIT_S, known_or(before, 0.0), 0.0)
         few = known[:, :whole].sum(axis=1) < max(min(whole, 2), fewest)
         soon = few & (whole < _LATE_WINDOWS) & (is_read | known.any(axis=1))
-        return np.asarray(np.where(soon, np.inf, np.fmax.reduce(middles) - before))
+        soon |= few & np.isposinf(more[:, :whole]).any(axis=1)
+        return np.asarray(np.where(soon, np.inf, np.where(few, np.nan, np.fmax.reduce(middles) - before)))
 
 
 def _lags(apart: FloatArray) -> FloatArray:

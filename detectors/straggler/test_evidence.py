@@ -11,7 +11,7 @@ from detectors.core.tails import Tails
 from detectors.signals.throttle_bits import HW_POWER_BRAKE
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
-from detectors.straggler.test_detector import entities
+from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
 from detectors.tapes.gpus import name
 
@@ -43,6 +43,12 @@ def test_gpus_that_render_frames_have_work_of_their_own_each(less: float) -> Non
 
     renders = replace(SEEN, nodes=1, dcgm={DRAM: its(1.3, less), TENSOR: its(1.1, less)})
     assert [finding for finding in without_steps(renders) if finding.severity != "info"] == []
+
+
+@pytest.mark.parametrize(("less", "named"), [(1.0, [GPU]), (0.8, [])], ids=["none", "another"])
+def test_work_that_moved_from_one_rank_to_another_makes_nobody_slow(less: float, named: list[Any]) -> None:
+    moved = [Slow([CULPRIT], 600, factor=1.3), Slow([CULPRIT + 3], 600, factor=less)]
+    assert entities(replace(PLAIN, minutes=14, slow=moved)) == named
 
 
 @pytest.mark.parametrize("high", [0.0, 60.0])

@@ -285,11 +285,12 @@ def test_a_lag_beyond_doubt_counts_where_the_jobs_pace_is_too_noisy_to_show_the_
     assert "job_slower_share" not in fired.evidence
 
 
+@pytest.mark.parametrize("cools_s", [0.0, 20.0], ids=["always hot", "it cools at checkpoints"])
 @pytest.mark.parametrize("reasons", [0.0, np.nan], ids=["no reason", "reasons not read"])
-def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(reasons: float) -> None:
+def test_a_hot_gpu_with_a_lower_clock_is_throttled_whether_or_not_it_says_so(reasons: float, cools_s: float) -> None:
     hot = {
         REASONS: from_to(reasons, 0, 1e9, range(32)),
-        TEMP: lambda at_s, values: 60.0 + 28.0 * (at_s > 600) * _only(values),
+        TEMP: lambda at_s, values: 60.0 + np.where(at_s % 60 < cools_s, 5, 28) * (at_s > 600) * _only(values),
     }
     slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, factor=1.12)])
     assert [finding for finding in run(slow) if finding.severity != "info"] != []
@@ -371,10 +372,15 @@ def test_hosts_that_wait_for_one_file_system_by_turns_are_no_stragglers() -> Non
     assert {finding.entity["node"] for finding in without_steps(alone)} == {name(1)}
 
 
-@pytest.mark.parametrize(("fewest", "more"), [(1, 0.05), (2, np.inf)])
-def test_what_a_gpu_does_is_known_after_enough_windows(fewest: int, more: float) -> None:
+@pytest.mark.parametrize(
+    ("windows", "fewest", "more"),
+    [([0.05], 1, 0.05), ([0.05], 2, np.inf), ([np.nan] * 5, 2, np.nan), ([np.inf] * 5, 2, np.inf)],
+    ids=["known", "soon known", "not read", "all are out of step"],
+)
+def test_what_a_gpu_does_is_known_after_enough_windows(windows: list[float], fewest: int, more: float) -> None:
     readings = Readings("gpu", 2, Tails({}), 0.1).along("dcgm")
     readings.grow(1)
-    readings.more[0, 0] = 0.05
-    found = readings.works_more(np.array([0]), 0, 0, 1000 * WINDOW_S, fewest=fewest, is_read=True)
-    assert found == pytest.approx([more])
+    readings.more[: len(windows), 0] = windows
+    end = 1000 * WINDOW_S * len(windows)
+    found = readings.works_more(np.array([0]), 0, 0, end, fewest=fewest, is_read=True)
+    assert found == pytest.approx([more], nan_ok=True)
