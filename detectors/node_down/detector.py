@@ -79,13 +79,14 @@ class _Case:
     off: bool
     watts: float
     watts_before: float
+    draws_less: bool
     bmc: str
     job_id: str | None
     stopped: bool | None
     odds: float
     """By chance, of such a silence with its job's pause or its fall of power beside it; 1: neither is."""
-    work_stands: bool
-    """Whether its job stopped with it for long, or its power has fallen while it had one."""
+    paused: float
+    """For how many of its intervals its job has stopped with it."""
 
     @property
     def down(self) -> bool:
@@ -98,7 +99,7 @@ class _Case:
         signs = {
             "scheduler": self.word is not None,
             "event log": self.line is not None,
-            "power": self.watts < LIVES * self.watts_before,
+            "power": self.draws_less,
             "steps": self.stopped is True,
         }
         return [name for name, says in signs.items() if says]
@@ -205,7 +206,9 @@ class NodeDown(BaseDetector):
         if case.stopped is False:
             return False  # its job's next step may still come
         allowed = chance_allowed(self._config.false_alarms_per_100_node_days, case.usual)
-        sure = case.odds <= allowed or (case.work_stands and case.missed >= self._config.least_readings)
+        least = self._config.least_readings
+        work_stands = case.job_id is not None and (case.draws_less or case.paused >= least)
+        sure = case.odds <= allowed or (work_stands and case.missed >= least)
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
     def _stays_off(self, case: _Case, now: Instant) -> bool:
@@ -256,7 +259,7 @@ class NodeDown(BaseDetector):
         watts, before = self._watts.since(number, last)
         bmc_last, bmc_usual = self._roster.latest(self._bmcs)
         job_id = self._tenancy.job(node, last)
-        odds, paused, fell = 1.0, 0.0, watts < LIVES * before
+        odds, paused = 1.0, 0.0
         if silent and job_id is not None:
             paused = self._paused(job_id, last, usual, now)
             # It may be either of two steps.
@@ -274,11 +277,12 @@ class NodeDown(BaseDetector):
             off=self._watts.off(number, last),
             watts=watts,
             watts_before=before,
+            draws_less=watts < LIVES * before or self._watts.less_since(number, last),
             bmc=_bmc(int(bmc_last[number]), float(bmc_usual[number]), now),
             job_id=job_id,
             stopped=self._progress.stopped(job_id, now) if job_id else None,
             odds=odds,
-            work_stands=job_id is not None and (fell or paused >= self._config.least_readings),
+            paused=paused,
         )
 
     def _paused(self, job_id: str, last: Instant, usual: float, now: Instant) -> float:

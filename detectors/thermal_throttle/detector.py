@@ -7,8 +7,8 @@ driver says nothing, if the GPU is near its limit or far hotter than its peers, 
 and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of any length
 count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from the alarm
 on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute. Without the
-driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster. Fans that have
-failed hold a finding open.
+driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster, unless the GPU is
+at its limit and far hotter than its peers. Fans that have failed hold a finding open.
 
 It is wrong where several heat sinks of a node fail at a time (named as the node). Without the driver's word it misses
 what costs less than a tenth of the clock, and a limit far lower than the model's while all peers are warm.
@@ -172,7 +172,7 @@ class ThermalThrottle:
 
     def _sure(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the driver says so, or chance does not bring it."""
-        return np.asarray(self._heat.told[gpus] | self._gpus.improbable(gpus))
+        return np.asarray(self._heat.told[gpus] | self._heat.plain[gpus] | self._gpus.improbable(gpus))
 
     def _fire(
         self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray

@@ -29,8 +29,9 @@ _IDLE_MS: Final = 240_000
 
 class Heat(Columns):
     """By GPU: `spent_ms` for how long it was held down of late (leaks away while it is not), `run` readings in that
-    time, `since` its first, `before` the reading before; `told` whether the driver stated it; `free_ms` since the
-    last; `chip_limit`, `memory_limit` highest operating temperatures, degrees.
+    time, `since` its first, `before` the reading before; `told` whether the driver stated it, `plain` whether it is at
+    its limit and far hotter than its peers, which chance does not bring; `free_ms` since the last; `chip_limit`,
+    `memory_limit` highest operating temperatures, degrees.
     """
 
     axis = "dcgm"
@@ -39,6 +40,7 @@ class Heat(Columns):
     since: IntArray = column(-1)
     before: IntArray = column(-1)
     told: BoolArray = column(False)
+    plain: BoolArray = column(False)
     free_ms: FloatArray = column(0.0)
     chip_limit: FloatArray = column(np.nan)
     memory_limit: FloatArray = column(np.nan)
@@ -58,16 +60,17 @@ class Heat(Columns):
             slower = (gpus.clock <= ratio * gpus.usual["clock"].level) | (gpus.lost > -np.log(ratio))
             may |= ~has_bits & (slower | self._hot())
         ask = np.flatnonzero(new & may & gpus.busy)
-        held, stated = np.zeros(len(new), bool), np.zeros(len(new), bool)
+        held, stated, plain = np.zeros((3, len(new)), bool)
         if len(ask):
-            held[ask], stated[ask] = self._held(now, ask, has_bits[ask], says[ask], counts[ask], alarmed[ask])
-        self._count(new, held, stated)
+            parts = self._held(now, ask, has_bits[ask], says[ask], counts[ask], alarmed[ask])
+            held[ask], stated[ask], plain[ask] = parts
+        self._count(new, held, stated, plain)
         gpus.mark(new, held | says, ~held)
 
     def _held(
         self, now: Instant, those: IntArray, has_bits: BoolArray, says: BoolArray, counts: BoolArray, alarmed: BoolArray
-    ) -> tuple[BoolArray, BoolArray]:
-        """Return which of some GPUs at work heat holds down, and of which the driver says so."""
+    ) -> tuple[BoolArray, BoolArray, BoolArray]:
+        """Return which of some GPUs at work heat holds down, of which the driver says so, and of which it is plain."""
         gpus, hot = self._gpus, self._hot(those)
         temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
         peers_clock, peers_power, peers_temp, warmest = gpus.lacks(those, now)
@@ -87,7 +90,7 @@ class Heat(Columns):
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
         by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
         shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
-        return stated | (~has_bits & shown), stated
+        return stated | (~has_bits & shown), stated, ~has_bits & by_heat & hot & beyond
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:
         """Return which GPUs are near the highest temperature that they may work at."""
@@ -95,14 +98,14 @@ class Heat(Columns):
         chip = known.temp[gpus] >= self.chip_limit[gpus] - near
         return np.asarray(chip | (known.memory[gpus] >= self.memory_limit[gpus] - near))
 
-    def _count(self, new: BoolArray, held: BoolArray, stated: BoolArray) -> None:
+    def _count(self, new: BoolArray, held: BoolArray, stated: BoolArray, plain: BoolArray) -> None:
         gpus = self._gpus
         elapsed = np.minimum(gpus.at - gpus.taken, STALE_MS) * (new & (gpus.taken >= 0)).astype(np.float64)
         self.free_ms += np.where(gpus.busy, elapsed, self._config.release_s * 1000 / _IDLE_MS * elapsed)
         moved = np.flatnonzero(new & (held | (self.spent_ms > 0)))  # mostly few
         if not len(moved):
             return
-        held, stated, elapsed, spent = held[moved], stated[moved], elapsed[moved], self.spent_ms[moved]
+        held, elapsed, spent = held[moved], elapsed[moved], self.spent_ms[moved]
         self.free_ms[moved[held]] = 0.0
         begins = moved[held & (spent <= 0)]
         self.since[begins], self.before[begins] = gpus.at[begins], gpus.taken[begins]
@@ -111,8 +114,9 @@ class Heat(Columns):
         spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
         self.spent_ms[moved] = spent
         self.run[moved] = np.where(spent > 0, np.minimum(self.run[moved] + held, 2**31), 0)
-        self.told[moved] = (spent > 0) & (self.told[moved] | stated)
+        self.told[moved] = (spent > 0) & (self.told[moved] | stated[moved])
+        self.plain[moved] = (spent > 0) & (self.plain[moved] | plain[moved])
 
     def over(self, gpus: IntArray) -> None:
         """Let a run end: what comes after is another."""
-        self.spent_ms[gpus], self.run[gpus], self.told[gpus] = 0.0, 0, False
+        self.spent_ms[gpus], self.run[gpus], self.told[gpus], self.plain[gpus] = 0.0, 0, False, False

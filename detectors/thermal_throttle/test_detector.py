@@ -170,6 +170,15 @@ def firing_at(scene: Scene) -> int:
     return next(finding.detected_at for finding in run(tape_of(scene)) if finding.state == "firing")
 
 
+def test_clocks_that_users_lock_now_and_then_hide_no_gpu_that_is_at_its_limit() -> None:
+    scene = replace(DEFAULT_SINK, bmc=False)
+
+    def locked(at_s: Any, node: Any, gpu: Any, clock: Any) -> Any:
+        return np.where((node == name(2)) & (gpu < 2) & (at_s % 120 < 60), 0.7 * clock, clock)
+
+    assert firing(changed(tape_of(scene), "DCGM_FI_DEV_SM_CLOCK", locked)) == [{"node": name(0), "gpu": 3}]
+
+
 def test_a_gpu_as_warm_as_others_that_keep_their_clock_is_not_held_down_by_heat() -> None:
     scene = without(Scene(base_c=81), "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION")
     slow = changed(
