@@ -43,7 +43,7 @@ from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords, is_panic
 from detectors.node_down.silence import Silence
-from detectors.signals.watts import LIVES, Watts
+from detectors.signals.watts import Watts
 from detectors.spec import load_spec
 
 _FAULT: Fault = "node_down"
@@ -80,6 +80,7 @@ class _Case:
     watts: float
     watts_before: float
     draws_less: bool
+    """Whether it has drawn less since it fell silent: by the BMC's second reading after that."""
     bmc: str
     job_id: str | None
     stopped: bool | None
@@ -277,7 +278,7 @@ class NodeDown(BaseDetector):
             off=self._watts.off(number, last),
             watts=watts,
             watts_before=before,
-            draws_less=watts < LIVES * before or self._watts.less_since(number, last),
+            draws_less=self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
             bmc=_bmc(int(bmc_last[number]), float(bmc_usual[number]), now),
             job_id=job_id,
             stopped=self._progress.stopped(job_id, now) if job_id else None,

@@ -239,6 +239,18 @@ def test_power_at_idle_beside_the_silence_decides_sooner() -> None:
     assert float(fired.evidence["node_power_w"]) < 700 < 4000 < float(fired.evidence["node_power_before_w"])
 
 
+@pytest.mark.parametrize(("after_s", "found"), [(0.0, [CULPRIT]), (60.0, [])], ids=["with it", "a minute later"])
+def test_a_node_is_down_that_draws_less_since_it_fell_silent(after_s: float, found: list[str]) -> None:
+    scene = replace(SCENE, bmc_interval_s=20.0, kinds=("bmc", "nic", "dcgm"))
+    silent = idle(silenced(tape_of(scene), [CULPRIT]), DIES_S)
+
+    def less(rows: Rows, readings: FloatArray) -> FloatArray:
+        watts = where(rows, DIES_S + after_s, 1e9, node=CULPRIT, sensor="node_power")
+        return np.where(watts, 0.7 * readings, readings)
+
+    assert named(changed(silent, "bmc", "reading", less)) == found
+
+
 def test_a_node_that_draws_no_power_is_down_though_its_job_goes_on_on_other_nodes() -> None:
     scene = replace(SCENE, bmc_interval_s=5.0, kinds=("bmc", "nic", "dcgm", "steps"))
     silent = silenced(tape_of(scene), [CULPRIT])

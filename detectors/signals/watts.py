@@ -116,14 +116,17 @@ class Watts(Columns):
             return False
         back = (self.at[those] - self.fell_at[those] >= _BACK_MS) & (self.watts[those] >= LIVES * self.hour[those])
         back &= self.fell_at[those] - self.fell_from[those] <= _DIP_MS
-        return bool((((self.fell_at[those] <= since) | back) & ~self._less_since(those, since)).all())
+        less = self.less_at[those] != NEVER
+        at_once = less & (np.abs(self.less_at[those] - since) <= _BACK_MS)
+        return bool((((self.fell_at[those] <= since) | back) & ~at_once).all())
 
-    def less_since(self, node: int, since: Instant) -> bool:
-        """Return whether a node is no longer at work: it has drawn less without a pause since about then."""
-        return bool(self._less_since(self._read(node, since), since).any())
-
-    def _less_since(self, those: IntArray, since: Instant) -> BoolArray:
-        return (self.less_at[those] != NEVER) & (np.abs(self.less_at[those] - since) <= _BACK_MS)
+    def less_since(self, node: int, since: Instant, until: float) -> bool:
+        """Return whether a node is no longer at work: it has drawn less without a pause, from some moment between
+        `since`, or shortly before, and `until` on.
+        """
+        those = self._read(node, since)
+        less_at = self.less_at[those]
+        return bool(((less_at != NEVER) & (less_at >= since - _BACK_MS) & (less_at <= until)).any())
 
     def _below(self, node: int, since: Instant, share: float) -> bool:
         those = self._read(node, since)

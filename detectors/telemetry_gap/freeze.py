@@ -120,7 +120,7 @@ class Freeze(Kept):
         enough = (counts.changes > _LEARNT) & (counts.repeats >= part * REPEATS)
         if not np.count_nonzero(enough):
             return enough
-        least = part * np.fmax(config.least_s * 1000 + _DUE_MS, REPEATS * self._changed.usual)
+        least = part * np.fmax(config.least_s * 1000, REPEATS * self._changed.usual)
         return np.asarray(enough & (last - self.since >= least))
 
     def moved_since(self, entities: IntArray, since: Instant) -> int:
