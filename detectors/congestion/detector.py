@@ -212,10 +212,13 @@ class Congestion(BaseDetector):
         return threshold(self._config.false_alarms_per_100_node_days, ports, nodes, LOOK_MS / 1000)
 
     def _hot(self, now: Instant, share: float, wealth: float) -> Hot:
-        """Return the ports that have been hot for that share of what is sustained, with their signals."""
+        """Return the ports that have been hot for that share of what is sustained, with their signals while they were.
+
+        What comes and goes has gone at some ports when it is read at others.
+        """
         hot: Hot = {}
         for number in self._flows["switch"].hot(now, share, wealth).tolist():
-            signals = self._signals("switch", number)
+            signals = self._signals("switch", number, self._flows["switch"].looks.shown)
             hot[self._fabric.sides["switch"].places[number]] = signals | {"rx": signals["rx"] + signals["wait"]}
         waiting = self._flows["nic"].hot(now, share, wealth).tolist()
         reporting = {switch for switch, _ in self._fabric.sides["switch"].places} if waiting else set()
@@ -223,7 +226,7 @@ class Congestion(BaseDetector):
             place = self._fabric.sides["nic"].places[number]
             if place[0] not in reporting:
                 # A NIC that waits for credits is paused by the switch port that it is plugged into.
-                signals = self._signals("nic", number)
+                signals = self._signals("nic", number, self._flows["nic"].looks.shown)
                 hot[place] = {
                     "tx": signals["wait"],
                     "drop": signals["drop"] + signals["retry"],
@@ -231,10 +234,10 @@ class Congestion(BaseDetector):
                 }
         return hot
 
-    def _signals(self, kind: Kind, number: int) -> dict[str, float]:
-        """Return the strengths of a port's signals; of marks only what is unusual."""
+    def _signals(self, kind: Kind, number: int, strength: FloatArray) -> dict[str, float]:
+        """Return the strengths of a port's signals, of those of all ports; of marks only what is unusual."""
         flows = self._flows[kind]
-        signals = dict(zip(SIGNALS, np.nan_to_num(flows.looks.strength[:, number]).tolist(), strict=False))
+        signals = dict(zip(SIGNALS, np.nan_to_num(strength[:, number]).tolist(), strict=False))
         return signals if flows.odd_marks()[number] else signals | {"mark": 0.0}
 
     def _with_marks(self, lot: Hot) -> Hot:
@@ -242,7 +245,8 @@ class Congestion(BaseDetector):
         switches, side = {switch for switch, _ in lot}, self._fabric.sides["switch"]
         marking = np.flatnonzero(self._flows["switch"].odd_marks()).tolist()
         places = [(side.places[number], number) for number in marking if side.places[number][0] in switches]
-        return {place: self._signals("switch", number) for place, number in places} | lot
+        strength = self._flows["switch"].looks.strength
+        return {place: self._signals("switch", number, strength) for place, number in places} | lot
 
     def _fire(self, now: Instant, origin: Origin, lot: Hot, slower: dict[str, float]) -> list[Finding]:
         started_at = self._onset(now, lot)

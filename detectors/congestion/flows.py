@@ -54,14 +54,15 @@ _PARTS_OF_TIME: Final = [SIGNALS.index(signal) for signal in ("rx", "tx", "wait"
 
 
 class Looks(Columns):
-    """By port: `strength` at the last look (signals, n), its `change` against its habit (ln), the `odds` of each by
-    chance, for how many seconds it has been `hot` (calm ones taken off), since when and until when; what it `carried`
-    over `carried_s` seconds, by how much the last traffic was a `surge` over it (ln); `burst` the largest residual of
-    what is not known yet to be a burst or a fault; `per_word` the strength of its waiting for each word that it sent,
-    NaN where it sent none to speak of.
+    """By port: `strength` at the last look (signals, n), `shown` at the last one that was hot, its `change` against its
+    habit (ln), the `odds` of each by chance, for how many seconds it has been `hot` (calm ones taken off), since when
+    and until when; what it `carried` over `carried_s` seconds, by how much the last traffic was a `surge` over it (ln);
+    `burst` the largest residual of what is not known yet to be a burst or a fault; `per_word` the strength of its
+    waiting for each word that it sent, NaN where it sent none to speak of.
     """
 
     strength: FloatArray = column(np.nan, JUDGED)
+    shown: FloatArray = column(np.nan, JUDGED)
     change: FloatArray = column(np.nan, JUDGED)
     odds: FloatArray = column(np.nan, JUDGED)
     burst: FloatArray = column(np.nan, JUDGED)
@@ -206,7 +207,7 @@ class Flows(Kept):
         began = looks.at[ports] - (1000 * spent_s).astype(np.int64)
         looks.hot_since[ports] = np.where(hot & (before <= 0), began, np.where(after > 0, looks.hot_since[ports], -1))
         looks.hot_s[ports] = after
-        looks.last_hot[ports[hot]] = looks.at[ports[hot]]
+        looks.last_hot[ports[hot]], looks.shown[:, ports[hot]] = looks.at[ports[hot]], looks.strength[:, ports[hot]]
 
     def _waits(self, ports: IntArray, strength: FloatArray, used_to: FloatArray, expected: FloatArray) -> BoolArray:
         """Return which signals (signals, n) of `ports` say that somebody waits, and far more than usual.

@@ -91,6 +91,14 @@ def test_a_host_that_pauses_its_port_is_the_end_of_the_chain() -> None:
     assert (dict(fired.entity), fired.evidence["by"]) == (PORT, "pauses from its host")
 
 
+def test_a_host_that_has_just_stopped_pausing_is_the_end_of_the_chain_that_others_still_show() -> None:
+    tape = growing(tape_of(SCENE), "switch", RX, 5000, AT_S, AT_S + 60, **PORT)
+    tape = growing(tape, "switch", TX, 3000, AT_S, AT_S + 60, switch="leaf-1", port=OTHERS)
+    tape = growing(tape, "switch", RX, 90, 0, END_S, switch="leaf-1", port=OTHERS[0])
+    tape = growing(tape, "switch", RX, 3000, AT_S, AT_S + 110, switch="spine-1", port="Ethernet0")
+    assert entities(tape) == [PORT]
+
+
 def test_an_elephant_on_an_uplink_is_named_at_the_uplink_that_marks() -> None:
     uplink = {"switch": "leaf-3", "port": "Ethernet101"}
     tape = growing(tape_of(SCENE), "switch", MARKED, 30_000, AT_S, END_S, switch="leaf-3", port="Ethernet101")

@@ -18,8 +18,6 @@ from detectors.telemetry_gap.config import TelemetryGapConfig
 
 _LEARNT = 5
 """So many changes make a habit."""
-_DUE_MS: Final = 15_000
-"""A silence lasts beyond the reading that was due, copies for as much longer: both take five minutes."""
 REPEATS: Final = 5
 """So many readings in a row that are copies: of scrapes more are lost by turns, but these came."""
 
