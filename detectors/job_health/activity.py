@@ -24,6 +24,8 @@ _LONG_STEP_MS = 20_000.0
 """Of a job with longer steps, five of them make its level: else the wait for one that never ends would become usual."""
 _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
+_AS_BEFORE = 0.9
+"""Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
 _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _NO_TENSOR = 0.1
@@ -87,6 +89,8 @@ class Activity(_Readings):
         """Half of its GPUs hold far less memory than they had in use at work: its processes ended."""
         self.shared: BoolArray = np.empty(0, bool)
         """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
+        self.one_works: BoolArray = np.empty(0, bool)
+        """A GPU of it draws what they all did in steps."""
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
@@ -121,6 +125,8 @@ class Activity(_Readings):
                 heads = np.bincount(of, minlength=count)
             total = np.bincount(of, value, minlength=count)
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
+        works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
+        self.one_works = np.bincount(job[works], minlength=count) > 0
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
             free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
@@ -183,7 +189,7 @@ class Activity(_Readings):
         self.high = np.where(known, np.fmax(self.high, self.power), np.nan)
         idle = self.tensor < _NO_TENSOR * self.tensor_level
         steady = np.isnan(self.tensor_level) & (self.high <= (1 + _STEADY) * self.low)
-        return spins & (idle | steady) & (self.heard > 1)
+        return spins & ~self.one_works & (idle | steady) & (self.heard > 1)
 
     def _assign(self) -> None:
         """Find which GPUs are whose, where jobs or GPUs are new."""

@@ -64,6 +64,8 @@ _SAME_ORDER: Final = 2.0
 _EXPLAINS: Final = 1.5
 """A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
 clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
+_FULL: Final = float(np.log(3))
+"""More may not be seen of it: a GPU is active all the time at most, and those that wait are so for a fifth of it."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
 _MOST_NODE_SHARE: Final = 0.05
 """Of a large job so many more may be odd at once by themselves."""
@@ -300,7 +302,8 @@ class Straggler(Kept):
             return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and one.works_alike(_SAME_ORDER))
         if alone and not one.works_alike(_SAME_ORDER):
             return False
-        explained = np.log1p(one.lag) >= np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
+        slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
+        explained = np.log1p(one.lag) >= min(slower, _FULL)
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
         return bool(felt and explained and max(one.lag, effect.slower) >= share)
 

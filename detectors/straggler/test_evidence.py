@@ -10,10 +10,10 @@ from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
 from detectors.signals.throttle_bits import HW_POWER_BRAKE
 from detectors.straggler.comparison import Comparison
-from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, TENSOR, UTIL, Slow, from_to
+from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to
 from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
-from detectors.tapes.gpus import name
+from detectors.tapes.gpus import instant, name
 
 
 def test_a_slow_step_after_a_brake_is_no_straggler() -> None:
@@ -30,6 +30,17 @@ def test_of_a_node_by_itself_whose_job_reports_no_steps_who_is_slow_is_named_whe
     alone = replace(SEEN, nodes=1, felt=felt, slow=[Slow([3], 900, factor=1.3)])
     found = without_steps(alone)
     assert [dict(finding.entity) for finding in found if finding.severity != "info"] == [{"node": name(0), "gpu": 3}]
+
+
+def test_a_gpu_that_takes_thirteen_times_as_long_is_named_though_its_activity_shows_less() -> None:
+    def resident(at_s: Any, values: Any) -> Any:
+        return np.where(at_s < 600, 0.8, np.where(np.arange(values.shape[1]) == 3, 1.0, 0.2))
+
+    reads = {SM: resident, DRAM: from_to(np.nan, 0, 1e9, range(32))}
+    slow = replace(SEEN, felt="memory", slow=[Slow([3], 600, factor=13.0)], dcgm=reads)
+    (found,) = [one for one in without_steps(slow) if one.severity != "info" and one.state == "firing"]
+    assert dict(found.entity) == {"node": name(0), "gpu": 3}
+    assert found.detected_at <= instant(600 + 360)
 
 
 @pytest.mark.parametrize("less", [1.0, 0.85])
