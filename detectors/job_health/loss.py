@@ -43,6 +43,8 @@ _PHASE = 0.15
 the loss goes on as before, its steps only take longer."""
 _AS_BEFORE = 3.0
 """Deviations of a look."""
+_OF_ANY_WORK: Final = ("voice", "iteration", "last", "sound", "bad", "bad_since")
+"""What is known of a course whatever the work is."""
 _PHASE_LOOKS, _PHASE_MS = 3, 45_000
 """So many looks, and so long, as steps that wait for a link are the same work; but before a rise is believed."""
 
@@ -157,7 +159,14 @@ class Course(Evidence):
             lately = np.abs(np.median(np.nan_to_num(self.recent[-_PHASE_LOOKS:, jobs]), axis=0))
             as_before = lately <= _AS_BEFORE * np.maximum(noise, _LEAST_NOISE)
             self.phase[jobs[other & as_before]] = np.nan
-            self.forget(jobs[other & calm & ~as_before])
+            self._begin_anew(jobs[other & calm & ~as_before])
+
+    def _begin_anew(self, jobs: IntArray) -> None:
+        """Forget the course of jobs (n,) that do other work now; no number is none in any work."""
+        kept = {name: getattr(self, name)[jobs] for name in _OF_ANY_WORK}
+        self.forget(jobs)
+        for name, values in kept.items():
+            getattr(self, name)[jobs] = values
 
     def _spoken(self, steps: Steps) -> Steps:
         """Return the reports of the lowest rank that reports a number, each iteration once.
