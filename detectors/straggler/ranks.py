@@ -215,9 +215,8 @@ class Ranks(Comparison):
         far behind, then ahead; who is slow stays so.
         """
         recent = self.recent[:, look.who] = np.concatenate([apart, self.recent[:-1, look.who]])
-        return np.asarray(
-            np.fmax(_own_scatter(recent.T), 0.0 if len(look.who) <= _FEW else _spread(apart[0], self._node))
-        )[None, :]
+        among = 0.0 if len(look.who) <= _FEW else _spread(apart[0], self._node)
+        return np.asarray(np.fmax(_own_scatter(recent.T), among))[None, :]
 
     def _judge(self, apart: FloatArray, _among: FloatArray, z: FloatArray, usual: FloatArray, look: Look) -> Verdict:
         who, share, few = look.who, self._config.effect_share, len(look.who) <= _FEW
