@@ -68,13 +68,13 @@ class Brake:
         """Return of which GPUs the driver says that they are braked, and which count time that nothing else explains.
 
         It says so by the brake's bit or the brake's own counter; where that one is known, what else it counts is no
-        brake. A counter that has stood still since the clock fell counted what was before, of which the reasons are
-        others.
+        brake, nor is what the counter of heat counts as well. A counter that has stood still since the clock fell
+        counted what was before, of which the reasons are others.
         """
         gpus = self._gpus
         bits = np.maximum(gpus.reasons[those], 0)
         brake = (bits & HW_POWER_BRAKE) != 0
-        for_power = gpus.throttled.share(those) >= _HELD_SHARE
+        for_power = (gpus.throttled.share(those) >= _HELD_SHARE) & ~(gpus.heated.share(those) >= _HELD_SHARE)
         if not gpus.by_reason.reported and not np.count_nonzero(for_power):
             return brake, for_power
         before = np.where(gpus.run[those] > 0, gpus.since[those], gpus.at[those] - 1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from detectors.contract import LogRecord
-from detectors.power_throttle.examples import Brake, tape_of
-from detectors.power_throttle.test_detector import DEFAULT, TEMP, changed, firing
+from detectors.power_throttle.examples import Brake, Scene, tape_of
+from detectors.power_throttle.test_detector import DEFAULT, REASONS, TEMP, changed, firing
 from detectors.tapes.gpus import START, name
 
 FAN = "5b | 04/01/2024 | 08:01:00 | Fan #0x32 | Lower Critical going low | Asserted"
@@ -29,3 +29,15 @@ def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(
     tape = changed(tape_of(scene), TEMP, warmth)
     lines = [LogRecord(START + 280_000, "sel", line, "critical", name(2)) for line in fan]
     assert bool(firing(replace(tape, logs=[*tape.logs, *lines]))) == braked
+
+
+@pytest.mark.parametrize(("share", "braked"), [(0.0, True), (0.8, False)], ids=["power alone", "heat, too"])
+def test_time_that_is_counted_for_heat_as_well_as_for_power_is_no_brake(share: float, braked: bool) -> None:
+    fields = [field for field in Scene.fields if field != REASONS]
+    scene = Scene(brakes=[Brake(0, 181, 300, gpus=[5])], supply_lines=False, fields=fields)
+
+    def heat(seconds: Any, node: Any, gpu: Any, _values: Any) -> Any:
+        return np.where((node == name(0)) & (gpu == 5), 1e9 * share * np.maximum(seconds - 181, 0), 0.0)
+
+    tape = changed(tape_of(scene), "DCGM_FI_DEV_THERMAL_VIOLATION", heat)
+    assert bool(firing(tape)) == braked

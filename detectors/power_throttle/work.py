@@ -5,10 +5,15 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import column
+from detectors.contract import Batch, BoolArray, DetectorConfig, FloatArray, Instant, IntArray
+from detectors.core.columns import Columns, column
 from detectors.core.statistics import known_or
+from detectors.fleet.fleet import Fleet
+from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
+from detectors.signals.throttle_bits import ThrottledTime
+
+_HEAT: Final = "DCGM_FI_DEV_THERMAL_VIOLATION"
 
 _EQUAL_WORK: Final = 0.8
 """At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
@@ -16,7 +21,10 @@ others falls in the proportion of the wait, while its clock stays."""
 
 
 class Work(GpusAtWork):
-    """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity."""
+    """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
+
+    `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading.
+    """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
     MATES: ClassVar[bool] = False  # what brakes a node brakes all of a job that has no other
@@ -25,6 +33,38 @@ class Work(GpusAtWork):
     seen: NDArray[np.int32] = column(0, 3, dtype=np.int32)
     lost_power: FloatArray = column(np.nan)
     worked: FloatArray = column(np.nan)
+    heat: FloatArray = column(np.nan)
+
+    def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
+        """Begin with nothing; see `GpusAtWork`."""
+        super().__init__(config, fleet, counter, by_reason)
+        self.heated = ThrottledTime()
+
+    def _parts(self) -> list[Columns]:
+        return [*super()._parts(), self.heated]
+
+    def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
+        super()._take_tick(batch, tick, here)
+        if _HEAT in batch.sound:
+            self.heat[batch.entities[here]] = reported(batch, _HEAT, tick, here)
+
+    def settle(self) -> BoolArray:
+        """Return which GPUs have a reading that was not judged yet, after taking note of what their counters say."""
+        new = super().settle()
+        self.heated.take(new, self.at, self.heat)
+        return new
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the state as JSON can say it, and arrays."""
+        numbers, arrays = super().snapshot()
+        return numbers, arrays | self.heated.snapshot("heated_")
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Take what `snapshot` returned; older versions kept nothing of heat."""
+        super().restore(numbers, arrays)
+        if "heated_fastest" in arrays:
+            self.heated.restore(arrays, "heated_")
+        self.heated.grow(self.count)
 
     def brake_counted(self, gpus: Any = slice(None)) -> BoolArray:
         """Return of which GPUs the brake's own counter says for how long they were braked of late."""
