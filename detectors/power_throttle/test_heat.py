@@ -33,11 +33,17 @@ def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(
 
 @pytest.mark.parametrize(("share", "braked"), [(0.0, True), (0.8, False)], ids=["power alone", "heat, too"])
 def test_time_that_is_counted_for_heat_as_well_as_for_power_is_no_brake(share: float, braked: bool) -> None:
-    fields = [field for field in Scene.fields if field != REASONS]
-    scene = Scene(brakes=[Brake(0, 181, 300, gpus=[5])], supply_lines=False, fields=fields)
+    tape = tape_of(Scene(supply_lines=False, fields=[field for field in Scene.fields if field != REASONS]))
+
+    def since(seconds: Any, node: Any, gpu: Any) -> Any:
+        return np.where((node == name(0)) & (gpu == 5), np.maximum(seconds - 181, 0), 0.0)
+
+    def less(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
+        return np.where(since(seconds, node, gpu) > 0, 0.85 * values, values)
 
     def heat(seconds: Any, node: Any, gpu: Any, _values: Any) -> Any:
-        return np.where((node == name(0)) & (gpu == 5), 1e9 * share * np.maximum(seconds - 181, 0), 0.0)
+        return 1e9 * share * since(seconds, node, gpu)
 
-    tape = changed(tape_of(scene), "DCGM_FI_DEV_THERMAL_VIOLATION", heat)
-    assert bool(firing(tape)) == braked
+    for field in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        tape = changed(tape, field, less)
+    assert bool(firing(changed(tape, "DCGM_FI_DEV_THERMAL_VIOLATION", heat))) == braked
