@@ -132,7 +132,7 @@ class Readings(Comparison):
         active = np.fmax(z[TENSOR], z[MEMORY])
         self._note_work(apart, beside, among, look)
         with np.errstate(invalid="ignore", divide="ignore"):
-            longer = np.where(apart > 0, z * (1 - _has_more(apart) / apart), z)
+            longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
         worked = np.where(np.isfinite(_more_work(apart)), np.fmax(longer[MEMORY], longer[SM]), np.nan)
         waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
@@ -209,7 +209,7 @@ def _lags(apart: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
-    longer = np.fmax(apart[MEMORY], apart[SM]) - _has_more(apart)
+    longer = np.fmax(apart[MEMORY], apart[SM]) - _explained(apart)
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
@@ -219,6 +219,11 @@ def _lags(apart: FloatArray) -> FloatArray:
 def _more_work(apart: FloatArray) -> FloatArray:
     """Return by how much more work GPUs do than usual, (n,), as a logarithm; NaN where it is not read."""
     return np.asarray(apart[TENSOR] + apart[CLOCK])
+
+
+def _explained(apart: FloatArray) -> FloatArray:
+    """Return for how much longer GPUs are active by what they have to do, or by their clock, (n,), as a logarithm."""
+    return np.asarray(_has_more(apart) + np.fmax(-apart[CLOCK], 0.0))
 
 
 def _has_more(apart: FloatArray) -> FloatArray:

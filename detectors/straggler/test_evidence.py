@@ -8,12 +8,16 @@ import pytest
 
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
+from detectors.fleet.fleet import INFERRED
 from detectors.signals.throttle_bits import HW_POWER_BRAKE
+from detectors.spec import configure
 from detectors.straggler.comparison import Comparison
-from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to
+from detectors.straggler.detector import Straggler
+from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
 from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
 from detectors.tapes.gpus import instant, name
+from detectors.tapes.tape import play
 
 
 def test_a_slow_step_after_a_brake_is_no_straggler() -> None:
@@ -41,6 +45,22 @@ def test_a_gpu_that_takes_thirteen_times_as_long_is_named_though_its_activity_sh
     (found,) = [one for one in without_steps(slow) if one.severity != "info" and one.state == "firing"]
     assert dict(found.entity) == {"node": name(0), "gpu": 3}
     assert found.detected_at <= instant(600 + 360)
+
+
+def test_a_chip_that_is_active_for_longer_by_its_slow_clock_has_a_slow_clock() -> None:
+    """As nothing names the job, work that is longer by itself would alert nobody."""
+
+    def resident(at_s: Any, values: Any) -> Any:
+        return np.where(at_s < 600, 0.7, np.where(np.arange(values.shape[1]) == 3, 0.95, 0.6))
+
+    slow = replace(SEEN, felt="clock", slow=[Slow([3], 600, factor=1.4)], dcgm={SM: resident})
+    tape = tape_of(slow)
+    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v000")) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0]
+    alerts = [one for one in found if one.severity != "info" and one.state == "firing"]
+    assert [dict(one.entity) for one in alerts] == [{"node": name(0), "gpu": 3}]
+    assert alerts[0].detected_at <= instant(600 + 300)
 
 
 @pytest.mark.parametrize("less", [1.0, 0.85])
