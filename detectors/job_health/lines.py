@@ -40,11 +40,14 @@ _ENDED = re.compile(
 _HARMLESS = XidCatalogue({}).codes("information", "remap_recorded", "correctable_memory", "power")
 _KERNEL = re.compile(
     r"link (?:is )?down|lost carrier|carrier lost|cable unplugged|kernel panic|hard LOCKUP|soft lockup|"
-    r"Out of memory: Killed|oom-kill|not responding, (?:still trying|timed out)|"
+    r"not responding, (?:still trying|timed out)|"
     r"Fatal machine check|Hardware Error.*(?:fatal|uncorrected)|I/O error, dev|"
     r"Machine check: Processor context corrupt",
     re.IGNORECASE,
 )
+"""What is a fault of its own, or a consequence of one. A rank that is killed for want of memory is none: where its job
+stays, the others wait for ever.
+"""
 
 
 def matter_of(message: str) -> str | None:
