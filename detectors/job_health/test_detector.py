@@ -137,8 +137,7 @@ def test_what_stands_still_for_a_reason(training: Training) -> None:
 
 
 def test_an_old_or_harmless_line_excuses_nothing() -> None:
-    old = line(120, XID, "kernel", "v001")
-    recorded = line(479, XID.replace(" 79,", " 63,"), "kernel", "v001")
+    old, recorded = line(120, XID, "kernel", "v001"), line(479, XID.replace(" 79,", " 63,"), "kernel", "v001")
     killed = line(479, "Out of memory: Killed process 4187 (python) total-vm:41kB", "kernel", "v001")
     lines = [old, recorded, killed, line(479, XID, "kernel", "v009")]
     assert found(tape_of(replace(HUNG, lines=lines))) == [("job_hang", "firing")]
