@@ -116,17 +116,18 @@ class Watts(Columns):
             return False
         back = (self.at[those] - self.fell_at[those] >= _BACK_MS) & (self.watts[those] >= LIVES * self.hour[those])
         back &= self.fell_at[those] - self.fell_from[those] <= _DIP_MS
-        less = self.less_at[those] != NEVER
-        at_once = less & (np.abs(self.less_at[those] - since) <= _BACK_MS)
+        at_once = self._less_from(those, since, since + _BACK_MS)
         return bool((((self.fell_at[those] <= since) | back) & ~at_once).all())
 
     def less_since(self, node: int, since: Instant, until: float) -> bool:
         """Return whether a node is no longer at work: it has drawn less without a pause, from some moment between
         `since`, or shortly before, and `until` on.
         """
-        those = self._read(node, since)
+        return bool(self._less_from(self._read(node, since), since, until).any())
+
+    def _less_from(self, those: IntArray, since: Instant, until: float) -> BoolArray:
         less_at = self.less_at[those]
-        return bool(((less_at != NEVER) & (less_at >= since - _BACK_MS) & (less_at <= until)).any())
+        return np.asarray((less_at != NEVER) & (less_at >= since - _BACK_MS) & (less_at <= until))
 
     def _below(self, node: int, since: Instant, share: float) -> bool:
         those = self._read(node, since)

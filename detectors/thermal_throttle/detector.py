@@ -172,7 +172,7 @@ class ThermalThrottle:
 
     def _sure(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the driver says so, or chance does not bring it."""
-        return np.asarray(self._heat.told[gpus] | self._heat.plain[gpus] | self._gpus.improbable(gpus))
+        return np.asarray(self._heat.stated[gpus] | self._heat.plain[gpus] | self._gpus.improbable(gpus))
 
     def _fire(
         self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray
@@ -189,7 +189,7 @@ class ThermalThrottle:
             inlet_usual_c=usual_inlet,
             rack_nodes=self._warm_in_rack(now, node, fresh),
             job=self._fleet.job_of(node, None if whole else int(layout.gpu[gpu])),
-            stated=bool(self._heat.told[held].any()),
+            stated=bool(self._heat.stated[held].any()),
         )
         return self._book.fire(
             now,

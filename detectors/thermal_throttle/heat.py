@@ -29,7 +29,7 @@ _IDLE_MS: Final = 240_000
 
 class Heat(Columns):
     """By GPU: `spent_ms` for how long it was held down of late (leaks away while it is not), `run` readings in that
-    time, `since` its first, `before` the reading before; `told` whether the driver stated it, `plain` whether it is at
+    time, `since` its first, `before` the reading before; `stated` whether the driver says so, `plain` whether it is at
     its limit and far hotter than its peers, which chance does not bring; `free_ms` since the last; `chip_limit`,
     `memory_limit` highest operating temperatures, degrees.
     """
@@ -39,7 +39,7 @@ class Heat(Columns):
     run: IntArray = column(0)
     since: IntArray = column(-1)
     before: IntArray = column(-1)
-    told: BoolArray = column(False)
+    stated: BoolArray = column(False)
     plain: BoolArray = column(False)
     free_ms: FloatArray = column(0.0)
     chip_limit: FloatArray = column(np.nan)
@@ -114,9 +114,9 @@ class Heat(Columns):
         spent = np.clip(spent + np.where(held, np.maximum(gain, 1.0), -_LEAK * elapsed), 0.0, _MOST_SPENT_MS)
         self.spent_ms[moved] = spent
         self.run[moved] = np.where(spent > 0, np.minimum(self.run[moved] + held, 2**31), 0)
-        self.told[moved] = (spent > 0) & (self.told[moved] | stated[moved])
+        self.stated[moved] = (spent > 0) & (self.stated[moved] | stated[moved])
         self.plain[moved] = (spent > 0) & (self.plain[moved] | plain[moved])
 
     def over(self, gpus: IntArray) -> None:
         """Let a run end: what comes after is another."""
-        self.spent_ms[gpus], self.run[gpus], self.told[gpus], self.plain[gpus] = 0.0, 0, False, False
+        self.spent_ms[gpus], self.run[gpus], self.stated[gpus], self.plain[gpus] = 0.0, 0, False, False
