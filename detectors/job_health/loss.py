@@ -35,6 +35,8 @@ _LEAST_NOISE = 1e-3
 _KEEPS_UP, _BEYOND = 0.9, 1.5
 """What falls by more than a tenth, and by more than looks scatter (in deviations of one), falls back: an optimiser is
 out of a spike after some tens of steps, and weights that are wrong stay so."""
+_OVERTAKEN: Final = 8
+"""Reports overtake each other by some steps; a job that began again from a checkpoint is further back."""
 _NOBODY = 2**31
 _LOGGED = 2**30
 """What is added to the rank of a line in a log, so that any rank's steps speak before it."""
@@ -132,8 +134,9 @@ class Course(Evidence):
             return
         last = np.append(steps.job[1:] != steps.job[:-1], True)
         jobs = steps.job[last]
-        progress = steps.iteration[last] - self.iteration[jobs]
-        self.last[jobs], self.iteration[jobs] = steps.at[last], steps.iteration[last]
+        reached = np.fmax(self._reached(steps)[last], steps.iteration[last])
+        progress = reached - self.iteration[jobs]
+        self.last[jobs], self.iteration[jobs] = steps.at[last], reached
         finite = np.isfinite(steps.value)
         self._count_bad(steps, finite, jobs)
         level, noise = self.level(jobs)
@@ -179,15 +182,27 @@ class Course(Evidence):
         self.forget(np.flatnonzero((lowest < self.voice) & (self.voice < _NOBODY)))
         self.voice = np.minimum(self.voice, lowest)
         steps = steps.where(steps.rank == self.voice[steps.job])
-        before = np.append(np.nan, steps.iteration[:-1])
-        first = np.append(True, steps.job[1:] != steps.job[:-1])[: len(steps.job)]
-        before = np.where(first, self.iteration[steps.job], before)
         with np.errstate(invalid="ignore"):
-            back = np.unique(steps.job[steps.iteration < before])
+            back = np.unique(steps.job[steps.iteration < self._reached(steps) - _OVERTAKEN])
         voices = self.voice[back]
         self.forget(back)
         self.voice[back] = voices
-        return steps.where(steps.iteration != before)
+        again = (steps.job[1:] == steps.job[:-1]) & (steps.iteration[1:] == steps.iteration[:-1])
+        first = np.append(True, steps.job[1:] != steps.job[:-1])[: len(steps.job)]
+        again = np.append(False, again)[: len(steps.job)] | (first & (steps.iteration == self.iteration[steps.job]))
+        return steps.where(~again)
+
+    def _reached(self, steps: Steps) -> FloatArray:
+        """Return the highest iteration that the job of each report (n,) had reported before; NaN where it had none."""
+        n = len(steps.job)
+        first = np.append(True, steps.job[1:] != steps.job[:-1])[:n]
+        order = np.argsort(np.nan_to_num(steps.iteration, nan=-1.0), kind="stable")
+        rank = np.empty(n, np.int64)
+        rank[order] = np.arange(n)
+        by_job = np.cumsum(first) * n
+        highest = steps.iteration[order][np.maximum.accumulate(by_job + rank) - by_job]
+        here = np.where(first, np.nan, np.append(np.nan, highest[:-1])[:n])
+        return np.asarray(np.fmax(here, self.iteration[steps.job]))
 
     def _count_bad(self, steps: Steps, finite: BoolArray, jobs: IntArray) -> None:
         """Count how many reports in a row were no number."""

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from detectors.job_health.examples import ENTITY, Training, from_then, nan_from, tape_of
 from detectors.job_health.test_detector import run
 
@@ -9,4 +11,14 @@ from detectors.job_health.test_detector import run
 def test_a_loss_that_is_no_number_is_found_soon_after_other_work_began() -> None:
     training = replace(Training(), tokens=from_then(90, 0.7), loss=nan_from(152))
     (fired,) = [one for one in run(tape_of(training)) if one.state == "firing"]
+    assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)
+
+
+def test_reports_that_overtake_each_other_are_of_one_course() -> None:
+    tape = tape_of(replace(Training(), loss=nan_from(420)))
+    (steps,) = [rows for rows in tape.rows if rows.kind == "steps"]
+    swapped = steps.values["iteration"].astype(np.int64) ^ 1
+    overtaken = replace(steps, values={**steps.values, "iteration": swapped.astype(np.float64)})
+    tape = replace(tape, rows=[overtaken if rows is steps else rows for rows in tape.rows])
+    (fired,) = [one for one in run(tape) if one.state == "firing"]
     assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)

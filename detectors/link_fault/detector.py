@@ -74,7 +74,7 @@ class LinkFault(BaseDetector):
         self._errors = {"nic": Errors(config, "nic", self.tails), "switch": Errors(config, "switch", self.tails)}
         self._rails = Rails(config)
         self._gpus = Attendance("dcgm")
-        self._lines = Lines()
+        self._lines = Lines(fleet)
         self._announced = Announced()
         self._scheduler = Scheduler(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)

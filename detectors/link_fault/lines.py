@@ -7,6 +7,7 @@ from typing import Any
 from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet.cabling import End
+from detectors.fleet.fleet import Fleet
 from detectors.signals.link_lines import BACK, LOST
 
 _DEVICE = re.compile(r"\b(mlx5_\d+|mlx4_\d+|bnxt_re\d+|rocep?\w+|irdma\d+|ib\d+|hsi\d+)\b")
@@ -15,6 +16,7 @@ _SWITCH_PORT = re.compile(
 )
 """SONiC: ``Port Ethernet8 oper state set from up to down``; others: ``Interface Ethernet8, changed state to down``."""
 _NUMBER = re.compile(r"(\d+)$")
+_WORD = re.compile(r"[\w-]+")
 _KEPT = 8
 _ONE_LOSS_MS = 2000
 _NAMED = 100_000
@@ -23,7 +25,8 @@ _NAMED = 100_000
 class Lines:
     """By port: when its link went down by the logs, and the last line on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._downs: dict[End, list[Instant]] = {}
         self._last: dict[End, tuple[Instant, bool, str]] = {}
 
@@ -32,7 +35,7 @@ class Lines:
         for record in records:
             if record.source != "kernel" or not record.node:
                 continue
-            found = _port_in(record.node, record.message)
+            found = self._port_in(record.node, record.message)
             if found is None or len(self._last) >= _NAMED:
                 continue
             end, down = found
@@ -47,6 +50,24 @@ class Lines:
         gone = survivors.names("machine")
         self._downs = {end: downs for end, downs in self._downs.items() if end[1] not in gone}
         self._last = {end: last for end, last in self._last.items() if end[1] not in gone}
+
+    def _port_in(self, machine: str, message: str) -> tuple[End, bool] | None:
+        """Return which port of a machine a line is about, and whether it is down; None for any other line.
+
+        A NIC that the topology names is known by that name, whatever it is.
+        """
+        port = _SWITCH_PORT.search(message)
+        if port is not None:
+            return ("switch", machine, port[1]), port[2].lower() == "down"
+        down = LOST.search(message) is not None
+        if not down and not BACK.search(message):
+            return None
+        known = {str(nic["nic"]) for nic in self._fleet.nodes.get(machine, {}).get("nics") or ()}
+        for word in _WORD.findall(message):
+            if word in known:
+                return ("nic", machine, word), down
+        device = _DEVICE.search(message)
+        return None if device is None else (("nic", machine, _as_rdma(device[1])), down)
 
     def downs(self, end: End, since: Instant) -> list[Instant]:
         """Return when a port lost its link after `since`, by the logs."""
@@ -79,18 +100,6 @@ class Lines:
         """Take what `snapshot` returned."""
         self._downs = {(kind, owner, port): list(at) for (kind, owner, port), at in state[0]}
         self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
-
-
-def _port_in(machine: str, message: str) -> tuple[End, bool] | None:
-    """Return which port of a machine a line is about, and whether it is down; None for any other line."""
-    port = _SWITCH_PORT.search(message)
-    if port is not None:
-        return ("switch", machine, port[1]), port[2].lower() == "down"
-    down = LOST.search(message) is not None
-    if not down and not BACK.search(message):
-        return None
-    device = _DEVICE.search(message)
-    return None if device is None else (("nic", machine, _as_rdma(device[1])), down)
 
 
 def _as_rdma(device: str) -> str:

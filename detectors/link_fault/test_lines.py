@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from detectors.contract import LogRecord
+from detectors.fleet.fleet import Fleet
 from detectors.link_fault.examples import AT_S, NIC, SCENE
 from detectors.link_fault.lines import Lines
 from detectors.link_fault.test_detector import firing, run
@@ -23,10 +24,17 @@ from detectors.tapes.cluster import START, line, name, tape_of
     ],
 )  # fmt: skip
 def test_lines_of_kernels(message: str, nic: str, down: bool) -> None:
-    lines = Lines()
+    lines = Lines(Fleet())
     lines.take([LogRecord(START, "kernel", message, node="v001")])
     assert (lines.down_line(("nic", "v001", nic), 0) is not None) is down
     assert bool(lines.downs(("nic", "v001", nic), 0)) is down
+
+
+def test_a_nic_is_known_by_the_name_that_the_topology_gives_it() -> None:
+    lines = Lines(Fleet({"nodes": [{"name": "v001", "nics": [{"nic": "ibp2"}, {"nic": "ens3f0"}]}]}))
+    for nic in ("ibp2", "ens3f0"):
+        lines.take([LogRecord(START, "kernel", f"mlx5_core 0000:9a:00.0 {nic}: Link down", node="v001")])
+    assert [end for end, _ in lines.lost()] == [("nic", "v001", "ibp2"), ("nic", "v001", "ens3f0")]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +47,7 @@ def test_lines_of_kernels(message: str, nic: str, down: bool) -> None:
     ],
 )
 def test_lines_of_switches(message: str, port: str, down: bool) -> None:
-    lines = Lines()
+    lines = Lines(Fleet())
     lines.take([LogRecord(START, "kernel", message, node="leaf-1")])
     end = ("switch", "leaf-1", port)
     assert bool(lines.downs(end, 0)) is down

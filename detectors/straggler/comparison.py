@@ -76,6 +76,12 @@ class Look:
         """The first of the `middles`."""
         return self.middles[0]
 
+    def lowest(self, values: FloatArray) -> FloatArray:
+        """Return the lowest of the `values`, (n,), in the group of each entity, (n,); inf where none is known."""
+        least = np.full(self.peers.groups, np.inf)
+        np.fmin.at(least, self.peers.group, values)
+        return least[self.peers.group]
+
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
         middle, sizes = self.peers.medians(signals)

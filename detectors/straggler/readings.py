@@ -8,7 +8,7 @@ the same model. Three signatures are looked for:
   so the same work takes more of a slower clock's;
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
-  requests each for itself some have more;
+  requests each for itself some have more. Where SM activity is not read, power says who works and who waits;
 - starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
 
 Who does more work is not slow: a rank that was given longer sequences, or a favoured expert, computes longer while its
@@ -54,6 +54,14 @@ _WINDOWS, _LATE_WINDOWS = 8, 3
 _HABIT_S: Final = 240.0
 _FEWEST: Final = 4
 """With fewer, what stands apart and what it stands apart from look alike."""
+_NO_MIDDLE: Final = 3
+"""Of three, two may have been given more: then they are the middle."""
+_WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
+"""Of the SM activity and of the power that a GPU has at work, while it waits for others: NCCL spins on up to 32 of 132
+SMs; GPT-NeoX draws so much at the end of a step (POLCA, ASPLOS 2024)."""
+_CLOCK_CUBED: Final = 3.0
+"""Power rises with the clock times the voltage squared, which rises with the clock."""
+_MOST_LONGER: Final = float(np.log(10))
 _FULL: Final = 0.05
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
 
@@ -133,7 +141,8 @@ class Readings(Comparison):
         self._note_work(apart, beside, among, look)
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
-        worked = np.where(np.isfinite(_more_work(apart)), np.fmax(longer[MEMORY], longer[SM]), np.nan)
+            drawn = np.where(apart[POWER] > 0, z[POWER] * _drawn(apart) / apart[POWER], np.nan)
+        worked = np.where(np.isfinite(_more_work(apart)), np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
         waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
@@ -169,14 +178,14 @@ class Readings(Comparison):
             return np.where(new & alike & (lags >= np.fmax(np.log1p(self._most_spread), apart)), lags, 0.0)
 
     def _note_work(self, apart: FloatArray, beside: FloatArray, among: FloatArray, look: Look) -> None:
-        """Note who does more work, inf where all are out of step; the middle of two peers lies half way between them.
+        """Note who does more work, inf where all are out of step; of two or three peers more than the one with least.
 
         Activity is the mean since the reading before. Where there is one reading a window, the window before is the one
         that it lies in, or reaches back to.
         """
         who, sparse = look.who, look.reads <= 1
-        away = np.where(look.middles[1][TENSOR] == 2, 2.0, 1.0)
-        more, habit = away * _more_work(beside), away * _more_work(apart)
+        few = look.middles[1][TENSOR] <= _NO_MIDDLE
+        more, habit = (np.where(few, work - look.lowest(work), work) for work in map(_more_work, (beside, apart)))
         more[among[TENSOR] > self._most_spread] = np.inf
         latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
@@ -209,7 +218,9 @@ def _lags(apart: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
-    longer = np.fmax(apart[MEMORY], apart[SM]) - _explained(apart)
+    explained = _explained(apart)
+    longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
+    longer = np.fmax(longer, _than_who_waits(_drawn(apart), _WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
@@ -224,6 +235,23 @@ def _more_work(apart: FloatArray) -> FloatArray:
 def _explained(apart: FloatArray) -> FloatArray:
     """Return for how much longer GPUs are active by what they have to do, or by their clock, (n,), as a logarithm."""
     return np.asarray(_has_more(apart) + np.fmax(-apart[CLOCK], 0.0))
+
+
+def _drawn(apart: FloatArray) -> FloatArray:
+    """Return by how much more power GPUs draw than what they have to do and their clock explain, (n,), as a logarithm;
+    NaN where SM activity is read, which shows better who works.
+    """
+    explained = _has_more(apart) + np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
+    return np.asarray(np.where(np.isnan(apart[SM]), apart[POWER] - explained, np.nan))
+
+
+def _than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
+    """Return how much longer those work of whom `more` is read than of their peers, that wait meanwhile, and read
+    `waits_at` of what they do at work; all logarithms, (n,).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        longer = np.log((1 - waits_at) / np.maximum(np.exp(-more) - waits_at, 1e-9))
+    return np.asarray(np.where(more > 0, np.minimum(longer, _MOST_LONGER), more))
 
 
 def _has_more(apart: FloatArray) -> FloatArray:

@@ -157,7 +157,9 @@ def _compared(suspect: Suspect) -> str:
         return compared
     first = ("SM", SM) if suspect.how == LONG_WORK else ("tensor", TENSOR)
     known = {f"{word} activity": suspect.ratio(signal) for word, signal in (first, ("memory", MEMORY))}
-    known = {words: ratio for words, ratio in known.items() if np.isfinite(ratio)} or {"power": suspect.ratio(POWER)}
+    if (suspect.how == LONG_WORK and np.isnan(suspect.ratio(SM))) or np.isnan(list(known.values())).all():
+        known["power"] = suspect.ratio(POWER)
+    known = {words: ratio for words, ratio in known.items() if np.isfinite(ratio)}
     most = max(known, key=known.__getitem__)
     worked = f"{most} {known[most]:.2f} of theirs"
     if suspect.how == SLOW_CLOCK:
