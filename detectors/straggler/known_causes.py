@@ -16,7 +16,7 @@ from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED, UNSPENT
-from detectors.signals.link_lines import LOST
+from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
@@ -48,6 +48,8 @@ _MOVES: Final = -np.expm1(-np.arange(_HOLDS_MS + 1) / _MEAN_MS)
 """How far the mean moves to a reading that comes so many ms after the one before: to look it up takes a tenth."""
 _LINES_MS: Final = 600_000
 """A line about a fault comes minutes before or after what it does to a job."""
+_RECONNECTS_MS: Final = 60_000
+"""What a link did to a step is over in the minute after it is back: transports send again within seconds."""
 _KEEP_MS: Final = 86_400_000
 _LEARNT_MS: Final = 300_000
 """So long into a job it is known what its nodes draw."""
@@ -78,7 +80,7 @@ class KnownCauses(Columns):
     stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    KEPT = ("lines", "links_lost")
+    KEPT = ("lines", "links_lost", "links_back")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
@@ -86,17 +88,21 @@ class KnownCauses(Columns):
         self.lines: dict[str, Instant] = {}
         """By node, when its log last reported a fault of its hardware."""
         self.links_lost: dict[str, Instant] = {}
+        self.links_back: dict[str, Instant] = {}
 
     def begin_afresh(self, name: str) -> None:
         """Go on without the links that older versions did not note."""
-        if name != "links_lost":
+        if name not in ("links_lost", "links_back"):
             super().begin_afresh(name)
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Note when lines reported a fault of a node's hardware, or that a NIC lost its link."""
         for record in records:
-            if record.source == "kernel" and record.node and LOST.search(record.message):
-                self.links_lost[record.node] = record.at
+            if record.source == "kernel" and record.node:
+                if LOST.search(record.message):
+                    self.links_lost[record.node] = record.at
+                elif BACK.search(record.message):
+                    self.links_back[record.node] = record.at
             line = parse_line(record.message) if record.source == "kernel" else None
             known = XIDS.get(line.code) if line else None
             faulty = "SXid" in record.message if known is None else known.group not in _QUIET
@@ -228,11 +234,15 @@ class KnownCauses(Columns):
         return seen and (job is None or since >= job.start + _LEARNT_MS)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
-        """Return whether a NIC of one of the nodes has lost its link since then, or shortly before.
+        """Return whether a NIC of one of the nodes has lost its link since then, or shortly before and was without.
 
         It stalls the job's collectives, unevenly as scrapes see it.
         """
-        return any(self.links_lost.get(node, -_LINES_MS) >= since - _LINES_MS for node in nodes)
+        return any(
+            self.links_lost.get(node, -_LINES_MS) >= since - _LINES_MS
+            and not self.links_lost[node] < self.links_back.get(node, -_LINES_MS) <= since - _RECONNECTS_MS
+            for node in nodes
+        )
 
     def _capped(self, node: str, those: IntArray, others: IntArray) -> bool:
         """Return whether a node has a lower power limit than its peers, on all its GPUs, and another node the same: a
@@ -263,3 +273,4 @@ class KnownCauses(Columns):
         """Drop the lines that nothing will ask for any more."""
         self.lines = {node: at for node, at in self.lines.items() if now - at <= _KEEP_MS}
         self.links_lost = {node: at for node, at in self.links_lost.items() if now - at <= _KEEP_MS}
+        self.links_back = {node: at for node, at in self.links_back.items() if node in self.links_lost}

@@ -50,7 +50,7 @@ class Late:
         look_s = ranks.every_s
         enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
         slow = reporting[ranks.over(reporting, enough, look_s)]
-        slow = slow[ranks.costs[slow] >= self._config.job_share]
+        slow = slow[(ranks.costs[slow] >= self._config.job_share) & np.isfinite(ranks.computes_s[slow])]
         odd = reporting[(ranks.odd[reporting] & np.uint64(1) > 0) & (ranks.wealth(reporting) >= _ODD_TOO)]
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():

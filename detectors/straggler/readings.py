@@ -5,7 +5,7 @@ at the same moment and so see the same phase of the step; a node (the median of 
 the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
-  so the same work takes more of a slower clock's;
+  so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do;
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
   requests each for itself some have more. Where SM activity is not read, power says who works and who waits;
@@ -143,7 +143,8 @@ class Readings(Comparison):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             drawn = np.where(apart[POWER] > 0, z[POWER] * _drawn(apart) / apart[POWER], np.nan)
         worked = np.where(np.isfinite(_more_work(apart)), np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
-        waits = np.where(np.isfinite(active), active, -z[POWER])  # a slow clock draws less
+        # A slow clock draws less; to move the same data takes memory as long on any.
+        waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))

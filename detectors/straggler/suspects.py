@@ -78,7 +78,8 @@ class Suspect:
         Who is far more active has work of its own, and a lower clock for it; who is less active is not waited for.
         """
         active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
-        return lag / order <= active <= lag * order if np.isfinite(active) else self.ratio(POWER) < 1
+        by_power = np.isnan(self.ratio(TENSOR)) and self.ratio(POWER) < 1
+        return bool(by_power or lag / order <= active <= lag * order)
 
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.

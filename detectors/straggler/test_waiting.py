@@ -1,0 +1,56 @@
+"""straggler where activity does not show who works and who waits: by power, among few nodes, in a memory-bound job."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import FloatArray
+from detectors.straggler.examples import DRAM, POWER, SM, TENSOR, Slow, from_to
+from detectors.straggler.test_detector import entities, run
+from detectors.straggler.test_readings import FIRST, ONLY, SEEN
+from detectors.tapes.gpus import kernel, name
+
+
+def _none(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+    return np.zeros_like(values)
+
+
+def _others_wait(at_s: FloatArray, values: FloatArray) -> FloatArray:
+    works = (at_s < 600) | (at_s >= 1320) | (np.arange(values.shape[1]) == FIRST)
+    return np.where(works, 300, 225) * (values / np.median(values, axis=1, keepdims=True))
+
+
+ALONE = {POWER: _others_wait, DRAM: from_to(0.3, 0, 1e9, range(32))}
+
+
+def test_who_draws_the_power_of_work_while_the_others_wait_holds_them_up() -> None:
+    fired = run(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], dcgm=ALONE))[0]
+    assert (dict(fired.entity), fired.severity) == (ONLY, "page")
+    assert "power 1.3" in fired.summary
+    assert "it works longer than its peers" in fired.summary
+
+
+@pytest.mark.parametrize("changed", [{"felt": "work"}, {"dcgm": ALONE | {SM: from_to(0.8, 0, 1e9, range(32))}}])
+def test_who_draws_more_for_more_work_or_is_active_as_its_peers_is_not_slow(changed: Any) -> None:
+    training = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], dcgm=ALONE)
+    assert [one for one in run(replace(training, **changed)) if one.severity != "info"] == []
+
+
+def test_of_three_nodes_two_that_were_given_more_work_are_not_slow() -> None:
+    trained = replace(SEEN, nodes=3, only_whole=False, compute_s=7.2)
+    uneven = replace(trained, felt="work", slow=[Slow(range(16), 600, 1500, factor=1.43)])
+    assert [one for one in run(uneven) if one.severity != "info"] == []
+    one = replace(trained, felt="memory", slow=[Slow(range(8, 16), 600, 1500, factor=1.43)])
+    assert entities(one) == [{"node": name(1)}]
+
+
+def test_a_slow_clock_in_a_job_that_only_moves_data_draws_less() -> None:
+    less = {TENSOR: _none, DRAM: from_to(0.4, 0, 1e9, range(32)), POWER: from_to(200, 600, 1320, [FIRST])}
+    assert entities(replace(SEEN, felt="clock", slow=[Slow([FIRST], 600, 1320)], dcgm=less)) == [ONLY]
+
+
+def test_a_link_that_was_back_before_explains_nothing() -> None:
+    flap = [kernel(400, 2, "mlx5_core: eth4: Link down"), kernel(420, 2, "mlx5_core: eth4: Link up")]
+    assert entities(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], logs=flap)) == [ONLY]
