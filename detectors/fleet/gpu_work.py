@@ -1,5 +1,6 @@
 """Which jobs work on, by what their GPUs do: for jobs that report no steps."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -53,9 +54,17 @@ class GpuWork(Columns):
 
         In a synchronous job none does for longer than a step once a node of it is dead.
         """
-        self._layout.extend()
-        gpus = np.concatenate([np.empty(0, np.int64), *(self._layout.members(node) for node in job.nodes)])
-        gpus = gpus[gpus < self.count]
-        heard = gpus[self.at[gpus] > since]
+        heard = self._heard(job.nodes, since)
         worked = self.worked_at[heard] > max(since, now - _LATELY_MS)
         return len(heard) > 1 and 2 * int(np.count_nonzero(worked)) > len(heard)
+
+    def stands_since(self, nodes: Iterable[str], since: Instant) -> Instant:
+        """Return when the GPUs of some nodes that were read after `since` last worked, in the middle; -1: never."""
+        heard = self._heard(nodes, since)
+        return int(np.median(self.worked_at[heard])) if len(heard) > 1 else -1
+
+    def _heard(self, nodes: Iterable[str], since: Instant) -> IntArray:
+        self._layout.extend()
+        gpus = np.concatenate([np.empty(0, np.int64), *(self._layout.members(node) for node in nodes)])
+        gpus = gpus[gpus < self.count]
+        return np.asarray(gpus[self.at[gpus] > since])

@@ -345,6 +345,15 @@ class Progress(Kept):
         works = job is not None and not job.inferred and self._gpus.goes_on(job, since, now)
         return f"the work of job {job_id} on other nodes" if works else ""
 
+    def stands_since(self, job_id: str, node: str, since: Instant) -> Instant:
+        """Return when the GPUs of a job's other nodes last worked, by what was read after `since`; -1 if that is not
+        known, or the job reports steps, which know better.
+        """
+        job = self._fleet.jobs.get(job_id)
+        if job is None or job.inferred or self.of(job_id)[0] != NEVER:
+            return NEVER
+        return self._gpus.stands_since([other for other in job.nodes if other != node], since)
+
     def stopped(self, job_id: str, now: Instant) -> bool | None:
         """Return whether a job's next step is overdue; None if that is not known."""
         last, usual = self.of(job_id)

@@ -87,7 +87,7 @@ class _Case:
     odds: float
     """By chance, of such a silence with its job's pause or its fall of power beside it; 1: neither is."""
     paused: float
-    """For how many of its intervals its job has stopped with it."""
+    """For how many of its steps its job has stopped with it, or for how many readings its GPUs stand."""
 
     @property
     def down(self) -> bool:
@@ -102,6 +102,7 @@ class _Case:
             "event log": self.line is not None,
             "power": self.draws_less,
             "steps": self.stopped is True,
+            "its job's GPUs": self.stopped is None and self.paused > _MISSED,
         }
         return [name for name, says in signs.items() if says]
 
@@ -262,9 +263,10 @@ class NodeDown(BaseDetector):
         job_id = self._tenancy.job(node, last)
         odds, paused = 1.0, 0.0
         if silent and job_id is not None:
-            paused = self._paused(job_id, last, usual, now)
+            stepped = self._paused(job_id, last, usual, now)
             # It may be either of two steps.
-            beside = min(2 * self._pauses.odds(paused) if paused else 1.0, self._odds_of_fall(watts, before))
+            beside = min(2 * self._pauses.odds(stepped) if stepped else 1.0, self._odds_of_fall(watts, before))
+            paused = stepped or self._stands(job_id, node, last, usual, now)
             odds = 1.0 if beside >= 1 else both(beside, silence.lapses.odds(float(silence.missed[number])))
         return _Case(
             node=node,
@@ -291,6 +293,11 @@ class NodeDown(BaseDetector):
         stepped, interval = self._progress.of(job_id)
         together = abs(stepped - last) <= 2 * interval + usual
         return (now - stepped) / interval if together and self._progress.stopped(job_id, now) else 0.0
+
+    def _stands(self, job_id: str, node: str, last: Instant, usual: float, now: Instant) -> float:
+        """Return for how many readings the GPUs of a job without steps have stood since a node fell silent; else 0."""
+        worked = self._progress.stands_since(job_id, node, last + int(usual))
+        return (now - worked) / usual if worked >= 0 and abs(worked - last) <= 3 * usual else 0.0
 
     def _odds_of_fall(self, watts: float, before: float) -> float:
         if not watts < before:

@@ -16,6 +16,8 @@ from detectors.tapes.cluster import START, Scene, changed, line, name, tape_of, 
 from detectors.tapes.tape import Tape, play
 
 CULPRIT = name(1)
+IDLE_S = DIES_S - 60
+"""So that no GPU of the job works on, and none stops with the node."""
 MUTE = Scene(nodes=5, nics=1, minutes=20, kinds=("nic", "dcgm"))
 
 
@@ -100,8 +102,14 @@ def test_a_job_that_pauses_while_scrapes_are_lost_is_no_dead_node() -> None:
     assert firing(tape) == []
 
 
-def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
+def test_a_job_without_steps_whose_gpus_stand_since_a_node_fell_silent_has_lost_it() -> None:
     (fired,) = firing(idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S))
+    assert 40 <= (fired.detected_at - START) / 1000 - DIES_S <= 55
+    assert fired.evidence["support"] == "its job's GPUs"
+
+
+def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
+    (fired,) = firing(idle(silenced(tape_of(MUTE), [CULPRIT]), IDLE_S))
     assert 290 <= (fired.detected_at - START) / 1000 - DIES_S <= 305
     (fired,) = firing(silenced(tape_of(replace(MUTE, working=False)), [CULPRIT]))
     assert 895 <= (fired.detected_at - START) / 1000 - DIES_S <= 905
@@ -118,7 +126,7 @@ def test_a_mount_that_is_read_every_minute_makes_nobody_wait_for_nine_of_its_rea
     mounts = Rows("storage", times, keys, {"waiters": waiters}, {"waiters": np.isfinite(waiters)})
     tape = tape_of(MUTE)
     tape = replace(tape, rows=[*tape.rows, mounts])
-    (fired,) = firing(without(idle(silenced(tape, [CULPRIT]), DIES_S), "storage", DIES_S, node=CULPRIT))
+    (fired,) = firing(without(idle(silenced(tape, [CULPRIT]), IDLE_S), "storage", DIES_S, node=CULPRIT))
     assert (fired.detected_at - START) / 1000 - DIES_S <= 305
 
 
@@ -177,7 +185,7 @@ _OF_THE_NODE = [
 @pytest.mark.parametrize(("source", "words"), _OF_THE_NODE)
 def test_a_node_where_something_outlives_its_telemetry_is_not_down(source: Any, words: str) -> None:
     event = line(DIES_S + 60, source, words, node=CULPRIT)
-    tape = idle(silenced(tape_of(MUTE), [CULPRIT]), DIES_S)
+    tape = idle(silenced(tape_of(MUTE), [CULPRIT]), IDLE_S)
     assert named(tape) == [CULPRIT]
     assert firing(replace(tape, logs=[event])) == []
 
@@ -185,7 +193,7 @@ def test_a_node_where_something_outlives_its_telemetry_is_not_down(source: Any, 
 def test_a_last_line_after_a_lost_scrape_excuses_a_node_for_minutes_and_not_for_good() -> None:
     event = line(DIES_S + 12, "job", "step:1619/20344 train_loss:1.2798", node=CULPRIT)
     scene = replace(MUTE, minutes=MUTE.minutes + 6)
-    (fired,) = firing(replace(idle(silenced(tape_of(scene), [CULPRIT]), DIES_S), logs=[event]))
+    (fired,) = firing(replace(idle(silenced(tape_of(scene), [CULPRIT]), IDLE_S), logs=[event]))
     assert 12 + 300 < (fired.detected_at - START) / 1000 - DIES_S <= 12 + 320
 
 
@@ -242,7 +250,7 @@ def test_power_at_idle_beside_the_silence_decides_sooner() -> None:
 @pytest.mark.parametrize(("after_s", "found"), [(0.0, [CULPRIT]), (60.0, [])], ids=["with it", "a minute later"])
 def test_a_node_is_down_that_draws_less_since_it_fell_silent(after_s: float, found: list[str]) -> None:
     scene = replace(SCENE, bmc_interval_s=20.0, kinds=("bmc", "nic", "dcgm"))
-    silent = idle(silenced(tape_of(scene), [CULPRIT]), DIES_S)
+    silent = idle(silenced(tape_of(scene), [CULPRIT]), IDLE_S)
 
     def less(rows: Rows, readings: FloatArray) -> FloatArray:
         watts = where(rows, DIES_S + after_s, 1e9, node=CULPRIT, sensor="node_power")

@@ -76,11 +76,15 @@ class Look:
         """The first of the `middles`."""
         return self.middles[0]
 
-    def lowest(self, values: FloatArray) -> FloatArray:
-        """Return the lowest of the `values`, (n,), in the group of each entity, (n,); inf where none is known."""
-        least = np.full(self.peers.groups, np.inf)
-        np.fmin.at(least, self.peers.group, values)
-        return least[self.peers.group]
+    def lowest_other(self, values: FloatArray) -> FloatArray:
+        """Return the lowest of the `values`, (n,), of the others in each entity's group, (n,); inf where unknown."""
+        group = self.peers.group
+        least, second = np.full((2, self.peers.groups), np.inf)
+        np.fmin.at(least, group, values)
+        lowest = values == least[group]
+        np.fmin.at(second, group, np.where(lowest, np.inf, values))
+        alone = np.bincount(group, lowest, self.peers.groups) == 1
+        return np.where(lowest & alone[group], second[group], least[group])
 
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""

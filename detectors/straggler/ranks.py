@@ -162,14 +162,18 @@ class Ranks(Comparison):
         return self._begun - round(1000 * self.every_s * (looks - 1))
 
     def came_to_be_slow(self, rank: int) -> bool:
-        """Return whether a rank that long kept up has been slow for minutes, in a job whose other ranks are all alike.
+        """Return whether a rank that long kept up has been slow for minutes, in a job whose ranks are all alike,
+        without its node and with it.
 
         Uneven work is so from a job's start on, or goes from rank to rank, and then few are as their peers.
         """
         known = np.flatnonzero(np.isfinite(self.computes_s))
         mine = self._node == self._node[known == rank] if self._nodes > 1 else known == rank
-        others = np.log(self.computes_s[known[~mine]])
-        if len(known) <= _FEW or MAD_TO_SIGMA * median_of(np.abs(others - median_of(others))) > _ALIKE:
+        compute = np.log(self.computes_s[known])
+        unlike = (
+            median_of(np.abs(some - median_of(some))) > _ALIKE / MAD_TO_SIGMA for some in (compute, compute[~mine])
+        )
+        if len(known) <= _FEW or any(unlike):
             return False
         since = self.slow_since(rank)
         return since - int(self.first[rank]) >= _KEPT_UP_MS and int(self.at[rank]) - since >= _LASTS_MS

@@ -59,6 +59,8 @@ _NO_MIDDLE: Final = 3
 _WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
 """Of the SM activity and of the power that a GPU has at work, while it waits for others: NCCL spins on up to 32 of 132
 SMs; GPT-NeoX draws so much at the end of a step (POLCA, ASPLOS 2024)."""
+_LEAST_DRAWN: Final = float(np.log(1.1))
+"""Chips of a kind draw up to a tenth more or less of each other as their load changes."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
 _MOST_LONGER: Final = float(np.log(10))
@@ -185,8 +187,8 @@ class Readings(Comparison):
         that it lies in, or reaches back to.
         """
         who, sparse = look.who, look.reads <= 1
-        few = look.middles[1][TENSOR] <= _NO_MIDDLE
-        more, habit = (np.where(few, work - look.lowest(work), work) for work in map(_more_work, (beside, apart)))
+        few = (look.middles[1][TENSOR] > 1) & (look.middles[1][TENSOR] <= _NO_MIDDLE)
+        more, habit = (np.where(few, work - look.lowest_other(work), work) for work in map(_more_work, (beside, apart)))
         more[among[TENSOR] > self._most_spread] = np.inf
         latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
@@ -221,7 +223,8 @@ def _lags(apart: FloatArray) -> FloatArray:
     both = np.fmin(-apart[BUSY], -apart[UTIL])
     explained = _explained(apart)
     longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
-    longer = np.fmax(longer, _than_who_waits(_drawn(apart), _WAITS_AT_WATTS))
+    drawn = _drawn(apart)
+    longer = np.fmax(longer, np.where(drawn >= _LEAST_DRAWN, _than_who_waits(drawn, _WAITS_AT_WATTS), 0.0))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
