@@ -77,8 +77,7 @@ class MemoryReadings(Columns):
         growth = self.double.take(where, at, doubles)
         if _LOST in batch.sound:
             lost = self.lost_rows.take(where, at, reported(batch, _LOST, tick, here))
-            fails = (self.failure_at[gpus] == at) & ~(growth > 0)  # then the row is the one that could not be remapped
-            growth += np.where(reset | fails, 0.0, lost)
+            growth += np.where(reset, 0.0, lost)
         if (grew := growth > 0).any():
             self._uncorrected(gpus[grew], at[grew], before[grew], growth[grew])
         if _WORN in batch.sound:

@@ -113,13 +113,12 @@ def test_a_failed_remap_that_the_driver_reports_is_raised_before_its_flag_and_on
     assert "CONTACT_SUPPORT, by nvidia" in found.recommended_action
 
 
-@pytest.mark.parametrize(
-    ("doubles", "faults"), [(0, ["row_remap_failure"]), (1, ["ecc_uncorrectable", "row_remap_failure"])]
-)
-def test_the_row_that_could_not_be_remapped_is_no_second_page(doubles: int, faults: list[str]) -> None:
+@pytest.mark.parametrize("doubles", [0, 1])
+def test_the_row_that_could_not_be_remapped_had_an_uncorrectable_error(doubles: int) -> None:
     columns = stepped(
         CLUSTER, memory(), [(FAILURE, 2, 1, 130, 1), (LOST_ROWS, 2, 1, 130, 1), (DBE, 2, 1, 130, doubles)]
     )
+    faults = ["ecc_uncorrectable", "row_remap_failure"]
     assert fired(CLUSTER.tape(columns)) == [(fault, gpu(2, 1)) for fault in faults]
 
 

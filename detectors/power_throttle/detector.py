@@ -119,8 +119,12 @@ class PowerThrottle:
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
         found: list[Finding] = []
         layout = self._gpus.layout
-        nodes = np.unique(layout.node[suspect]).tolist()
-        braked_nodes = {layout.names[node] for node in nodes} | {held.node for held in self._brakes()}
+        held, at_work = (
+            np.bincount(layout.node[some], minlength=len(layout.names)) for some in (suspect, fresh & self._gpus.busy)
+        )
+        nodes = np.flatnonzero(held).tolist()
+        braked_nodes = {layout.names[node] for node in nodes if held[node] >= _NODE_SHARE * at_work[node]}
+        braked_nodes |= {case.node for case in self._brakes()}
         for number in nodes:
             node = layout.names[number]
             if self._book.get(_FAULT, {"node": node}) is None:
@@ -188,15 +192,9 @@ class PowerThrottle:
         return self._brake.proven(now, here, clock, power, uncooled=uncooled, **how)
 
     def _case(
-        self,
-        now: Instant,
-        node: str,
-        braked: IntArray,
-        mates: IntArray,
-        alarm: Alarm | None,
-        braked_nodes: set[str],
+        self, now: Instant, node: str, braked: IntArray, mates: IntArray, alarm: Alarm | None, braked_nodes: set[str],
         stated: BoolArray,
-    ) -> Case:
+    ) -> Case:  # fmt: skip
         feeds, sharing = feeds_of(self._fleet, node)
         return Case(
             node=node,

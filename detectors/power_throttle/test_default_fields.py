@@ -61,18 +61,20 @@ def test_on_default_fields_a_brake_of_the_only_node_of_a_job_is_found(interval_s
     assert fired.detected_at <= START + (60 * interval_s + max(6 * interval_s, 60)) * 1000
 
 
+@pytest.mark.parametrize("elsewhere", [[], [Brake(4, 290, 480, gpus=[3])]], ids=["alone", "beside a single GPU"])
 @pytest.mark.parametrize(("supply_lines", "within_s"), [(True, 20), (False, 60)])
 def test_on_default_fields_a_feed_that_takes_all_of_a_job_is_found_node_by_node(
-    supply_lines: bool, within_s: float
+    supply_lines: bool, within_s: float, elsewhere: list[Brake]
 ) -> None:
-    scene = replace(DEFAULT, nodes=6, brakes=[Brake(0, 300, 480), Brake(1, 300, 480)], supply_lines=supply_lines)
+    brakes = [Brake(0, 300, 480), Brake(1, 300, 480), *elsewhere]
+    scene = replace(DEFAULT, nodes=6, brakes=brakes, supply_lines=supply_lines)
     tape = tape_of(scene)
     jobs = [
         replace(event, job=replace(event.job, job_id=f"{first}", nodes=event.job.nodes[first : first + 2]))
         for event in tape.jobs
         for first in (0, 2, 4)
     ]
-    found = firing(replace(tape, jobs=jobs))
+    found = [one for one in firing(replace(tape, jobs=jobs)) if one.entity["node"] != name(4)]
     assert [dict(one.entity) for one in found] == [{"node": name(0)}, {"node": name(1)}]
     assert all(one.detected_at <= START + (300 + within_s) * 1000 for one in found)
     assert "2 nodes of the same feed are braked" in found[-1].summary
