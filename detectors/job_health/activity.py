@@ -30,6 +30,8 @@ _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
+_TWO_GO_ON = 0.25
+"""Of the tensor activity at work: two ranks of eight go on."""
 _COMPUTES = 0.5
 """Of the tensor activity in steps: so much does an evaluation, which draws less; of a job that hangs, a rank or two."""
 _HELD = 0.95
@@ -173,23 +175,30 @@ class Activity(_Readings):
         return computes
 
     def spinning(self) -> BoolArray:
-        """Return which jobs' GPUs are busy at a fraction of the power they draw in steps, and do no tensor work.
+        """Return which jobs' GPUs are busy at a fraction of the power they draw in steps, and do no tensor work; or
+        little, at a power that stands still, as where a rank or two go on by themselves.
+        """
+        steady = self.high <= (1 + _STEADY) * self.low
+        return self._waiting() & (~self.computing() | steady)
+
+    def _waiting(self) -> BoolArray:
+        """Return which jobs' GPUs are busy at a fraction of the power, and do little of the work that they do in steps.
 
         An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
         """
-        spins: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
-        return spins & ~self.computing() & ~(self.clock < _HELD * self.clock_level)
+        waits: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
+        return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:
         """Return which jobs' GPUs do nothing but spin, as far as they alone can show it."""
-        spins = self.spinning()
-        self.spun = np.where(spins, self.spun + 1, 0)
+        waits = self._waiting()
+        self.spun = np.where(waits, self.spun + 1, 0)
         known = self.spun >= _READ_AGAIN
         self.low = np.where(known, np.fmin(self.low, self.power), np.nan)
         self.high = np.where(known, np.fmax(self.high, self.power), np.nan)
         idle = self.tensor < _NO_TENSOR * self.tensor_level
         steady = np.isnan(self.tensor_level) & (self.high <= (1 + _STEADY) * self.low)
-        return spins & ~self.one_works & (idle | steady) & (self.heard > 1)
+        return waits & ~self.one_works & (idle | steady) & (self.heard > 1)
 
     def _assign(self) -> None:
         """Find which GPUs are whose, where jobs or GPUs are new."""

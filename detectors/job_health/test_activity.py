@@ -7,6 +7,7 @@ import pytest
 
 from detectors.job_health.examples import HUNG, tape_of
 from detectors.job_health.test_detector import fired_after_s, run
+from detectors.tapes.cluster import START
 
 
 def test_what_gpus_do_while_a_long_step_never_ends_is_not_what_they_usually_do() -> None:
@@ -24,3 +25,19 @@ def test_a_job_that_waits_for_one_gpu_which_works_on_does_not_hang_as_far_as_its
     values = dict(dcgm.values) | {"DCGM_FI_DEV_POWER_USAGE": np.where(first, watts, power)}
     alone = replace(tape_of(HUNG), rows=[replace(dcgm, values=values)])
     assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs
+
+
+@pytest.mark.parametrize(("little", "wobbles", "hangs"), [(0.05, 0.0, ["812"]), (0.05, 0.2, []), (0.2, 0.0, [])])
+def test_gpus_that_do_little_at_a_power_that_stands_still_spin(little: float, wobbles: float, hangs: list[str]) -> None:
+    """A rank or two may go on by themselves where all others wait; what works on draws now more and now less."""
+    steps, dcgm = tape_of(replace(HUNG, nodes=1)).rows
+    power = dcgm.values["DCGM_FI_DEV_POWER_USAGE"]
+    waits = power < 300
+    scrape = (dcgm.times - START) // 10_000
+    values = dict(dcgm.values) | {
+        "DCGM_FI_DEV_POWER_USAGE": np.where(waits, power * (1 + wobbles * (scrape % 3)), power),
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.where(waits, little, 0.4),
+    }
+    valid = {field: np.ones(len(power), bool) for field in values}
+    tape = replace(tape_of(replace(HUNG, nodes=1)), rows=[steps, replace(dcgm, values=values, valid=valid)])
+    assert [str(one.entity["job_id"]) for one in run(tape) if one.state == "firing"] == hangs
