@@ -4,9 +4,9 @@ The latency of a mount's median client, in reads and in writes, is compared with
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients for two minutes that is too improbable for chance, by the tail of such differences here, is unusual. It
 alerts where somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise`
-of their time more than they did; or, where no job there reports steps, requests queue on every client, throughput
-halves, or each client's requests take a twentieth of every second more than they did (Little's law). Else it is of
-severity info.
+of their time more than they did; or, where no jobs that move most of it report steps, requests queue on every client,
+throughput halves, or each client's requests take a twentieth of every second more than they did (Little's law). Else
+it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -55,6 +55,8 @@ _WORDS: Final = ("read", "write")
 _MINIMUM_LOOKS = 10
 """Five minutes; before that nothing is usual."""
 _LEAST_SPREAD = 0.02
+_SPEAK_FOR = 0.5
+"""Of what a mount's clients move: jobs that move less than that and wait no longer say nothing of the others."""
 _AFFECTED = 0.5
 """A client is affected from half the rise on (of the logarithm); fewer than these of them are slow by their links."""
 _MOST_CLIENTS = 0.6
@@ -258,15 +260,9 @@ class Storage(BaseDetector):
         return threshold(self._config.false_alarms_per_100_node_days, 2 * self._names.taken, nodes, WINDOW_S)
 
     def _report(
-        self,
-        now: Instant,
-        looks: Looks,
-        place: int,
-        expected: FloatArray,
-        uses: dict[int, FloatArray],
-        *,
+        self, now: Instant, looks: Looks, place: int, expected: FloatArray, uses: dict[int, FloatArray], *,
         starving: bool,
-    ) -> list[Finding]:
+    ) -> list[Finding]:  # fmt: skip
         """Return a finding on a mount: an alert where somebody waits for it, else information."""
         mount = int(looks.mounts[place])
         name, pair = str(self._names.names[mount]), 2 * mount + np.array([READ, WRITE])
@@ -289,7 +285,7 @@ class Storage(BaseDetector):
         if worst is not None:
             figures, effect = of_job(self._waits, worst, str(self._jobs.names[worst]))
             evidence |= figures
-        elif not telling:
+        elif not telling or sum(uses[job][mount] for job in telling) < _SPEAK_FOR * float(looks.load[:, place].sum()):
             figures, effect = of_clients(self._usual, looks, place)
             evidence |= figures
         wealth = float(self._evidence.wealth[pair].max())
