@@ -23,6 +23,9 @@ _TRAFFIC: Final = {"nic": ("port_xmit_data", 4.0), "switch": ("SAI_PORT_STAT_IF_
 _IDLE_BYTES_PER_S: Final = 1e6
 """LLDP, ARP, subnet management and the like stay far below it; work does not."""
 _PLAUSIBLE = 1e18
+TOGETHER_MS: Final = 20_000
+"""What went down within two readings and a link's debounce went down together; at slow scrapes, one and a third."""
+_A_READING: Final = 4 / 3
 
 
 class States(Columns):
@@ -110,6 +113,10 @@ class States(Columns):
         """Return when a port last lost its link or was down, -1 never."""
         last = max(self.losses(port), default=-1)
         return max(last, int(self.heard.last[port])) if self.state[port] == 0 and last >= 0 else last
+
+    def together_ms(self, port: int) -> float:
+        """Return within how many ms of a port's loss another was lost in the same moment: either may be read first."""
+        return max(TOGETHER_MS, _A_READING * float(np.nan_to_num(self.heard.usual[port])))
 
     def losses(self, port: int) -> list[Instant]:
         """Return when a port lost its link, by its state and by its counter, as far back as is kept."""

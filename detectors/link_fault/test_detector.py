@@ -145,16 +145,17 @@ def test_the_kernel_line_counts_as_a_reading() -> None:
     assert sooner[0].detected_at <= bare[0].detected_at
 
 
-@pytest.mark.parametrize("end", ["spine-1", "leaf-1"])
-def test_most_cables_of_a_switch_down_at_once_are_the_switch(end: str) -> None:
-    tape = tape_of(replace(SCENE, nics=3, nodes=4))
+@pytest.mark.parametrize(("end", "interval_s"), [("spine-1", 5.0), ("leaf-1", 5.0), ("spine-1", 60.0)])
+def test_most_cables_of_a_switch_down_at_once_are_the_switch(end: str, interval_s: float) -> None:
+    tape = tape_of(replace(SCENE, nics=3, nodes=4, interval_s=interval_s, minutes=interval_s))
+    at_s = AT_S * interval_s / SCENE.interval_s
     if end == "spine-1":
         leaves = ["leaf-1", "leaf-2", "leaf-3"]
-        tape = without(lowered(tape, "switch", [(AT_S, 1e9)], switch=leaves, port="Ethernet100"), "switch", AT_S,
+        tape = without(lowered(tape, "switch", [(at_s, 1e9)], switch=leaves, port="Ethernet100"), "switch", at_s,
                        switch="spine-1")  # fmt: skip
     else:
-        tape = lowered(tape, "nic", [(AT_S, 1e9)], nic="mlx5_0")
-        tape = without(tape, "switch", AT_S, switch="leaf-1")
+        tape = lowered(tape, "nic", [(at_s, 1e9)], nic="mlx5_0")
+        tape = without(tape, "switch", at_s, switch="leaf-1")
     assert firing(tape) == [("link_down", {"switch": end})]
 
 

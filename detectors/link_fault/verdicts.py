@@ -17,7 +17,7 @@ from detectors.link_fault.errors import LOOK_MS, Errors
 from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
-from detectors.link_fault.states import States
+from detectors.link_fault.states import TOGETHER_MS, States
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
@@ -37,8 +37,6 @@ _CONFIRM_IDLE_MS = 120_000
 """Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
 _FLAPPED_MS = 150_000
 """A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
-_TOGETHER_MS: Final = 20_000
-"""What went down within two readings and a link's debounce went down together."""
 _SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
 """Three cables, and half of a switch's, do not fail in one moment; what they share does."""
 _USED_MS = 3_600_000
@@ -149,7 +147,7 @@ class Judge:
                 continue
             low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
-            line = self._line(cable, since - _TOGETHER_MS)
+            line = self._line(cable, since - TOGETHER_MS)
             if not self._confirmed(now, cable, low, since, line, erred, flapped):
                 continue
             if all(self._lines.logged_up(end, int(states.heard.last[port])) for end, states, port in low):
@@ -227,7 +225,7 @@ class Judge:
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
         window = self._config.flap_window_s * 1000
-        return any(since - window < at < since - _TOGETHER_MS for at in self.losses(cable))
+        return any(since - window < at < since - TOGETHER_MS for at in self.losses(cable))
 
     def _shared(self, cable: Cable, since: Instant, now: Instant) -> tuple[str, tuple[Cable, ...]]:
         """Return the switch most of whose cables went down with this one, and those; ("", ()) if there is none."""
@@ -244,8 +242,9 @@ class Judge:
         return any(states.state[port] == 1 or states.down_since[port] >= 0 for _, states, port in self.ports(cable))
 
     def _went_down(self, cable: Cable, at: Instant, now: Instant) -> bool:
-        since = [int(states.down_since[port]) for _, states, port in self.ports(cable) if states.down_since[port] >= 0]
-        near = any(abs(one - at) <= _TOGETHER_MS for one in since)
+        low = [(states, port) for _, states, port in self.ports(cable) if states.down_since[port] >= 0]
+        since = [int(states.down_since[port]) for states, port in low]
+        near = any(abs(one - at) <= states.together_ms(port) for one, (states, port) in zip(since, low, strict=True))
         return near and self._lives(cable, min(since), now)
 
     def look(self, now: Instant) -> None:
