@@ -28,6 +28,8 @@ _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
 _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
+_IDLE_PERCENT = 10.0
+"""Below it no kernel is resident but now and then."""
 _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
 _TWO_GO_ON = 0.25
@@ -180,6 +182,11 @@ class Activity(_Readings):
         """
         steady = self.high <= (1 + _STEADY) * self.low
         return self._waiting() & (~self.computing() | steady)
+
+    def idle(self) -> BoolArray:
+        """Return which jobs' GPUs have nothing to do, at a fraction of the power they draw in steps."""
+        idles: BoolArray = (self.util < _IDLE_PERCENT) & (self.power < _WORKING * self.power_level) & (self.heard > 1)
+        return idles & ~(self.tensor >= _NO_TENSOR * self.tensor_level)
 
     def _waiting(self) -> BoolArray:
         """Return which jobs' GPUs are busy at a fraction of the power, and do little of the work that they do in steps.

@@ -32,6 +32,9 @@ _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
 """Of a job on one node whose GPUs idle, or that reports no steps: a user may sit at its prompt, or at a breakpoint, and
 no other node waits for it. Information."""
+_WORKED, _IDLE_MS = 360, 480_000
+"""Half an hour of work, a point of the grid every 5 s, and twice what evaluations take in public runs (MLPerf 405B): a
+job of several nodes that idles for longer, as never before, has no user at its prompt."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
 _SAVING_AGAIN_MS = 300_000
@@ -82,6 +85,7 @@ class HangJudge:
         stuck = self._activity.stuck() & ~self._activity.shared
         reports = (steps.settled >= 0) & ~(steps.by_lines & (self._activity.heard == 0))
         stands = reports & (steps.steps >= MINIMUM_STEPS) & ~working
+        stuck |= self._activity.idle() & ~self._activity.shared & (work.steps >= _WORKED)
         stuck &= ~reports | steps.by_lines
         long = 1000 * min(self._config.hang_spinning_s, self._config.hang_s)
         for pace, which in ((steps, stands), (work, stuck)):
@@ -99,6 +103,10 @@ class HangJudge:
             return None
         steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
+        if steps is None and not spinning:
+            if job.inferred or len(job.nodes) == 1:
+                return None
+            patience = max(patience, _IDLE_MS)
         if self._maybe_interactive(job, spinning, steps):
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")

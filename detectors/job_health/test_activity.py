@@ -41,3 +41,14 @@ def test_gpus_that_do_little_at_a_power_that_stands_still_spin(little: float, wo
     valid = {field: np.ones(len(power), bool) for field in values}
     tape = replace(tape_of(replace(HUNG, nodes=1)), rows=[steps, replace(dcgm, values=values, valid=valid)])
     assert [str(one.entity["job_id"]) for one in run(tape) if one.state == "firing"] == hangs
+
+
+@pytest.mark.parametrize(("nodes", "until_s", "hangs"), [(3, 1e9, ["812"]), (1, 1e9, []), (3, 2800, [])])
+def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
+    nodes: int, until_s: float, hangs: list[str]
+) -> None:
+    tape = tape_of(replace(HUNG, nodes=nodes, spinning=False, hang=(2400, until_s), minutes=60))
+    alone = replace(tape, rows=[rows for rows in tape.rows if rows.kind == "dcgm"])
+    found = [one for one in run(alone) if one.state == "firing" and one.severity != "info"]
+    assert [str(one.entity["job_id"]) for one in found] == hangs
+    assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
