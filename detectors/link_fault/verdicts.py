@@ -95,7 +95,7 @@ class Judge:
         suspects = {
             self._cables.of(kind, int(port))
             for kind, states in self._states.items()
-            for port in np.flatnonzero(states.downs(since) >= times)
+            for port in np.flatnonzero(2 * states.downs(since) >= times)
         }
         logged = [end for end in self._lines.flapping(since, times) if end[0] == "nic" or self._cables.knows(end)]
         suspects |= {self._cables.with_end(end) for end in logged}
@@ -112,15 +112,16 @@ class Judge:
                 if lines:
                     downs[end] = max(len(lines), downs.get(end, 0))
             most = max(downs.values(), default=0)
-            if most < times or not self._lives(cable, self.last_down(cable), now):
+            seen = max(most, self._distinct(cable, counted))
+            if seen < times or not self._lives(cable, self.last_down(cable), now):
                 continue
             first = min((at for at in self.losses(cable) if at > counted), default=now)
-            end = self._name(cable, [end for end, count in downs.items() if count >= times])
+            end = self._name(cable, [end for end, count in downs.items() if count >= min(times, most)])
             yield Verdict(
                 "link_flap", end, "flap", first, (cable,), self._severity(cable, first, now),
-                min(1.0, 0.75 + 0.05 * (most - times)),
-                f"{_in_words(end)} lost its link {most} times in {(now - first) / 60_000:.0f} min",
-                self._evidence(cable, counted, now) | {"downs": most, "in_s": (now - first) / 1000},
+                min(1.0, 0.75 + 0.05 * (seen - times)),
+                f"{_in_words(end)} lost its link {seen} times in {(now - first) / 60_000:.0f} min",
+                self._evidence(cable, counted, now) | {"downs": seen, "in_s": (now - first) / 1000},
             )  # fmt: skip
 
     def last_down(self, cable: Cable) -> Instant:
@@ -130,6 +131,12 @@ class Judge:
     def losses(self, cable: Cable) -> list[Instant]:
         """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
         return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._logged(cable)
+
+    def _distinct(self, cable: Cable, since: Instant) -> int:
+        """Return how often a cable lost its link after `since` by all ends: a brief loss may be read at one only."""
+        apart_ms = max((states.together_ms(port) for _, states, port in self.ports(cable)), default=TOGETHER_MS)
+        losses = np.sort([at for at in self.losses(cable) if at > since])
+        return int(np.count_nonzero(np.diff(losses) > apart_ms)) + min(len(losses), 1)
 
     def _logged(self, cable: Cable) -> list[Instant]:
         return [at for end in cable.ends for at in self._lines.downs(end, -1)]
@@ -194,15 +201,9 @@ class Judge:
             yield Verdict("link_down", end, "down", since, (cable,), severity, 0.75, summary, evidence)
 
     def _confirmed(
-        self,
-        now: Instant,
-        cable: Cable,
-        low: list[tuple[End, States, int]],
-        since: Instant,
-        line: tuple[Instant, str] | None,
-        erred: Collection[End],
-        flapped: Collection[End],
-    ) -> bool:
+        self, now: Instant, cable: Cable, low: list[tuple[End, States, int]], since: Instant,
+        line: tuple[Instant, str] | None, erred: Collection[End], flapped: Collection[End],
+    ) -> bool:  # fmt: skip
         """Return whether a loss of link was seen to last, from the first reading or line that shows it to the latest.
 
         What was not read since may be over: a link that is down for 18 s is down at two readings of 15 s.
