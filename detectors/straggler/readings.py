@@ -224,7 +224,7 @@ def _lags(apart: FloatArray) -> FloatArray:
     explained = _explained(apart)
     longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
     drawn = _drawn(apart)
-    longer = np.fmax(longer, np.where(drawn >= _LEAST_DRAWN, _than_who_waits(drawn, _WAITS_AT_WATTS), 0.0))
+    longer = np.fmax(longer, np.where(drawn >= _LEAST_DRAWN, _than_who_waits(drawn, _WAITS_AT_WATTS), np.nan))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
