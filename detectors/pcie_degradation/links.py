@@ -112,10 +112,12 @@ class Links(Columns):
         """Return how many packets a minute links go on sending again (n,): one jump of a counter has no rate.
 
         It is the second largest of the last three looks that had any, less than `ONE_EVENT_MS` apart: where a collector
-        is slow the looks between its readings have none.
+        is slow the looks between its readings have none. And it is no more than the three say together, less what a
+        count of a minute scatters by: where some are always sent again, two looks of three more each are chance.
         """
-        second: FloatArray = np.median(self.resent[:, gpus], axis=0)
-        return second
+        looks = self.resent[:, gpus]
+        together = looks.mean(axis=0)
+        return np.asarray(np.minimum(np.median(looks, axis=0), together - np.sqrt(together)))
 
     def suspects(self, now: Instant) -> IntArray:
         """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is

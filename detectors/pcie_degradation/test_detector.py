@@ -202,6 +202,19 @@ def test_replays_that_a_link_has_always_had_are_its_habit() -> None:
     assert quiet(always)
 
 
+def test_a_few_packets_a_minute_that_come_by_chance_together_are_less_than_dcgm_allows() -> None:
+    cluster = Cluster(nodes=3, gpus=40, minutes=60, interval_s=10.0)
+
+    def some(at: FloatArray, nodes: Any, gpus: Any, v: FloatArray) -> FloatArray:
+        more = np.cumsum(
+            cluster.chance("some").poisson(3.5 / 6, len(at)) * (at > 240) * (gpus == 2) * (nodes == name(1))
+        )
+        return v + np.where((nodes == name(1)) & (gpus == 2), more, 0)
+
+    tape = tape_of(Scene(cluster=cluster, fields=["DEV_PCIE_REPLAY_COUNTER"], topology_gen=3))
+    assert run(changed(tape, REPLAYS, some)) == []
+
+
 @pytest.mark.parametrize("interval_s", [5.0, 15.0, 30.0, 60.0])
 def test_a_counter_that_jumps_now_and_then_has_no_rate_and_what_goes_on_is_found(interval_s: float) -> None:
     cluster = Cluster(nodes=3, gpus=40, minutes=105, interval_s=interval_s)
