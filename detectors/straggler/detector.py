@@ -293,7 +293,8 @@ class Straggler(Kept):
         if one.how == LATE:
             return True
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
-        if (one.job.inferred or (alone and not one.in_step)) and one.how != SLOW_CLOCK:
+        in_step = one.in_step and (not one.job.inferred or bool(one.effect and one.effect.slower))
+        if (one.job.inferred or alone) and one.how != SLOW_CLOCK and not in_step:
             return False  # a slow clock is so in any job; who works longer may have work of its own
         effect, share = one.effect, self._config.effect_share
         if one.always:

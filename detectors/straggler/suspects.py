@@ -86,7 +86,9 @@ class Suspect:
 
         Activity is a share of the time: what the suspect works longer, its peers wait. 0 where none is known.
         """
-        active = np.fmax(self.peers[SM if self.how == LONG_WORK else TENSOR], self.peers[MEMORY])
+        active = np.fmax(self.peers[TENSOR], self.peers[MEMORY])
+        if self.how == LONG_WORK:  # slow memory is so while it is used
+            active = self.peers[MEMORY if self.ratio(MEMORY) >= np.nan_to_num(self.ratio(SM)) else SM]
         if self.how not in (SLOW_CLOCK, LONG_WORK) or not np.isfinite(active):
             return 0.0
         waited = min(self.lag * float(active), 0.9)
