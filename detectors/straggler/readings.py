@@ -59,8 +59,8 @@ _NO_MIDDLE: Final = 3
 _WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
 """Of the SM activity and of the power that a GPU has at work, while it waits for others: NCCL spins on up to 32 of 132
 SMs; GPT-NeoX draws so much at the end of a step (POLCA, ASPLOS 2024)."""
-_LEAST_DRAWN: Final = float(np.log(1.1))
-"""Chips of a kind draw up to a tenth more or less of each other as their load changes."""
+_LEAST_DRAWN: Final = float(np.log(1.3))
+"""Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
 _MOST_LONGER: Final = float(np.log(10))
@@ -141,16 +141,17 @@ class Readings(Comparison):
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
         self._note_work(apart, beside, among, look)
+        done = np.fmin(*(look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY)))
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
-            drawn = np.where(apart[POWER] > 0, z[POWER] * _drawn(apart) / apart[POWER], np.nan)
+            drawn = np.where(apart[POWER] > 0, z[POWER] * _drawn(apart, done) / apart[POWER], np.nan)
         worked = np.where(np.isfinite(_more_work(apart)), np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
         # A slow clock draws less; to move the same data takes memory as long on any.
         waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
         slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
-        lag = np.fmin(_lags(apart), _lags(beside))[:ways]
+        lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
         first = self._from_the_first(beside, look)[:ways]
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
         return Verdict(np.where(may, score, np.nan), lag, self._least, may, first > 0, since)
@@ -217,14 +218,13 @@ class Readings(Comparison):
         return np.asarray(np.where(soon, np.inf, np.where(few, np.nan, np.fmax.reduce(middles) - before)))
 
 
-def _lags(apart: FloatArray) -> FloatArray:
-    """Return by how much longer the work takes by each signature (3, n), as a logarithm."""
+def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
+    """Return by how much longer the work takes by each signature (3, n), a logarithm; `done` as `_drawn` takes it."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
     both = np.fmin(-apart[BUSY], -apart[UTIL])
     explained = _explained(apart)
     longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
-    drawn = _drawn(apart)
-    longer = np.fmax(longer, np.where(drawn >= _LEAST_DRAWN, _than_who_waits(drawn, _WAITS_AT_WATTS), np.nan))
+    longer = np.fmax(longer, _than_who_waits(_drawn(apart, done), _WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
@@ -241,12 +241,15 @@ def _explained(apart: FloatArray) -> FloatArray:
     return np.asarray(_has_more(apart) + np.fmax(-apart[CLOCK], 0.0))
 
 
-def _drawn(apart: FloatArray) -> FloatArray:
-    """Return by how much more power GPUs draw than what they have to do and their clock explain, (n,), as a logarithm;
-    NaN where SM activity is read, which shows better who works.
+def _drawn(apart: FloatArray, done: FloatArray) -> FloatArray:
+    """Return by how much more power GPUs draw than what they have to do and their clock explain, (n,), as a logarithm.
+
+    NaN where that is little, or they do as much as ever (`done`, (n,), beside their habit): nobody waits for them. NaN
+    where SM activity is read, which shows better who works.
     """
-    explained = _has_more(apart) + np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
-    return np.asarray(np.where(np.isnan(apart[SM]), apart[POWER] - explained, np.nan))
+    drawn = apart[POWER] - _has_more(apart) - np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
+    counts = np.isnan(apart[SM]) & (drawn >= _LEAST_DRAWN) & (done <= -drawn / 2)
+    return np.asarray(np.where(counts, drawn, np.nan))
 
 
 def _than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
